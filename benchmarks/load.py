@@ -1,0 +1,178 @@
+"""Load on one connection, with every answer checked: latency, and throughput with many calls in flight.
+
+The same few lines measure a child's pipes and a Unix socket, so that what the client itself costs stands
+on both sides of a ratio.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.stub import BIG, ECHO, PIPE
+
+STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub.py")))
+RESULTS = {"echo": ECHO, "big": BIG}
+LIMIT = 30.0
+
+
+class Wrong(Exception):
+    """An answer that is not the one asked for: the measurement is void."""
+
+
+class Line:
+    """A byte stream of lines, by its two descriptors. Blocking."""
+
+    def __init__(self, reads: int, writes: int) -> None:
+        self.reads = reads
+        self.writes = writes
+        self._pending: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.writes, view) :]
+
+    def lines(self) -> list[bytes]:
+        """At least one whole line, and all that have arrived. Raises Wrong at the end of the stream."""
+        while chunk := os.read(self.reads, PIPE):
+            if b"\n" in chunk:
+                *whole, rest = (b"".join(self._pending) + chunk).split(b"\n")
+                self._pending = [rest] if rest else []
+                return whole
+            self._pending.append(chunk)
+        raise Wrong("the other side closed the connection")
+
+    def ask(self, request: dict[str, object]) -> object:
+        """Send one request and return its result, for what is not measured."""
+        self.write(json.dumps(request).encode() + b"\n")
+        [line] = self.lines()
+        answer = json.loads(line)
+        if answer.get("id") != request["id"] or "result" not in answer:
+            raise Wrong(f"{request['method']} was answered with {line[:200]!r}")
+        return answer["result"]
+
+
+class Calls:
+    """Requests of one tool with ascending ids, and the check of their answers."""
+
+    def __init__(self, line: Line, tool: str, server: str | None = None) -> None:
+        """With a server it is `mcpd/call` that is measured, otherwise plain `tools/call`."""
+        self.line = line
+        self.next_id = 1000
+        self.waiting: set[int] = set()
+        self.result = RESULTS[tool]
+        if server is None:
+            request = {"method": "tools/call", "params": {"name": tool, "arguments": {}}}
+        else:
+            params = {"server": server, "tool": tool, "arguments": {}, "raw": True}
+            request = {"method": "mcpd/call", "params": params}
+        self._tail = json.dumps(request, separators=(",", ":")).encode()[1:] + b"\n"
+        self._shape: tuple[bytes, bytes] | None = None
+
+    def requests(self, count: int) -> bytes:
+        """The next `count` requests in one piece."""
+        ids = range(self.next_id, self.next_id + count)
+        self.next_id += count
+        self.waiting.update(ids)
+        tail = self._tail
+        return b"".join([b'{"jsonrpc":"2.0","id":%d,%s' % (key, tail) for key in ids])
+
+    def check(self, answer: bytes) -> None:
+        """Raises Wrong unless it has the id of a call in flight and, byte for byte, its result.
+
+        Answers differ in their id only, so all but the first are compared with the first one's bytes.
+        """
+        before, after = self._shape or self._learn(answer)
+        if not (answer.startswith(before) and answer.endswith(after)):
+            raise Wrong(f"not the answer expected: {answer[:200]!r}")
+        try:
+            self.waiting.remove(int(answer[len(before) : len(answer) - len(after)]))
+        except (ValueError, KeyError):
+            raise Wrong(f"an answer to a call not in flight: {answer[:200]!r}") from None
+
+    def _learn(self, answer: bytes) -> tuple[bytes, bytes]:
+        found = re.search(rb'"id":\s*(\d+)', answer)
+        if found is None or answer.count(self.result) != 1:
+            raise Wrong(f"not the bytes of the result: {answer[:200]!r}")
+        self._shape = answer[: found.start(1)], answer[found.end(1) :]
+        return self._shape
+
+
+def latencies(calls: Calls, count: int) -> list[float]:
+    """Seconds of each of `count` calls, one after the other."""
+    taken = []
+    for _ in range(count):
+        request = calls.requests(1)
+        start = time.perf_counter()
+        calls.line.write(request)
+        answers = calls.line.lines()
+        taken.append(time.perf_counter() - start)
+        for answer in answers:
+            calls.check(answer)
+        if calls.waiting:
+            raise Wrong("an answer is missing")
+    return taken
+
+
+def rate(calls: Calls, count: int, in_flight: int) -> float:
+    """Calls a second over `count` calls, never more than `in_flight` of them at once."""
+    start = time.perf_counter()
+    calls.line.write(calls.requests(in_flight))
+    sent, answered = in_flight, 0
+    while answered < count:
+        answers = calls.line.lines()
+        for answer in answers:
+            calls.check(answer)
+        answered += len(answers)
+        if more := min(len(answers), count - sent):
+            calls.line.write(calls.requests(more))
+            sent += more
+    if calls.waiting:
+        raise Wrong(f"{len(calls.waiting)} answers are missing")
+    return count / (time.perf_counter() - start)
+
+
+@contextmanager
+def direct() -> Iterator[Line]:
+    """The stub as our own child, through its handshake."""
+    with subprocess.Popen(STUB, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        line = Line(child.stdout.fileno(), child.stdin.fileno())
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "load", "version": "1"},
+        }
+        line.ask({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+        line.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        try:
+            yield line
+        finally:
+            child.stdin.close()
+            child.wait(LIMIT)
+
+
+@contextmanager
+def control(path: str) -> Iterator[Line]:
+    """A connection to the daemon's socket. Blocking, so that it costs what a pipe costs."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        yield Line(connection.fileno(), connection.fileno())
+
+
+@contextmanager
+def attached(path: str, server: str) -> Iterator[Line]:
+    """A connection that speaks plain MCP to one server of the daemon."""
+    with control(path) as line:
+        line.ask({"jsonrpc": "2.0", "id": 1, "method": "mcpd/attach", "params": {"server": server}})
+        yield line

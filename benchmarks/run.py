@@ -1,0 +1,263 @@
+"""`make bench`: what the daemon costs, as ratios measured in one run, against what it may cost.
+
+    python -m benchmarks.run [--quick] [--write]
+
+Everything that is compared is measured in turns, several rounds of it, and each figure is the median of
+the rounds. Exit status 1 if a limit does not hold. `--write` puts the tables into benchmarks/RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import attrs
+
+from benchmarks.daemon import Daemon, running
+from benchmarks.load import Calls, Line, Wrong, attached, control, direct, latencies, rate
+
+ROUNDS = 5
+CALLS, FLOOD, BIG_CALLS = 3000, 40_000, 60
+IN_FLIGHT = 64
+SERVERS = 20
+PATIENCE = 60
+"""Seconds that no single step comes near, unless an answer is missing."""
+RESULTS = Path(__file__).with_name("RESULTS.md")
+TIMES = "×"  # noqa: RUF001 - the sign is meant
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+@attrs.frozen
+class Row:
+    """One requirement, or with no limit one more thing to know."""
+
+    what: str
+    measured: str
+    value: float
+    limit: float | None = None
+    at_least: bool = False
+    unit: str = TIMES
+
+    @property
+    def holds(self) -> bool:
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    def cells(self) -> list[str]:
+        """For the table."""
+        bound = "" if self.limit is None else f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
+        verdict = "" if self.limit is None else "yes" if self.holds else "NO"
+        return [self.what, self.measured, f"{self.value:.3g} {self.unit}", bound, verdict]
+
+
+@attrs.frozen
+class Way:
+    """A way to reach the stub, and what was seen on it: one number a round."""
+
+    name: str
+    line: Line
+    server: str | None = None
+    p50: list[float] = attrs.field(factory=list)
+    p99: list[float] = attrs.field(factory=list)
+    rate: list[float] = attrs.field(factory=list)
+    big: list[float] = attrs.field(factory=list)
+
+    def small_one_by_one(self) -> None:
+        taken = sorted(latencies(Calls(self.line, "echo", self.server), CALLS))
+        self.p50.append(statistics.median(taken))
+        self.p99.append(taken[len(taken) * 99 // 100])
+
+    def small_in_flight(self) -> None:
+        self.rate.append(rate(Calls(self.line, "echo", self.server), FLOOD, IN_FLIGHT))
+
+    def big_one_by_one(self) -> None:
+        self.big.append(statistics.median(latencies(Calls(self.line, "big", self.server), BIG_CALLS)))
+
+
+def ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    """The median of the rounds' own ratios: what disturbs one round disturbs both sides of it."""
+    return statistics.median(a / b for a, b in zip(over, under, strict=True))
+
+
+def speed(rounds: int) -> list[Row]:
+    """Calls through the daemon against calls to the stub itself."""
+    signal.alarm(PATIENCE)
+    with ExitStack() as held:
+        daemon = held.enter_context(running(servers=1))
+        bare = Way("direct", held.enter_context(direct()))
+        plain = Way("unix", held.enter_context(attached(daemon.socket, "stub-1")))
+        through_api = Way("mcpd/call", held.enter_context(control(daemon.socket)), "stub-1")
+        ways = (bare, plain, through_api)
+        kinds: tuple[Callable[[Way], None], ...] = (
+            Way.small_one_by_one,
+            Way.small_in_flight,
+            Way.big_one_by_one,
+        )
+        for way in ways:
+            latencies(Calls(way.line, "echo", way.server), 500)  # the first calls pay for what is made once
+        for _ in range(rounds):
+            for measure in kinds:
+                for way in ways:
+                    signal.alarm(PATIENCE)
+                    measure(way)
+    rows = []
+    for way, limited in (plain, True), (through_api, False):
+        name = "tools/call on the Unix socket" if limited else "mcpd/call, raw"
+        rows += [
+            Row(
+                f"{name}: p50",
+                _pair(bare.p50, way.p50, _micro),
+                ratio(way.p50, bare.p50),
+                5 if limited else None,
+            ),
+            Row(f"{name}: p99", _pair(bare.p99, way.p99, _micro), ratio(way.p99, bare.p99)),
+            Row(
+                f"{name}: calls a second, {IN_FLIGHT} in flight",
+                _pair(bare.rate, way.rate, lambda value: f"{value:,.0f}/s"),
+                100 * ratio(way.rate, bare.rate),
+                35 if limited else None,
+                at_least=True,
+                unit="%",
+            ),
+            Row(
+                f"{name}: 1 MiB result",
+                _pair(bare.big, way.big, _milli),
+                ratio(way.big, bare.big),
+                6 if limited else None,
+            ),
+        ]
+    return rows
+
+
+def cost(starts: int, idle_seconds: float) -> list[Row]:
+    """What a daemon with twenty servers needs: to start, to do nothing, and to be asked."""
+    signal.alarm(2 * PATIENCE)
+    taken = []
+    for _ in range(starts - 1):
+        with running(SERVERS) as daemon:
+            taken.append(daemon.connected_after)
+    with running(SERVERS) as daemon:
+        taken.append(daemon.connected_after)
+        time.sleep(2)  # what was started has settled
+        memory, kind = daemon.memory()
+        cpu = daemon.cpu(idle_seconds)
+        return [
+            Row(
+                f"{SERVERS} servers connected after start",
+                f"{min(taken):.2f} to {max(taken):.2f} s",
+                statistics.median(taken),
+                1,
+                unit="s",
+            ),
+            Row(f"idle memory with {SERVERS} servers", f"{kind}, guardian included", memory, 40, unit="MB"),
+            Row(f"idle CPU with {SERVERS} servers", f"over {idle_seconds:g} s", cpu, 0.5, unit="%"),
+            _client(daemon, 20),
+        ]
+
+
+def _client(daemon: Daemon, times: int) -> Row:
+    """`mcpctl status` against a Python that does nothing."""
+    bare = [sys.executable, "-c", "pass"]
+    status = [str(Path(sys.executable).with_name("mcpctl")), "status"]
+    _wall(status, daemon)  # the first run writes the bytecode
+    pairs = [(_wall(bare, daemon), _wall(status, daemon)) for _ in range(times)]
+    nothing, asked = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    value = statistics.median(asked) / statistics.median(nothing)
+    return Row("mcpctl status against python -c pass", _pair(nothing, asked, _milli), value, 6)
+
+
+def _wall(command: Sequence[str], daemon: Daemon) -> float:
+    start = time.perf_counter()
+    done = subprocess.run(command, env=daemon.environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    taken = time.perf_counter() - start
+    if done.returncode:
+        raise Wrong(f"{' '.join(command)} ended with status {done.returncode}: {done.stderr.decode()}")
+    return taken
+
+
+def _pair(under: Sequence[float], over: Sequence[float], shown: Callable[[float], str]) -> str:
+    return f"{shown(statistics.median(under))} → {shown(statistics.median(over))}"
+
+
+def _micro(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} µs"
+
+
+def _milli(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown that reads well on a terminal too."""
+    cells = [["what", "measured", "result", "limit", "holds"], *(row.cells() for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(5)]
+    cells.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in cells
+    )
+
+
+def machine() -> str:
+    """On what and when: figures of two machines are not comparable, their ratios nearly."""
+    model = next(
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    today = time.strftime("%Y-%m-%d")
+    system = f"Linux {platform.release()}, Python {platform.python_version()}"
+    return f"{today}, {model}, {os.cpu_count()} cores, {system}"
+
+
+def write(text: str) -> None:
+    """Put the tables between the marks in RESULTS.md, which keeps the words around them."""
+    old = RESULTS.read_text() if RESULTS.exists() else f"# What the daemon costs\n\n{BEGIN}\n{END}\n"
+    before, _, rest = old.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    RESULTS.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+def _overdue(*_: object) -> None:
+    raise Wrong(f"no answer for {PATIENCE} s")
+
+
+def main() -> int:
+    flags = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").partition("\n")[0])
+    flags.add_argument("--quick", action="store_true", help="one round, for a look")
+    flags.add_argument("--write", action="store_true", help=f"put the tables into {RESULTS.name}")
+    flags.add_argument("--only", choices=("speed", "cost"), help="half of it")
+    given = flags.parse_args()
+    rows: list[Row] = []
+    signal.signal(signal.SIGALRM, _overdue)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`
+    try:
+        if given.only != "cost":
+            rows += speed(1 if given.quick else ROUNDS)
+        if given.only != "speed":
+            rows += cost(1 if given.quick else 3, 3 if given.quick else 10)
+    except Wrong as error:
+        print(f"the benchmark is void: {error}", file=sys.stderr)
+        return 2
+    text = f"{machine()}\n\n{table(rows)}"
+    print(text)
+    if given.write:
+        write(text)
+    return 0 if all(row.holds for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""`python -m ctl` is `mcpctl`."""
+
+from ctl.main import main
+
+main()

@@ -1,0 +1,199 @@
+"""The full command line: click, with every command module imported only when it is used."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import click
+
+from ctl.commands import COMMANDS, SECTIONS
+from ctl.errors import CtlError, Usage
+from ctl.session import Session
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class LazyGroup(click.Group):
+    """The root. Knows its commands from a table, loads one when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, entry in COMMANDS.items() if not entry.hidden]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        entry = COMMANDS.get(name)
+        if entry is None:
+            return None
+        module = importlib.import_module(f"ctl.commands.{entry.module}")
+        return _with_common_options(getattr(module, entry.attribute))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise _unknown_command(args[0])
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section in SECTIONS:
+            with formatter.section(section):
+                formatter.write_dl(
+                    [(n, e.help) for n, e in COMMANDS.items() if e.section == section and not e.hidden]
+                )
+
+
+def _unknown_command(name: str) -> Usage:
+    import difflib
+
+    near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.6)
+    if near:
+        return Usage(f"no such command: {name}", hint=f"did you mean {' or '.join(near)}?", suggestions=near)
+    return Usage(f"no such command: {name}", hint="mcpctl --help lists them")
+
+
+# ---- options that every command takes, before or after its name ----------------------------------
+
+
+def _session(ctx: click.Context) -> Session:
+    return cast("Session", ctx.find_root().obj)
+
+
+def _sets(
+    set_option: Callable[[Session, Any], None],
+) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(ctx: click.Context, _: click.Parameter, value: object) -> None:
+        if value and ctx.find_root().obj is not None:
+            set_option(_session(ctx), value)
+
+    return callback
+
+
+def _set_socket(session: Session, value: str) -> None:
+    session.chosen_socket = value
+
+
+def _set_json(session: Session, _: bool) -> None:
+    session.out.json = True
+
+
+def _set_no_start(session: Session, _: bool) -> None:
+    session.may_start = False
+
+
+def _set_color(session: Session, value: str) -> None:
+    session.out.color = value
+
+
+def _common_options(*, after: bool) -> list[click.Option]:
+    """`after` a command's name they work too; there, only `--json` is listed in its help."""
+    return [
+        click.Option(
+            ["--json"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_sets(_set_json),
+            help="One JSON document on stdout; errors as JSON on stderr. [MCPCTL_OUTPUT=json]",
+        ),
+        click.Option(
+            ["--socket"],
+            metavar="PATH",
+            is_eager=True,
+            expose_value=False,
+            hidden=after,
+            callback=_sets(_set_socket),
+            help="Where the daemon listens. [MCPD_SOCKET]",
+        ),
+        click.Option(
+            ["--no-start"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            hidden=after,
+            callback=_sets(_set_no_start),
+            help="Fail rather than start the daemon. [MCPD_NO_START=1]",
+        ),
+        click.Option(
+            ["--color"],
+            type=click.Choice(["auto", "always", "never"]),
+            is_eager=True,
+            expose_value=False,
+            hidden=after,
+            callback=_sets(_set_color),
+            help="Colour: by default on a terminal, unless NO_COLOR is set.",
+        ),
+    ]
+
+
+def _with_common_options(command: click.Command) -> click.Command:
+    """Add them to a command and to everything below it, once, after its own options."""
+    taken = {option for parameter in command.params for option in parameter.opts}
+    for option in _common_options(after=True):
+        if taken.isdisjoint(option.opts):
+            command.params.append(option)
+    command.context_settings = {**CONTEXT, **command.context_settings}
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            _with_common_options(child)
+    return command
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from mcpd import __version__
+
+        _session(ctx).out.line(f"mcpctl {__version__}")
+        ctx.exit()
+
+
+app = LazyGroup(
+    "mcpctl",
+    context_settings=CONTEXT,
+    help="Talk to mcpd, the daemon that keeps your MCP servers connected.",
+    epilog="Exit codes: mcpctl help exit-codes. Examples:\n\n\b\n"
+    "  mcpctl status\n  mcpctl call get_current_time@time timezone=Europe/Paris",
+    params=[
+        *_common_options(after=False),
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Show the version of mcpctl.",
+        ),
+    ],
+)
+
+
+def run_app(session: Session, argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run one command line. Raises CtlError, KeyboardInterrupt or BrokenPipeError; else the exit code.
+
+    click's own `main` is not used: it would end the process itself, with exit codes of its own.
+    """
+    if instruction := environ.get("_MCPCTL_COMPLETE"):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(app, {"obj": session}, "mcpctl", "_MCPCTL_COMPLETE", instruction)
+    if _wants_json(argv):
+        session.out.json = True  # before parsing, so that a complaint about the command line is JSON too
+    try:
+        argv = argv or ["--help"]
+        with app.make_context("mcpctl", list(argv), obj=session) as ctx:
+            result = app.invoke(ctx)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "mcpctl"
+        raise Usage(error.format_message(), hint=f"{path} --help") from None
+    except click.ClickException as error:
+        raise CtlError(error.format_message()) from None
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _wants_json(argv: Sequence[str]) -> bool:
+    words = list(argv)
+    return "--json" in (words[: words.index("--")] if "--" in words else words)

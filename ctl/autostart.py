@@ -1,0 +1,219 @@
+"""Starting the daemon: by the user's service manager where it is installed there, else in the background.
+
+Imported only when nobody answers on the socket, or for `mcpctl daemon`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ctl import userunit
+from ctl.client import LocalClient
+from ctl.errors import CtlError, DaemonUnreachable
+from mcpd.support import paths
+
+READY_WITHIN = 5.0
+"""Seconds for a daemon to answer. It takes a third of one; a cold disk and a busy machine take more."""
+_TURN_WITHIN = 15.0
+"""How long to wait for another client that is starting the daemon."""
+_POLL = 0.01
+_LOG_LIMIT = 5 * 1024 * 1024
+"""Bytes of daemon.log at which a start puts it aside as daemon.log.1."""
+_NOT_FOR_THE_DAEMON = (
+    "MCPD_INSTANCE",  # set when a server's own child starts us: its end would be the new daemon's end
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+)
+
+
+def ensure_daemon(socket: str | os.PathLike[str]) -> None:
+    """Return once a daemon answers on `socket`, starting it if none does; one line on stderr says so.
+
+    Any number of clients may do this at once: one starts it, the others wait for it. Raises
+    DaemonUnreachable when `MCPD_NO_START` forbids it, or when the daemon does not come up, with the last
+    lines of its log.
+    """
+    path = os.fspath(socket)
+    if _somebody_listens(path):
+        return
+    if os.environ.get("MCPD_NO_START", "") not in ("", "0"):
+        raise DaemonUnreachable(
+            f"no mcpd is running at {path}, and MCPD_NO_START forbids starting it",
+            hint="start it with: mcpctl daemon start",
+        )
+    with _our_turn(path):
+        if _somebody_listens(path):
+            return
+        if userunit.serves(path):
+            print("mcpctl: starting mcpd (systemctl --user start mcpd)", file=sys.stderr)
+            userunit.start()
+        else:
+            print(f"mcpctl: starting mcpd in the background (log: {log_path()})", file=sys.stderr)
+            _start(path)
+
+
+def start_in_background(socket: str) -> int:
+    """Start the daemon as a process of its own session and return its pid once it answers.
+
+    If another one answers already, or first, that one's pid. Raises DaemonUnreachable like `ensure_daemon`.
+    """
+    with _our_turn(socket):
+        if not _somebody_listens(socket):
+            return _start(socket)
+        if (pid := pid_of(socket)) is not None:
+            return pid
+    raise DaemonUnreachable(
+        f"something listens on {socket} and does not answer, so no daemon was started",
+        hint="if it is mcpd: mcpctl daemon stop, or kill it; else choose another socket with MCPD_SOCKET",
+    )
+
+
+def pid_of(socket: str, timeout: float = READY_WITHIN) -> int | None:
+    """The process that answers on `socket`; None when nobody does."""
+    try:
+        with LocalClient(socket) as client:
+            pid = client.call("mcpd/version", timeout=timeout).value.get("pid")
+    except CtlError:
+        return None
+    return pid if isinstance(pid, int) else None
+
+
+def _somebody_listens(socket: str) -> bool:
+    try:
+        LocalClient(socket).close()
+    except DaemonUnreachable:
+        return False
+    return True
+
+
+def log_path() -> str:
+    """What a daemon in the background prints goes here."""
+    return os.path.join(paths.state_dir(os.environ), "daemon.log")
+
+
+def last_lines(path: str, count: int) -> list[str]:
+    """The end of a log, at most 64 KiB of it; empty when there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
+            return file.read().decode("utf-8", "replace").splitlines()[-count:]
+    except OSError:
+        return []
+
+
+def daemon_command() -> list[str]:
+    """How to run mcpd: the one that was installed together with this mcpctl, if that can be found."""
+    import shutil
+
+    for directory in (os.path.dirname(os.path.abspath(sys.argv[0])), os.path.join(sys.prefix, "bin")):
+        candidate = os.path.join(directory, "mcpd")
+        # Not resolved: a link in ~/.local/bin stays right when the package behind it is upgraded.
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return [candidate]
+    found = shutil.which("mcpd")
+    return [os.path.abspath(found)] if found else [sys.executable, "-m", "mcpd"]
+
+
+@contextmanager
+def _our_turn(socket: str) -> Iterator[None]:
+    """Hold the lock on the socket's directory, so that of many clients only one starts a daemon.
+
+    The directory itself is locked: there is no file to be left behind, and the kernel frees it when we die.
+    """
+    try:
+        directory = os.open(paths.socket_directory(socket), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except paths.UnusablePath as error:
+        raise DaemonUnreachable(str(error)) from None
+    except OSError as error:
+        raise DaemonUnreachable(f"cannot use the directory of {socket}: {error.strerror}") from None
+    try:
+        end = time.monotonic() + _TURN_WITHIN
+        while True:
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise DaemonUnreachable(
+                        "another mcpctl has been starting mcpd for too long",
+                        hint=f"see {log_path()}, and mcpctl daemon status",
+                    ) from None
+                time.sleep(_POLL)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _start(socket: str) -> int:
+    import subprocess
+
+    command, log = daemon_command(), log_path()
+    environ = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_THE_DAEMON}
+    try:
+        with _opened_log(log) as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**environ, "MCPD_SOCKET": socket},
+                cwd="/",  # so that no file system is kept busy by us
+                umask=0o077,
+                start_new_session=True,  # so that it outlives this terminal and its Ctrl-C
+            )
+    except OSError as error:
+        raise DaemonUnreachable(
+            f"cannot start {command[0]}: {error.strerror}", hint="is mcpd installed beside mcpctl?"
+        ) from None
+    pid = _wait_ready(process, socket)
+    if pid is None:
+        status = process.poll()
+        what = "does not answer yet" if status is None else f"exited with status {status}"
+        raise DaemonUnreachable(
+            "\n".join([f"mcpd was started and {what}; the end of {log}:", *last_lines(log, 10)]),
+            hint="mcpctl daemon logs, or run `mcpd` here to see it",
+            log=log,
+        )
+    process.returncode = 0  # nobody here waits for it: it is to outlive us
+    return pid
+
+
+def _wait_ready(process: object, socket: str) -> int | None:
+    import subprocess
+
+    assert isinstance(process, subprocess.Popen)
+    end = time.monotonic() + READY_WITHIN
+    while (left := end - time.monotonic()) > 0:
+        if (pid := pid_of(socket, timeout=left)) is not None:
+            return pid
+        if process.poll() is not None:
+            # Ended at once: a fault, or it met a daemon that another program started just before.
+            end = min(end, time.monotonic() + 0.5)
+        time.sleep(_POLL)
+    return None
+
+
+@contextmanager
+def _opened_log(path: str) -> Iterator[int]:
+    try:
+        paths.private_directory(os.path.dirname(path))
+    except paths.UnusablePath as error:
+        raise DaemonUnreachable(str(error)) from None
+    if os.path.exists(path) and os.path.getsize(path) > _LOG_LIMIT:
+        os.replace(path, path + ".1")
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,57 @@
+"""The table of commands: where each lives, and its line in `mcpctl --help`.
+
+The lines are repeated here so that the help needs none of the modules; a test keeps them equal to
+the first line of each command's own help.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SECTIONS = ("Servers", "What servers offer", "The set of servers", "Looking closer", "mcpctl and mcpd")
+
+
+class Entry(NamedTuple):
+    """One command: `attribute` of `ctl.commands.<module>`."""
+
+    section: str
+    module: str
+    attribute: str
+    help: str
+    hidden: bool = False
+
+
+_SERVERS, _OFFERS, _SET, _LOOK, _SELF = SECTIONS
+
+COMMANDS: dict[str, Entry] = {
+    "status": Entry(_SERVERS, "status", "status", "How every server is, or one with its evidence."),
+    "connect": Entry(_SERVERS, "wishes", "connect", "Connect servers now."),
+    "disconnect": Entry(_SERVERS, "wishes", "disconnect", "Disconnect servers until somebody connects them."),
+    "reconnect": Entry(_SERVERS, "wishes", "reconnect", "End servers and connect them afresh."),
+    "enable": Entry(_SERVERS, "wishes", "enable", "Switch servers on; lasts."),
+    "disable": Entry(_SERVERS, "wishes", "disable", "Switch servers off; lasts."),
+    "wait": Entry(_SERVERS, "wait", "wait", "Wait until servers are connected."),
+    "list-tools": Entry(_OFFERS, "tools", "list_tools", "The tools of every server, or of one."),
+    "tools": Entry(_OFFERS, "tools", "list_tools", "The same as list-tools.", hidden=True),
+    "call": Entry(_OFFERS, "call", "call", "Call a tool."),
+    "resources": Entry(
+        _OFFERS, "resources", "resources", "The resources and templates of every server, or of one."
+    ),
+    "read": Entry(_OFFERS, "resources", "read", "Read a resource."),
+    "prompts": Entry(_OFFERS, "prompts", "prompts", "The prompts of every server, or of one."),
+    "prompt": Entry(_OFFERS, "prompts", "prompt", "Get a prompt, filled in."),
+    "add": Entry(_SET, "servers", "add", "Add a server, and write it into the configuration file."),
+    "remove": Entry(_SET, "servers", "remove", "Remove a server, from the configuration file too."),
+    "apply": Entry(_SET, "servers", "apply", "Make the set of servers what a file says."),
+    "reload": Entry(_SET, "servers", "reload", "Read the configuration file again."),
+    "config": Entry(_SET, "config", "config", "Validate, show or find the configuration."),
+    "logs": Entry(_LOOK, "logs", "logs", "What a server wrote to its stderr."),
+    "events": Entry(_LOOK, "logs", "events", "What happens to servers, as it happens."),
+    "debug": Entry(_LOOK, "debug", "debug", "Everything known about one server."),
+    "daemon": Entry(_SELF, "daemon", "daemon", "Install, start, stop and inspect the daemon."),
+    "version": Entry(_SELF, "about", "version", "The versions of mcpctl and of the running daemon."),
+    "completion": Entry(_SELF, "completion", "completion", "Print the completion script for a shell."),
+    "help": Entry(_SELF, "about", "help_", "Help on a command, or on exit-codes."),
+    "exit-codes": Entry(_SELF, "about", "exit_codes", "What the exit codes mean.", hidden=True),
+    "shutdown": Entry(_SELF, "about", "shutdown", "Stop the daemon and every server.", hidden=True),
+}

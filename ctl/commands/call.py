@@ -1,0 +1,130 @@
+"""`mcpctl call`: a tool, its progress, its result."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ctl.client import Json, Reply
+from ctl.complete import tool_targets
+from ctl.errors import CtlError, Refused, ToolFailed
+from ctl.names import document, pairs, split_target
+from ctl.session import Session
+from ctl.text import span
+from ctl.views import strings
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n"
+    "  mcpctl call get_current_time@time timezone=Europe/Paris\n"
+    "  mcpctl call everything get-sum a:=1 b:=2\n"
+    '  echo \'{"path": "/tmp"}\' | mcpctl call files/list_directory --args -'
+)
+@click.argument(
+    "words",
+    metavar="TOOL@SERVER [KEY=TEXT | KEY:=JSON]...",
+    nargs=-1,
+    required=True,
+    shell_complete=tool_targets,
+)
+@click.option(
+    "--args", "args", metavar="JSON|@FILE|-", help="The arguments as one JSON object; - reads stdin."
+)
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Silence allowed before the call is given up; progress starts it afresh.",
+)
+@click.option("--raw", is_flag=True, help="Print MCP's own result, unchanged.")
+@click.pass_obj
+def call(session: Session, words: tuple[str, ...], args: str | None, timeout: float | None, raw: bool) -> int:
+    """Call a tool.
+
+    Also written SERVER/TOOL, SERVER::TOOL, mcp_SERVER_TOOL or SERVER TOOL. Prints what the tool
+    answered; a tool that says it failed is exit 1. Ctrl-C cancels the call on the server.
+    """
+    server, tool, rest = _target(session, words)
+    arguments = pairs(rest, document(args) if args is not None else {})
+    params: dict[str, object] = {"server": server, "tool": tool, "arguments": arguments, "raw": raw}
+    if timeout is not None:
+        params["timeout"] = timeout
+    try:
+        reply = session.call(
+            "mcpd/call", params, timeout=None, on_note=lambda m, p: _show_progress(session, m, p)
+        )
+    except Refused as error:
+        _explain(error, rest)
+        raise
+    finally:
+        session.out.end_progress()
+    return _show_raw(session, reply) if raw else _show(session, reply)
+
+
+def _target(session: Session, words: tuple[str, ...]) -> tuple[str, str, list[str]]:
+    """As `split_target`, and `mcp_SERVER_TOOL`, which only the list of tools can take apart."""
+    if words and words[0].startswith("mcp_") and not any(mark in words[0] for mark in "@/:"):
+        listed = session.call("mcpd/tools", {}).value["tools"]
+        assert isinstance(listed, list)
+        for tool in listed:
+            if f"mcp_{tool['server']}_{tool['name']}" == words[0]:
+                return str(tool["server"]), str(tool["name"]), list(words[1:])
+    return split_target(words, "tool")
+
+
+def _show_progress(session: Session, method: str, note: Json) -> None:
+    if method != "notifications/progress":
+        return
+    done, total = note.get("progress"), note.get("total")
+    shown = str(note.get("message") or "")
+    if isinstance(done, (int, float)) and isinstance(total, (int, float)) and total > 0:
+        filled = max(0, min(20, int(20 * done / total)))
+        bar = "#" * filled + "-" * (20 - filled)
+        shown = f"[{bar}] {done:g}/{total:g} {shown}"
+    elif isinstance(done, (int, float)):
+        shown = f"{done:g} {shown}"
+    session.out.progress(shown.strip())
+
+
+def _show_raw(session: Session, reply: Reply) -> int:
+    session.out.document(reply.text)
+    return 1 if reply.value.get("isError") is True else 0
+
+
+def _show(session: Session, reply: Reply) -> int:
+    result, out = reply.value, session.out
+    success = result.get("success") is True
+    if session.show(reply):
+        return 0 if success else 1
+    for warning in strings(result.get("warnings")):
+        out.talk(f"warning: {warning}")
+    if not success:
+        out.talk_block(str(result.get("error") or "the tool failed without saying why"))
+        return ToolFailed.exit
+    output, data = str(result.get("output") or ""), result.get("data")
+    if output:
+        out.block(output)
+    elif data is not None:
+        out.block(json.dumps(data, indent=2, ensure_ascii=False))
+    return 0
+
+
+def _explain(error: CtlError, words: list[str]) -> None:
+    """What to do next, for the errors that a caller can mend."""
+    if error.hint:
+        return
+    server = error.facts.get("server", "SERVER")
+    if error.code == "invalid_arguments":
+        as_text = any("=" in word and not word.partition("=")[0].endswith(":") for word in words)
+        error.hint = (
+            "KEY=VALUE is always text; numbers, true, false, lists and objects are written KEY:=JSON"
+            if as_text
+            else f"mcpctl list-tools {server} --schema shows what it takes"
+        )
+    elif error.code == "not_ready":
+        error.hint = f"mcpctl status {server}"
+    elif error.code == "timeout":
+        after = error.facts.get("after")
+        longer = f" (it was {span(after)})" if isinstance(after, (int, float)) else ""
+        error.hint = f"give it longer with --timeout SECONDS{longer}"

@@ -1,0 +1,97 @@
+"""`mcpctl config`: validate, show, path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from ctl.errors import Refused
+from ctl.render import Line
+from ctl.session import Session
+from ctl.table import table
+from ctl.text import count
+from ctl.views import facts, mapping, quoted, strings
+
+
+@click.group(epilog="Examples:\n\n\b\n  mcpctl config validate\n  mcpctl config path")
+def config() -> None:
+    """Validate, show or find the configuration."""
+
+
+@config.command(
+    epilog="Examples:\n\n\b\n  mcpctl config validate\n  mcpctl config validate ./servers.yaml --json"
+)
+@click.argument("file", required=False, type=click.Path())
+@click.pass_obj
+def validate(session: Session, file: str | None) -> int:
+    """Check a configuration without using it.
+
+    Without FILE, the one that mcpd would read. Needs no daemon. Exit 2 when it cannot be used, with
+    every complaint, its place and how to mend it.
+    """
+    from mcpd.config.files import load
+    from mcpd.model.errors import BadSpec
+
+    try:
+        loaded = load(Path(file) if file else None, os.environ)
+    except BadSpec as error:
+        raise Refused({"message": f"{error.source or file} cannot be used", "data": error.data()}) from None
+    for warning in loaded.warnings:
+        session.out.talk(f"warning: {warning}")
+    names = sorted(loaded.specs)
+    if session.out.json:
+        session.out.value({"source": loaded.source, "servers": names, "warnings": list(loaded.warnings)})
+    elif loaded.source == "none":
+        session.out.line(f"{loaded.path}: not there yet, which is good too: no servers")
+    else:
+        session.out.line(
+            f"{loaded.source}: good, {count(len(names), 'server')}", f": {', '.join(names)}" if names else ""
+        )
+    return 0
+
+
+@config.command(epilog="Examples:\n\n\b\n  mcpctl config show\n  mcpctl config show --json")
+@click.pass_obj
+def show(session: Session) -> int:
+    """The definitions in force, secrets masked."""
+    reply = session.call("mcpd/config")
+    if session.show(reply):
+        return 0
+    view = reply.value
+    session.out.lines(facts([(key, str(view.get(key))) for key in ("source", "path", "generation")]))
+    definitions = mapping(view.get("servers"))
+    rows: list[Line] = []
+    for name, value in definitions.items():
+        definition = mapping(value)
+        command = [str(definition.get("command", "")), *strings(definition.get("args"))]
+        switched = "off" if definition.get("enabled") is False or definition.get("disabled") is True else "on"
+        rows.append([name, switched, str(definition.get("url") or quoted(command))])
+    if rows:
+        session.out.line()
+        session.out.lines(table(("SERVER", "SWITCHED", "COMMAND OR URL"), rows, fit=session.out.columns))
+    return 0
+
+
+@config.command(epilog="Examples:\n\n\b\n  mcpctl config path\n  $EDITOR $(mcpctl config path)")
+@click.pass_obj
+def path(session: Session) -> int:
+    """Where the configuration file is, there or not.
+
+    What the running daemon says; without one, what it would say. Never starts one.
+    """
+    session.may_start = False
+    from ctl.errors import DaemonUnreachable
+
+    try:
+        found = str(session.call("mcpd/config").value.get("path"))
+    except DaemonUnreachable:
+        from mcpd.config.files import load
+
+        found = str(load(None, os.environ).path)
+    if session.out.json:
+        session.out.value({"path": found})
+    else:
+        session.out.line(found)
+    return 0

@@ -1,0 +1,76 @@
+"""`mcpctl logs` and `mcpctl events`: what was said, what happens."""
+
+from __future__ import annotations
+
+import click
+
+from ctl.client import Json
+from ctl.commands.wishes import outcome_text
+from ctl.complete import server_names
+from ctl.render import Line, paint
+from ctl.session import Session
+from ctl.views import mapping, state, strings
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl logs github -n 20\n  mcpctl logs github -f")
+@click.argument("server", shell_complete=server_names)
+@click.option("-f", "--follow", is_flag=True, help="Keep printing as it comes; Ctrl-C ends.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True, help="The last N lines."
+)
+@click.pass_obj
+def logs(session: Session, server: str, follow: bool, lines: int) -> int:
+    """What a server wrote to its stderr.
+
+    The log survives restarts of the server and of the daemon. With --follow --json, one object a line.
+    """
+    params = {"server": server, "lines": lines, "follow": follow}
+    if not follow:
+        reply = session.call("mcpd/logs", params)
+        if not session.show(reply):
+            for line in strings(reply.value.get("lines")):
+                session.out.line(line)
+        return 0
+    for item in session.stream("mcpd/logs", params):
+        assert item is not None
+        first = strings(item.value.get("lines"))  # the answer; after it come notifications
+        for line in [str(item.value["line"])] if "line" in item.value else first:
+            if session.out.json:
+                session.out.stream_value({"line": line})
+            else:
+                session.out.line(line)
+        session.out.flush()
+    return 0
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl events\n  mcpctl events github --json")
+@click.argument("servers", metavar="[SERVER]...", nargs=-1, shell_complete=server_names)
+@click.pass_obj
+def events(session: Session, servers: tuple[str, ...]) -> int:
+    """What happens to servers, as it happens.
+
+    Begins with how each server is now, and goes on until Ctrl-C. With --json, one object a line.
+    """
+    for item in session.stream("mcpd/events", {"servers": list(servers)}):
+        assert item is not None
+        if not (event := mapping(item.value.get("event"))):
+            continue
+        if session.out.json:
+            session.out.stream_value(event)
+        else:
+            session.out.line(*event_line(event))
+        session.out.flush()
+    return 0
+
+
+def event_line(event: Json) -> Line:
+    """One event for a person: when, which server, what."""
+    kind, status = str(event.get("kind", "?")), mapping(event.get("status"))
+    clock = str(event.get("at", ""))[11:19]
+    parts = [paint(clock, "dim"), f"  {event.get('server') or '-'!s:<16}  "]
+    message = str(event.get("message") or "")
+    if status and kind in ("snapshot", "status"):
+        text = outcome_text(status)
+        told = message in text or message == status.get("reason")
+        return [*parts, state(status), text, "" if told or not message else f"  {message}"]
+    return [*parts, kind, f": {message}" if message else ""]

@@ -1,0 +1,25 @@
+"""`mcpctl status`."""
+
+from __future__ import annotations
+
+import click
+
+from ctl.complete import server_names
+from ctl.session import Session
+from ctl.status import show_status
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl status\n  mcpctl status github --json")
+@click.argument("server", required=False, shell_complete=server_names)
+@click.option("-w", "--watch", is_flag=True, help="Keep it on the screen and up to date; Ctrl-C ends.")
+@click.pass_obj
+def status(session: Session, server: str | None, watch: bool) -> int:
+    """How every server is, or one with its evidence.
+
+    With SERVER the exit code is 0 when it is connected or idle, 4 when it needs a login, 6 otherwise.
+    """
+    if watch:
+        from ctl.watch import watch_status
+
+        return watch_status(session, server)
+    return show_status(session, server)

@@ -1,0 +1,134 @@
+"""`mcpctl connect`, `disconnect`, `reconnect`, `enable`, `disable`: what a person wants of servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from ctl.client import Json
+from ctl.complete import server_names
+from ctl.errors import Refused, Usage
+from ctl.session import Session
+from ctl.text import count, until
+from ctl.views import mapping, not_ready_exit, objects, state
+
+servers_argument = click.argument(
+    "servers", metavar="SERVER...", nargs=-1, required=True, shell_complete=server_names
+)
+wait_option = click.option(
+    "--wait",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Wait so long for it to have settled; 0: do not wait.",
+)
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl connect github\n  mcpctl connect github time --wait 5")
+@servers_argument
+@wait_option
+@click.pass_obj
+def connect(session: Session, servers: tuple[str, ...], wait: float) -> int:
+    """Connect servers now."""
+    return wish(session, "mcpd/connect", servers, wait, ready=True)
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl disconnect github\n  mcpctl disconnect github time")
+@servers_argument
+@wait_option
+@click.pass_obj
+def disconnect(session: Session, servers: tuple[str, ...], wait: float) -> int:
+    """Disconnect servers until somebody connects them."""
+    return wish(session, "mcpd/disconnect", servers, wait, ready=False)
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl reconnect github\n  mcpctl reconnect --failed")
+@click.argument("servers", metavar="[SERVER...]", nargs=-1, shell_complete=server_names)
+@click.option("--failed", is_flag=True, help="All that have failed or need a login.")
+@click.option("--all", "every", is_flag=True, help="All that are switched on.")
+@wait_option
+@click.pass_obj
+def reconnect(session: Session, servers: tuple[str, ...], failed: bool, every: bool, wait: float) -> int:
+    """End servers and connect them afresh."""
+    if bool(servers) + failed + every != 1:
+        raise Usage("reconnect which servers?", hint="name them, or give one of --failed and --all")
+    if failed or every:
+        servers = _chosen(session, ("failed", "needs-auth") if failed else None)
+        if not servers:
+            return _nothing_to_do(session, "no server has failed" if failed else "no server is switched on")
+    return wish(session, "mcpd/reconnect", servers, wait, ready=True)
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl enable github\n  mcpctl enable github --wait 0")
+@servers_argument
+@wait_option
+@click.pass_obj
+def enable(session: Session, servers: tuple[str, ...], wait: float) -> int:
+    """Switch servers on; lasts."""
+    return wish(session, "mcpd/enable", servers, wait, ready=True)
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl disable github\n  mcpctl disable github time")
+@servers_argument
+@wait_option
+@click.pass_obj
+def disable(session: Session, servers: tuple[str, ...], wait: float) -> int:
+    """Switch servers off; lasts."""
+    return wish(session, "mcpd/disable", servers, wait, ready=False)
+
+
+def wish(session: Session, method: str, servers: Sequence[str], wait: float, *, ready: bool) -> int:
+    """Ask for all servers at once; one line for each as it is afterwards.
+
+    `ready`: the exit code says whether they all became so. Without waiting there is nothing to say yet.
+    """
+    names = list(dict.fromkeys(servers))
+    asked: list[Json] = [{"server": name, "wait": wait} for name in names]
+    outcomes = session.call_all(method, asked, timeout=wait + 30.0)
+    refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
+    statuses = [mapping(o.value.get("server")) for o in outcomes if not isinstance(o, Refused)]
+    if session.out.json:
+        session.out.document(json.dumps({"servers": statuses}))
+    else:
+        for status in statuses:
+            session.out.line(f"{status.get('name')}: ", state(status), outcome_text(status))
+    for refusal in refusals:
+        session.out.error(refusal)
+    if refusals:
+        return refusals[0].exit
+    return max((not_ready_exit(s) for s in statuses), default=0) if ready and wait > 0 else 0
+
+
+def outcome_text(status: Json) -> str:
+    """What follows the state's word in one line about a server."""
+    word = status.get("status")
+    if word == "connected":
+        tools = status.get("tools")
+        pid = f", pid {status['pid']}" if status.get("pid") else ""
+        return f" ({count(tools if isinstance(tools, int) else 0, 'tool')}{pid})"
+    if word in ("failed", "needs-auth"):
+        why = str(mapping(status.get("last_error")).get("message") or status.get("reason") or "")
+        again = f"; next try {until(status['retry_at'])}" if status.get("retry_at") else ""
+        return f": {why}{again}"
+    return f" ({status['reason']})" if status.get("reason") else ""
+
+
+def _chosen(session: Session, states: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names of the servers in one of `states`; None: of all that are not switched off."""
+    servers = objects(session.call("mcpd/status").value.get("servers"))
+    return tuple(
+        str(server["name"])
+        for server in servers
+        if (server.get("status") in states if states is not None else server.get("status") != "disabled")
+    )
+
+
+def _nothing_to_do(session: Session, why: str) -> int:
+    if session.out.json:
+        session.out.value({"servers": []})
+    else:
+        session.out.line(why)
+    return 0

@@ -1,0 +1,126 @@
+"""Session: one run of mcpctl. Its options, its way to the daemon, its way out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from ctl.client import Json, Listener, LocalClient, Reply, socket_path
+from ctl.errors import CtlError, DaemonUnreachable, Refused
+from ctl.render import Out
+
+
+class Session:
+    """Made once per run, before any option is read; options then set its attributes.
+
+    Connects on the first request and keeps that connection. `close` it at the end.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.chosen_socket = ""
+        """From `--socket`; empty: the default one."""
+        self.may_start = environ.get("MCPD_NO_START", "") in ("", "0")
+        self.out = Out(environ, as_json=environ.get("MCPCTL_OUTPUT") == "json")
+        self._environ = environ
+        self._client: LocalClient | None = None
+
+    @property
+    def socket(self) -> str:
+        """The absolute path of the daemon's socket. Raises DaemonUnreachable when there can be none."""
+        return os.path.abspath(self.chosen_socket) if self.chosen_socket else socket_path(self._environ)
+
+    def client(self) -> LocalClient:
+        """The connection, after starting the daemon if nobody answers and that is allowed."""
+        if self._client is None:
+            path = self.socket
+            try:
+                self._client = LocalClient(path)
+            except DaemonUnreachable:
+                if not self.may_start:
+                    raise
+                from ctl.autostart import ensure_daemon
+
+                ensure_daemon(path)
+                self._client = LocalClient(path)
+        return self._client
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def call(
+        self,
+        method: str,
+        params: Json | None = None,
+        *,
+        timeout: float | None = 60.0,
+        on_note: Listener | None = None,
+    ) -> Reply:
+        """`LocalClient.call`, with suggestions when a name is unknown."""
+        try:
+            return self.client().call(method, params, timeout=timeout, on_note=on_note)
+        except Refused as error:
+            self._suggest(error, params or {})
+            raise
+
+    def call_all(self, method: str, params: list[Json], *, timeout: float) -> list[Reply | Refused]:
+        """The same request for several servers at once; answers in their order, errors among them."""
+        outcomes = self.client().call_all([(method, each) for each in params], timeout=timeout)
+        for outcome, asked in zip(outcomes, params, strict=True):
+            if isinstance(outcome, Refused):
+                self._suggest(outcome, asked)
+        return outcomes
+
+    def stream(
+        self, method: str, params: Json, *, tick: float | None = None, until: float | None = None
+    ) -> Iterator[Reply | None]:
+        """`LocalClient.stream`, with suggestions when a name is unknown."""
+        try:
+            yield from self.client().stream(method, params, tick=tick, until=until)
+        except Refused as error:
+            self._suggest(error, params)
+            raise
+
+    def show(self, reply: Reply) -> bool:
+        """Under `--json`, print the daemon's result as it came and say True."""
+        if self.out.json:
+            self.out.document(reply.text)
+        return self.out.json
+
+    def _suggest(self, error: Refused, params: Json) -> None:
+        """Add the nearest names to an error about an unknown one."""
+        if error.code not in ("unknown_server", "unknown_tool") or error.hint:
+            return
+        try:
+            names, wanted = self._candidates(error, params)
+        except CtlError:
+            return  # a suggestion is not worth a second error
+        import difflib
+
+        near = (
+            difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+            or [name for name in names if wanted and wanted.lower() in name.lower()][:3]
+        )
+        if near:
+            error.facts["suggestions"] = near
+            if "did you mean" not in error.message.lower():
+                error.hint = f"did you mean {' or '.join(near)}?"
+        elif error.code == "unknown_tool":
+            error.hint = f"mcpctl list-tools {params.get('server', '')}".rstrip()
+        else:
+            error.hint = "mcpctl status lists the servers"
+
+    def _candidates(self, error: Refused, params: Json) -> tuple[list[str], str]:
+        if error.code == "unknown_tool":
+            tools = self.client().call("mcpd/tools", {"server": params.get("server")}, timeout=5.0)
+            return _names(tools, "tools"), str(params.get("tool", ""))
+        servers = self.client().call("mcpd/status", timeout=5.0)
+        wanted = error.facts.get("server") or params.get("server") or ""
+        return _names(servers, "servers"), str(wanted)
+
+
+def _names(reply: Reply, key: str) -> list[str]:
+    items = reply.value.get(key)
+    entries = items if isinstance(items, list) else []
+    return [str(item["name"]) for item in entries if isinstance(item, dict) and "name" in item]

@@ -1,0 +1,41 @@
+"""A table as lines: columns as wide as they need to be, cut only where a terminal ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ctl.render import Line, Painted, paint
+from ctl.text import clean, cut, width
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Line], *, right: Sequence[int] = (), fit: int | None = None
+) -> list[Line]:
+    """Columns as wide as their widest cell, two spaces apart; `right` lists the ones aligned right.
+
+    With `fit`, the last column is cut so that no line is longer; without, nothing is ever cut.
+    """
+    cells = [[_clean_cell(cell) for cell in row] for row in rows]
+    widths = [max(width(row[i]) for row in (header, *cells)) for i in range(len(header))]
+    last = len(header) - 1
+    if fit is not None:
+        widths[last] = max(len(header[last]), min(widths[last], fit - sum(widths[:last]) - 2 * last))
+    lines: list[Line] = []
+    heading: list[str] = [paint(name, "bold") for name in header]
+    for row in (heading, *cells):
+        parts: list[str] = []
+        for i, cell in enumerate(row):
+            shown = _like(cell, cut(cell, widths[i])) if fit is not None and i == last else cell
+            pad = " " * (widths[i] - width(shown))
+            gap = "  " if i < last else ""
+            parts += [pad, shown, gap] if i in right else [shown, pad if i < last else "", gap]
+        lines.append([part for part in parts if part])
+    return lines
+
+
+def _clean_cell(cell: str) -> str:
+    return _like(cell, clean(cell))
+
+
+def _like(model: str, text: str) -> str:
+    return paint(text, model.style) if isinstance(model, Painted) else text

@@ -1,0 +1,141 @@
+"""mcpd as a unit of the user's service manager: the two unit files, and `systemctl --user`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ctl.errors import CtlError, DaemonUnreachable
+
+SERVICE, SOCKET = "mcpd.service", "mcpd.socket"
+_ASKED = "LoadState,ActiveState,SubState,MainPID,StatusText,NRestarts,Result,ExecMainStatus,UnitFileState"
+
+
+def directory() -> Path:
+    """Where the user's own units are."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    config = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.config"))
+    return config / "systemd" / "user"
+
+
+def installed() -> bool:
+    return (directory() / SERVICE).exists()
+
+
+def reachable() -> bool:
+    """Whether a service manager of this user runs and can be talked to. A file test: costs nothing."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return bool(runtime) and os.path.exists(os.path.join(runtime, "systemd", "private"))
+
+
+def socket_path() -> str:
+    """The socket that the unit listens on, which is `%t/mcpd/mcpd.sock`."""
+    return os.path.join(os.environ.get("XDG_RUNTIME_DIR", ""), "mcpd", "mcpd.sock")
+
+
+def serves(socket: str) -> bool:
+    """Whether the service manager is the one to start the daemon of this socket."""
+    return reachable() and installed() and os.path.abspath(socket) == socket_path()
+
+
+def systemctl(*words: str) -> str:
+    """Run `systemctl --user` and return its output. Raises CtlError with its words when it fails."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["systemctl", "--user", "--no-pager", *words], capture_output=True, text=True, timeout=60
+        )
+    except FileNotFoundError:
+        raise CtlError("systemctl is not installed", hint="mcpd runs without systemd too") from None
+    except subprocess.TimeoutExpired:
+        raise CtlError(f"systemctl --user {' '.join(words)} takes longer than a minute") from None
+    if done.returncode != 0:
+        raise CtlError(
+            f"systemctl --user {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}",
+            hint="systemctl --user status mcpd",
+        )
+    return done.stdout
+
+
+def properties() -> dict[str, str]:
+    """What the manager says of the service."""
+    lines = systemctl("show", SERVICE, f"--property={_ASKED}").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def start() -> None:
+    """Start socket and service, and wait until the daemon is ready. Raises DaemonUnreachable."""
+    with suppress(CtlError):  # not loaded yet, so there is nothing to reset
+        systemctl("reset-failed", SERVICE, SOCKET)
+    try:
+        systemctl("start", SOCKET, SERVICE)
+    except CtlError as error:
+        raise DaemonUnreachable(error.message, hint="mcpctl daemon logs") from None
+
+
+def stop() -> None:
+    """Stop both: with the socket alone left, the next client would start the service again."""
+    systemctl("stop", SOCKET, SERVICE)
+
+
+def write(command: Sequence[str], search_path: str) -> list[Path]:
+    """Write both unit files, complete or not at all, and return their paths."""
+    target = directory()
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name in (SERVICE, SOCKET):
+        path = target / name
+        draft = path.with_name(f".{name}.{os.getpid()}")
+        draft.write_text(filled(name, command, search_path))
+        draft.replace(path)
+        written.append(path)
+    return written
+
+
+def filled(name: str, command: Sequence[str], search_path: str) -> str:
+    """A unit as it is to be installed: our own path in it, and the PATH that the servers will need."""
+    text = _template(name)
+    if name == SERVICE:
+        program = " ".join(quoted(word) for word in command)
+        text = _replaced(text, "ExecStart=", f"ExecStart={program}")
+        text = _replaced(
+            text,
+            "# (install) Environment=PATH=",
+            "# The search path of the shell that installed the service: the service manager's own often\n"
+            "# lacks ~/.local/bin, nvm and the like. `mcpctl daemon install` writes it anew.\n"
+            f"Environment={quoted('PATH=' + search_path, variables=False)}",
+        )
+        text = text.replace("# (install) the absolute path of mcpd\n", "")
+    return text
+
+
+def usable_path(value: str) -> str:
+    """PATH without what means something else in a service: relative and empty entries, and repetitions."""
+    entries = dict.fromkeys(entry for entry in value.split(":") if os.path.isabs(entry))
+    return ":".join(entry for entry in entries if entry.isprintable())
+
+
+def quoted(word: str, *, variables: bool = True) -> str:
+    """A word as systemd reads it back: `%` and (in a command line) `$` doubled, in quotes where needed."""
+    word = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    if variables:
+        word = word.replace("$", "$$")
+    return f'"{word}"' if not word or any(c.isspace() or c in "\"'\\;" for c in word) else word
+
+
+def _replaced(text: str, start: str, line: str) -> str:
+    lines = text.splitlines()
+    (index,) = (number for number, old in enumerate(lines) if old.startswith(start))
+    lines[index] = line
+    return "\n".join(lines) + "\n"
+
+
+def _template(name: str) -> str:
+    here = Path(__file__).resolve().parent
+    for path in (here / "units" / name, here.parent / "systemd" / name):  # installed, or a checkout
+        with suppress(FileNotFoundError):
+            return path.read_text()
+    raise CtlError(f"this installation lacks its unit file {name}", hint="install it again")

@@ -1,0 +1,259 @@
+"""What the daemon's answers look like to a person: the status table, and one server with its evidence.
+
+Pure functions from parsed JSON to lines. The fast path and the full command line share them, so both
+print the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ctl.client import Json
+from ctl.render import Line, paint
+from ctl.table import table
+from ctl.text import ago, count, until
+
+COLORS = {
+    "connected": "green",
+    "pending": "yellow",
+    "failed": "red",
+    "disabled": "dim",
+    "needs-auth": "yellow",
+    "idle": "cyan",
+}
+
+READY = ("connected", "idle")
+"""States in which a call can be made at once, or as soon as the server has been started for it."""
+
+WIDE = 110
+"""From so many columns on the table has the process ids as well."""
+
+FIRST_RUN = (
+    "No servers yet. Three ways to begin:",
+    "  mcpctl add time -- uvx mcp-server-time     add one; it is connected at once",
+    "  mcpctl apply ~/.cursor/mcp.json            use a file you already have",
+)
+
+
+def objects(value: object) -> list[Json]:
+    """The objects in a list that should hold nothing else."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def strings(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
+
+
+def mapping(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def state(status: Json) -> str:
+    """The state's word, painted."""
+    word = str(status.get("status", "?"))
+    return paint(word, COLORS.get(word, "bold"))
+
+
+def status_table(result: Json, columns: int | None) -> list[Line]:
+    """`mcpctl status`: one row a server, then whatever is wrong with the configuration."""
+    servers = objects(result.get("servers"))
+    config = mapping(result.get("config"))
+    if not servers:
+        return [
+            *([line] for line in FIRST_RUN),
+            [f"  edit {config.get('path', 'the configuration file')}, then: mcpctl reload"],
+            *_config_problems(config),
+        ]
+    wide = columns is None or columns >= WIDE
+    header = ["SERVER", "STATUS", *(["PID"] if wide else []), "TOOLS", "RESTARTS", "UPDATED", "LAST ERROR"]
+    rows: list[Line] = [
+        [
+            str(server.get("name", "?")),
+            state(server),
+            *([str(server.get("pid") or "-")] if wide else []),
+            str(server.get("tools", 0)),
+            str(server.get("restarts", 0)),
+            ago(server.get("updated")),
+            _last_error(server),
+        ]
+        for server in servers
+    ]
+    right = (2, 3, 4) if wide else (2, 3)
+    return [
+        *table(header, rows, right=right, fit=columns),
+        *_config_problems(config),
+        *_next_steps(servers),
+    ]
+
+
+def _last_error(server: Json) -> str:
+    """The last failure in one phrase: painted where it still matters, dim where it is history."""
+    failure = mapping(server.get("last_error"))
+    waiting = server.get("status") in ("failed", "pending", "needs-auth")
+    if not failure:
+        return str(server.get("reason") or "-") if waiting else "-"
+    # The first clause says what; where it was looked for, and the like, is in `status SERVER`.
+    message = str(failure.get("message", "")).partition("\n")[0].partition("; ")[0]
+    if waiting:
+        if server.get("retry_at"):
+            return f"{message} (next try {until(server['retry_at'])})"
+        return message
+    return paint(f"{message} ({ago(failure.get('at'))})", "dim")
+
+
+def _config_problems(config: Json) -> list[Line]:
+    problems = objects(config.get("problems"))
+    if not problems:
+        return []
+    return [
+        [],
+        [
+            paint("The configuration was refused", "red"),
+            f"; the set loaded {ago(config.get('loaded_at'))} stays in force: {config.get('path', '')}",
+        ],
+        *problem_lines(problems),
+        [paint("next: ", "dim"), "mend the file, then: mcpctl reload"],
+    ]
+
+
+def problem_lines(problems: Sequence[Json]) -> list[Line]:
+    """One line for each complaint about a document: where, what, how to mend it."""
+    lines: list[Line] = []
+    for problem in problems:
+        fix = f" ({problem['fix']})" if problem.get("fix") else ""
+        lines.append([f"  {problem.get('path', '$')}: {problem.get('message', '')}{fix}"])
+    return lines
+
+
+def _next_steps(servers: Sequence[Json]) -> list[Line]:
+    """One line on where to look, when something needs a person."""
+    for server in servers:
+        if server.get("status") == "failed":
+            return [[], [paint("next: ", "dim"), f"mcpctl status {server.get('name')} shows the evidence"]]
+    return []
+
+
+# ---- one server ----------------------------------------------------------------------------------
+
+
+def server_block(detail: Json, log_lines: int = 10) -> list[Line]:
+    """`mcpctl status SERVER`: how it is, since when, why, and what to type next."""
+    server = mapping(detail.get("server"))
+    name = str(server.get("name", "?"))
+    lines: list[Line] = [[paint(name, "bold"), *_introduction(server)], *_facts(_rows(detail, server))]
+    lines += _failure_block(server)
+    for warning in strings(server.get("warnings")):
+        lines.append([paint("   warning: ", "yellow"), warning])
+    if log_lines and (log := strings(detail.get("log"))[-log_lines:]):
+        lines += [[], *([paint(line, "dim")] for line in log)]
+    return [*lines, [], [paint("next: ", "dim"), next_command(server)]]
+
+
+def _introduction(server: Json) -> Line:
+    info = mapping(server.get("server_info"))
+    title = str(info.get("title") or info.get("name") or "")
+    said = f"{title} {info.get('version', '')}".strip()
+    return [f" - {said}"] if said else []
+
+
+def _rows(detail: Json, server: Json) -> list[tuple[str, Line]]:
+    since = server.get("since")
+    rows: list[tuple[str, Line]] = [("state", [state(server), f" since {since} ({ago(since)})"])]
+    if server.get("reason"):
+        rows.append(("reason", [str(server["reason"])]))
+    if server.get("retry_at"):
+        rows.append(("next try", [f"{until(server['retry_at'])} ({server['retry_at']})"]))
+    definition = mapping(detail.get("definition"))
+    if command := strings(detail.get("command")) or _command(definition):
+        rows.append(("command", [quoted(command)]))
+    elif url := definition.get("url"):
+        rows.append(("url", [str(url)]))
+    if server.get("pid"):
+        rows.append(("pid", [str(server["pid"])]))
+    if server.get("protocol_version"):
+        era = f", {server['era']}" if server.get("era") else ""
+        rows.append(("protocol", [f"{server['protocol_version']} over {server.get('transport')}{era}"]))
+    offers = ", ".join(
+        count(_number(server.get(f"{noun}s")), noun) for noun in ("tool", "resource", "prompt")
+    )
+    rows.append(("offers", [f"{offers}; lists fetched {ago(server.get('updated'))}"]))
+    rows.append(
+        ("restarts", [f"{server.get('restarts', 0)}; failed attempts in a row: {server.get('attempts', 0)}"])
+    )
+    if server.get("last_ok"):
+        rows.append(("last answer", [ago(server["last_ok"])]))
+    if server.get("in_flight"):
+        rows.append(("in flight", [count(_number(server["in_flight"]), "request")]))
+    return rows
+
+
+def _failure_block(server: Json) -> list[Line]:
+    failure = mapping(server.get("last_error"))
+    if not failure:
+        return []
+    still = server.get("status") not in READY
+    ended = ""
+    if failure.get("signal"):
+        ended = f", {failure['signal']}"
+    elif failure.get("exit_code") is not None:
+        ended = f", exit code {failure['exit_code']}"
+    loop = ", crash loop" if failure.get("crash_loop") else ""
+    kind = f"[{failure.get('kind', '?')}{ended}{loop}] "
+    message = str(failure.get("message", ""))
+    text: Line = [kind, paint(message, "red") if still else message, f" ({ago(failure.get('at'))})"]
+    return [
+        *_facts([("last error", text)]),
+        *([f"              | {line}"] for line in strings(failure.get("stderr"))),
+    ]
+
+
+def _facts(rows: Sequence[tuple[str, Line]]) -> list[Line]:
+    """Labels aligned right before a colon, the way systemctl shows a unit."""
+    return [[paint(f"{label:>12}: ", "dim"), *parts] for label, parts in rows]
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> list[Line]:
+    return _facts([(label, [text]) for label, text in rows])
+
+
+def next_command(server: Mapping[str, object]) -> str:
+    """What a person would type next, given how the server is."""
+    name = server.get("name", "SERVER")
+    match server.get("status"):
+        case "connected":
+            return f"mcpctl list-tools {name}"
+        case "idle":
+            return f"mcpctl connect {name}   (or call one of its tools, which starts it)"
+        case "disabled":
+            return f"mcpctl enable {name}"
+        case "needs-auth":
+            return "log in to the server, then: mcpctl reconnect " + str(name)
+        case "pending":
+            return f"mcpctl wait {name}"
+        case _:
+            return f"mcpctl logs {name}, mend it, then: mcpctl reconnect {name}"
+
+
+def not_ready_exit(server: Mapping[str, object]) -> int:
+    """The exit code that tells a script how the server is: 0 ready, 4 needs a login, 6 anything else."""
+    if server.get("status") in READY:
+        return 0
+    return 4 if server.get("status") == "needs-auth" else 6
+
+
+def quoted(command: Sequence[str]) -> str:
+    """A command line that could be pasted into a shell."""
+    import shlex  # here, because the table does not need it and each import delays it
+
+    return shlex.join(command)
+
+
+def _command(definition: Json) -> list[str]:
+    """The command line as it was written, for a server of which nothing could be started."""
+    command = definition.get("command")
+    words = [command] if isinstance(command, str) else strings(command)
+    return words + strings(definition.get("args"))
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,136 @@
+"""Makes the reference half of control-api.md from the types: `make docs`. Its prose is left alone."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import inspect
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Union, get_args, get_origin, get_type_hints
+
+import attrs
+import msgspec
+
+from mcpd.doors.control import METHODS
+from mcpd.doors.openrpc import STREAMING
+
+PAGE = Path(__file__).with_name("control-api.md")
+MARK = (
+    "<!-- From here on made by docs/make_control_api.py from the types. Change those, then: make docs -->\n"
+)
+
+_UNANSWERED = {"mcpd/events": "Its notifications carry {}; there is no answer.\n"}
+
+_SIMPLE = {str: "string", bool: "boolean", int: "integer", float: "number", object: "any JSON"}
+
+
+def page(current: str) -> str:
+    """The page with its reference half made anew. Raises ValueError when the mark is missing."""
+    prose, mark, _ = current.partition(MARK)
+    if not mark:
+        raise ValueError(f"{PAGE.name} has lost the line {MARK.strip()!r}")
+    return prose + mark + "\n" + reference()
+
+
+def reference() -> str:
+    """Every method, and every type that a method takes or answers."""
+    described: dict[str, tuple[str, type, object]] = {
+        name: (method.summary, method.params, method.answers) for name, method in METHODS.items()
+    }
+    described |= STREAMING
+    wanted: list[type] = []
+    parts = ["## Methods\n"]
+    for name, (summary, params, answers) in described.items():
+        parts += [f"### `{name}`\n", f"{_paragraph(summary)}\n", *_members(params, wanted, asked=True)]
+        answer = answers if isinstance(answers, str) else _link(answers, wanted)
+        parts.append(_UNANSWERED.get(name, "Answers {}.\n").format(answer))
+    parts.append("## Types\n")
+    for kind in wanted:  # grows while we go: a type names others
+        parts += [f"### `{kind.__name__}`\n"]
+        if kind.__doc__:
+            parts.append(f"{_paragraph(kind.__doc__)}\n")
+        parts += _values(kind) if issubclass(kind, enum.Enum) else _members(kind, wanted)
+    return "\n".join(parts)
+
+
+def _members(kind: type, wanted: list[type], *, asked: bool = False) -> list[str]:
+    """A row for each member. What is `asked` may be left out; an answer always has all its members."""
+    fields = attrs.fields(kind)
+    if not fields:
+        return []
+    hints, meanings = get_type_hints(kind), _meanings(kind)
+    rows = ["| member | type | default | meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{field.name}` | {_link(hints[field.name], wanted)} | {_default(field)} "
+        f"| {meanings.get(field.name, '')} |"
+        for field in fields
+    ]
+    if not asked:
+        rows = ["|".join(cells[:3] + cells[4:]) for cells in (row.split("|") for row in rows)]
+    return [*rows, ""]
+
+
+def _values(kind: type[enum.Enum]) -> list[str]:
+    meanings = _meanings(kind)
+    rows = [f"| `{member.value}` | {meanings.get(member.name, '')} |" for member in kind]
+    return ["| value | meaning |", "|---|---|", *rows, ""]
+
+
+def _link(kind: object, wanted: list[type]) -> str:
+    """The type in words; classes of ours are linked, and noted in `wanted`."""
+    if isinstance(kind, type):
+        if attrs.has(kind) or issubclass(kind, enum.Enum):
+            if kind not in wanted:
+                wanted.append(kind)
+            return f"[`{kind.__name__}`](#{kind.__name__.lower()})"
+        return "object, the server's own" if kind is msgspec.Raw else _SIMPLE[kind]
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        return f"list of {_link(args[0], wanted)}"
+    if origin is Mapping:
+        inner = _link(args[1], wanted)
+        return "object" if inner == _SIMPLE[object] else f"object of {inner}s"
+    if origin in (Union, types.UnionType):
+        return " or ".join("null" if arg is type(None) else _link(arg, wanted) for arg in args)
+    return _SIMPLE[object] if kind is object else str(kind)
+
+
+def _default(field: attrs.Attribute[object]) -> str:
+    if field.default is attrs.NOTHING:
+        return "required"
+    value = field.default
+    if isinstance(value, attrs.Factory):  # type: ignore[arg-type]  # attrs types it as a function
+        value = {}
+    return f"`{msgspec.json.encode(value).decode().removesuffix('.0')}`"
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """The sentence below each member in the source: what documents it for readers of the code, too."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for statement, below in zip(tree.body, tree.body[1:], strict=False):
+        target = getattr(statement, "target", None) or getattr(statement, "targets", [None])[0]
+        if (
+            isinstance(target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        ):
+            found[target.id] = _paragraph(str(below.value.value)).replace("|", "\\|")
+    return found
+
+
+def _paragraph(text: str) -> str:
+    """On one line, without the references that only maintainers can follow."""
+    text = re.sub(r" \([A-Z]{2}\d+\)", "", " ".join(text.split())).replace("None: ", "null: ")
+    return re.sub(r"^(?:[A-Z]{2}\d+|DESIGN D\d+)\. ", "", text)
+
+
+if __name__ == "__main__":
+    made = page(PAGE.read_text(encoding="utf-8"))
+    sys.exit(PAGE.write_text(made, encoding="utf-8") == 0)

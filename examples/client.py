@@ -1,0 +1,12 @@
+"""A whole client of the control API: connect, write a line, read a line."""
+
+import json
+import os
+import socket
+
+daemon = socket.socket(socket.AF_UNIX)
+daemon.connect(os.environ.get("MCPD_SOCKET") or os.environ["XDG_RUNTIME_DIR"] + "/mcpd/mcpd.sock")
+lines = daemon.makefile("rw")
+call = {"server": "test", "tool": "add", "arguments": {"a": 1, "b": 2}}
+print(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "mcpd/call", "params": call}), file=lines, flush=True)
+print(json.loads(lines.readline()))

@@ -1,0 +1,150 @@
+"""What sharing saves: several sessions that start their servers themselves, and as many through one mcpd.
+
+    make install-dev && .venv/bin/python examples/sharing.py
+
+Prints a Markdown table. Memory is the sum of PSS, which counts pages that processes share only once;
+the sessions' own programs (editors, agents) are not counted on either side.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import attrs
+from demo import definitions, private_environment, running_daemon
+from shell import Terminal, lines
+
+SESSIONS = 5
+
+
+@attrs.frozen
+class Cost:
+    """All sessions together, and how long one more waits until it knows all tools."""
+
+    processes: int
+    megabytes: float
+    seconds: float
+
+
+def each_its_own(servers: dict[str, Any], terminal: Terminal) -> Cost:
+    """Every session starts every server, as editors and agents do."""
+    with ExitStack() as stack:
+        pids: list[int] = []
+        took = 0.0
+        for _ in range(SESSIONS):
+            began = time.monotonic()
+            started = [stack.enter_context(_spawned(server, terminal)) for server in servers.values()]
+            for process in started:
+                _handshake(process)
+            took = time.monotonic() - began
+            pids += [process.pid for process in started]
+        cost = _cost(pids, took)
+        for pid in pids:
+            subprocess.run(["kill", str(pid)], check=True)
+    return cost
+
+
+def through_mcpd(home: Path, servers: dict[str, Any], terminal: Terminal) -> Cost:
+    """Every session connects to the daemon, which has started every server once."""
+    with running_daemon(home, terminal, servers) as tour, ExitStack() as stack:
+        tour.all_connected()
+        took = 0.0
+        for _ in range(SESSIONS):
+            began = time.monotonic()
+            session = stack.enter_context(socket.socket(socket.AF_UNIX))
+            session.connect(str(home / "mcpd.sock"))
+            wire = stack.enter_context(session.makefile("rw"))
+            _ask(wire, wire, "mcpd/tools", {})
+            took = time.monotonic() - began
+        return _cost([tour.daemon.pid], took)
+
+
+def main() -> int:
+    home = Path(tempfile.mkdtemp(prefix="mcpd-sharing-", dir="/tmp"))
+    terminal = Terminal(private_environment(home), home)
+    servers = definitions(home, terminal)
+    del servers["test"]  # nobody's everyday server
+    try:
+        shared = through_mcpd(home, servers, terminal)
+        own = each_its_own(servers, terminal)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    print(f"{SESSIONS} sessions, {len(servers)} servers: {lines(list(servers))}\n")
+    print("| | each session its own | through mcpd |\n|---|---|---|")
+    print(f"| processes | {own.processes} | {shared.processes} (mcpd and its guardian among them) |")
+    print(f"| memory | {own.megabytes:.0f} MB | {shared.megabytes:.0f} MB |")
+    print(f"| one more session knows its tools after | {_time(own.seconds)} | {_time(shared.seconds)} |")
+    return 0
+
+
+def _spawned(server: dict[str, Any], terminal: Terminal) -> subprocess.Popen[str]:
+    command = [server["command"], *server.get("args", [])]
+    command[0] = shutil.which(command[0], path=terminal.environ["PATH"]) or command[0]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=terminal.directory,
+        env=dict(terminal.environ),
+    )
+
+
+def _handshake(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "sharing", "version": "1"},
+    }
+    _ask(process.stdin, process.stdout, "initialize", hello)
+    print(
+        json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}), file=process.stdin, flush=True
+    )
+    _ask(process.stdin, process.stdout, "tools/list", {})
+
+
+def _ask(out: IO[str], back: IO[str], method: str, params: object) -> None:
+    """Send, and wait for the answer; whatever else comes before it is passed over."""
+    request = {"jsonrpc": "2.0", "id": method, "method": method, "params": params}
+    print(json.dumps(request), file=out, flush=True)
+    for line in back:
+        message = json.loads(line)
+        if message.get("id") == method and "result" in message:
+            return
+    raise RuntimeError(f"no answer to {method}")
+
+
+def _cost(roots: list[int], seconds: float) -> Cost:
+    time.sleep(2)  # so that both sides are measured at rest
+    pids = [pid for root in roots for pid in _tree(root)]
+    kilobytes = 0
+    for pid in pids:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        kilobytes += sum(int(row.split()[1]) for row in rollup.splitlines() if row.startswith("Pss:"))
+    return Cost(len(pids), kilobytes / 1000, seconds)
+
+
+def _tree(pid: int) -> list[int]:
+    threads = Path(f"/proc/{pid}/task").glob("*/children")  # a child belongs to the thread that started it
+    children = [child for thread in threads for child in thread.read_text().split()]
+    return [pid, *(below for child in children for below in _tree(int(child)))]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

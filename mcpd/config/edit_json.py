@@ -1,0 +1,183 @@
+"""JSON with comments, changed in place: one member put in or taken out, every other character kept.
+
+Positions come from the text with its comments blanked, so they are those of the text itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+import attrs
+
+from mcpd.config.jsonc import blank, without_comments
+
+_BLANKS = re.compile(r"[ \t\r\n]*")
+
+
+@attrs.frozen
+class Entry:
+    """A member of an object, or an element of a list: `text[start:end]`, its value from `value` on."""
+
+    key: str
+    start: int
+    value: int
+    end: int
+
+
+def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: Mapping[str, object]) -> str:
+    """`text` with one more server, last in the object (or list) at `slot`, which is made if need be."""
+    eol = "\r\n" if "\r\n" in text else "\n"
+    if not blank(text).strip():
+        text = f"{text}{'' if not text or text.endswith(eol) else eol}{{}}{eol}"
+    bare = blank(text)
+    at, path = _skip(bare, 0), list(slot)
+    while path:
+        found = next((entry for entry in entries(bare, at) if entry.key == path[0]), None)
+        if found is None:
+            break
+        at = found.value
+        del path[0]
+    value: object = [{"name": name, **definition}] if listed else {name: definition}
+    if path:
+        for key in reversed(path[1:]):
+            value = {key: value}
+        return _insert(text, bare, at, path[0], value, eol)
+    if listed:
+        return _insert(text, bare, at, None, {"name": name, **definition}, eol)
+    return _insert(text, bare, at, name, definition, eol)
+
+
+def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str:
+    """`text` without the server, its comma and the rest of a line that was its own."""
+    bare = blank(text)
+    at = _skip(bare, 0)
+    for key in slot:
+        at = next(entry for entry in entries(bare, at) if entry.key == key).value
+    every = entries(bare, at)
+    index = next(i for i, entry in enumerate(every) if entry.key == name)
+    entry = every[index]
+    start, end = entry.start, _after_comma(text, entry.end)
+    own_line = text[_line_start(text, start) : start].isspace() or _line_start(text, start) == start
+    rest = _line_end(text, end)
+    if own_line and not bare[end:rest].strip():
+        start, end = _before_line(text, start), rest
+    elif index + 1 < len(every):
+        end = every[index + 1].start
+    elif index:
+        start = every[index - 1].end
+        return text[:start] + text[entry.end :]
+    if index and index + 1 == len(every) and "," in text[entry.end : _after_comma(text, entry.end)]:
+        return text[:start] + text[end:]  # a trailing comma stays the habit of this file
+    if index and index + 1 == len(every):
+        comma = bare.index(",", every[index - 1].end)
+        return text[:comma] + text[comma + 1 : start] + text[end:]
+    if len(every) == 1 and not text[at + 1 : start].strip():
+        closing = _skip(bare, end)
+        if not text[end:closing].strip():
+            return text[: at + 1] + text[closing:]
+    return text[:start] + text[end:]
+
+
+def entries(bare: str, at: int) -> list[Entry]:
+    """What the object or list at `at` holds; an element's key is its `name`. `bare` is valid JSON."""
+    decoder = json.JSONDecoder()
+    listed = bare[at] == "["
+    found: list[Entry] = []
+    here = _skip(bare, at + 1)
+    while bare[here] not in "}]":
+        start, key = here, ""
+        if not listed:
+            key, here = decoder.raw_decode(bare, here)
+            here = _skip(bare, _skip(bare, here) + 1)
+        value, end = decoder.raw_decode(bare, here)
+        if listed and isinstance(value, dict):
+            key = str(value.get("name"))
+        found.append(Entry(key, start, here, end))
+        here = _skip(bare, end)
+        if bare[here] == ",":
+            here = _skip(bare, here + 1)
+    return found
+
+
+def _insert(text: str, bare: str, at: int, key: str | None, value: object, eol: str) -> str:
+    """Put a member (or, without a key, an element) behind the last one of the object at `at`."""
+    every = entries(bare, at)
+    unit = _unit(text)
+    head = "" if key is None else f"{json.dumps(key, ensure_ascii=False)}: "
+    if not every:
+        outer = _indent(text, at)
+        closing = _skip(bare, at + 1)
+        inside = text[at + 1 : closing]
+        new = f"{eol}{outer}{unit}{head}{_dump(value, outer + unit, unit, eol)}"
+        kept = inside.rstrip() if inside.strip() else ""
+        return f"{text[: at + 1]}{kept}{new}{eol}{outer}{text[closing:]}"
+    last = every[-1]
+    comma = _after_comma(text, last.end)
+    trailing = "," if comma > last.end else ""
+    before = text[_line_start(text, last.start) : last.start]
+    if before.strip():  # the others stand on one line, so this one joins them
+        plain = f"{head}{json.dumps(value, ensure_ascii=False)}"
+        return f"{text[: last.end]}, {plain}{text[last.end :]}"
+    new = f"{eol}{before}{head}{_dump(value, before, unit, eol)}{trailing}"
+    line_end = _line_end(text, comma)
+    put = line_end if not bare[comma:line_end].strip() else comma
+    needed = "" if trailing else ","
+    return text[: last.end] + needed + text[last.end : put] + new + text[put:]
+
+
+def _dump(value: object, indent: str, unit: str, eol: str) -> str:
+    """Objects over several lines, lists on one: as people write these files."""
+    if not isinstance(value, Mapping) or not value:
+        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            inner = f",{eol}".join(f"{indent}{unit}{_dump(item, indent + unit, unit, eol)}" for item in value)
+            return f"[{eol}{inner}{eol}{indent}]"
+        return json.dumps(value, ensure_ascii=False)
+    deeper = indent + unit
+    members = [
+        f"{deeper}{json.dumps(key, ensure_ascii=False)}: {_dump(inner, deeper, unit, eol)}"
+        for key, inner in value.items()
+    ]
+    return "{" + eol + f",{eol}".join(members) + eol + indent + "}"
+
+
+def _after_comma(text: str, end: int) -> int:
+    """Just behind the comma that follows `end`, trailing or not; `end` itself when there is none."""
+    code = without_comments(text)
+    here = _skip(code, end)
+    return here + 1 if code.startswith(",", here) else end
+
+
+def _skip(bare: str, at: int) -> int:
+    found = _BLANKS.match(bare, at)
+    assert found is not None
+    return found.end()
+
+
+def _line_start(text: str, at: int) -> int:
+    return text.rfind("\n", 0, at) + 1
+
+
+def _line_end(text: str, at: int) -> int:
+    """Where the line ends, before its line break."""
+    end = text.find("\n", at)
+    if end < 0:
+        return len(text)
+    return end - 1 if end > at and text[end - 1] == "\r" else end
+
+
+def _before_line(text: str, at: int) -> int:
+    """The end of the line before, so that a cut takes the line break in front of it."""
+    start = _line_start(text, at)
+    return start - (2 if text[start - 2 : start] == "\r\n" else 1) if start else 0
+
+
+def _indent(text: str, at: int) -> str:
+    found = re.match(r"[ \t]*", text[_line_start(text, at) :])
+    return found[0] if found else ""
+
+
+def _unit(text: str) -> str:
+    found = re.search(r"\n([ \t]+)\S", text)
+    return found[1] if found else "  "

@@ -1,0 +1,163 @@
+"""Where the configuration comes from: a variable, a flag, a variable's path or the default file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from mcpd.config.formats import SUFFIXES, decode, format_of, parse
+from mcpd.config.schema import parse_placed
+from mcpd.config.settings import Settings, parse_settings
+from mcpd.config.shapes import Outline, named_list, outline
+from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.spec import ServerSpec
+
+DEFAULT_NAME = "config.json"
+VARIABLE = "$MCPD_SERVERS"
+
+
+@attrs.frozen
+class Loaded:
+    """A whole configuration, checked."""
+
+    specs: dict[str, ServerSpec]
+    definitions: dict[str, Mapping[str, object]]
+    """As they were written: references in place, so nothing in here came from a variable."""
+    settings: Settings
+    secrets: frozenset[str] = attrs.field(repr=False)
+    """Values to mask wherever something is shown or logged."""
+    source: str
+    """The file's path, `$MCPD_SERVERS`, or `none`."""
+    path: Path
+    """The file that a reload reads and `mcpctl add` writes, there or not."""
+    warnings: tuple[str, ...]
+    digest: str
+    """SHA-256 of the bytes read, in hex; empty when there was nothing to read."""
+
+
+def load(flag: Path | None, environ: Mapping[str, str]) -> Loaded:
+    """Find, read and check the configuration.
+
+    `MCPD_SERVERS`, then `flag`, then `MCPD_CONFIG`, then the default file; an empty variable counts as
+    not set. Nothing at all is no error: there are no servers, and a warning says how to add one.
+    Raises BadSpec with every problem, also when a file cannot be read.
+    """
+    servers = environ.get("MCPD_SERVERS", "").strip()
+    if servers:
+        return _from_variable(servers, _path_beside(flag, environ), environ)
+    path, chosen = _path(flag, environ)
+    data = _read(path, must=chosen)
+    if data is None:
+        hint = f"no configuration yet: add a server with `mcpctl add`, or write {path}"
+        return Loaded({}, {}, Settings(), frozenset(), "none", path, (hint,), "")
+    source = str(path)
+    document = parse(decode(data, source), format_of(path, source), source)
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    outlined = outline(document, problems, warnings)
+    return _checked(outlined, problems, warnings, environ, source, path, path.parent, data)
+
+
+def default_directory(environ: Mapping[str, str]) -> Path:
+    """`$XDG_CONFIG_HOME/mcpd`, or `~/.config/mcpd`; a relative XDG_CONFIG_HOME is ignored, as XDG says."""
+    base = environ.get("XDG_CONFIG_HOME", "")
+    return (Path(base) if base.startswith("/") else _home(environ) / ".config") / "mcpd"
+
+
+def _path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
+    """The file, and whether somebody named it, so that it has to be there."""
+    named = str(flag) if flag is not None else environ.get("MCPD_CONFIG", "")
+    if named:
+        if named == "~" or named.startswith("~/"):
+            named = str(_home(environ)) + named[1:]
+        return Path(os.path.abspath(named)), True
+    directory = default_directory(environ)
+    there = [path for path in (directory / f"config{suffix}" for suffix in SUFFIXES) if os.path.lexists(path)]
+    if len(there) > 1:
+        message = f"there are {len(there)} configurations: {', '.join(map(str, there))}"
+        fix = "keep one, or name one with --config or MCPD_CONFIG"
+        raise BadSpec([Problem("$", message, fix)], str(directory))
+    return (there[0], True) if there else (directory / DEFAULT_NAME, False)
+
+
+def _path_beside(flag: Path | None, environ: Mapping[str, str]) -> Path:
+    """The file for later, while `MCPD_SERVERS` wins; two default files are no trouble then."""
+    try:
+        return _path(flag, environ)[0]
+    except BadSpec:
+        return default_directory(environ) / DEFAULT_NAME
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or os.path.expanduser("~"))
+
+
+def _read(path: Path, *, must: bool) -> bytes | None:
+    """Its bytes; None when it is not there and need not be. Raises BadSpec."""
+    try:
+        # A FIFO with nobody at its other end would hold up the daemon for ever.
+        if not stat.S_ISREG(path.stat().st_mode):
+            kind = "a directory" if path.is_dir() else "no regular file"
+            raise BadSpec([Problem("$", f"{path} is {kind}", "name a file")], str(path))
+        return path.read_bytes()
+    except FileNotFoundError:
+        if not must:
+            return None
+        fix = "create it, or name another one with --config or MCPD_CONFIG"
+        raise BadSpec([Problem("$", f"the file {path} does not exist", fix)], str(path)) from None
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror or error}"
+        fix = "check its permissions and those of its directories"
+        raise BadSpec([Problem("$", message, fix)], str(path)) from None
+
+
+def _from_variable(text: str, path: Path, environ: Mapping[str, str]) -> Loaded:
+    problems: list[Problem] = []
+    listed = named_list(parse(text, "JSON", VARIABLE), "$", problems)
+    data = text.encode("utf-8", "surrogateescape")
+    return _checked(Outline(listed), problems, [], environ, VARIABLE, path, _home(environ), data)
+
+
+def _checked(
+    outlined: Outline,
+    problems: list[Problem],
+    warnings: list[str],
+    environ: Mapping[str, str],
+    source: str,
+    path: Path,
+    base_dir: Path,
+    data: bytes,
+) -> Loaded:
+    settings = parse_settings(
+        outlined.settings,
+        environ=environ,
+        place=outlined.settings_place,
+        problems=problems,
+        warnings=warnings,
+    )
+    try:
+        parsed = parse_placed(outlined.servers, environ=environ, settings=settings, base_dir=base_dir)
+    except BadSpec as error:
+        raise BadSpec(problems + error.problems, source) from None
+    if problems:
+        raise BadSpec(problems, source)
+    specs = parsed.specs
+    if not outlined.enabled:
+        warnings.append("$.mcp.enabled: all servers are switched off")
+        specs = {name: attrs.evolve(spec, enabled=False) for name, spec in specs.items()}
+    definitions: dict[str, Mapping[str, object]] = {
+        str(name): _mapping(definition) for name, definition, _ in outlined.servers
+    }
+    warnings += parsed.warnings
+    digest = hashlib.sha256(data).hexdigest()
+    return Loaded(specs, definitions, settings, parsed.secrets, source, path, tuple(warnings), digest)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    assert isinstance(value, Mapping)
+    return value

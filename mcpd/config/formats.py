@@ -1,0 +1,117 @@
+"""The text of one configuration file → plain values, by its suffix; a syntax error is shown with its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mcpd.config.jsonc import Members, SyntaxFault
+from mcpd.config.jsonc import parse as parse_json
+from mcpd.config.masking import quote_line
+from mcpd.config.places import at, too_deep
+from mcpd.model.errors import BadSpec, Problem, shorten
+
+SUFFIXES = {
+    ".json": "JSON",
+    ".jsonc": "JSON",
+    ".toml": "TOML",
+    ".yaml": "YAML",
+    ".yml": "YAML",
+}
+"""In the order in which the default places are looked at."""
+
+LARGEST = 4 * 1024 * 1024
+"""Bytes. A configuration beyond this is some other file."""
+
+
+def decode(data: bytes, source: str) -> str:
+    """The text of a file; a byte order mark is dropped. Raises BadSpec when it is not UTF-8."""
+    if len(data) > LARGEST:
+        message = f"the file has {len(data)} bytes; a configuration has at most {LARGEST}"
+        raise BadSpec([Problem("$", message, "is this the right file?")], source)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = Problem(
+            f"{source}:{line}", f"byte {error.start} is not UTF-8", "save the file in the UTF-8 encoding"
+        )
+        raise BadSpec([problem], source) from None
+
+
+def format_of(path: Path, source: str) -> str:
+    """`JSON`, `TOML` or `YAML`. Raises BadSpec for a suffix that says none of them."""
+    kind = SUFFIXES.get(path.suffix.lower())
+    if kind is None:
+        message = f"cannot tell the format of {path.name!r}"
+        raise BadSpec([Problem("$", message, f"give it one of the suffixes {', '.join(SUFFIXES)}")], source)
+    return kind
+
+
+def parse(text: str, kind: str, source: str) -> object:
+    """Plain values of a document in format `kind`. Raises BadSpec naming file, line and column."""
+    try:
+        readers = {"JSON": parse_json, "TOML": _toml, "YAML": _yaml}
+        value = readers[kind](text)
+        if too_deep(value):
+            raise RecursionError
+        twice = _written_twice(value, "$")
+        if twice:
+            raise BadSpec(twice, source)
+        return value
+    except SyntaxFault as fault:
+        lines = text.splitlines()
+        line = lines[fault.line - 1] if 0 < fault.line <= len(lines) else ""
+        quote = f", in `{quote_line(line)}`" if line.strip() else ""
+        place = f"{source}:{fault.line}:{fault.column}"
+        raise BadSpec(
+            [Problem(place, f"not valid {kind}: {fault.message}{quote}", "mend the syntax there")], source
+        ) from None
+    except RecursionError:
+        raise BadSpec(
+            [Problem("$", f"this {kind} is nested too deeply, or in itself", "flatten it")], source
+        ) from None
+
+
+def _toml(text: str) -> object:
+    import tomllib
+
+    try:
+        return tomllib.loads(text.replace("\r\n", "\n"))
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        place = re.search(r" \(at line (\d+), column (\d+)\)$", message)
+        if place:
+            raise SyntaxFault(message[: place.start()], int(place[1]), int(place[2])) from None
+        raise SyntaxFault.at_offset(message, text, len(text.rstrip())) from None
+
+
+def _yaml(text: str) -> object:
+    from ruamel.yaml import YAML  # 6 MB: loaded only for a YAML file
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        value = YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        message = (error.problem or error.context or "cannot be read").split(" with value ")[0]
+        raise SyntaxFault(message, line, column) from None
+    except (YAMLError, ValueError) as error:
+        raise SyntaxFault(shorten(str(error).splitlines()[0]), 1, 1) from None
+    return {} if value is None else value
+
+
+def _written_twice(value: object, place: str) -> list[Problem]:
+    found: list[Problem] = []
+    if isinstance(value, Members):
+        for key in value.twice:
+            found.append(
+                Problem(at(place, key), f"'{shorten(key, 64)}' is written more than once", "keep one")
+            )
+        for key, inner in value.items():
+            found += _written_twice(inner, at(place, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            found += _written_twice(inner, at(place, index))
+    return found

@@ -1,0 +1,141 @@
+"""Which parts of a definition are secret: the values to mask in everything we show, and a masked copy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qsl, urlsplit
+
+from mcpd.config.expand import Taken
+from mcpd.model.errors import shorten
+
+SHORTEST = 6
+"""Characters. Masking a shorter value everywhere would hide ordinary words."""
+
+MASK = "***"
+
+VALUES = frozenset({"command", "args", "env", "url", "httpUrl", "headers"})
+"""The fields whose strings reach a server, and so may carry a secret."""
+
+_INSIDE = re.compile(
+    r"token|secret|passw|passphrase|credential|cookie|api_?key|access_?key|private_?key|authorization|bearer",
+    re.I,
+)
+_WORDS = frozenset({"key", "auth", "pat", "jwt", "pwd", "pass"})
+_HARMLESS = frozenset(
+    {"HOME", "USER", "LOGNAME", "PATH", "SHELL", "PWD", "LANG", "TERM", "TMPDIR", "HOSTNAME", "EDITOR", "TZ"}
+)
+_SCHEME = re.compile(r"(?:Bearer|Basic|Token|Digest|ApiKey)\s+(?=\S)", re.I)
+_KNOWN = re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{8,}")
+_REFERENCE = re.compile(r"\$\{(?:env:)?[A-Za-z_][A-Za-z0-9_]*\}")
+_USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
+_QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
+
+
+def secret_name(name: str) -> bool:
+    """Whether a variable, header, key or option of this name usually holds a secret."""
+    name = name.replace("-", "_")
+    if _INSIDE.search(name):
+        return True
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
+    return not _WORDS.isdisjoint(words)
+
+
+def secret_values(definition: Mapping[str, object], taken: Iterable[Taken]) -> frozenset[str]:
+    """What to mask for one *expanded* definition, each at least `SHORTEST` characters long.
+
+    Every value taken from a variable (but those of the session, such as HOME), every literal in
+    `VALUES` whose name looks secret, also without its `Bearer`, and what stands for a password in a URL.
+    """
+    found = {item.value for item in taken if item.variable not in _HARMLESS and _no_xdg(item.variable)}
+    for name, text in _named_strings({key: definition[key] for key in VALUES & definition.keys()}):
+        if secret_name(name):
+            found.add(text)
+            found.add(_SCHEME.sub("", text, count=1))
+        found.update(match[2] for match in _USERINFO.finditer(text))
+        if "://" in text:
+            found.update(value for key, value in parse_qsl(_query(text)) if secret_name(key))
+            found.update(match[2] for match in _QUERY.finditer(text) if secret_name(match[1]))
+        found.update(_KNOWN.findall(text))
+    return frozenset(value for value in (text.strip() for text in found) if len(value) >= SHORTEST)
+
+
+def masked(definition: Mapping[str, object]) -> dict[str, object]:
+    """A copy fit to be shown: literal secrets are `***`, references such as `${TOKEN}` stay readable."""
+    return {key: _masked(key, value) for key, value in definition.items()}
+
+
+def quote_line(line: str) -> str:
+    """A line of somebody's file, shortened for a message; what follows a secret-looking name is left out."""
+    for word in re.finditer(r"[A-Za-z][A-Za-z0-9_-]*", line):
+        rest = re.match(r"[\"',:=\s]+(?=\S)", line[word.end() :])
+        if rest and secret_name(word[0]):
+            return shorten(line[: word.end() + rest.end()].strip() + MASK)
+    return shorten(_KNOWN.sub(MASK, _USERINFO.sub(rf"\1:{MASK}@", line)).strip())
+
+
+def _masked(name: str, value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _masked(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        shown = []
+        option = ""
+        for item in value:
+            shown.append(_masked(option or name, item))
+            option = item.lstrip("-") if isinstance(item, str) and _is_option(item) else ""
+        return shown
+    if isinstance(value, str):
+        return _masked_text(name, value)
+    return value
+
+
+def _masked_text(name: str, text: str) -> str:
+    if _is_option(text) and "=" in text:
+        option, _, rest = text.partition("=")
+        return f"{option}={_masked_text(option.lstrip('-'), rest)}"
+    if secret_name(name) and not _is_option(text):
+        scheme = _SCHEME.match(text)
+        rest = text[scheme.end() :] if scheme else text
+        if not _REFERENCE.sub("", rest).strip():
+            return text
+        return (scheme[0] if scheme else "") + MASK
+    text = _USERINFO.sub(rf"\1:{MASK}@", text)
+    if "://" in text:
+        text = _QUERY.sub(
+            lambda m: f"{m[1]}={MASK}" if secret_name(m[1]) and "${" not in m[2] else m[0], text
+        )
+    return _KNOWN.sub(MASK, text)
+
+
+def _named_strings(value: object, name: str = "") -> Iterable[tuple[str, str]]:
+    """Every string with the name that says what it is: its key, or the option before it in a list."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _named_strings(inner, str(key))
+    elif isinstance(value, list):
+        option = ""
+        for item in value:
+            yield from _named_strings(item, option or name)
+            option = item.lstrip("-") if isinstance(item, str) and _is_option(item) else ""
+    elif isinstance(value, str):
+        if _is_option(value):
+            option, equals, rest = value.partition("=")
+            if equals:
+                yield option.lstrip("-"), rest
+        else:
+            yield name, value
+
+
+def _is_option(text: str) -> bool:
+    return text.startswith("-") and len(text) > 1
+
+
+def _no_xdg(variable: str) -> bool:
+    return not variable.startswith(("XDG_", "LC_"))
+
+
+def _query(text: str) -> str:
+    try:
+        return urlsplit(text).query
+    except ValueError:
+        return ""

@@ -1,0 +1,79 @@
+"""The JSON Schema of the configuration file, for editors that complete and check while you type."""
+
+from __future__ import annotations
+
+import attrs
+
+from mcpd.config.fields import FIELDS, IGNORED, Field
+from mcpd.config.settings import SETTINGS
+from mcpd.model.spec import RestartPolicy, Timeouts
+
+
+def json_schema() -> dict[str, object]:
+    """JSON Schema 2020-12 of both shapes. It knows less than the parser: no URLs, names or variables."""
+    servers = {"type": "object", "additionalProperties": {"$ref": "#/$defs/server"}}
+    listed = {
+        "type": "array",
+        "items": {
+            "$ref": "#/$defs/server",
+            "properties": {"name": {"type": "string"}},
+            "required": ["name"],
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "mcpd configuration",
+        "type": "object",
+        "properties": {
+            "mcpServers": servers,
+            "settings": {"$ref": "#/$defs/settings"},
+            "mcp": {
+                "type": "object",
+                "properties": {
+                    "enabled": {"type": "boolean"},
+                    "servers": {"anyOf": [servers, listed]},
+                    "globalSettings": {"$ref": "#/$defs/settings"},
+                },
+                "additionalProperties": False,
+            },
+        },
+        "not": {"required": ["mcpServers", "mcp"]},
+        "$defs": {"server": _server(), "settings": _object(SETTINGS)},
+        "allowTrailingCommas": True,
+    }
+
+
+def _server() -> dict[str, object]:
+    server = _object(FIELDS)
+    properties = server["properties"]
+    assert isinstance(properties, dict)
+    properties |= {"name": {"type": "string"}, **dict.fromkeys(IGNORED, True)}
+    return {**server, "patternProperties": {"^(_|//|#|x-|\\$)": True}}
+
+
+def _object(fields: tuple[Field, ...]) -> dict[str, object]:
+    properties: dict[str, object] = {}
+    for field in fields:
+        shape = {**field.shape, "description": field.meaning}
+        if field.name == "timeouts":
+            shape["properties"] = _numbers(Timeouts())
+        if field.name == "restart":
+            shape["properties"] = _numbers(RestartPolicy())
+        for spelling in (field.name, *field.also):
+            properties[spelling] = shape
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _numbers(policy: Timeouts | RestartPolicy) -> dict[str, object]:
+    kinds: dict[type, object] = {
+        int: {"type": "integer"},
+        float: {"type": "number"},
+        dict: {"type": "object", "additionalProperties": {"type": "number"}},
+    }
+    values = attrs.asdict(policy)
+    return {name: {**_as_dict(kinds[type(value)]), "default": value} for name, value in values.items()}
+
+
+def _as_dict(value: object) -> dict[str, object]:
+    assert isinstance(value, dict)
+    return value

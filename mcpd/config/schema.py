@@ -1,0 +1,161 @@
+"""Definitions as users write them → specs, with a fix for every complaint, all of them at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from mcpd.config.expand import expand
+from mcpd.config.fields import FIELDS, IGNORED, INSTEAD, SPELLINGS, is_comment
+from mcpd.config.masking import VALUES, masked, secret_values
+from mcpd.config.places import at, nearest, too_deep, what
+from mcpd.config.published import json_schema
+from mcpd.config.reach import reach
+from mcpd.config.section import Section
+from mcpd.config.settings import Settings
+from mcpd.config.sharing import shared
+from mcpd.model.errors import BadSpec, Problem, shorten
+from mcpd.model.spec import ServerSpec
+
+__all__ = ["ParsedServers", "json_schema", "masked", "parse_servers"]
+
+LONGEST_NAME = 64
+
+
+@attrs.frozen
+class ParsedServers:
+    """What a set of definitions means."""
+
+    specs: dict[str, ServerSpec]
+    secrets: frozenset[str] = attrs.field(repr=False)
+    """Values to mask wherever something is shown or logged."""
+    warnings: tuple[str, ...]
+    variables: tuple[str, ...]
+    """The environment variables that values were taken from, sorted."""
+
+
+def parse_servers(
+    servers: Mapping[str, object],
+    *,
+    environ: Mapping[str, str],
+    settings: Settings,
+    base_dir: Path,
+    place: str,
+) -> ParsedServers:
+    """Check and translate `servers` (name → definition), in their order.
+
+    Relative directories are meant from `base_dir`; `place` is where `servers` stands in its document.
+    All or nothing: raises BadSpec (without a source) with every problem of every definition.
+    """
+    return parse_placed(
+        [(name, definition, at(place, str(name))) for name, definition in servers.items()],
+        environ=environ,
+        settings=settings,
+        base_dir=base_dir,
+    )
+
+
+def parse_placed(
+    servers: list[tuple[object, object, str]],
+    *,
+    environ: Mapping[str, str],
+    settings: Settings,
+    base_dir: Path,
+) -> ParsedServers:
+    """The same for (name, definition, its place), for documents that hold a list of servers."""
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    specs: dict[str, ServerSpec] = {}
+    secrets: set[str] = set()
+    variables: set[str] = set()
+    for name, definition, place in servers:
+        if not _good_name(name, place, problems):
+            continue
+        assert isinstance(name, str)
+        if name in specs:
+            problems.append(Problem(place, f"server '{name}' is defined twice", "rename one of them"))
+            continue
+        if not isinstance(definition, Mapping) or not all(isinstance(key, str) for key in definition):
+            message = f"the definition of '{name}' must be an object, not {what(definition)}"
+            problems.append(Problem(place, message, 'write {"command": "…"} or {"url": "https://…"}'))
+            continue
+        if too_deep(definition):
+            problems.append(Problem(place, f"the definition of '{name}' is nested too deeply", "flatten it"))
+            continue
+        expanded = expand(definition, environ, place)
+        problems += expanded.problems
+        assert isinstance(expanded.value, dict)
+        section = _in_our_words(expanded.value, place, name, problems, warnings)
+        unset = {problem.path for problem in expanded.problems}
+        before = len(problems)
+        spec = reach(name, section, shared(section, settings, warnings), base_dir, environ, warnings)
+        # An unset variable leaves an empty text behind; complaining of that as well would mislead.
+        problems[before:] = [problem for problem in problems[before:] if problem.path not in unset]
+        if spec is not None:
+            specs[name] = spec
+        taken = [item for item in expanded.taken if _reaches_a_server(item.place, place)]
+        secrets |= secret_values(section.values, taken)
+        variables |= {item.variable for item in expanded.taken}
+    if problems:
+        raise BadSpec(problems)
+    return ParsedServers(specs, frozenset(secrets), tuple(warnings), tuple(sorted(variables)))
+
+
+def _good_name(name: object, place: str, problems: list[Problem]) -> bool:
+    if not isinstance(name, str):
+        problems.append(
+            Problem(place, f"a server's name must be a string, not {what(name)}", "put it in quotes")
+        )
+        return False
+    if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", name) and len(name) <= LONGEST_NAME:
+        return True
+    better = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:LONGEST_NAME] or "my-server"
+    reason = "is empty" if not name else "is not usable"
+    if len(name) > LONGEST_NAME:
+        reason = f"has {len(name)} characters; at most {LONGEST_NAME} are allowed"
+    fix = f"rename it to '{better}': letters, digits, '_', '-' and '.', not starting with '.'"
+    problems.append(Problem(place, f"the server name '{shorten(name, 80)}' {reason}", fix))
+    return False
+
+
+def _in_our_words(
+    values: Mapping[str, object], place: str, name: str, problems: list[Problem], warnings: list[str]
+) -> Section:
+    """The definition under our names for its fields; others are ignored, with a warning, or refused."""
+    ours: dict[str, object] = {}
+    section = Section(ours, place, problems)
+    spelt: dict[str, str] = {}
+    mistyped: dict[str, object] = {}
+    known = [field.name for field in FIELDS]
+    for key, value in values.items():
+        canonical = SPELLINGS.get(key)
+        if canonical is None:
+            if key == "name" and value == name:
+                continue
+            if key in IGNORED:
+                note = f" ({IGNORED[key]})" if IGNORED[key] else ""
+                warnings.append(f"{at(place, key)}: '{key}' is not used by mcpd and was ignored{note}")
+            elif not is_comment(key):
+                meant = nearest(key, known)
+                fix = INSTEAD.get(key) or (f"did you mean '{meant}'?" if meant else "remove it")
+                section.complain(key, f"unknown field '{shorten(key, 64)}' in server '{name}'", fix)
+                if meant in ("command", "url", "type"):
+                    mistyped[meant] = value
+        elif value is not None and canonical in ours:
+            section.complain(key, f"'{spelt[canonical]}' and '{key}' mean the same", "keep one")
+        elif value is not None:
+            ours[canonical] = value
+            spelt[canonical] = key
+    # Who wrote `comand` has been told; that 'command' is missing as well would be one complaint too many.
+    for key, value in mistyped.items():
+        ours.setdefault(key, value)
+    return section
+
+
+def _reaches_a_server(place: str, definition: str) -> bool:
+    """Whether what stands at `place` inside a definition is handed to a server, and so may be secret."""
+    key = re.match(r"[A-Za-z_]*", place[len(definition) + 1 :])
+    return key is not None and SPELLINGS.get(key[0]) in VALUES

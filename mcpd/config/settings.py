@@ -1,0 +1,96 @@
+"""What a configuration says about the daemon as a whole: `settings`, or `globalSettings`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from mcpd.config.durations import restart, timeouts
+from mcpd.config.expand import expand
+from mcpd.config.fields import FLAG, MILLISECONDS, NUMBERS, TEXT, Field
+from mcpd.config.section import Section
+from mcpd.model.errors import Problem, shorten
+from mcpd.model.naming import NameStyle
+from mcpd.model.spec import RestartPolicy, Timeouts
+
+LEVELS = ("debug", "info", "warning", "error")
+
+SETTINGS = (
+    Field("timeout", MILLISECONDS, "Milliseconds of silence allowed during a call, for every server."),
+    Field("debug", FLAG, "Log the messages of every server and their timing."),
+    Field("logLevel", {"enum": list(LEVELS)}, "How much the daemon logs."),
+    Field("http", TEXT, "HOST:PORT to listen on for HTTP."),
+    Field("maxStarts", {"type": "integer", "minimum": 1}, "How many servers may be starting at once."),
+    Field(
+        "toolNames", {"enum": [style.value for style in NameStyle]}, "How tools are named with their server."
+    ),
+    Field("timeouts", NUMBERS, "Every waiting time, in seconds, for every server."),
+    Field("restart", NUMBERS, "The restart policy, in seconds, for every server."),
+)
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """The daemon's own settings, and the defaults that every server starts from."""
+
+    timeouts: Timeouts = attrs.field(factory=Timeouts)
+    restart: RestartPolicy = attrs.field(factory=RestartPolicy)
+    debug: bool = False
+    log_level: str | None = None
+    """One of `LEVELS`; None: not said."""
+    http: str | None = None
+    """`HOST:PORT`; None: no HTTP."""
+    max_starts: int = 8
+    """How many servers may be starting at once."""
+    tool_names: NameStyle = NameStyle.SUFFIX
+
+
+def parse_settings(
+    values: Mapping[str, object],
+    *,
+    environ: Mapping[str, str],
+    place: str,
+    problems: list[Problem],
+    warnings: list[str],
+) -> Settings:
+    """The settings in `values`; what is wrong with them is added to `problems`."""
+    expanded = expand(values, environ, place)
+    problems += expanded.problems
+    assert isinstance(expanded.value, dict)
+    section = Section(expanded.value, place, problems)
+    section.refuse_others(field.name for field in SETTINGS)
+    level = section.string("logLevel")
+    if level is not None and level not in LEVELS:
+        section.complain(
+            "logLevel", f"unknown log level '{shorten(level, 40)}'", f"write one of {', '.join(LEVELS)}"
+        )
+    http = section.string("http")
+    if http is not None and not _is_address(http):
+        section.complain("http", "'http' must be HOST:PORT", 'write for example "127.0.0.1:8931"')
+    elif http is not None:
+        warnings.append(f"{place}.http: this version does not listen on HTTP; clients use the Unix socket")
+    starts = section.whole("maxStarts", least=1)
+    names = section.string("toolNames")
+    styles = [style.value for style in NameStyle]
+    if names is not None and names not in styles:
+        section.complain(
+            "toolNames", f"unknown style '{shorten(names, 40)}'", f"write one of {', '.join(styles)}"
+        )
+        names = None
+    return Settings(
+        timeouts=timeouts(section, Timeouts(), warnings),
+        restart=restart(section, RestartPolicy()),
+        debug=section.boolean("debug") or False,
+        log_level=level,
+        http=http,
+        max_starts=8 if starts is None else starts,
+        tool_names=NameStyle.SUFFIX if names is None else NameStyle(names),
+    )
+
+
+def _is_address(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host.replace(":", " ")
+    right_host = bool(bare) and not any(c.isspace() or c == "/" for c in bare)
+    return bool(colon) and right_host and port.isascii() and port.isdigit() and int(port) <= 65535

@@ -1,0 +1,104 @@
+"""The two shapes of a document, and the list in `MCPD_SERVERS` → servers with their places, and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from mcpd.config.fields import is_comment
+from mcpd.config.places import at, nearest, what
+from mcpd.config.section import Section
+from mcpd.model.errors import Problem, shorten
+
+_EXAMPLE = 'write {"mcpServers": {"NAME": {"command": "…"}}}'
+_ELSEWHERE = {"servers", "mcp_servers", "context_servers", "extensions", "amp.mcpServers"}
+"""Where other products keep what we call `mcpServers`."""
+
+
+@attrs.frozen
+class Outline:
+    """A document taken apart, nothing in it checked yet."""
+
+    servers: list[tuple[object, object, str]] = attrs.field(factory=list)
+    """Name, definition, place."""
+    settings: Mapping[str, object] = attrs.field(factory=dict)
+    settings_place: str = "$.settings"
+    enabled: bool = True
+
+
+def outline(document: object, problems: list[Problem], warnings: list[str]) -> Outline:
+    """Take either shape apart. What fits neither is added to `problems`."""
+    if not isinstance(document, Mapping):
+        problems.append(Problem("$", f"the configuration must be an object, not {what(document)}", _EXAMPLE))
+        return Outline()
+    section = Section(document, "$", problems)
+    for key in document:
+        _judge(key, section, warnings)
+    if section.has("mcp") and section.has("mcpServers"):
+        section.complain("mcp", "both 'mcp' and 'mcpServers' are there", "keep one of the two shapes")
+        return Outline()
+    if not section.has("mcp"):
+        settings = section.section("settings")
+        servers = _servers(document.get("mcpServers"), "$.mcpServers", problems)
+        return Outline(servers, {} if settings is None else settings.values)
+    inner = section.section("mcp")
+    if inner is None:
+        return Outline()
+    inner.refuse_others(("enabled", "servers", "globalSettings"))
+    if section.has("settings"):
+        section.complain(
+            "settings", "'settings' does not go with 'mcp'", "write them into 'mcp.globalSettings'"
+        )
+    settings = inner.section("globalSettings")
+    return Outline(
+        _servers(inner.values.get("servers"), "$.mcp.servers", problems),
+        {} if settings is None else settings.values,
+        "$.mcp.globalSettings",
+        inner.boolean("enabled") is not False,
+    )
+
+
+def named_list(value: object, place: str, problems: list[Problem]) -> list[tuple[object, object, str]]:
+    """The servers of a list whose entries carry their `name`."""
+    if not isinstance(value, list):
+        fix = 'write [{"name": "…", "command": "…"}]'
+        problems.append(Problem(place, f"this must be a list of servers, not {what(value)}", fix))
+        return []
+    servers: list[tuple[object, object, str]] = []
+    for index, entry in enumerate(value):
+        here = at(place, index)
+        if not isinstance(entry, Mapping):
+            problems.append(Problem(here, f"a server must be an object, not {what(entry)}", _EXAMPLE))
+        elif entry.get("name") is None:
+            problems.append(Problem(here, "this server has no 'name'", "add 'name'"))
+        else:
+            rest = {key: inner for key, inner in entry.items() if key != "name"}
+            servers.append((entry["name"], rest, here))
+    return servers
+
+
+def _servers(value: object, place: str, problems: list[Problem]) -> list[tuple[object, object, str]]:
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return named_list(value, place, problems)
+    if not isinstance(value, Mapping):
+        problems.append(Problem(place, f"the servers must be an object, not {what(value)}", _EXAMPLE))
+        return []
+    return [(name, definition, at(place, str(name))) for name, definition in value.items()]
+
+
+def _judge(key: object, section: Section, warnings: list[str]) -> None:
+    """An editor's file may hold much else beside its servers; only what looks like ours is refused."""
+    known = ["mcpServers", "settings", "mcp"]
+    if key in known:
+        return
+    if not isinstance(key, str):
+        section.problems.append(Problem("$", "a key of the document is not a string", _EXAMPLE))
+    elif key in _ELSEWHERE:
+        section.complain(key, f"servers under '{key}' are not read", "rename it to 'mcpServers'")
+    elif (meant := nearest(key, known)) is not None:
+        section.complain(key, f"unknown field '{shorten(key, 64)}'", f"did you mean '{meant}'?")
+    elif not is_comment(key):
+        warnings.append(f"{at('$', key)}: '{shorten(key, 64)}' is not used by mcpd and was ignored")

@@ -1,0 +1,84 @@
+"""The fields that every kind of server has: whether it runs, its tools, its patience."""
+
+from __future__ import annotations
+
+import attrs
+
+from mcpd.config.durations import restart, timeouts
+from mcpd.config.section import Section
+from mcpd.config.settings import Settings
+from mcpd.model.errors import shorten
+from mcpd.model.spec import Era, RestartPolicy, ServerSpec, Timeouts
+
+_DEFAULT = ServerSpec(name="")
+
+
+@attrs.frozen(kw_only=True)
+class Shared:
+    """The part of a ServerSpec that does not depend on how the server is reached."""
+
+    enabled: bool
+    lazy: bool
+    trust: bool
+    include_tools: tuple[str, ...] | None
+    exclude_tools: tuple[str, ...]
+    debug: bool
+    description: str
+    era: Era
+    timeouts: Timeouts
+    restart: RestartPolicy
+    max_frame: int
+    max_in_flight: int
+    max_queued: int
+
+
+def shared(section: Section, settings: Settings, warnings: list[str]) -> Shared:
+    """Read them from `section`; complaints go to its problems, and a default stands in."""
+    include = section.strings("includeTools")
+    if include == ():
+        warnings.append(f"{section.place}: 'includeTools' is empty, so none of its tools is offered")
+    debug = section.boolean("debug")
+    description = section.string("description") if section.values.get("description") != "" else ""
+    return Shared(
+        enabled=_enabled(section),
+        lazy=section.boolean("lazy") or False,
+        trust=section.boolean("trust") or False,
+        include_tools=include,
+        exclude_tools=section.strings("excludeTools") or (),
+        debug=settings.debug if debug is None else debug,
+        description=description or "",
+        era=_era(section),
+        timeouts=timeouts(section, settings.timeouts, warnings),
+        restart=restart(section, settings.restart),
+        max_frame=_or(section.whole("maxFrame", least=1024), _DEFAULT.max_frame),
+        max_in_flight=_or(section.whole("maxInFlight", least=1), _DEFAULT.max_in_flight),
+        max_queued=_or(section.whole("maxQueued", least=0), _DEFAULT.max_queued),
+    )
+
+
+def _enabled(section: Section) -> bool:
+    enabled, disabled = section.boolean("enabled"), section.boolean("disabled")
+    if enabled is not None and disabled is not None and enabled == disabled:
+        section.complain("disabled", "'enabled' and 'disabled' contradict each other", "keep one")
+    if enabled is not None:
+        return enabled
+    return not disabled
+
+
+def _era(section: Section) -> Era:
+    match section.string("era"):
+        case None | "auto":
+            return "auto"
+        case "modern":
+            return "modern"
+        case "legacy":
+            return "legacy"
+        case other:
+            section.complain(
+                "era", f"unknown era '{shorten(other, 40)}'", "write one of auto, modern, legacy"
+            )
+            return "auto"
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

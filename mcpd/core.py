@@ -1,0 +1,191 @@
+"""Everything the daemon can do, as plain calls. Doors translate; they never decide."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import attrs
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd import __version__
+from mcpd.configuration import Configuration
+from mcpd.model.api import (
+    ConfigStatus,
+    DaemonInfo,
+    DaemonStatus,
+    PromptsResult,
+    ResourcesResult,
+    ServerDetail,
+    ToolsResult,
+)
+from mcpd.model.errors import Unsupported
+from mcpd.model.events import Event, EventKind
+from mcpd.model.naming import qualified
+from mcpd.model.status import ServerStatus, rfc3339
+from mcpd.supervision.catalog import Catalog, Item
+from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.supervisor import Supervisor
+from mcpd.support.broadcast import Broadcast
+from mcpd.support.orphans import MARK
+from mcpd.support.redact import Redactor
+
+LOG_TAIL = 10
+
+
+@attrs.define(eq=False)
+class Core:
+    """The verbs. Synchronous ones cannot be interrupted half-way; waiting ones are bounded by the caller."""
+
+    supervisor: Supervisor
+    configuration: Configuration
+    redactor: Redactor
+    events: Broadcast[Event]
+    instance: str
+    socket: str
+    stop: Callable[[str], None]
+    """End the daemon, with a reason for the log."""
+    clients: int = 0
+    _started_at: float = attrs.field(factory=time.time)
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────
+
+    def status(self) -> DaemonStatus:
+        return DaemonStatus(
+            servers=tuple(server.status() for server in self.supervisor.servers()),
+            config=self.config_status(),
+            daemon=DaemonInfo(
+                version=__version__,
+                pid=os.getpid(),
+                started_at=rfc3339(self._started_at),
+                socket=self.socket,
+                instance=self.instance,
+                clients=self.clients,
+            ),
+        )
+
+    def config_status(self) -> ConfigStatus:
+        return self.configuration.status()
+
+    def detail(self, name: str) -> ServerDetail:
+        """Raises UnknownServer."""
+        server = self.supervisor.get(name)
+        link = server.upstream.link if server.upstream is not None else None
+        launch = server.launch
+        mask = self.redactor.mask
+        argv, env, cwd = server.invocation()
+        return ServerDetail(
+            server=server.status(),
+            command=tuple(map(mask, argv)),
+            url=mask(server.place),
+            cwd=cwd,
+            env=tuple(sorted(env.keys() - {MARK})),
+            executable=launch.executable if launch else None,
+            path=env.get("PATH", ""),
+            log=server.log.tail(LOG_TAIL),
+            log_file=str(server.log.path),
+            junk_lines=link.junk_lines if link else 0,
+            junk_sample=mask(link.junk_sample) if link else "",
+            late_replies=link.late_replies if link else 0,
+            negotiation=tuple(server.negotiation),
+            definition=self.configuration.definition(name),
+        )
+
+    @contextmanager
+    def watch(self) -> Iterator[tuple[list[Event], trio.MemoryReceiveChannel[Event]]]:
+        """A snapshot, and every event from then on; nothing falls between them."""
+        with self.events.listen() as changes:
+            now = rfc3339(time.time())
+            snapshot = [
+                Event(kind=EventKind.SNAPSHOT, at=now, server=server.spec.name, status=server.status())
+                for server in self.supervisor.servers()
+            ]
+            yield snapshot, changes
+
+    # ── lists ───────────────────────────────────────────────────────────────────────────────────
+
+    def tools(self, name: str | None) -> ToolsResult:
+        """From the lists last fetched; each entry names its server. Raises UnknownServer."""
+        found: list[Raw] = []
+        dropped = 0
+        style = self.configuration.loaded.settings.tool_names
+        for server, catalog in self._catalogs(name):
+            dropped += catalog.dropped_tools
+            found += [
+                _with_server(tool, server, qualified_name=qualified(style, server, tool.name))
+                for tool in catalog.tools
+            ]
+        return ToolsResult(tools=tuple(found), dropped=dropped)
+
+    def resources(self, name: str | None) -> ResourcesResult:
+        catalogs = self._catalogs(name)
+        return ResourcesResult(
+            resources=tuple(_with_server(item, server) for server, c in catalogs for item in c.resources),
+            resource_templates=tuple(
+                _with_server(item, server) for server, c in catalogs for item in c.templates
+            ),
+        )
+
+    def prompts(self, name: str | None) -> PromptsResult:
+        return PromptsResult(
+            prompts=tuple(
+                _with_server(item, server) for server, c in self._catalogs(name) for item in c.prompts
+            )
+        )
+
+    def _catalogs(self, name: str | None) -> list[tuple[str, Catalog]]:
+        servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
+        return [(s.spec.name, s.catalog) for s in servers if s.catalog is not None]
+
+    async def first_lists(self, name: str) -> None:
+        """Wait until a server's lists are known, starting a lazy one never asked before. Raises NotReady."""
+        server = self.supervisor.get(name)
+        if server.catalog is None:
+            await self.ready(server)
+
+    # ── wishes ──────────────────────────────────────────────────────────────────────────────────
+
+    async def wish(self, name: str, wish: Callable[[ManagedServer], None], wait: float) -> ServerStatus:
+        """Leave a wish, and see what came of it for at most `wait` seconds. Raises UnknownServer."""
+        server = self.supervisor.get(name)
+        wish(server)
+        if wait > 0:
+            with trio.move_on_after(wait):
+                await server.wait_settled()
+        return server.status()
+
+    # ── asking a server ─────────────────────────────────────────────────────────────────────────
+
+    async def ready(self, server: ManagedServer) -> None:
+        """Wait for the server to be connected, as long as its handshake may take. Raises NotReady."""
+        with trio.move_on_after(server.spec.timeouts.connect):
+            await server.wait_ready()
+        if server.upstream is None:
+            raise server.not_ready()
+
+    async def ask(self, name: str, feature: str, method: str, params: Mapping[str, object]) -> Raw:
+        """An MCP request by its own name; the result's bytes.
+
+        Raises UnknownServer, NotReady, Unsupported (the server did not declare `feature`),
+        UpstreamRefused, CallTimeout, LinkLost.
+        """
+        server = self.supervisor.get(name)
+        await self.ready(server)
+        upstream = server.upstream
+        if upstream is None:
+            raise server.not_ready()
+        if not upstream.has(feature):
+            raise Unsupported(f"{name} offers no {feature}", server=name)
+        return await upstream.request(method, params, timeout=server.spec.timeouts.call)
+
+
+def _with_server(item: Item, server: str, **more: str) -> Raw:
+    """The server's own object with our members in front; theirs keep their bytes."""
+    ours = {"server": server, **more}
+    rest = item.raw.lstrip()[1:].lstrip()
+    head = msgspec.json.encode(ours)[:-1]
+    return Raw(head + (b"," if rest != b"}" else b"") + rest)

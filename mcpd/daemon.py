@@ -1,0 +1,249 @@
+"""The composition root: builds the pieces, nests the nurseries, and takes them down in order.
+
+Nesting is the shutdown order: accepting ends first, clients are drained, servers end, and only then
+the guardian and the state file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import signal
+import socket as sockets
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import attrs
+import trio
+
+from mcpd import __version__
+from mcpd.config.files import Loaded
+from mcpd.configuration import Configuration
+from mcpd.core import Core
+from mcpd.doors import listeners
+from mcpd.doors.lines import Connection
+from mcpd.model.errors import McpdError
+from mcpd.model.events import Event
+from mcpd.store import Store
+from mcpd.supervision.supervisor import Supervisor
+from mcpd.supervision.surroundings import Surroundings
+from mcpd.support import orphans, paths, single, systemd
+from mcpd.support.broadcast import Broadcast
+from mcpd.support.guardian import Guardian
+from mcpd.support.redact import Redactor
+
+log = logging.getLogger("mcpd")
+
+DRAIN = 3.0
+"""Seconds for calls under way to finish once the daemon was told to stop."""
+_KILL_AGAIN = 0.05
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """How the daemon was started."""
+
+    flag: Path | None
+    """`--config`."""
+    socket: str
+    debug: bool
+    environ: Mapping[str, str]
+    loaded: Loaded
+
+
+async def run(options: Options, redactor: Redactor) -> None:
+    """Be the daemon of `options.socket` until told to stop.
+
+    Raises AlreadyRunning, UnusablePath and OSError before anything was started.
+    """
+    with ExitStack() as held:
+        given = systemd.listen_fds()
+        runtime = paths.socket_directory(options.socket)
+        held.enter_context(single.sole_daemon(options.socket))
+        listener = _listener(options.socket, given)
+        if not given:
+            held.callback(_unlink, options.socket)
+        instances = os.path.join(runtime, "instances")
+        paths.private_directory(instances)
+        for instance, found in orphans.sweep_dead_instances(instances).items():
+            log.warning("ended %d processes that daemon %s had left behind", found, instance)
+        instance = secrets.token_hex(8)
+        held.enter_context(orphans.instance_recorded(instances, instance))
+        held.callback(orphans.end_marked, instance)  # normally nobody: each server's stop has ended its own
+        orphans.become_subreaper()
+        orphans.undumpable()
+        await _Daemon(options, redactor, instance, listener).run()
+    log.info("stopped")
+
+
+def _listener(path: str, given: Mapping[str, int]) -> sockets.socket:
+    if given:
+        return listeners.adopt_fd(next(iter(given.values())))
+    single.remove_stale_socket(path)
+    return listeners.bind_unix(path)
+
+
+def _unlink(path: str) -> None:
+    with ExitStack() as quiet:
+        quiet.push(lambda kind, *_: kind is not None and issubclass(kind, OSError))
+        os.unlink(path)
+
+
+class _Daemon:
+    def __init__(self, options: Options, redactor: Redactor, instance: str, listener: sockets.socket) -> None:
+        environ = options.environ
+        state = Path(paths.state_dir(environ))
+        self._listener = listener
+        self._guardian = Guardian(instance)
+        self._store = Store(state, Path(paths.cache_dir(environ)))
+        self._stop_asked = trio.Event()
+        self._stop_reason = ""
+        self._draining = trio.CancelScope()
+        self._hurried = trio.Event()
+        events: Broadcast[Event] = Broadcast()
+        around = Surroundings(
+            instance=instance,
+            environ=environ,
+            store=self._store,
+            guard=self._guardian,
+            redactor=redactor,
+            log_dir=state / "logs",
+            starts=trio.CapacityLimiter(options.loaded.settings.max_starts),
+            chance=random.random,
+            announce=events.send,
+            debug=options.debug or options.loaded.settings.debug,
+        )
+        self._supervisor = Supervisor(around)
+        self._configuration = Configuration(
+            options.loaded, options.flag, environ, self._supervisor, self._store, redactor
+        )
+        self._core = Core(
+            supervisor=self._supervisor,
+            configuration=self._configuration,
+            redactor=redactor,
+            events=events,
+            instance=instance,
+            socket=options.socket,
+            stop=self._stop,
+        )
+
+    def _stop(self, reason: str) -> None:
+        if not self._stop_asked.is_set():
+            self._stop_reason = reason
+            self._stop_asked.set()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as keepers:
+            await keepers.start(self._guardian.run)
+            keepers.start_soon(self._store.run)
+            keepers.start_soon(self._reap_strays)
+            keepers.start_soon(self._signals)
+            keepers.start_soon(self._end_at_once)
+            async with trio.open_nursery() as servers:
+                servers.start_soon(self._supervisor.run)
+                async with trio.open_nursery() as clients:
+                    async with trio.open_nursery() as accepting:
+                        accepting.start_soon(self._tell_systemd)
+                        await accepting.start(listeners.serve, self._listener, self._serve, clients)
+                        systemd.notify(READY="1", STATUS=self._summary())
+                        log.info(
+                            "mcpd %s listens on %s (pid %d)", __version__, self._core.socket, os.getpid()
+                        )
+                        await self._stop_asked.wait()
+                        log.info("stopping: %s", self._stop_reason)
+                        systemd.notify(STOPPING="1", STATUS="stopping")
+                        accepting.cancel_scope.cancel(reason="stopping")
+                    await self._drain()
+                    clients.cancel_scope.cancel(reason="stopping")
+                servers.cancel_scope.cancel(reason="stopping")
+            keepers.cancel_scope.cancel(reason="stopping")
+
+    async def _serve(self, connection: sockets.socket, pid: int) -> None:
+        await Connection(self._core, connection, pid).run()
+
+    async def _drain(self) -> None:
+        """Let calls under way finish for a while, then answer the rest with an error."""
+        running = [server for server in self._supervisor.servers() if server.upstream is not None]
+        self._draining.deadline = trio.current_time() + DRAIN
+        with self._draining:
+            # Polling, for DRAIN seconds at most, once in a daemon's life
+            while any(server.upstream and server.upstream.link.busy for server in running):  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        for server in running:
+            if server.upstream is not None:
+                server.upstream.link.close("mcpd is stopping")
+        await trio.sleep(0.05)  # the answers are on their way
+
+    # ── keepers ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _signals(self) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
+            async for number in received:
+                if number != signal.SIGHUP and self._stop_asked.is_set():
+                    log.warning("%s again: killing what is still running", signal.Signals(number).name)
+                    self._hurried.set()
+                elif number == signal.SIGHUP:
+                    systemd.notify(STATUS="reading the configuration again")
+                    try:
+                        self._configuration.reload()
+                    except McpdError:
+                        log.debug("the refusal is in the log and in `mcpctl status`")
+                    except Exception:
+                        log.exception("reading the configuration again failed; nothing has changed")
+                    systemd.notify(STATUS=self._summary())
+                else:
+                    self._stop(signal.Signals(number).name)
+
+    async def _end_at_once(self) -> None:
+        """Somebody asked twice: no waiting for calls, and SIGKILL instead of the ladder."""
+        await self._hurried.wait()
+        self._draining.cancel(reason="asked to stop at once")
+        while True:  # again and again: one may have been starting just now
+            self._supervisor.kill_all()
+            await trio.sleep(_KILL_AGAIN)
+
+    async def _reap_strays(self) -> None:
+        """Grandchildren whose parents died come to us, the subreaper, and must not stay zombies."""
+        with trio.open_signal_receiver(signal.SIGCHLD) as received:
+            async for _ in received:
+                orphans.reap_strays(self._our_children())
+                # By then each that is dead now is old enough to be told from a child that is being started.
+                await trio.sleep(orphans.YOUNG + 0.1)
+                orphans.reap_strays(self._our_children())
+
+    def _our_children(self) -> set[int]:
+        ours = {server.child.pid for server in self._supervisor.servers() if server.child is not None}
+        return ours | ({self._guardian.pid} if self._guardian.pid is not None else set())
+
+    async def _tell_systemd(self) -> None:
+        """The status line, and the watchdog: fed by this loop, so that a stuck loop is noticed."""
+        interval = systemd.watchdog_interval()
+        async with trio.open_nursery() as nursery:
+            if interval is not None:
+                nursery.start_soon(self._feed_watchdog, interval)
+            if os.environ.get("NOTIFY_SOCKET"):
+                nursery.start_soon(self._status_line)
+
+    async def _feed_watchdog(self, interval: float) -> None:
+        while True:
+            systemd.notify(WATCHDOG="1")
+            await trio.sleep(interval)
+
+    async def _status_line(self) -> None:
+        said = ""
+        while True:
+            with self._core.events.listen() as changes:
+                async for _ in changes:
+                    if (summary := self._summary()) != said:
+                        said = summary
+                        systemd.notify(STATUS=summary)
+
+    def _summary(self) -> str:
+        states = Counter(server.state.value for server in self._supervisor.servers())
+        counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        total = states.total()
+        return f"{total} server{'' if total == 1 else 's'}: {counted}" if total else "no servers"

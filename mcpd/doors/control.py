@@ -1,0 +1,194 @@
+"""The `mcpd/…` methods: one table, each entry decode → one call of the Core → encode."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from mcpd import __version__
+from mcpd.core import Core
+from mcpd.eras.negotiate import PROTOCOL_VERSIONS
+from mcpd.model import api, codec
+from mcpd.model.errors import InvalidArguments
+from mcpd.supervision.server import ManagedServer
+
+P = TypeVar("P")
+
+MAX_WAIT = 600.0
+
+
+@attrs.frozen
+class Method(Generic[P]):
+    """One entry: what it is for, what it takes and answers, and how."""
+
+    summary: str
+    params: type[P]
+    answers: object
+    """A class of `model.api`, or a sentence for what is MCP's own."""
+    now: Callable[[Core, P], object] | None = None
+    """Answers without waiting."""
+    later: Callable[[Core, P], Awaitable[object]] | None = None
+    """Has to wait for something."""
+
+
+def _wish(summary: str, wish: Callable[[ManagedServer], None]) -> Method[api.WishParam]:
+    async def later(core: Core, params: api.WishParam) -> api.ServerAnswer:
+        return api.ServerAnswer(server=await core.wish(params.server, wish, min(params.wait, MAX_WAIT)))
+
+    return Method(summary, api.WishParam, api.ServerAnswer, later=later)
+
+
+def _toggle(on: bool) -> Callable[[ManagedServer], None]:
+    return lambda server: server.enable(on)
+
+
+async def _tools(core: Core, params: api.MaybeServerParam) -> api.ToolsResult:
+    if params.server is not None:
+        await core.first_lists(params.server)
+    return core.tools(params.server)
+
+
+async def _resources(core: Core, params: api.MaybeServerParam) -> api.ResourcesResult:
+    if params.server is not None:
+        await core.first_lists(params.server)
+    return core.resources(params.server)
+
+
+async def _prompts(core: Core, params: api.MaybeServerParam) -> api.PromptsResult:
+    if params.server is not None:
+        await core.first_lists(params.server)
+    return core.prompts(params.server)
+
+
+async def _read(core: Core, params: api.ReadParams) -> object:
+    return await core.ask(params.server, "resources", "resources/read", {"uri": params.uri})
+
+
+async def _prompt(core: Core, params: api.PromptParams) -> object:
+    asked = {"name": params.prompt, "arguments": params.arguments}
+    return await core.ask(params.server, "prompts", "prompts/get", asked)
+
+
+async def _complete(core: Core, params: api.CompleteParams) -> object:
+    asked: dict[str, object] = {"ref": params.ref, "argument": params.argument}
+    if params.context is not None:
+        asked["context"] = params.context
+    return await core.ask(params.server, "completions", "completion/complete", asked)
+
+
+async def _set_servers(core: Core, params: api.SetServersParams) -> api.Applied:
+    applied = core.configuration.set_servers(
+        params.servers, dry_run=params.dry_run, if_generation=params.if_generation
+    )
+    return await _in_force(core, applied)
+
+
+async def _add(core: Core, params: api.AddParams) -> api.Applied:
+    applied = core.configuration.add(
+        params.server, params.definition, save=params.save, replace=params.replace
+    )
+    return await _in_force(core, applied)
+
+
+async def _remove(core: Core, params: api.RemoveParams) -> api.Applied:
+    return await _in_force(core, core.configuration.remove(params.server, save=params.save))
+
+
+async def _reload(core: Core, _: api.NoParams) -> api.Applied:
+    return await _in_force(core, core.configuration.reload())
+
+
+async def _in_force(core: Core, applied: api.Applied) -> api.Applied:
+    """Answer when the change is made, so that a status asked for next shows it."""
+    if not applied.dry_run and not applied.errors:
+        await core.supervisor.settled(applied.generation)
+    return applied
+
+
+def _version(core: Core, _: api.NoParams) -> api.VersionInfo:
+    return api.VersionInfo(
+        version=__version__,
+        api=api.API_VERSION,
+        pid=core.status().daemon.pid,
+        python=platform.python_version(),
+        protocol_versions=PROTOCOL_VERSIONS,
+    )
+
+
+def _shutdown(core: Core, _: api.NoParams) -> api.Empty:
+    core.stop("a client asked for it")
+    return api.Empty()
+
+
+MCP_RESULT = "MCP's own result object, byte for byte"
+
+METHODS: Mapping[str, Method[Any]] = {
+    "mcpd/status": Method(
+        "How every server is, and which configuration is in force.",
+        api.NoParams,
+        api.DaemonStatus,
+        now=lambda core, _: core.status(),
+    ),
+    "mcpd/server": Method(
+        "One server with everything that explains its state.",
+        api.ServerParam,
+        api.ServerDetail,
+        now=lambda core, params: core.detail(params.server),
+    ),
+    "mcpd/tools": Method(
+        "The tools of one server or of all, from the lists last fetched.",
+        api.MaybeServerParam,
+        api.ToolsResult,
+        later=_tools,
+    ),
+    "mcpd/resources": Method(
+        "Resources and resource templates.", api.MaybeServerParam, api.ResourcesResult, later=_resources
+    ),
+    "mcpd/read": Method("Read a resource.", api.ReadParams, MCP_RESULT, later=_read),
+    "mcpd/prompts": Method("Prompts.", api.MaybeServerParam, api.PromptsResult, later=_prompts),
+    "mcpd/prompt": Method("Get a prompt, filled in.", api.PromptParams, MCP_RESULT, later=_prompt),
+    "mcpd/complete": Method(
+        "Complete an argument of a prompt or of a resource template.",
+        api.CompleteParams,
+        MCP_RESULT,
+        later=_complete,
+    ),
+    "mcpd/connect": _wish(
+        "Be connected; nothing happens to a connection that is there.", ManagedServer.connect
+    ),
+    "mcpd/disconnect": _wish(
+        "Stop the server until connect, reconnect or the daemon's next start.", ManagedServer.disconnect
+    ),
+    "mcpd/reconnect": _wish("End the connection, if any, and start afresh at once.", ManagedServer.reconnect),
+    "mcpd/enable": _wish("Switch on; remembered across restarts of the daemon.", _toggle(True)),
+    "mcpd/disable": _wish("Switch off; remembered across restarts of the daemon.", _toggle(False)),
+    "mcpd/servers/set": Method(
+        "SetServers: replace the set, all or nothing; unchanged servers are not touched.",
+        api.SetServersParams,
+        api.Applied,
+        later=_set_servers,
+    ),
+    "mcpd/add": Method("Add one server.", api.AddParams, api.Applied, later=_add),
+    "mcpd/remove": Method("Take one server out of the set.", api.RemoveParams, api.Applied, later=_remove),
+    "mcpd/reload": Method("Read the configuration again.", api.NoParams, api.Applied, later=_reload),
+    "mcpd/config": Method(
+        "The definitions in force, secrets masked.",
+        api.NoParams,
+        api.ConfigView,
+        now=lambda core, _: core.configuration.view(),
+    ),
+    "mcpd/version": Method("Who answers.", api.NoParams, api.VersionInfo, now=_version),
+    "mcpd/shutdown": Method("End the daemon, in order.", api.NoParams, api.Empty, now=_shutdown),
+}
+"""Methods that answer once. Those that stream or take over the connection are in `doors/lines.py`."""
+
+
+def decode_params(method: str, params: object, into: type[P]) -> P:
+    """Raises InvalidArguments with every deviation."""
+    try:
+        return codec.structure({} if params is None else params, into)
+    except codec.BadShape as error:
+        raise InvalidArguments(f"{method}: {error}", error.problems) from None

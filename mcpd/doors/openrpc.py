@@ -1,0 +1,120 @@
+"""The control API described by itself: an OpenRPC document made from the types."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections.abc import Mapping
+from typing import Union, get_args, get_origin, get_type_hints
+
+import attrs
+import msgspec
+
+from mcpd import __version__
+from mcpd.doors.control import MCP_RESULT, METHODS
+from mcpd.model import api
+from mcpd.model.events import Event
+from mcpd.model.result import ToolResult
+
+STREAMING: Mapping[str, tuple[str, type, object]] = {
+    "mcpd/call": (
+        "Call a tool. Arguments are checked against its schema first; a cancelled or closed request is "
+        "cancelled upstream; progress comes as notifications/progress for `_meta.progressToken`.",
+        api.CallParams,
+        ToolResult,
+    ),
+    "mcpd/events": (
+        "Follow what happens: `mcpd/event` notifications, a snapshot first, until the request is cancelled.",
+        api.EventsParams,
+        Event,
+    ),
+    "mcpd/logs": (
+        "The last lines of a server's stderr; with `follow`, `mcpd/log` notifications until cancelled.",
+        api.LogsParams,
+        api.LogLines,
+    ),
+    "mcpd/attach": (
+        "From the answer on, this connection speaks MCP to one server.",
+        api.AttachParams,
+        api.Attached,
+    ),
+}
+
+
+@functools.cache
+def document() -> bytes:
+    """What `rpc.discover` answers, as JSON."""
+    described: dict[str, tuple[str, type, object]] = {
+        **{name: (method.summary, method.params, method.answers) for name, method in METHODS.items()},
+        **STREAMING,
+    }
+    schemas: dict[str, object] = {}
+    methods = [
+        {
+            "name": name,
+            "summary": summary,
+            "paramStructure": "by-name",
+            "params": [
+                {"name": member, "required": required, "schema": schema}
+                for member, required, schema in _members(params, schemas)
+            ],
+            "result": {
+                "name": "result",
+                "schema": {"description": answers, "type": "object"}
+                if answers == MCP_RESULT
+                else schema_of(answers, schemas),
+            },
+        }
+        for name, (summary, params, answers) in sorted(described.items())
+    ]
+    return msgspec.json.encode(
+        {
+            "openrpc": "1.3.2",
+            "info": {"title": "mcpd control API", "version": __version__},
+            "methods": methods,
+            "components": {"schemas": dict(sorted(schemas.items()))},
+        }
+    )
+
+
+def schema_of(kind: object, schemas: dict[str, object]) -> dict[str, object]:
+    """JSON Schema of one of our types; classes are described once, in `schemas`, and referred to."""
+    if isinstance(kind, type):
+        if attrs.has(kind):
+            return _class_schema(kind, schemas)
+        if issubclass(kind, enum.Enum):
+            return {"enum": [member.value for member in kind]}
+        if kind is msgspec.Raw:
+            return {"type": "object"}
+        named = {str: "string", bool: "boolean", int: "integer", float: "number"}.get(kind)
+        return {"type": named} if named else {}
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        return {"type": "array", "items": schema_of(args[0], schemas)}
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": schema_of(args[1], schemas)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [{"type": "null"} if arg is type(None) else schema_of(arg, schemas) for arg in args]}
+    return {}
+
+
+def _class_schema(kind: type, schemas: dict[str, object]) -> dict[str, object]:
+    if kind.__name__ not in schemas:
+        schemas[kind.__name__] = {}  # taken, should it refer to itself
+        members = _members(kind, schemas)
+        schemas[kind.__name__] = {
+            "type": "object",
+            "description": (kind.__doc__ or "").split("\n\n")[0],
+            "properties": {name: schema for name, _, schema in members},
+            "required": [name for name, required, _ in members if required],
+        }
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def _members(kind: type, schemas: dict[str, object]) -> list[tuple[str, bool, dict[str, object]]]:
+    hints = get_type_hints(kind)
+    return [
+        (field.name, field.default is attrs.NOTHING, schema_of(hints[field.name], schemas))
+        for field in attrs.fields(kind)
+    ]

@@ -1,0 +1,171 @@
+"""The era-free face of a connected server: what it is, what it can do, and how to ask it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+
+import attrs
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.model.errors import ProtocolViolation, UpstreamRefused, shorten
+from mcpd.model.status import ServerInfo
+from mcpd.transports.base import Channel
+from mcpd.transports.exchange import Awaited, Exchange
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, Message
+
+CLIENT_NAME = "mcpd"
+FEATURES = ("tools", "resources", "prompts")
+"""What a server lists."""
+
+
+@attrs.define
+class Hooks:
+    """What a server tells unasked, once an era understood it. Called in the reader: must not block."""
+
+    changed: Callable[[str], None]
+    """One of `tools`, `resources`, `prompts`: that list is no longer what it was."""
+    log: Callable[[str], None]
+    """A line the server wants logged."""
+    capabilities: Mapping[str, object] = attrs.field(factory=dict)
+    """What we can do for the server (`elicitation`, `sampling`, `roots`), as it is declared to it."""
+    asked: Callable[[Channel, Message], bool] | None = None
+    """Called with a request that the server makes in an era in which it may. True: it is taken on, and
+    will be answered with `Channel.respond` or `refuse`. False: nobody can, it is refused at once."""
+
+
+@attrs.define(eq=False)
+class Upstream:
+    """A server after its handshake. Valid while its link runs."""
+
+    link: Channel
+    era: str
+    version: str
+    info: ServerInfo
+    capabilities: Mapping[str, object]
+    ping_method: str
+    """A real request that costs the server next to nothing."""
+    follow: Callable[[], Awaitable[None]] | None = None
+    """Must run beside the link for `Hooks.changed` to be called, where the era needs it."""
+    hearing: trio.Event = attrs.field(factory=trio.Event)
+    """Set by `follow` when nothing is missed from now on, or when it can do no more about that."""
+
+    admit: Callable[[str, bytes], str | None] | None = None
+    """Must see every tool listed (name, definition) before it is called, where the era needs it; says
+    why a tool must not be offered, if it must not."""
+
+    def has(self, feature: str, part: str | None = None) -> bool:
+        """Whether a capability (`tools`), or a part of it (`listChanged`), was declared."""
+        declared = self.capabilities.get(feature)
+        if part is None:
+            return isinstance(declared, Mapping)
+        return isinstance(declared, Mapping) and declared.get(part) is True
+
+    def submit(self, exchange: Exchange, method: str, params: Raw | bytes = b"") -> None:
+        """See `Channel.submit`."""
+        self.link.submit(exchange, method, params)
+
+    async def request(
+        self, method: str, params: Mapping[str, object] | None = None, *, timeout: float = math.inf
+    ) -> Raw:
+        """Ask and wait for the result's bytes.
+
+        Raises UpstreamRefused when the server answers with an error, CallTimeout after `timeout`
+        seconds, LinkLost. Cancelling the wait cancels the request.
+        """
+        return await ask(self.link, method, params, timeout=timeout)
+
+
+async def ask(
+    link: Channel,
+    method: str,
+    params: Mapping[str, object] | None = None,
+    *,
+    timeout: float = math.inf,
+    cancellable: bool = True,
+) -> Raw:
+    """`Upstream.request`, for a link that has no era yet."""
+    exchange = Awaited(limit=timeout)
+    exchange.cancellable = cancellable
+    link.submit(exchange, method, b"" if params is None else msgspec.json.encode(params))
+    try:
+        message = await exchange.answer()
+    except BaseException:
+        link.cancel(exchange, "nobody waits for it any more")
+        raise
+    if message.error is not ABSENT:
+        raise refusal(link.name, message)
+    return message.result
+
+
+def refusal(server: str, message: Message) -> UpstreamRefused:
+    """The server's JSON-RPC error as an exception; tolerant of one that has no proper shape."""
+    try:
+        body = wire.value(message.error)
+    except BadFrame:
+        body = None
+    if not isinstance(body, dict):
+        body = {}
+    code = body.get("code")
+    words = body.get("message")
+    return UpstreamRefused(
+        f"{server}: {words}"
+        if isinstance(words, str)
+        else f"{server}: answered with an error: {shorten(bytes(message.error))}",
+        server=server,
+        upstream_code=code if isinstance(code, int) and not isinstance(code, bool) else 0,
+        upstream_data=body.get("data"),
+    )
+
+
+def open_result(server: str, method: str, result: Raw) -> Mapping[str, object]:
+    """Decode a result that must be an object. Raises ProtocolViolation."""
+    try:
+        body = wire.value(result)
+    except BadFrame as error:
+        raise ProtocolViolation(f"{server}: its answer to {method} cannot be read: {error}") from None
+    if not isinstance(body, dict):
+        raise ProtocolViolation(
+            f"{server}: its answer to {method} is not an object: {shorten(bytes(result))}", server=server
+        )
+    return body
+
+
+def server_info(value: object, instructions: object) -> ServerInfo:
+    """Untrusted self-description: strings are taken, anything else is left out."""
+    given = value if isinstance(value, Mapping) else {}
+    taken = {
+        key: str(given[key])[:500] for key in ("name", "version", "title") if isinstance(given.get(key), str)
+    }
+    words = instructions[:4000] if isinstance(instructions, str) else ""
+    return ServerInfo(**taken, instructions=words)
+
+
+def capabilities_of(body: Mapping[str, object]) -> Mapping[str, object]:
+    declared = body.get("capabilities")
+    return declared if isinstance(declared, Mapping) else {}
+
+
+_CHANGES = {
+    "notifications/tools/list_changed": "tools",
+    "notifications/resources/list_changed": "resources",
+    "notifications/prompts/list_changed": "prompts",
+}
+
+
+def tell(hooks: Hooks, message: Message) -> None:
+    """Pass on a notification that means the same in every era; ignore the rest."""
+    what = _CHANGES.get(message.method)
+    if what is not None:
+        hooks.changed(what)
+    elif message.method == "notifications/message":
+        try:
+            body = wire.members(message.params)
+            data = bytes(body.get("data", b"null")).decode("utf-8", "replace")
+            level = bytes(body.get("level", b'"info"')).decode("utf-8", "replace").strip('"')
+        except BadFrame:
+            return
+        hooks.log(f"[{shorten(level, 20)}] {data[:4000]}")

@@ -1,0 +1,75 @@
+"""What a modern message repeats of itself in HTTP headers, so that proxies can route without opening it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Raw
+
+from mcpd.wire import message as wire
+from mcpd.wire.headers import annotated, encode_header_value, invalid_annotations, param_headers
+from mcpd.wire.message import BadFrame
+
+_NAMED_BY = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+"""The member of `params` that `Mcp-Name` repeats."""
+
+
+class Mirror:
+    """Knows which arguments of which tool are mirrored; `admit` must have seen a tool before it is called."""
+
+    def __init__(self, version: str) -> None:
+        self._version = {"MCP-Protocol-Version": version}
+        self._schemas: dict[str, Mapping[str, object]] = {}
+
+    def headers(self, method: str, frame: bytes) -> Mapping[str, str]:
+        """The headers of a message, as `Dialect.headers` wants them."""
+        if not method:
+            return self._version
+        headers = {**self._version, "Mcp-Method": encode_header_value(method)}
+        named_by = _NAMED_BY.get(method)
+        if named_by is None:
+            return headers
+        try:
+            members = wire.members(wire.parse(frame).params)
+            name = msgspec.json.decode(members.get(named_by, Raw(b"null")))
+        except (BadFrame, msgspec.MsgspecError):
+            return headers  # such a request is the server's to refuse
+        if isinstance(name, str):
+            headers["Mcp-Name"] = encode_header_value(name)
+            schema = self._schemas.get(name) if method == "tools/call" else None
+            if schema is not None:
+                headers.update(_of_arguments(schema, members.get("arguments", Raw(b"{}"))))
+        return headers
+
+    def admit(self, tool: str, definition: bytes) -> str | None:
+        """Learn what to mirror of a tool's arguments; why the tool must not be offered, if it must not."""
+        self._schemas.pop(tool, None)
+        if b"x-mcp-header" not in definition and b"\\u" not in definition:
+            return None
+        try:
+            body = wire.value(definition)
+        except BadFrame as error:
+            return str(error)
+        schema = body.get("inputSchema") if isinstance(body, dict) else None
+        if not isinstance(schema, dict):
+            return None
+        wrong = invalid_annotations(schema)
+        if wrong is None and annotated(schema):
+            self._schemas[tool] = schema
+        return wrong
+
+
+def _of_arguments(schema: Mapping[str, object], arguments: Raw) -> Mapping[str, str]:
+    try:
+        given = wire.value(arguments)
+    except BadFrame:
+        return {}
+    return param_headers(schema, given) if isinstance(given, dict) else {}

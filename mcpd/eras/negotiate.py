@@ -1,0 +1,194 @@
+"""Which era a server speaks: ask `server/discover`; whatever is no evidence of modern means legacy.
+
+The rule is a denylist on purpose: legacy servers answer an unknown first request with any error
+code, with silence, or by dying, so the fallback to `initialize` is never keyed to one code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import attrs
+import trio
+
+from mcpd.eras import legacy, modern
+from mcpd.eras.base import Hooks, Upstream
+from mcpd.model.errors import (
+    HttpRefused,
+    LinkLost,
+    McpdError,
+    NoCommonVersion,
+    ProtocolViolation,
+    UpstreamRefused,
+)
+from mcpd.transports.base import Channel
+
+Hint = Literal["auto", "modern", "legacy"]
+Trace = Callable[[str, str, float], None]
+"""Called with a step, its outcome, and the seconds it took."""
+
+PROTOCOL_VERSIONS = (*modern.VERSIONS, *legacy.VERSIONS)
+
+
+class DiedOfTheProbe(Exception):
+    """The server ended when asked `server/discover`: some do on any first frame but `initialize`.
+
+    It is legacy; start it again and say so in the hint.
+    """
+
+
+class NotStreamable(Exception):
+    """Nothing at this URL answers to Streamable HTTP. It may be HTTP+SSE. The message has the statuses."""
+
+
+_NO_VERDICT = (408, 429)
+_PERHAPS = (500, 501)
+"""Statuses that some legacy servers give to a request they do not expect."""
+
+
+def _tells_of_another_era(error: HttpRefused) -> bool:
+    """Whether a server that is well might answer so to what it does not know. (401 and 403 are NeedsAuth.)"""
+    return (400 <= error.status < 500 and error.status not in _NO_VERDICT) or error.status in _PERHAPS
+
+
+@attrs.define(eq=False)
+class _Negotiation:
+    link: Channel
+    hooks: Hooks
+    trace: Trace
+    probe_timeout: float
+    modern_only: bool
+    notes: list[str] = attrs.field(factory=list)
+
+    async def probe(self, *, last: bool = False) -> Upstream | str | None:
+        """A modern upstream; or the legacy version to initialize with; or None: nothing learnt."""
+        started = trio.current_time()
+
+        def note(outcome: str) -> None:
+            self._note("server/discover", outcome, started)
+
+        # Over HTTP silence is no verdict: a network is slow for other reasons than a server's era.
+        with trio.move_on_after(math.inf if self.link.has_headers else self.probe_timeout) as waiting:
+            try:
+                found = await modern.discover(self.link)
+            except UpstreamRefused as error:
+                note(f"error {error.upstream_code}: {error.message}")
+                return await self._refused(error, last)
+            except ProtocolViolation as error:
+                note(error.message)
+                return None
+            except LinkLost as error:
+                note(error.message)
+                if self.modern_only or self.link.has_headers:
+                    raise
+                raise DiedOfTheProbe from error
+            except HttpRefused as error:
+                note(error.message)
+                if not _tells_of_another_era(error):
+                    raise
+                return None
+            except McpdError as error:
+                note(error.message)
+                raise
+            versions = modern.supported(found.get("supportedVersions"))
+            note(f"offers {', '.join(versions) or 'no version'}")
+            return self._choose(versions, found)
+        if waiting.cancelled_caught:
+            note("no answer")
+        return None
+
+    async def _refused(self, error: UpstreamRefused, last: bool) -> Upstream | str | None:
+        if error.upstream_code not in modern.EVIDENCE:
+            return None
+        versions = modern.supported_by(error)
+        if error.upstream_code != modern.UNSUPPORTED_VERSION or last:
+            raise error  # modern, and it says what is wrong: nothing to fall back to
+        common = _first_common(modern.VERSIONS, versions)
+        if common is None:
+            return self._choose(versions, {})
+        return self._choose((common,), await modern.discover(self.link, common))
+
+    def _choose(self, versions: Sequence[str], found: Mapping[str, object]) -> Upstream | str | None:
+        common = _first_common(modern.VERSIONS, versions)
+        if common is not None:
+            return modern.adopt(self.link, self.hooks, common, found)
+        if not versions:
+            return None
+        older = _first_common(legacy.VERSIONS, versions)
+        if older is None:
+            raise NoCommonVersion(
+                f"{self.link.name}: speaks {', '.join(versions)}; known are {', '.join(PROTOCOL_VERSIONS)}",
+                server=self.link.name,
+            )
+        return older
+
+    async def handshake(self, version: str, *, last: bool = False) -> Upstream | None:
+        """A legacy upstream; None when the server turns out to be modern after all.
+
+        A server that refuses a version and names others gets one of those, once.
+        """
+        started = trio.current_time()
+        try:
+            upstream = await legacy.initialize(self.link, self.hooks, version)
+        except UpstreamRefused as error:
+            self._note("initialize", f"error {error.upstream_code}: {error.message}", started)
+            if error.upstream_code == modern.UNSUPPORTED_VERSION:
+                return None
+            offered = _first_common(legacy.VERSIONS, modern.supported_by(error))
+            if last or offered is None or offered == version:
+                if self.link.footing.startswith("HTTP 4"):
+                    raise NotStreamable(", ".join(self.notes)) from error
+                raise
+            return await self.handshake(offered, last=True)
+        except HttpRefused as error:
+            self._note("initialize", error.message, started)
+            if _tells_of_another_era(error) and self.link.footing.startswith("HTTP "):
+                raise NotStreamable(", ".join(self.notes)) from error
+            raise
+        except McpdError as error:
+            self._note("initialize", error.message, started)
+            raise
+        self._note("initialize", f"agreed on {upstream.version}", started)
+        return upstream
+
+    def _note(self, step: str, outcome: str, started: float) -> None:
+        footing, outcome = self.link.footing, outcome.replace(f"{self.link.name}: ", "")
+        if footing and footing not in outcome:
+            outcome = f"{footing}, {outcome}"
+        self.notes.append(f"{step}: {outcome}")
+        self.trace(step, outcome, trio.current_time() - started)
+
+
+async def negotiate(link: Channel, hooks: Hooks, hint: Hint, probe_timeout: float, trace: Trace) -> Upstream:
+    """Agree with a freshly started server. The caller bounds the whole; `probe_timeout` bounds silence.
+
+    Raises DiedOfTheProbe, NotStreamable, NoCommonVersion, and what a request may raise: UpstreamRefused,
+    ProtocolViolation, HttpRefused, NeedsAuth, LinkLost.
+    """
+    negotiation = _Negotiation(link, hooks, trace, probe_timeout, modern_only=hint == "modern")
+    version = legacy.VERSIONS[0]
+    if hint != "legacy":
+        found = await negotiation.probe()
+        if isinstance(found, Upstream):
+            return found
+        if hint == "modern":
+            raise NoCommonVersion(
+                f"{link.name}: does not answer server/discover, and `era` in its definition is `modern`",
+                server=link.name,
+            )
+        version = found or version
+    upstream = await negotiation.handshake(version)
+    if upstream is None:  # it was slow to start, not legacy: once more
+        found = await negotiation.probe(last=True)
+        if not isinstance(found, Upstream):
+            raise NoCommonVersion(
+                f"{link.name}: refuses both server/discover and initialize", server=link.name
+            )
+        return found
+    return upstream
+
+
+def _first_common(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
+    return next((version for version in ours if version in theirs), None)

@@ -1,0 +1,219 @@
+"""One `mcpd/call`: check the arguments, send, and make the answer what the caller asked for.
+
+When the server is connected and the tool's schemas are compiled, all of it happens in the caller's
+own step, with no task: that is nearly every call.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+import trio
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from mcpd.core import Core
+from mcpd.eras.base import Upstream, refusal
+from mcpd.gateway.schemas import MAX_CHECKED, ToolSchemas, compile_schemas
+from mcpd.model import codec
+from mcpd.model.errors import (
+    InvalidArguments,
+    McpdError,
+    Problem,
+    UnknownTool,
+)
+from mcpd.model.result import tool_result
+from mcpd.supervision.catalog import Item, allowed
+from mcpd.supervision.server import ManagedServer
+from mcpd.support.reader import traffic
+from mcpd.transports.exchange import Exchange
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, Message
+
+_SUGGESTED_FROM = 500
+"""Tools compared with one that does not exist: comparing takes its time, and the lists are the servers'."""
+
+
+class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`model.api.CallParams` with the arguments still as bytes: they are not ours to rebuild."""
+
+    server: str
+    tool: str
+    arguments: Raw = Raw(b"{}")
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    raw: bool = False
+    meta: Raw | UnsetType = msgspec.field(name="_meta", default=UNSET)
+
+    @property
+    def progress_token(self) -> bytes:
+        """The token that progress is to be reported under, as JSON; empty for none."""
+        if self.meta is UNSET:
+            return b""
+        return bytes(wire.members(self.meta).get("progressToken", b""))
+
+
+_decode = msgspec.json.Decoder(CallRequest).decode
+
+
+def read_call(params: Raw) -> CallRequest:
+    """Raises InvalidArguments."""
+    try:
+        request = _decode(bytes(params) or b"{}")
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidArguments(f"mcpd/call: {error}", [Problem("$", str(error))]) from None
+    if not bytes(request.arguments).lstrip().startswith(b"{"):
+        problem = Problem("$.arguments", "must be an object", "an empty one is {}")
+        raise InvalidArguments(f"mcpd/call: {problem}", [problem], server=request.server)
+    return request
+
+
+class Call(Exchange, kw_only=True):
+    """Exactly one of `done` (the result as JSON) and `fail` is called, unless it is cancelled first."""
+
+    request: CallRequest
+    done: Callable[[bytes | Raw], None]
+    fail: Callable[[McpdError], None]
+    progress: Callable[[bytes], None]
+    server: ManagedServer | None = None
+    upstream: Upstream | None = None
+    schemas: ToolSchemas = ToolSchemas()
+
+    def try_now(self, core: Core) -> bool:
+        """Send without waiting for anything. False when something has to be waited for first.
+
+        Raises UnknownServer, UnknownTool, InvalidArguments, Overloaded, LinkLost: nothing was sent then.
+        """
+        server = core.supervisor.get(self.request.server)
+        upstream = server.upstream
+        if upstream is None:
+            return False
+        tool = _find(server, self.request.tool)
+        schemas = server.validators.get(self.request.tool)
+        if tool is not None and not isinstance(schemas, ToolSchemas):
+            return False
+        self._send(server, upstream, schemas if isinstance(schemas, ToolSchemas) else ToolSchemas())
+        return True
+
+    async def prepare_and_send(self, core: Core) -> None:
+        """The long way: wait for the server, compile the schemas, send. Raises as `try_now`, and NotReady."""
+        server = core.supervisor.get(self.request.server)
+        if server.upstream is None:
+            await core.ready(server)
+        tool = _find(server, self.request.tool)
+        schemas = ToolSchemas() if tool is None else await _compiled(server, tool)
+        upstream = server.upstream
+        if upstream is None:  # it ended while we compiled
+            raise server.not_ready()
+        self._send(server, upstream, schemas)
+
+    def cancel(self, reason: str) -> None:
+        if self.upstream is not None:
+            self.upstream.link.cancel(self, reason)
+
+    def _send(self, server: ManagedServer, upstream: Upstream, schemas: ToolSchemas) -> None:
+        request = self.request
+        if schemas.input is not None:
+            _check(request, schemas)
+        self.what = f"tool {request.tool!r}"
+        times = server.spec.timeouts
+        self.idle = request.timeout or times.tools.get(request.tool, times.call)
+        self.limit = max(times.call_max, self.idle)
+        self.server, self.upstream, self.schemas = server, upstream, schemas
+        params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(request.tool), request.arguments)
+        upstream.submit(self, "tools/call", params)
+        traffic.more_expected = True
+
+    # ── what comes back: in the server's reader ─────────────────────────────────────────────────
+
+    def answered(self, message: Message) -> None:
+        assert self.server is not None
+        traffic.more_expected = True
+        if message.error is not ABSENT:
+            self.fail(refusal(self.server.spec.name, message))
+            return
+        if self.request.raw:
+            self.done(message.result)
+            return
+        self.done(
+            codec.encode(tool_result(message.result, [*self.schemas.notes, *self._broken_promises(message)]))
+        )
+
+    def _broken_promises(self, message: Message) -> list[str]:
+        """Where the result breaks the tool's own output schema; a failed one promises nothing."""
+        if self.schemas.output is None:
+            return []
+        if len(message.result) > MAX_CHECKED:
+            return [f"the result was not checked against the tool's outputSchema: over {MAX_CHECKED} bytes"]
+        try:
+            result = wire.value(message.result)
+        except BadFrame as error:
+            return [f"the result was not checked against the tool's outputSchema: {error}"]
+        if not isinstance(result, dict) or result.get("isError") is True:
+            return []
+        problems = self.schemas.problems_of_data(result.get("structuredContent"))
+        return [f"the result breaks the tool's outputSchema: {problem}" for problem in problems]
+
+    def progressed(self, params: Raw) -> None:
+        self.progress(bytes(params))
+
+    def failed(self, error: McpdError) -> None:
+        self.fail(error)
+
+
+async def _compiled(server: ManagedServer, tool: Item) -> ToolSchemas:
+    """The tool's schemas; however many ask at once, one compiles."""
+    while not isinstance(known := server.validators.get(tool.name), ToolSchemas):
+        if isinstance(known, trio.Event):
+            await known.wait()
+            continue
+        over = server.validators[tool.name] = trio.Event()
+        try:
+            compiled = await compile_schemas(tool.raw)
+        finally:
+            ours = server.validators.get(tool.name) is over  # not when its list was fetched anew meanwhile
+            if ours:
+                del server.validators[tool.name]
+            over.set()
+        if ours:
+            server.validators[tool.name] = compiled
+        return compiled
+    return known
+
+
+def _find(server: ManagedServer, name: str) -> Item | None:
+    """The tool; None when the server's list cannot tell. Raises UnknownTool."""
+    if not allowed(server.spec, name):
+        raise UnknownTool(
+            f"{server.spec.name}: its definition excludes tool {name!r}", server=server.spec.name
+        )
+    catalog = server.catalog
+    if catalog is None or (not catalog.tools and catalog.warnings):
+        return None  # the list could not be had: the server decides
+    tool = catalog.tool(name)
+    if tool is None:
+        names = [item.name for item in catalog.tools[:_SUGGESTED_FROM] if len(item.name) < 100]
+        near = difflib.get_close_matches(name[:100], names, n=2)
+        hint = (
+            f"did you mean {' or '.join(near)}?" if near else f"`mcpctl tools {server.spec.name}` lists them"
+        )
+        raise UnknownTool(f"{server.spec.name} has no tool {name!r}; {hint}", server=server.spec.name)
+    return tool
+
+
+def _check(request: CallRequest, schemas: ToolSchemas) -> None:
+    if len(request.arguments) > MAX_CHECKED:
+        return  # decoding it would hold up everybody else
+    try:
+        arguments = wire.value(request.arguments)
+    except BadFrame:
+        return  # legal JSON that we cannot hold (a number like 1E+400): the server decides
+    problems = schemas.problems_of_arguments(arguments)
+    if problems:
+        raise InvalidArguments(
+            f"{request.tool}@{request.server} was not called, its arguments break the tool's schema: "
+            + "; ".join(map(str, problems)),
+            problems,
+            server=request.server,
+        )

@@ -1,0 +1,116 @@
+"""Arguments against a tool's input schema, results against its output schema. The schemas are hostile.
+
+They come from servers: they may be huge, refer to files or URLs, or be made to keep a validator busy
+for ever. Nothing is ever fetched, compiling happens in a thread and is bounded, so is the effort of
+checking, and what cannot be checked passes, with a note: the server's own validation decides then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Never
+
+import attrs
+import trio
+from msgspec import Raw
+
+from mcpd.gateway.effort import Effort
+from mcpd.model.errors import Problem, shorten
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+MAX_SCHEMA = 1024 * 1024
+MAX_CHECKED = 1024 * 1024
+"""Larger arguments and results pass unchecked."""
+_MAX_PROBLEMS = 10
+
+
+_BACKTRACKS = 10_000
+"""Steps back that matching one pattern may take, about 1 ms; the default of a million takes 70."""
+
+
+@attrs.frozen
+class Checked:
+    """A schema that can be used."""
+
+    validator: jsonschema_rs.Validator
+    effort: Effort
+
+
+@attrs.frozen
+class ToolSchemas:
+    """One tool's compiled schemas; None lets everything through."""
+
+    input: Checked | None = None
+    output: Checked | None = None
+    notes: tuple[str, ...] = ()
+    """Why a schema is not checked."""
+
+    def problems_of_arguments(self, arguments: object) -> list[Problem]:
+        return _problems(self.input, arguments, "$.arguments")
+
+    def problems_of_data(self, data: object) -> list[Problem]:
+        return _problems(self.output, data, "$.structuredContent")
+
+
+async def compile_schemas(tool: bytes) -> ToolSchemas:
+    """Compile what a tool object declares. Never raises on account of the tool, or of a lack of threads."""
+    try:
+        return await trio.to_thread.run_sync(_compile_both, tool)
+    except RuntimeError as error:
+        return ToolSchemas(notes=(f"its schemas are not checked here: {error}",))
+
+
+def _compile_both(tool: bytes) -> ToolSchemas:
+    members = wire.members(tool)
+    notes: list[str] = []
+    compiled = [_compile(members.get(name), name, notes) for name in ("inputSchema", "outputSchema")]
+    return ToolSchemas(compiled[0], compiled[1], tuple(notes))
+
+
+def _compile(raw: Raw | None, name: str, notes: list[str]) -> Checked | None:
+    if raw is None:
+        return None
+    data = bytes(raw)
+    if len(data) > MAX_SCHEMA:
+        notes.append(f"its {name} is larger than {MAX_SCHEMA} bytes and is not checked here")
+        return None
+    import jsonschema_rs  # 4 MB, needed once somebody calls a tool
+
+    try:
+        schema = wire.value(data)
+        if not isinstance(schema, dict):
+            raise BadFrame("it is not an object")
+        effort = Effort(schema)
+        validator: jsonschema_rs.Validator = jsonschema_rs.validator_for(
+            schema,
+            retriever=_fetch_nothing,
+            pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS),
+        )
+    except (BadFrame, ValueError, jsonschema_rs.ValidationError) as error:
+        notes.append(f"its {name} cannot be used and is not checked here: {shorten(str(error))}")
+        return None
+    return Checked(validator, effort)
+
+
+def _fetch_nothing(uri: str) -> Never:
+    raise ValueError(f"refers to {uri}, and nothing is fetched for a schema")
+
+
+def _problems(schema: Checked | None, instance: object, root: str) -> list[Problem]:
+    if schema is None or not schema.effort.allows(instance):
+        return []
+    import jsonschema_rs
+
+    unknown = jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded  # neither matched nor not
+    found = []
+    for error in schema.validator.iter_errors(instance):
+        if isinstance(error.kind, unknown):
+            continue
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
+        found.append(Problem(root + path, shorten(error.message, 300)))
+        if len(found) == _MAX_PROBLEMS:
+            break
+    return found

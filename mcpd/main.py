@@ -1,0 +1,107 @@
+"""The `mcpd` command: argv and environment → options, logging, exit code.
+
+Exit codes: 0 stopped in order, 2 the configuration or the command line is wrong, 3 another daemon
+has this socket, 78 a path cannot be used (EX_CONFIG).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from mcpd import __version__
+from mcpd.config.files import Loaded, load
+from mcpd.model.errors import BadSpec
+from mcpd.support import logs, paths
+from mcpd.support.redact import Redactor
+
+OK, WRONG, TAKEN, UNUSABLE = 0, 2, 3, 78
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """The console script."""
+    sys.exit(_main(sys.argv[1:] if argv is None else argv, os.environ))
+
+
+def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    given = _parser().parse_args(argv)
+    if given.http is not None:
+        print("mcpd: --http: this version has no HTTP door; clients use the Unix socket", file=sys.stderr)
+        return WRONG
+    if given.socket is not None:
+        environ = {**environ, "MCPD_SOCKET": given.socket}
+    try:
+        loaded = load(given.config, environ)
+    except BadSpec as error:
+        _complain(error)
+        return WRONG
+    if given.validate_config:
+        return _validated(loaded)
+    return _run(given, environ, loaded)
+
+
+def _run(given: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded) -> int:
+    import trio  # only once there is something to run: --validate-config stays quick
+
+    from mcpd import daemon
+    from mcpd.support.single import AlreadyRunning
+
+    debug = given.debug or environ.get("MCPD_DEBUG") == "1"
+    level = "debug" if debug else given.log_level or loaded.settings.log_level or "info"
+    redactor = Redactor()
+    redactor.add(loaded.secrets)
+    with logs.logging_to_stderr(level, redactor):
+        try:
+            options = daemon.Options(
+                flag=given.config,
+                socket=paths.socket_path(environ),
+                debug=debug,
+                environ=dict(environ),
+                loaded=loaded,
+            )
+            gc.freeze()  # what was imported lives for ever: no need to look at it again
+            gc.set_threshold(20_000, 20, 20)  # calls make many short-lived objects and no cycles
+            trio.run(daemon.run, options, redactor)
+        except AlreadyRunning as error:
+            print(f"mcpd: {error}", file=sys.stderr)
+            return TAKEN
+        except (paths.UnusablePath, OSError) as error:
+            print(f"mcpd: {error}", file=sys.stderr)
+            return UNUSABLE
+    return OK
+
+
+def _validated(loaded: Loaded) -> int:
+    for warning in loaded.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    count = len(loaded.specs)
+    print(f"{loaded.source}: {count} server{'' if count == 1 else 's'}, all well")
+    return OK
+
+
+def _complain(error: BadSpec) -> None:
+    print(f"mcpd: {error.source or 'the configuration'} cannot be used:", file=sys.stderr)
+    for problem in error.problems:
+        print(f"  {problem}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mcpd",
+        description="Owns the connection to every MCP server you use, and lets every program share it.",
+        epilog="Environment: MCPD_CONFIG, MCPD_SERVERS (a JSON list, wins), MCPD_SOCKET, MCPD_DEBUG=1. "
+        "Signals: TERM and INT stop it, HUP reads the configuration again.",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="JSON, YAML or TOML, by its suffix")
+    parser.add_argument("--socket", metavar="PATH", help="default: $XDG_RUNTIME_DIR/mcpd/mcpd.sock")
+    parser.add_argument("--http", metavar="HOST:PORT", help="not in this version")
+    parser.add_argument("--log-level", choices=logs.LEVELS)
+    parser.add_argument("--debug", action="store_true", help="log every message and its timing")
+    parser.add_argument("--validate-config", action="store_true", help="check the configuration and exit")
+    parser.add_argument("--version", action="version", version=f"mcpd {__version__}")
+    return parser

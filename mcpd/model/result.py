@@ -1,0 +1,99 @@
+"""An MCP tool result, made into what a script wants: did it work, the text, the data, the error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import msgspec
+from msgspec import Raw
+
+
+@attrs.frozen(kw_only=True)
+class ToolResult:
+    """CA10. `output` is every text joined by newlines, other content stands in it as a placeholder."""
+
+    success: bool
+    output: str = ""
+    data: object = None
+    """The server's `structuredContent`, byte for byte."""
+    error: str | None = None
+    """The text of a result that the tool itself called an error (`isError`)."""
+    content: tuple[Raw, ...] = ()
+    """The MCP content blocks that are not text, byte for byte (an image's data is here, in base64)."""
+    warnings: tuple[str, ...] = ()
+
+
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_items = msgspec.json.Decoder(list[Raw]).decode
+_text = msgspec.json.Decoder(str).decode
+_BROKEN = (msgspec.MsgspecError, RecursionError)
+_NOTHING = Raw(b"")
+
+
+def tool_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolResult:
+    """Normalise the `result` member (JSON text) of a `tools/call` answer.
+
+    Never raises: whatever a server sends becomes a ToolResult, with a warning where it breaks the
+    specification (`content` is no list, blocks that are no objects).
+    """
+    notes = list(warnings)
+    try:
+        members = _members(result)
+    except _BROKEN:
+        notes.append("the server's result is not an object")
+        return ToolResult(success=False, error="malformed result", data=Raw(result), warnings=tuple(notes))
+    try:
+        blocks = _items(members.get("content", b"[]"))
+    except _BROKEN:
+        notes.append("the result's content is not a list")
+        blocks = []
+    texts: list[str] = []
+    others: list[Raw] = []
+    for raw in blocks:
+        try:
+            block = _members(raw)
+        except _BROKEN:
+            notes.append("a content block is not an object")
+            continue
+        texts.append(_shown(block))
+        if _string(block, "type") != "text":
+            others.append(raw)
+    output = "\n".join(texts)
+    failed = bytes(members.get("isError", _NOTHING)) == b"true"
+    return ToolResult(
+        success=not failed,
+        output=output,
+        data=members.get("structuredContent"),
+        error=(output or "the tool reported an error without a text") if failed else None,
+        content=tuple(others),
+        warnings=tuple(notes),
+    )
+
+
+def _shown(block: dict[str, Raw]) -> str:
+    kind = _string(block, "type")
+    if kind == "text":
+        return _string(block, "text")
+    if kind in ("image", "audio"):
+        size = len(_string(block, "data")) * 3 // 4
+        return f"[{kind} {_string(block, 'mimeType') or 'of unknown type'}, {size} bytes]"
+    if kind == "resource_link":
+        return f"[resource {_string(block, 'name')} {_string(block, 'uri')}]"
+    if kind == "resource":
+        try:
+            inner = _members(block.get("resource", b"{}"))
+        except _BROKEN:
+            inner = {}
+        if "text" in inner:
+            return _string(inner, "text")
+        return f"[resource {_string(inner, 'uri')} {_string(inner, 'mimeType')}]".replace(" ]", "]")
+    return f"[content of type {kind}]"
+
+
+def _string(members: dict[str, Raw], name: str) -> str:
+    """The member's text; empty when it is missing or no string."""
+    try:
+        return _text(members.get(name, b'""'))
+    except _BROKEN:
+        return ""

@@ -1,0 +1,152 @@
+"""State that must last: toggles, what was learnt about eras, an applied set, the lists of lazy servers.
+
+The user's own file is never written from here. Saving happens beside the loop and is atomic; a file
+that cannot be read is kept aside, and the daemon starts with an empty one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+import trio
+
+from mcpd.model import codec
+from mcpd.support.atomic import remove_left_overs, write_atomically
+
+log = logging.getLogger("mcpd.store")
+
+
+@attrs.frozen(kw_only=True)
+class AppliedSet:
+    """A set of servers that came through the API: in force until the configuration changes."""
+
+    servers: Mapping[str, Mapping[str, object]]
+    config_digest: str
+    """Of the configuration it replaced: when that is no longer what is on disk, the file wins."""
+
+
+@attrs.frozen(kw_only=True)
+class Lasting:
+    """Everything in the state file."""
+
+    toggles: Mapping[str, bool] = attrs.field(factory=dict)
+    """Name → on or off, for servers a person has toggled; wins over `enabled` in the definition."""
+    eras: Mapping[str, str] = attrs.field(factory=dict)
+    """Fingerprint of a definition → `modern` or `legacy`."""
+    applied: AppliedSet | None = None
+
+
+class Store:
+    """Reads once, at construction; `run` writes whatever has been changed since."""
+
+    def __init__(self, state_dir: Path, cache_dir: Path) -> None:
+        self._path = state_dir / "state.json"
+        self._cache = cache_dir / "lists"
+        self._changed = trio.Event()
+        self.trouble = ""
+        """Why the state could not be read or written; shown in the log, retried at the next change."""
+        remove_left_overs(self._path)
+        self.lasting = self._read()
+
+    # ── toggles, eras, the applied set ──────────────────────────────────────────────────────────
+
+    def toggle(self, server: str, on: bool) -> None:
+        self._change(toggles={**self.lasting.toggles, server: on})
+
+    def toggled(self, server: str) -> bool | None:
+        """What a person last said; None when nobody has."""
+        return self.lasting.toggles.get(server)
+
+    def forget(self, server: str) -> None:
+        if server in self.lasting.toggles:
+            self._change(toggles={name: on for name, on in self.lasting.toggles.items() if name != server})
+
+    def era(self, fingerprint: str) -> str | None:
+        return self.lasting.eras.get(fingerprint)
+
+    def learn_era(self, fingerprint: str, era: str) -> None:
+        if self.lasting.eras.get(fingerprint) != era:
+            newest = dict(list(self.lasting.eras.items())[-500:])
+            newest.pop(fingerprint, None)
+            self._change(eras={**newest, fingerprint: era})
+
+    def apply(self, applied: AppliedSet | None) -> None:
+        if applied != self.lasting.applied:
+            self._change(applied=applied)
+
+    def _change(self, **changes: object) -> None:
+        self.lasting = attrs.evolve(self.lasting, **changes)  # type: ignore[arg-type]  # checked by attrs
+        self._changed.set()
+
+    # ── the lists of lazy servers ───────────────────────────────────────────────────────────────
+
+    def cached_lists(self, fingerprint: str) -> bytes | None:
+        try:
+            return (self._cache / f"{fingerprint}.json").read_bytes()
+        except OSError:
+            return None
+
+    async def cache_lists(self, fingerprint: str, data: bytes) -> None:
+        path = self._cache / f"{fingerprint}.json"
+        try:
+            await trio.to_thread.run_sync(write_atomically, path, data, 0o600)
+        except (OSError, RuntimeError) as error:
+            log.warning("cannot cache lists in %s: %s", path, error)
+
+    # ── the file ────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Save every change, soon. When cancelled, what is unsaved is saved first."""
+        saved = self.lasting
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed = trio.Event()
+                saving = self.lasting
+                await self._save(saving)
+                saved = saving
+        finally:
+            if saved is not self.lasting:
+                with trio.move_on_after(2, shield=True):
+                    await self._save(self.lasting)
+
+    async def _save(self, lasting: Lasting) -> None:
+        data = codec.encode(lasting)
+        try:
+            await trio.to_thread.run_sync(write_atomically, self._path, data, 0o600)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            self.trouble = f"cannot write {self._path}: {getattr(error, 'strerror', None) or error}"
+            log.error("%s; toggles will not survive a restart", self.trouble)
+        else:
+            self.trouble = ""
+
+    def _read(self) -> Lasting:
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return Lasting()
+        except OSError as error:
+            self.trouble = f"cannot read {self._path}: {error.strerror or error}"
+            log.error("%s; starting without toggles", self.trouble)
+            return Lasting()
+        try:
+            return codec.decode(data, Lasting)
+        except codec.BadShape as error:
+            aside = self._path.with_name(f"state.json.unreadable-{int(time.time())}")
+            self.trouble = f"{self._path} cannot be used ({error}); it was kept as {aside.name}"
+            log.error("%s; starting without toggles", self.trouble)
+            try:
+                self._path.rename(aside)
+            except OSError:
+                log.error("and %s cannot be renamed", self._path)
+            return Lasting()
+
+
+def fingerprint(identity: object) -> str:
+    """A stable name for a definition's identity, safe in a file name; tells nothing of its secrets."""
+    return hashlib.sha256(repr(identity).encode()).hexdigest()[:32]

@@ -1,0 +1,112 @@
+"""How to address one server: what its definition says, what is remembered, and what a failure has taught.
+
+Over HTTP this is a ladder: ask as a modern client, then as a legacy one, then try the transport of
+the first revision. What was found is remembered, and doubted when it stops working.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from mcpd.eras.base import Upstream
+from mcpd.eras.negotiate import DiedOfTheProbe, Hint, NotStreamable
+from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
+from mcpd.model.spec import RemoteSpec, ServerSpec
+from mcpd.model.status import Failure
+from mcpd.store import Store
+from mcpd.supervision.connection import Kind
+from mcpd.supervision.failure import leaves
+
+_LEGACY_OVER_SSE = "legacy+sse"
+"""What is remembered of a server that was found to speak HTTP+SSE."""
+_UNKNOWN = "auto"
+
+
+class Approach:
+    """The next attempt's `kind` and `hint`; it learns from every attempt."""
+
+    def __init__(self, spec: ServerSpec, store: Store, fingerprint: str) -> None:
+        self.spec = spec
+        self._store = store
+        self._fingerprint = fingerprint
+        self._presumed_legacy = False
+        self._not_streamable = ""
+        """Why it is not reached by Streamable HTTP, with the statuses; then HTTP+SSE is tried."""
+
+    @property
+    def kind(self) -> Kind:
+        """The transport: what the definition says, or what was found out where it says none."""
+        spec = self.spec
+        if not isinstance(spec, RemoteSpec):
+            return "stdio"
+        if not self._guessed:
+            return spec.kind
+        return "sse" if self._not_streamable or self._remembered == _LEGACY_OVER_SSE else "http"
+
+    @property
+    def hint(self) -> Hint:
+        if self.spec.era != "auto":
+            return self.spec.era
+        legacy = self._presumed_legacy or self.kind == "sse" or self._remembered == "legacy"
+        return "legacy" if legacy else "auto"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next attempt is a further step of the ladder that the last one began."""
+        return bool(self._not_streamable)
+
+    def afresh(self) -> None:
+        """A person asked for a new start."""
+        self._presumed_legacy = False
+        self._not_streamable = ""
+
+    def found(self, upstream: Upstream) -> None:
+        """This is what it speaks."""
+        self._store.learn_era(self._fingerprint, _LEGACY_OVER_SSE if self.kind == "sse" else upstream.era)
+        self._not_streamable = ""
+
+    def another_way(self, error: BaseException, *, was_ready: bool) -> str:
+        """Why to try at once in another way; empty when there is none left. Ask once for each failure."""
+        found = list(leaves(error))
+        if any(isinstance(leaf, DiedOfTheProbe) for leaf in found) and self._remembered != "modern":
+            self._presumed_legacy = True
+            return "starting it again: it ended when asked server/discover"
+        if any(isinstance(leaf, UpstreamRefused) for leaf in found):
+            self._presumed_legacy = False  # it lives and does not want to be initialized: ask it again
+        if was_ready or not isinstance(self.spec, RemoteSpec):
+            return ""
+        if self._remembered not in (None, _UNKNOWN) and _is_refusal(found):
+            self._store.learn_era(self._fingerprint, _UNKNOWN)
+            return "asking afresh what it speaks: it is not what it was"
+        refusal = next((leaf for leaf in found if isinstance(leaf, NotStreamable)), None)
+        if refusal is not None and self._guessed and self.kind == "http":
+            self._not_streamable = str(refusal)
+            return "trying HTTP+SSE: it does not speak Streamable HTTP"
+        return ""
+
+    def told_in_full(self, failure: Failure) -> Failure:
+        """The failure with the steps before it that failed as well; after that the ladder begins anew."""
+        before, self._not_streamable = self._not_streamable, ""
+        if not before:
+            return failure
+        words = f"no MCP server answers at its URL ({before}, GET for HTTP+SSE: {failure.message})"
+        return attrs.evolve(failure, message=words)
+
+    @property
+    def _guessed(self) -> bool:
+        spec = self.spec
+        return (
+            isinstance(spec, RemoteSpec) and spec.kind == "http" and not spec.stated and spec.era != "modern"
+        )
+
+    @property
+    def _remembered(self) -> str | None:
+        return self._store.era(self._fingerprint)
+
+
+def _is_refusal(found: list[BaseException]) -> bool:
+    """Whether the server is well and does not want to be addressed like this."""
+    statuses = [leaf.status for leaf in found if isinstance(leaf, HttpRefused)]
+    if statuses:
+        return all(400 <= status < 500 and status not in (408, 429) for status in statuses)
+    return any(isinstance(leaf, NotStreamable | NoCommonVersion | UpstreamRefused) for leaf in found)

@@ -1,0 +1,231 @@
+"""What one server offers: its tools, resources, templates and prompts, each entry the server's own bytes."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Mapping, Sequence
+
+import attrs
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.eras.base import Upstream
+from mcpd.model.errors import ProtocolViolation, UpstreamRefused, shorten
+from mcpd.model.spec import ServerSpec
+from mcpd.model.status import rfc3339
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+
+MAX_PAGES = 1000
+
+
+@attrs.frozen
+class Item:
+    """One entry of a list: the name (or URI) it is asked for by, and its own bytes."""
+
+    name: str
+    raw: bytes
+
+
+Listing = tuple[Item, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Catalog:
+    """Complete lists, in the server's order, as of `fetched_at`."""
+
+    tools: Listing = ()
+    resources: Listing = ()
+    templates: Listing = ()
+    prompts: Listing = ()
+    fetched_at: str = ""
+    warnings: tuple[str, ...] = ()
+    """What was wrong with an otherwise usable answer."""
+    dropped_tools: int = 0
+
+    def tool(self, name: str) -> Item | None:
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+
+@attrs.frozen
+class _Kind:
+    method: str
+    member: str
+    key: str
+    """The member that names an entry."""
+
+
+_KINDS: Mapping[str, tuple[_Kind, ...]] = {
+    "tools": (_Kind("tools/list", "tools", "name"),),
+    "resources": (
+        _Kind("resources/list", "resources", "uri"),
+        _Kind("resources/templates/list", "resourceTemplates", "uriTemplate"),
+    ),
+    "prompts": (_Kind("prompts/list", "prompts", "name"),),
+}
+_FIELDS = {
+    "tools": "tools",
+    "resources": "resources",
+    "resourceTemplates": "templates",
+    "prompts": "prompts",
+}
+FEATURES = tuple(_KINDS)
+
+
+async def fetch(
+    upstream: Upstream, spec: ServerSpec, features: Sequence[str] = FEATURES, old: Catalog | None = None
+) -> Catalog:
+    """Fetch the lists of `features`, all pages; the others stay as they are in `old`.
+
+    A list that the server refuses is empty and becomes a warning. Raises LinkLost, and
+    trio.TooSlowError when one list takes longer than `timeouts.list`.
+    """
+    found: dict[str, Listing] = {}
+    warnings: list[str] = []
+    dropped_tools = old.dropped_tools if old is not None else 0
+    for feature in features:
+        if not upstream.has(feature):
+            continue
+        for kind in _KINDS[feature]:
+            with trio.move_on_after(spec.timeouts.list) as waiting:
+                items, dropped = await _fetch_one(upstream, kind, warnings)
+            if waiting.cancelled_caught:
+                raise trio.TooSlowError(f"{kind.method} took more than {spec.timeouts.list:g} s")
+            if kind.member == "tools":
+                dropped_tools = dropped
+                items = _admitted(upstream, items, warnings)
+                items = tuple(item for item in items if allowed(spec, item.name))
+            found[_FIELDS[kind.member]] = items
+    base = old or Catalog()
+    return Catalog(
+        tools=found.get("tools", base.tools),
+        resources=found.get("resources", base.resources),
+        templates=found.get("templates", base.templates),
+        prompts=found.get("prompts", base.prompts),
+        fetched_at=rfc3339(time.time()),
+        warnings=tuple(warnings),
+        dropped_tools=dropped_tools,
+    )
+
+
+def _admitted(upstream: Upstream, tools: Listing, warnings: list[str]) -> Listing:
+    """The tools that may be offered; the others become warnings."""
+    if upstream.admit is None:
+        return tools
+    admitted = []
+    for tool in tools:
+        wrong = upstream.admit(tool.name, tool.raw)
+        if wrong is None:
+            admitted.append(tool)
+        else:
+            warnings.append(f"tool {shorten(tool.name, 60)} is left out: {wrong}")
+    return tuple(admitted)
+
+
+def allowed(spec: ServerSpec, tool: str) -> bool:
+    """Whether the definition's include and exclude lists let this tool through."""
+    if spec.include_tools is not None and not _matches(tool, spec.include_tools):
+        return False
+    return not _matches(tool, spec.exclude_tools)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+async def _fetch_one(upstream: Upstream, kind: _Kind, warnings: list[str]) -> tuple[Listing, int]:
+    items: dict[str, Item] = {}
+    dropped = 0
+    cursor: str | None = None
+    seen: set[str] = set()
+    for _ in range(MAX_PAGES):
+        try:
+            page = await upstream.request(kind.method, {} if cursor is None else {"cursor": cursor})
+            members = wire.members(page)
+            entries = msgspec.json.decode(members.get(kind.member, Raw(b"[]")), type=list[Raw])
+            cursor = msgspec.json.decode(members.get("nextCursor", Raw(b"null")), type=str | None)
+        except UpstreamRefused as error:
+            if error.upstream_code != -32601 or items:  # "no such method" is how optional lists say: none
+                warnings.append(f"{kind.method} failed: {error.message}")
+            break
+        except (ProtocolViolation, BadFrame, msgspec.MsgspecError, RecursionError) as error:
+            warnings.append(f"{kind.method} gave something unusable: {error}"[:300])
+            break
+        for entry in entries:
+            name = _name_of(entry, kind.key)
+            if name is None or name in items:
+                dropped += 1
+            else:
+                items[name] = Item(name, bytes(entry))
+        if cursor is None:
+            break
+        if cursor in seen:  # the empty string is a cursor like any other
+            warnings.append(f"{kind.method} repeats a cursor; stopped after {len(items)} entries")
+            break
+        seen.add(cursor)
+    else:
+        warnings.append(f"{kind.method} has more than {MAX_PAGES} pages; stopped after {len(items)} entries")
+    if dropped:
+        warnings.append(f"{kind.method}: {dropped} unusable or repeated entries left out")
+    return tuple(items.values()), dropped
+
+
+def _name_of(entry: Raw, key: str) -> str | None:
+    try:
+        members = wire.members(entry)
+        name = msgspec.json.decode(members[key], type=str)
+        if key == "name" and "inputSchema" in members:
+            msgspec.json.decode(members["inputSchema"], type=dict[str, Raw])
+    except (BadFrame, KeyError, msgspec.MsgspecError, RecursionError):
+        return None
+    return name or None
+
+
+def differences(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]:
+    """Per feature that changed, a few words: `("tools", "+2 -1 ~0")`."""
+    before = old or Catalog()
+    told = []
+    for feature, fields in (
+        ("tools", ("tools",)),
+        ("resources", ("resources", "templates")),
+        ("prompts", ("prompts",)),
+    ):
+        was = {item.name: item.raw for field in fields for item in getattr(before, field)}
+        now = {item.name: item.raw for field in fields for item in getattr(new, field)}
+        added, removed = len(now.keys() - was.keys()), len(was.keys() - now.keys())
+        changed = sum(was[name] != now[name] for name in was.keys() & now.keys())
+        if added or removed or changed:
+            told.append((feature, f"+{added} -{removed} ~{changed}"))
+    return told
+
+
+def dump(catalog: Catalog) -> bytes:
+    """For the cache of lazy servers."""
+    lists = {
+        field: [Raw(item.raw) for item in getattr(catalog, field)]
+        for field in ("tools", "resources", "templates", "prompts")
+    }
+    return msgspec.json.encode({**lists, "fetched_at": catalog.fetched_at})
+
+
+def load(data: bytes) -> Catalog | None:
+    """What `dump` wrote; None for anything else (a cache is dropped, never repaired)."""
+    try:
+        members = wire.members(data)
+        fetched_at = msgspec.json.decode(members["fetched_at"], type=str)
+        return Catalog(
+            tools=_load_list(members["tools"], "name"),
+            resources=_load_list(members["resources"], "uri"),
+            templates=_load_list(members["templates"], "uriTemplate"),
+            prompts=_load_list(members["prompts"], "name"),
+            fetched_at=fetched_at,
+        )
+    except (BadFrame, KeyError, msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _load_list(data: Raw, key: str) -> Listing:
+    named = [(_name_of(raw, key), raw) for raw in msgspec.json.decode(data, type=list[Raw])]
+    return tuple(Item(name, bytes(raw)) for name, raw in named if name is not None)

@@ -1,0 +1,181 @@
+"""From what was raised to what we will do about it: one exception (group) → one Failure and a verdict."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import attrs
+import trio
+
+from mcpd.eras.negotiate import DiedOfTheProbe, NotStreamable
+from mcpd.model.errors import (
+    HttpRefused,
+    LinkLost,
+    McpdError,
+    NeedsAuth,
+    NoCommonVersion,
+    ProtocolViolation,
+    UpstreamRefused,
+)
+from mcpd.model.status import Failure, FailureKind, rfc3339
+from mcpd.transports.environment import CannotStart
+
+
+class Verdict(enum.Enum):
+    """What a failure asks for."""
+
+    RETRY = "retry"
+    """It may pass: try again after a pause."""
+    WAIT = "wait"
+    """It would fail the same way: wait for a person, or for another definition."""
+    LOGIN = "login"
+    """The server wants to know who we are: wait for a person to say it."""
+
+
+class Wedged(Exception):
+    """Alive, but it answers no liveness request."""
+
+
+class NoTransport(Exception):
+    """This build cannot reach such a server."""
+
+
+@attrs.frozen(kw_only=True)
+class Evidence:
+    """What the process left behind."""
+
+    returncode: int | None = None
+    """Its own exit status; None when we ended it, or when there was no process."""
+    stderr: tuple[str, ...] = ()
+    remote: bool = False
+    """Whether there is a network between, and no process of ours."""
+
+
+def asked_to_wait(error: BaseException) -> float:
+    """Seconds that the server wants us to stay away; 0 when it said nothing of the kind."""
+    asked = [leaf.retry_after for leaf in leaves(error) if isinstance(leaf, HttpRefused)]
+    return max((seconds for seconds in asked if seconds is not None), default=0.0)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions inside a group, however nested."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def is_bug(error: BaseException) -> bool:
+    """Whether something in there is no expected way to fail."""
+    return any(_rank(leaf) == len(_ORDER) for leaf in leaves(error))
+
+
+def classify(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict]:
+    """Never raises. Of several exceptions the one that explains most is taken."""
+    cause = min(leaves(error), key=_rank)
+    kind, message, verdict = _judge(cause, evidence)
+    code, name = None, None
+    if evidence.returncode is not None:
+        if evidence.returncode >= 0:
+            code = evidence.returncode
+        else:
+            with suppress(ValueError):
+                name = signal.Signals(-evidence.returncode).name
+    return (
+        Failure(
+            kind=kind,
+            message=message,
+            at=rfc3339(time.time()),
+            exit_code=code,
+            signal=name,
+            stderr=evidence.stderr,
+        ),
+        verdict,
+    )
+
+
+_ORDER: tuple[type[BaseException], ...] = (
+    CannotStart,
+    NoTransport,
+    NeedsAuth,
+    NotStreamable,
+    NoCommonVersion,
+    Wedged,
+    UpstreamRefused,
+    HttpRefused,
+    ProtocolViolation,
+    LinkLost,
+    DiedOfTheProbe,
+    trio.TooSlowError,
+    McpdError,
+    OSError,
+)
+
+_WRONG_PLACE = (301, 302, 303, 307, 308, 310, 400, 404, 405, 406, 410, 415, 422)
+"""Statuses of a URL that is not, or no longer, an MCP endpoint: asking again changes nothing."""
+_OUT_OF = {
+    errno.EAGAIN: "processes (RLIMIT_NPROC)",
+    errno.EMFILE: "file descriptors (RLIMIT_NOFILE)",
+    errno.ENFILE: "file descriptors (of the whole system)",
+    errno.ENOMEM: "memory",
+}
+
+
+def _rank(error: BaseException) -> int:
+    return next((rank for rank, kind in enumerate(_ORDER) if isinstance(error, kind)), len(_ORDER))
+
+
+def _judge(error: BaseException, evidence: Evidence) -> tuple[FailureKind, str, Verdict]:
+    match error:
+        case CannotStart():
+            return FailureKind.SPAWN, str(error), Verdict.WAIT
+        case NoTransport():
+            return FailureKind.UNSUPPORTED, str(error), Verdict.WAIT
+        case NoCommonVersion():
+            return FailureKind.VERSION, _without_name(error), Verdict.WAIT
+        case Wedged():
+            return FailureKind.WEDGED, str(error), Verdict.RETRY
+        case NeedsAuth():
+            return FailureKind.AUTH, _without_name(error), Verdict.LOGIN
+        case NotStreamable():
+            return FailureKind.HTTP, f"no MCP server answers at its URL ({error})", Verdict.WAIT
+        case HttpRefused():
+            wrong_place = error.status in _WRONG_PLACE
+            return FailureKind.HTTP, _without_name(error), Verdict.WAIT if wrong_place else Verdict.RETRY
+        case LinkLost() if evidence.remote and not error.may_have_run:
+            return FailureKind.UNREACHABLE, _without_name(error), Verdict.RETRY
+        case LinkLost():
+            return _kind_of_end(evidence), _without_name(error), Verdict.RETRY
+        case DiedOfTheProbe():
+            return _kind_of_end(evidence), "it ended when asked server/discover", Verdict.RETRY
+        case UpstreamRefused() | ProtocolViolation():
+            return FailureKind.PROTOCOL, _without_name(error), Verdict.RETRY
+        case trio.TooSlowError():
+            return FailureKind.TIMEOUT, str(error) or "it took too long to start", Verdict.RETRY
+        case McpdError():
+            kind = FailureKind.TIMEOUT if error.code == "timeout" else FailureKind.PROTOCOL
+            return kind, _without_name(error), Verdict.RETRY
+        case OSError() if error.errno in _OUT_OF:
+            return FailureKind.RESOURCES, f"the machine has no {_OUT_OF[error.errno]} left", Verdict.RETRY
+        case OSError():
+            return FailureKind.SPAWN, f"it could not be started: {error.strerror or error}", Verdict.RETRY
+        case _:
+            return FailureKind.INTERNAL, f"an error in mcpd itself: {error!r}; see its log", Verdict.RETRY
+
+
+def _kind_of_end(evidence: Evidence) -> FailureKind:
+    if evidence.returncode is None:
+        return FailureKind.CLOSED
+    return FailureKind.KILLED if evidence.returncode < 0 else FailureKind.EXITED
+
+
+def _without_name(error: McpdError) -> str:
+    """The server's name stands beside a Failure already."""
+    prefix = f"{error.server}: "
+    return error.message.removeprefix(prefix)

@@ -1,0 +1,478 @@
+"""One server's whole life: the program counter is its state.
+
+`ManagedServer.run` owns the connection from spawn to the last descendant's end. Everybody else
+leaves a wish (`reconnect`, `enable`, …), synchronously; the owner notices and acts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import attrs
+import trio
+
+from mcpd.eras.base import Hooks, Upstream
+from mcpd.eras.negotiate import negotiate
+from mcpd.model.api import Step
+from mcpd.model.errors import LinkLost, NotReady, Overloaded
+from mcpd.model.events import Event, EventKind
+from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
+from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
+from mcpd.store import fingerprint
+from mcpd.supervision import catalog as lists
+from mcpd.supervision.approach import Approach
+from mcpd.supervision.backoff import Backoff
+from mcpd.supervision.catalog import Catalog
+from mcpd.supervision.connection import Connection, open_process, open_remote, patience
+from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, classify, is_bug
+from mcpd.supervision.liveness import watch_liveness
+from mcpd.supervision.serverlog import ServerLog
+from mcpd.supervision.standing import Standing
+from mcpd.supervision.surroundings import Surroundings
+from mcpd.supervision.turn import Turn
+from mcpd.transports.base import Channel
+from mcpd.transports.environment import Launch, child_environment, prepare
+from mcpd.transports.process import Child
+from mcpd.wire.url import bare
+
+log = logging.getLogger("mcpd.server")
+
+_marks = itertools.count(1)
+"""No two children of a daemon share one: names may hold dots, so `1.x` would be taken for `1.x.y` too."""
+_RELIST_AT_MOST_EVERY = 0.5
+_TURN = 2.0
+"""Who has been starting for so long waits for a download or hangs, and holds up nobody else any more."""
+_EAR = 1.0
+"""What a server says unasked is waited for before its lists are fetched, but no longer than this."""
+
+
+class ManagedServer:
+    """Made by the supervisor, for as long as its name is in the set."""
+
+    def __init__(self, spec: ServerSpec, around: Surroundings) -> None:
+        self.spec = spec
+        self.log = ServerLog(around.log_dir / f"{spec.name}.log", around.redactor.mask)
+        self.catalog: Catalog | None = None
+        self.upstream: Upstream | None = None
+        """There while, and only while, the state is CONNECTED."""
+        self.child: Child | None = None
+        self.launch: Launch | None = None
+        self.negotiation: list[Step] = []
+        self.validators: dict[str, object] = {}
+        """Compiled schemas of its tools, by tool; emptied whenever the lists change."""
+        self._called_well_at = -math.inf
+        """When a call of the connection that ended last succeeded (`trio.current_time()`)."""
+        self._around = around
+        self._fingerprint = fingerprint(spec.identity)
+        self._backoff = Backoff(patience(spec), around.chance)
+        self._standing = Standing()
+        self._connections = 0
+        self._heard: float | None = None
+        self._last_spawn = -math.inf
+        toggled = around.store.toggled(spec.name)
+        self._toggled_off = not (spec.enabled if toggled is None else toggled)
+        self._disconnected = False
+        self._demanded = not spec.lazy
+        self._approach = Approach(spec, around.store, self._fingerprint)
+        self._over = False
+        """Whether the end of this connection has been noted."""
+        self._ready_at: float | None = None
+        self._wish = trio.Event()
+        self._attempt = trio.CancelScope()
+        self._stale_lists: set[str] = set()
+        self._lists_are_stale = trio.Event()
+        if spec.lazy and (cached := around.store.cached_lists(self._fingerprint)) is not None:
+            self.catalog = lists.load(cached)
+
+    # ── wishes: synchronous, level-triggered ────────────────────────────────────────────────────
+
+    def reconnect(self) -> None:
+        """End the connection, if any, and start afresh at once, whatever the backoff says."""
+        self._disconnected = False
+        self._demanded = True
+        self._wish_for("a reconnect was asked for")
+
+    def connect(self) -> None:
+        """Be connected. Nothing happens to a connection that is there."""
+        if self._disconnected or self._standing.state not in (ServerState.CONNECTED, ServerState.PENDING):
+            self._disconnected = False
+            self._demanded = True
+            self._wish_for("a connection was asked for")
+
+    def disconnect(self) -> None:
+        """Be stopped until `connect`, `reconnect` or the daemon's next start."""
+        if not self._disconnected:
+            self._disconnected = True
+            self._wish_for("it was disconnected")
+
+    def enable(self, on: bool) -> None:
+        """The toggle; it outlives the daemon."""
+        self._around.store.toggle(self.spec.name, on)
+        if on == self._toggled_off or (on and self._disconnected):
+            self._toggled_off = not on
+            self._disconnected = False
+            self._wish_for("it was switched on" if on else "it was switched off")
+
+    def demand(self) -> None:
+        """Somebody wants to use it: a lazy server starts."""
+        if not self._demanded:
+            self._demanded = True
+            self._wish_for("it is needed")
+
+    def adopt(self, spec: ServerSpec) -> None:
+        """Take over a definition of the same identity: the process and the connection stay."""
+        assert spec.identity == self.spec.identity
+        enabled_changed = spec.enabled != self.spec.enabled
+        self.spec = self._approach.spec = spec
+        self._backoff.policy = patience(spec)
+        self._relist("tools")
+        if enabled_changed and self._around.store.toggled(spec.name) is None:
+            self._toggled_off = not spec.enabled
+            self._wish_for("its definition changed")
+
+    def _wish_for(self, why: str) -> None:
+        self._backoff.reset()
+        self._approach.afresh()
+        self._standing.failure = None
+        self._standing.no_retry()
+        self._wish.set()
+        if self.upstream is not None:
+            self.upstream.link.close(why)
+            self.upstream = None
+        self._attempt.cancel(reason=why)
+        off = self._toggled_off or self._disconnected
+        self._announce(ServerState.DISABLED if off else ServerState.PENDING, why)
+
+    def start_over(self) -> None:
+        """`run` has failed and will be entered again: whoever waits, waits on."""
+        self.upstream = None
+        self._announce(ServerState.PENDING, "starting again after an error in mcpd itself")
+
+    # ── what others may read, and wait for ──────────────────────────────────────────────────────
+
+    @property
+    def state(self) -> ServerState:
+        return self._standing.state
+
+    def status(self) -> ServerStatus:
+        """A snapshot, with the evidence."""
+        upstream, catalog, stands = self.upstream, self.catalog, self._standing
+        if upstream is not None:
+            self._heard = time.time() - (trio.current_time() - upstream.link.heard_at)
+        warnings = list(catalog.warnings if catalog is not None else ())
+        if upstream is not None and upstream.link.junk_lines:
+            where = "lines on its stdout" if self.child is not None else "frames"
+            warnings.append(f"{upstream.link.junk_lines} {where} were no messages")
+        if self.log.dropped:
+            warnings.append(f"{self.log.dropped} log lines could not be written to {self.log.path}")
+        return ServerStatus(
+            name=self.spec.name,
+            status=stands.state,
+            since=rfc3339(stands.since),
+            transport=self._approach.kind,
+            reason=stands.reason,
+            pid=None if self.child is None else self.child.pid,
+            tools=len(catalog.tools) if catalog else 0,
+            resources=len(catalog.resources) if catalog else 0,
+            prompts=len(catalog.prompts) if catalog else 0,
+            restarts=max(0, self._connections - 1),
+            attempts=self._backoff.tries,
+            last_error=stands.failure,
+            last_ok=None if self._heard is None else rfc3339(self._heard),
+            retry_at=None if stands.retry_at is None else rfc3339(stands.retry_at),
+            updated=catalog.fetched_at or None if catalog else None,
+            protocol_version=upstream.version if upstream else None,
+            era=upstream.era if upstream else None,
+            server_info=upstream.info if upstream else None,
+            capabilities=tuple(sorted(upstream.capabilities)) if upstream else (),
+            lazy=self.spec.lazy,
+            in_flight=upstream.link.in_flight if upstream else 0,
+            warnings=tuple(warnings),
+        )
+
+    def invocation(self) -> tuple[Sequence[str], Mapping[str, str], str | None]:
+        """The command line, environment and directory that its process has, or would have."""
+        spec = self.spec
+        if not isinstance(spec, StdioSpec):
+            return (), {}, None
+        env = child_environment(spec, self._around.environ, "")
+        return (spec.command, *spec.args), env, spec.cwd
+
+    @property
+    def place(self) -> str:
+        """Where a remote server listens, without the parts of the URL that may hold a secret."""
+        return bare(self.spec.url) if isinstance(self.spec, RemoteSpec) else ""
+
+    async def wait_settled(self) -> None:
+        """Until no attempt is under way or queued."""
+        while not self._standing.state.settled or self._wish.is_set():
+            await self._standing.wait_moved()
+
+    async def wait_ready(self) -> Upstream:
+        """The connected upstream, starting a lazy server. The caller bounds the wait.
+
+        Raises NotReady at once where waiting is no use: switched off, or failed with no attempt soon.
+        """
+        self.demand()
+        while self.upstream is None:
+            if self._standing.hopeless and not self._wish.is_set():
+                raise self.not_ready()
+            await self._standing.wait_moved()
+        return self.upstream
+
+    def not_ready(self) -> NotReady:
+        """Why nothing can be sent now, and what to do."""
+        return self._standing.not_ready(self.spec.name)
+
+    # ── the life ────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Keep it as it is wished to be, until cancelled."""
+        try:
+            while True:
+                self._wish = trio.Event()
+                if self._toggled_off or self._disconnected:
+                    self._announce(ServerState.DISABLED, self._why_off())
+                    await self._wish.wait()
+                elif not self._demanded:
+                    self._announce(ServerState.IDLE, "starts on first use")
+                    await self._wish.wait()
+                else:
+                    self._announce(ServerState.PENDING, "connecting")
+                    await self._live_and_recover()
+        finally:
+            self.log.close()
+
+    def _why_off(self) -> str:
+        if self._toggled_off:
+            by_file = self._around.store.toggled(self.spec.name) is None
+            return "switched off in its definition" if by_file else "switched off"
+        return "disconnected by hand"
+
+    async def _live_and_recover(self) -> None:
+        self._over = False
+        self._ready_at = None
+        with trio.CancelScope() as self._attempt:
+            if self._wish.is_set():
+                return
+            try:
+                await self._connect_and_serve()
+            except* Exception as group:  # the firewall: one server's trouble is its own
+                self._note(group, None)
+        if not self._wish.is_set() and self._over:
+            with trio.move_on_at(self._standing.retry_due):
+                await self._wish.wait()
+        self._standing.no_retry()
+
+    def _note(self, error: BaseException, returncode: int | None) -> None:
+        """Say at once that the connection is over, why, and when the next begins; the first word counts.
+
+        The pause runs from here on, while the process is still being ended.
+        """
+        if self._over or self._wish.is_set():
+            if is_bug(error):
+                raise error  # to the outer firewall: there is no state left to tell it in
+            return  # the first word counts; and what a wish tears down is no failure
+        another_way = self._approach.another_way(error, was_ready=self._ready_at is not None)
+        if another_way:
+            self._announce(ServerState.PENDING, another_way)
+            return
+        self._over = True
+        if is_bug(error):
+            log.error(
+                "%s: an error in mcpd itself; the server is started again", self.spec.name, exc_info=error
+            )
+        evidence = Evidence(
+            returncode=returncode,
+            stderr=self.log.last_words() if self.child else (),
+            remote=isinstance(self.spec, RemoteSpec),
+        )
+        failure, verdict = classify(error, evidence)
+        failure = self._approach.told_in_full(failure)
+        failure = attrs.evolve(failure, message=self._around.redactor.mask(failure.message))
+        self._failed(failure, verdict, asked_to_wait(error))
+
+    def _failed(self, failure: Failure, verdict: Verdict, asked: float) -> None:
+        now, policy, name = trio.current_time(), self.spec.restart, self.spec.name
+        if self._ready_at is not None and (
+            now - self._ready_at >= policy.stable or self._called_well_at - self._ready_at >= policy.proof
+        ):
+            self._backoff.reset()
+        pause = self._backoff.ended(now)
+        looping = pause.crash_loop and verdict is Verdict.RETRY
+        self._standing.failure = attrs.evolve(failure, crash_loop=looping)
+        # A line for each step of the backoff, the last of them for the crash loop; then silence.
+        level = logging.DEBUG if self._backoff.tries > policy.intensity else logging.WARNING
+        if verdict is Verdict.LOGIN:
+            log.log(level, "%s: %s", name, failure.message)
+            self._announce(ServerState.NEEDS_AUTH, f"log in, then `mcpctl reconnect {name}`")
+            return
+        if verdict is Verdict.WAIT:
+            log.log(level, "%s: %s; not tried again until something changes", name, failure.message)
+            self._announce(ServerState.FAILED, f"correct its definition, or `mcpctl reconnect {name}`")
+            return
+        next_step = "crash loop, next probe" if looping else "next attempt"
+        seconds = max(pause.seconds, asked)
+        log.log(level, "%s: %s; %s in %.1f s", name, failure.message, next_step, seconds)
+        self._standing.retry_in(seconds)
+        self._announce(ServerState.FAILED, "crash loop: probed slowly" if looping else "will be tried again")
+
+    async def _connect_and_serve(self) -> None:
+        """Hold one connection for as long as it lasts; how it ended has been noted, or is raised."""
+        spec, around = self.spec, self._around
+        if isinstance(spec, StdioSpec):
+            mark = f"{around.instance}.{next(_marks)}.{spec.name}"
+            self.launch = prepare(spec, around.environ, mark)
+        async with Turn(around.starts) as turn:
+            await trio.sleep(max(0.0, self._last_spawn + spec.restart.floor - trio.current_time()))
+            self._last_spawn = trio.current_time()
+            self.log.new_life()
+            try:
+                async with self._opened() as connection:
+                    self.child = connection.child
+                    if spec.debug or around.debug:
+                        connection.link.tap = self._show_frame
+                    await self._hold(connection, turn)
+            finally:
+                self.child = None  # however it ended: its number may be somebody else's from now on
+
+    def _opened(self) -> AbstractAsyncContextManager[Connection]:
+        spec, around = self.spec, self._around
+        if isinstance(spec, StdioSpec):
+            assert self.launch is not None
+            return open_process(spec, self.launch, guard=around.guard, stderr=self.log.feed)
+        assert isinstance(spec, RemoteSpec)
+        return open_remote(spec, self._approach.kind, around.environ)
+
+    async def _hold(self, connection: Connection, turn: Turn) -> None:
+        child, link = connection.child, connection.link
+        try:
+            await self._serve(connection, turn)
+        except* Exception as group:
+            self._called_well_at = link.called_well_at
+            if child is not None:
+                await child.wait_stderr_drained()
+            self._note(group, None if child is None else child.returncode)
+        finally:
+            turn.over()
+            self.upstream = None
+            link.close("the connection is being ended")
+
+    async def _serve(self, connection: Connection, turn: Turn) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            nursery.start_soon(turn.over_after, _TURN)
+            upstream = await self._shake_hands(connection.link)
+            if upstream.follow is not None:  # before its lists are fetched: they may change right after
+                nursery.start_soon(upstream.follow)
+                with trio.move_on_after(_EAR):
+                    await upstream.hearing.wait()
+            await self._get_ready(upstream)
+            turn.over()
+            nursery.start_soon(watch_liveness, upstream, self.spec.timeouts, connection.is_stopped)
+            nursery.start_soon(self._keep_lists_fresh, upstream)
+            await trio.sleep_forever()
+
+    async def _shake_hands(self, link: Channel) -> Upstream:
+        times = self.spec.timeouts
+        if not self._approach.goes_on:
+            self.negotiation = []
+        with trio.move_on_after(times.connect) as waiting:
+            upstream = await negotiate(
+                link, Hooks(self._relist, self.log.add), self._approach.hint, times.probe, self._trace
+            )
+        if waiting.cancelled_caught:
+            raise trio.TooSlowError(
+                f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
+            )
+        return upstream
+
+    async def _get_ready(self, upstream: Upstream) -> None:
+        """The lists; then, and only then, CONNECTED is announced."""
+        self._stale_lists.clear()
+        catalog = await lists.fetch(upstream, self.spec)
+        self._approach.found(upstream)
+        self.upstream = upstream
+        self._ready_at = trio.current_time()
+        self._connections += 1
+        self._take_catalog(catalog)
+        self._announce(ServerState.CONNECTED, "")
+        if self.spec.lazy:
+            await self._around.store.cache_lists(self._fingerprint, lists.dump(catalog))
+
+    async def _keep_lists_fresh(self, upstream: Upstream) -> None:
+        while True:
+            await self._lists_are_stale.wait()
+            self._lists_are_stale = trio.Event()
+            stale, self._stale_lists = sorted(self._stale_lists), set()
+            try:
+                catalog = await lists.fetch(upstream, self.spec, stale, self.catalog)
+            except (trio.TooSlowError, Overloaded, LinkLost) as error:
+                if upstream.link.ended is not None:
+                    raise
+                # Busy with calls, perhaps: no reason to end them. Whether it lives, others watch.
+                log.debug("%s: its lists could not be fetched again: %s", self.spec.name, error)
+                await trio.sleep(self.spec.timeouts.list)
+                for feature in stale:
+                    self._relist(feature)
+                continue
+            self._take_catalog(catalog)
+            if self.spec.lazy:
+                await self._around.store.cache_lists(self._fingerprint, lists.dump(catalog))
+            await trio.sleep(_RELIST_AT_MOST_EVERY)  # a storm of changes becomes one listing each time
+
+    def _relist(self, feature: str) -> None:
+        self._stale_lists.add(feature)
+        self._lists_are_stale.set()
+
+    def _take_catalog(self, catalog: Catalog) -> None:
+        changes = lists.differences(self.catalog, catalog)
+        self.catalog = catalog
+        self.validators.clear()
+        for feature, words in changes:
+            self._tell(EventKind(feature), words)
+
+    # ── telling ─────────────────────────────────────────────────────────────────────────────────
+
+    def _announce(self, state: ServerState, reason: str) -> None:
+        """Every change of state goes through here."""
+        if self._standing.become(state, reason):
+            log.log(self._loudness(state), "%s: %s%s", self.spec.name, state.value, reason and f" ({reason})")
+        self._tell(EventKind.STATUS, reason)
+        self._standing.tell()
+
+    def _loudness(self, state: ServerState) -> int:
+        """How loud a change of state is logged: a server that keeps failing says so once in each step."""
+        under_way = state in (ServerState.PENDING, ServerState.FAILED)  # a failure has its own line
+        flapping = self._backoff.tries > self.spec.restart.intensity
+        return logging.DEBUG if under_way or flapping else logging.INFO
+
+    def _tell(self, kind: EventKind, message: str) -> None:
+        self._around.announce(
+            Event(
+                kind=kind,
+                at=rfc3339(time.time()),
+                server=self.spec.name,
+                message=message,
+                status=self.status(),
+            )
+        )
+
+    def _trace(self, step: str, outcome: str, seconds: float) -> None:
+        told = Step(
+            at=rfc3339(time.time()),
+            step=step,
+            outcome=self._around.redactor.mask(outcome)[:500],
+            ms=round(seconds * 1000, 1),
+        )
+        self.negotiation.append(told)
+        log.debug("%s: %s: %s (%.1f ms)", self.spec.name, step, told.outcome, told.ms)
+
+    def _show_frame(self, direction: str, frame: bytes) -> None:
+        text = self._around.redactor.mask(frame[:2000].decode("utf-8", "replace"))
+        log.debug("%s %s %s", self.spec.name, direction, text)

@@ -1,0 +1,129 @@
+"""One server's stderr: bounded in memory and on disk, surviving restarts of the server and of the daemon."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from mcpd.model.status import rfc3339
+from mcpd.support.broadcast import Broadcast
+
+LINE_KEPT = 64 * 1024
+RING = 1024 * 1024
+FILE_QUOTA = 1024 * 1024
+"""Per file; there is one older file beside it."""
+
+
+class ServerLog:
+    """`feed` it what the server writes. Never raises: a full disk drops lines and counts them.
+
+    `mask` hides secrets; control characters are replaced, so that no line can forge another.
+    """
+
+    def __init__(self, path: Path, mask: Callable[[str], str]) -> None:
+        self.path = path
+        self.dropped = 0
+        """Lines that the disk would not take."""
+        self._mask = mask
+        self._lines: deque[str] = deque()
+        self._size = 0
+        self._open: bytes = b""
+        self._cut = False
+        self._fd: int | None = None
+        self._file_size = 0
+        self._life: list[str] = []
+        self._followers: Broadcast[str] = Broadcast()
+        self._load()
+
+    def feed(self, portion: bytes) -> None:
+        """Bytes in any portions; a line longer than 64 KiB is cut there."""
+        *whole, rest = (self._open + portion).split(b"\n")
+        now = rfc3339(time.time())
+        taken = []
+        for line in whole:
+            if self._cut:  # the tail of a line of which we kept the beginning
+                self._cut = False
+                continue
+            taken.append(self._take(line, now))
+        if len(rest) > LINE_KEPT:
+            if not self._cut:
+                taken.append(self._take(rest, now))
+                self._cut = True
+            rest = b""
+        self._open = rest
+        if taken:
+            self._write(taken)
+
+    def add(self, text: str) -> None:
+        """A line of our own, or one the server sent as a log message."""
+        self._write([self._take(text.encode(), rfc3339(time.time()))])
+
+    def new_life(self) -> None:
+        """The next lines belong to another process."""
+        if self._open:
+            self.feed(b"\n")
+        self._cut = False
+        self._life = []
+
+    def last_words(self, count: int = 20) -> tuple[str, ...]:
+        """The last lines of the current life, without their times."""
+        tail = [line.partition(" ")[2] for line in self._life[-count:]]
+        if self._open:
+            tail.append(self._clean(self._open))
+        return tuple(line[:500] for line in tail[-count:])
+
+    def tail(self, count: int) -> tuple[str, ...]:
+        return tuple(self._lines)[-count:] if count > 0 else ()
+
+    @property
+    def followers(self) -> Broadcast[str]:
+        return self._followers
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _clean(self, line: bytes) -> str:
+        text = line[:LINE_KEPT].decode("utf-8", "replace").rstrip("\r")
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+        return self._mask(text)
+
+    def _take(self, line: bytes, now: str) -> str:
+        text = f"{now} {self._clean(line)}"
+        self._lines.append(text)
+        self._size += len(text)
+        while self._size > RING and len(self._lines) > 1:
+            self._size -= len(self._lines.popleft())
+        self._life.append(text)
+        del self._life[:-20]
+        self._followers.send(text)
+        return text
+
+    def _write(self, lines: list[str]) -> None:
+        data = ("\n".join(lines) + "\n").encode("utf-8", "replace")
+        try:
+            if self._fd is None:
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._file_size = os.fstat(self._fd).st_size
+            if self._file_size + len(data) > FILE_QUOTA and self._file_size:
+                self.close()
+                os.replace(self.path, self.path.with_suffix(".log.1"))
+                self._write(lines)
+                return
+            self._file_size += os.write(self._fd, data[-FILE_QUOTA:])
+        except OSError:
+            self.dropped += len(lines)
+
+    def _load(self) -> None:
+        with suppress(OSError), open(self.path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 64 * 1024))
+            for line in file.read().decode("utf-8", "replace").splitlines()[-500:]:
+                self._lines.append(line)
+                self._size += len(line)

@@ -1,0 +1,82 @@
+"""How one server stands: its state, since when, why, and when it is tried again."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import trio
+
+from mcpd.model.errors import NotReady
+from mcpd.model.status import Failure, ServerState, rfc3339
+
+_HEALING = 5.0
+"""A call waits for a retry that is due within this time, instead of failing on the spot."""
+
+
+class Standing:
+    """Changed by the server's own task and by wishes, through `become`; others read it and wait."""
+
+    def __init__(self) -> None:
+        self.state = ServerState.PENDING
+        self.reason = "queued"
+        self.since = time.time()
+        self.failure: Failure | None = None
+        """Why the last connection or attempt ended; kept until a person acts."""
+        self.retry_at: float | None = None
+        """When the next attempt begins, by the wall clock, for display."""
+        self.retry_due = math.inf
+        """The same by `trio.current_time()`."""
+        self._moved = trio.Event()
+
+    def become(self, state: ServerState, reason: str) -> bool:
+        """The only place that changes the state. Whether it is another one than before."""
+        assert self.state.may_become(state), f"{self.state} may not become {state}"
+        another = state is not self.state
+        if another:
+            self.since = time.time()
+        self.state, self.reason = state, reason
+        return another
+
+    def tell(self) -> None:
+        """Wake who waits for a change."""
+        moved, self._moved = self._moved, trio.Event()
+        moved.set()
+
+    async def wait_moved(self) -> None:
+        await self._moved.wait()
+
+    def retry_in(self, seconds: float) -> None:
+        self.retry_at, self.retry_due = time.time() + seconds, trio.current_time() + seconds
+
+    def no_retry(self) -> None:
+        self.retry_at, self.retry_due = None, math.inf
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether waiting for a connection is no use: off, or failed with no attempt soon."""
+        if self.state in (ServerState.PENDING, ServerState.IDLE):
+            return False
+        if self.state is ServerState.FAILED:
+            return self.retry_due - trio.current_time() > _HEALING
+        return True
+
+    def not_ready(self, name: str) -> NotReady:
+        """Why nothing can be sent now, and what to do."""
+        why = self.reason
+        if self.failure is not None and self.state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
+            why = self.failure.message
+        advice = {
+            ServerState.DISABLED: f"`mcpctl enable {name}` or `mcpctl connect {name}` brings it back",
+            ServerState.NEEDS_AUTH: f"then `mcpctl reconnect {name}`",
+            ServerState.FAILED: f"see `mcpctl status {name}`; `mcpctl reconnect {name}` tries now",
+        }.get(self.state, "try again in a moment")
+        when = ""
+        if self.retry_at is not None:
+            when = f"; next attempt in {max(0, self.retry_at - time.time()):.0f} s"
+        return NotReady(
+            f"{name} is {self.state.value}: {why}{when}. Nothing was sent; {advice}",
+            server=name,
+            state=self.state.value,
+            retry_at=None if self.retry_at is None else rfc3339(self.retry_at),
+        )

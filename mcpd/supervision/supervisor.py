@@ -1,0 +1,155 @@
+"""The set of servers: callers wish for one, a single task makes it so."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+import attrs
+import trio
+
+from mcpd.model.diff import ServersDiff, diff
+from mcpd.model.errors import UnknownServer
+from mcpd.model.events import Event, EventKind
+from mcpd.model.spec import ServerSpec
+from mcpd.model.status import rfc3339
+from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.surroundings import Surroundings
+from mcpd.support.watched import Watched
+
+log = logging.getLogger("mcpd.supervisor")
+
+_AFTER_A_BUG = 1.0
+"""Seconds until a server whose task failed runs again: a bug may repeat, and must not spin."""
+
+
+@attrs.define(eq=False)
+class _Life:
+    """A server and the task that runs it."""
+
+    server: ManagedServer
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    over: trio.Event = attrs.field(factory=trio.Event)
+
+
+class Supervisor:
+    """`wish` says which servers there should be; `run` is the only task that starts or ends one.
+
+    A wish superseded before it was acted on is skipped. A server that cannot start is a status,
+    never an error of applying.
+    """
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._desired: Watched[tuple[int, Mapping[str, ServerSpec]]] = Watched((0, {}))
+        self._applied: Watched[int] = Watched(0)
+        self._lives: dict[str, _Life] = {}
+
+    @property
+    def generation(self) -> int:
+        return self._desired.value[0]
+
+    @property
+    def desired(self) -> Mapping[str, ServerSpec]:
+        return self._desired.value[1]
+
+    def plan(self, desired: Mapping[str, ServerSpec]) -> ServersDiff:
+        return diff(self.desired, desired)
+
+    def wish(self, desired: Mapping[str, ServerSpec]) -> tuple[int, ServersDiff]:
+        """Replace the set. Synchronous, so nobody's hang-up can leave it half done."""
+        plan = self.plan(desired)
+        self._desired.set((self.generation + 1, dict(desired)))
+        return self.generation, plan
+
+    async def settled(self, generation: int) -> None:
+        """Until the set of that generation, or a newer one, is in force."""
+        await self._applied.wait_until(lambda applied: applied >= generation)
+
+    def get(self, name: str) -> ManagedServer:
+        """Raises UnknownServer, with the names that come near."""
+        life = self._lives.get(name)
+        if life is None:
+            raise UnknownServer(_unknown(name, sorted(self._lives)), server=name)
+        return life.server
+
+    def servers(self) -> list[ManagedServer]:
+        """In the order of the definitions."""
+        order = {name: index for index, name in enumerate(self.desired)}
+        lives = sorted(self._lives.items(), key=lambda item: order.get(item[0], len(order)))
+        return [life.server for _, life in lives]
+
+    def announce(self, event: Event) -> None:
+        self._around.announce(event)
+
+    def kill_all(self) -> None:
+        """No more patience: SIGKILL to every group. What waits for their ends goes on at once."""
+        for life in self._lives.values():
+            if life.server.child is not None:
+                life.server.child.signal_group(9)
+
+    async def run(self) -> None:
+        """Make it so, wish after wish, until cancelled; then every server has been ended."""
+        async with trio.open_nursery() as nursery:
+            running: Mapping[str, ServerSpec] = {}
+            seen = -1
+            while True:
+                generation, desired = await self._desired.wait_until(
+                    lambda wish, seen=seen: wish[0] != seen  # type: ignore[misc]  # bound on purpose
+                )
+                await self._reconcile(nursery, running, desired)
+                running, seen = desired, generation
+                self._applied.set(generation)
+
+    async def _reconcile(
+        self, nursery: trio.Nursery, running: Mapping[str, ServerSpec], desired: Mapping[str, ServerSpec]
+    ) -> None:
+        plan = diff(running, desired)
+        for name in plan.added:
+            self._start(nursery, desired[name])
+        replaced = []
+        for name in plan.changed:
+            if running[name].identity == desired[name].identity:
+                self._lives[name].server.adopt(desired[name])
+            else:
+                replaced.append(name)
+        for name in (*plan.removed, *replaced):
+            self._lives[name].scope.cancel(reason="removed from the set, or defined anew")
+        for name in (*plan.removed, *replaced):
+            await self._lives[name].over.wait()  # joined before its name is used again
+            del self._lives[name]
+            if name in replaced:
+                self._start(nursery, desired[name])
+            else:
+                self._around.announce(Event(kind=EventKind.REMOVED, at=rfc3339(time.time()), server=name))
+
+    def _start(self, nursery: trio.Nursery, spec: ServerSpec) -> None:
+        life = self._lives[spec.name] = _Life(ManagedServer(spec, self._around))
+        nursery.start_soon(self._live, life, name=f"server {spec.name}")
+
+    async def _live(self, life: _Life) -> None:
+        """The outer firewall: a bug in a server's own task costs that server a second, and nobody else."""
+        try:
+            with life.scope:
+                while True:
+                    try:
+                        await life.server.run()
+                    except* Exception:
+                        name = life.server.spec.name
+                        log.exception("%s: an error in mcpd itself; the server is started again", name)
+                        with suppress(Exception):  # it may be what is broken, and has been logged
+                            life.server.start_over()
+                    await trio.sleep(_AFTER_A_BUG)
+        finally:
+            life.over.set()
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    import difflib  # only when somebody mistyped
+
+    near = difflib.get_close_matches(name, known, n=2)
+    if near:
+        return f"no server named {name!r}; did you mean {' or '.join(near)}?"
+    return f"no server named {name!r}; known are {', '.join(known) or 'none yet'}"

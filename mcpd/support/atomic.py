@@ -1,0 +1,55 @@
+"""Files that are the old or the new, never half: write beside, fsync, rename."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from pathlib import Path
+
+_ABANDONED = 60.0
+"""Seconds after which a file beside the real one is no write under way."""
+
+
+def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Replace `path` by `data`; through a symbolic link, its target. Blocks on the disk. Raises OSError.
+
+    `mode`: the file's, when None the one it has, 0600 for a new one. Missing directories are made 0700.
+    """
+    real = Path(os.path.realpath(path))
+    _make_directory(real.parent)
+    if mode is None:
+        mode = real.stat().st_mode & 0o7777 if real.exists() else 0o600
+    handle, temporary = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, real)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    directory = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _make_directory(directory: Path) -> None:
+    missing = [parent for parent in (directory, *directory.parents) if not parent.exists()]
+    for parent in reversed(missing):
+        parent.mkdir(mode=0o700, exist_ok=True)
+
+
+def remove_left_overs(path: Path) -> None:
+    """Take away what writers of `path` left beside it that were killed half-way. Never raises."""
+    with contextlib.suppress(OSError):
+        for found in path.parent.glob(f".{path.name}.*"):
+            with contextlib.suppress(OSError):
+                if found.lstat().st_mtime < time.time() - _ABANDONED:
+                    found.unlink()

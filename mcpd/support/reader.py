@@ -1,0 +1,129 @@
+"""Reading many descriptors without a trip through the scheduler for each portion.
+
+Waiting for a descriptor costs trio 12 µs a time, a bare `epoll` 1.4 µs (measured here, Python 3.11), and a
+relayed call waits four times. So all descriptors that carry messages are registered once with an epoll of
+our own, whose one task hands each portion to its owner's callback. While calls are going to and fro
+(`traffic.more_expected`), that task looks for the next portion itself for a millisecond before it goes
+back to the scheduler; each millisecond it lets the other tasks run.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+import trio
+
+READ_SMALL = 1 << 16
+"""Enough for hundreds of messages; more makes each read dearer (malloc turns to mmap at 128 KiB)."""
+READ_LARGE = 1 << 20
+"""For a descriptor that fills the small size: a big message is under way."""
+_LINGER = 0.001
+"""Seconds to look on for more; the finest that epoll takes. Other tasks may be late by that."""
+_STRETCH = 0.001
+"""Seconds after which other tasks get their turn."""
+
+
+class Reader:
+    """Hands everything that comes from a non-blocking descriptor to `take`, portion by portion.
+
+    `take` is called in the hub's task: it must not block. What it raises ends this reader only.
+    The descriptor stays the caller's to close, after `run` has ended.
+    """
+
+    def __init__(self, fd: int, take: Callable[[bytes], None], *, largest: int = READ_LARGE) -> None:
+        self.fd = fd
+        self._take = take
+        self._largest = largest
+        self._size = READ_SMALL
+        self._over = trio.Event()
+        self._error: Exception | None = None
+
+    async def run(self) -> None:
+        """Read until the end of the stream, or cancellation. Raises OSError, and what `take` raised."""
+        hub = _hub()
+        hub.add(self)
+        try:
+            await self._over.wait()
+        finally:
+            hub.remove(self)
+        if self._error is not None:
+            raise self._error
+
+    def on_readable(self) -> bool:
+        """Read once. False when this reader is over."""
+        try:
+            portion = os.read(self.fd, self._size)
+            if portion:
+                # A flood of small messages is taken in small portions: each is handled in one go.
+                inside = len(portion) == self._size and b"\n" not in portion
+                self._size = self._largest if inside else READ_SMALL
+                self._take(portion)
+                return True
+        except BlockingIOError:
+            return True
+        except Exception as error:  # the owner's task raises it
+            self._error = error
+        self._over.set()
+        return False
+
+
+class _Traffic:
+    """Set `more_expected` when a call has been passed on, in one direction or the other: the next portion
+    will be here at once. (An attribute, because it is set for every call; a function costs ten times that.)
+    """
+
+    more_expected = False
+
+
+traffic = _Traffic()
+
+
+class _Hub:
+    """All readers of one `trio.run`."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._readers: dict[int, Reader] = {}
+
+    def add(self, reader: Reader) -> None:
+        self._readers[reader.fd] = reader
+        self._epoll.register(reader.fd, select.EPOLLIN)
+
+    def remove(self, reader: Reader) -> None:
+        if self._readers.get(reader.fd) is reader:
+            del self._readers[reader.fd]
+            self._epoll.unregister(reader.fd)
+
+    async def run(self) -> None:
+        with self._epoll:
+            while True:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                turn_ends = time.monotonic() + _STRETCH
+                while self._hand_out(self._epoll.poll(_LINGER if traffic.more_expected else 0)):
+                    if time.monotonic() > turn_ends:
+                        await trio.lowlevel.checkpoint()
+                        turn_ends = time.monotonic() + _STRETCH
+
+    def _hand_out(self, events: list[tuple[int, int]]) -> bool:
+        traffic.more_expected = False
+        for fd, _ in events:
+            reader = self._readers.get(fd)
+            if reader is not None and not reader.on_readable():
+                self.remove(reader)
+        return bool(events)
+
+
+_current: trio.lowlevel.RunVar[_Hub] = trio.lowlevel.RunVar("reader hub")
+
+
+def _hub() -> _Hub:
+    try:
+        return _current.get()
+    except LookupError:
+        hub = _Hub()
+        _current.set(hub)
+        trio.lowlevel.spawn_system_task(hub.run, name="reader hub")
+        return hub

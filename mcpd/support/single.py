@@ -1,0 +1,104 @@
+"""One daemon per socket: a lock that the kernel frees when its holder dies, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket as sockets
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+class AlreadyRunning(Exception):
+    """Another daemon serves this socket; `pid` is its process where it could be learnt."""
+
+    def __init__(self, pid: int | None, socket: str) -> None:
+        who = f"mcpd is already running as process {pid}" if pid else "mcpd is already running"
+        super().__init__(f"{who}, on {socket}; stop it with: mcpctl daemon stop")
+        self.pid = pid
+        self.socket = socket
+
+
+@contextmanager
+def sole_daemon(socket: str) -> Iterator[None]:
+    """Be the only daemon of `socket` for as long as the block lasts, or raise AlreadyRunning at once.
+
+    The lock is `flock` on `<socket>.lock`, never the existence of a file: after a SIGKILL nothing has to be
+    cleaned up. The number in the file is for messages only. The directory must exist; OSError if it cannot
+    be written.
+    """
+    path = socket + ".lock"
+    fd = _locked(path, socket)
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        yield
+    finally:
+        # Removed while we still hold it; whoever opened it meanwhile notices and starts afresh (`_locked`).
+        with suppress(OSError):
+            os.unlink(path)
+        os.close(fd)
+
+
+def remove_stale_socket(socket: str) -> None:
+    """Take away what a dead daemon left at `socket`, so that it can be bound. Only inside `sole_daemon`.
+
+    A socket on which somebody still listens is never taken away: AlreadyRunning (the lock file may have
+    been removed by hand). FileExistsError for anything that is not a socket.
+    """
+    try:
+        if not stat.S_ISSOCK(os.lstat(socket).st_mode):
+            raise FileExistsError(f"{socket} is there and is not a socket; move it away")
+    except FileNotFoundError:
+        return
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(socket)
+        except (ConnectionRefusedError, FileNotFoundError):
+            with suppress(FileNotFoundError):
+                os.unlink(socket)
+            return
+        except BlockingIOError:  # its queue of connections is full: alive, and busy
+            raise AlreadyRunning(None, socket) from None
+        raise AlreadyRunning(_peer(probe), socket)
+
+
+def _locked(path: str, socket: str) -> int:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = _number(os.pread(fd, 32, 0))
+            os.close(fd)
+            raise AlreadyRunning(pid, socket) from None
+        except BaseException:
+            os.close(fd)
+            raise
+        if is_still(fd, path):
+            return fd
+        os.close(fd)  # its former holder removed it between our open and our lock
+
+
+def is_still(fd: int, path: str) -> bool:
+    """Whether the open file is the one that `path` names now."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _number(data: bytes) -> int | None:
+    return int(data) if data.strip().isdigit() else None
+
+
+def _peer(connection: sockets.socket) -> int | None:
+    """The process that listens, where the system tells (Linux)."""
+    option = getattr(sockets, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    pid: int = struct.unpack("3i", connection.getsockopt(sockets.SOL_SOCKET, option, 12))[0]
+    return pid or None

@@ -1,0 +1,40 @@
+"""A value whose changes can be awaited: for what is true now, where only the latest matters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Generic, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+
+class Watched(Generic[T]):
+    """Set it synchronously, from anywhere; wait for it to become what you need."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+        self._changed = trio.Event()
+
+    @property
+    def value(self) -> T:
+        return self._value
+
+    def set(self, value: T) -> None:
+        self._value = value
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    async def wait_until(self, is_so: Callable[[T], bool]) -> T:
+        """Return the first value that satisfies `is_so`; values set in between may be skipped."""
+        while not is_so(self._value):
+            await self._changed.wait()
+        return self._value
+
+    async def changes(self) -> AsyncIterator[T]:
+        """The current value, then the latest after each change; a slow reader skips the ones between."""
+        while True:
+            changed = self._changed
+            yield self._value
+            await changed.wait()

@@ -1,0 +1,136 @@
+"""What one peer says to the test server, in either era, and what it is answered."""
+
+from __future__ import annotations
+
+import json
+
+from mcpd.testserver.offers import METHODS
+from mcpd.testserver.request import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LEGACY,
+    LEVELS,
+    MODERN,
+    NO_METHOD,
+    UNSUPPORTED_VERSION,
+    Cancelled,
+    Json,
+    Refused,
+    Request,
+    Send,
+    mapping,
+)
+
+INFO: Json = {"name": "mcpd-testserver", "version": "1"}
+RESERVED = "io.modelcontextprotocol/"
+CACHEABLE = {
+    "server/discover",
+    "tools/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+    "prompts/list",
+}
+
+
+class Conversation:
+    """What one peer has settled with us: nothing in the modern era, a version and a log level before it."""
+
+    def __init__(self) -> None:
+        self.version: str | None = None
+        self.log_level: str | None = None
+        self.open: dict[str, Request] = {}
+
+    def accept(self, message: Json, send: Send) -> Request | None:
+        """Read one message. Answers what is no good at once; a request is returned, to be `answer`ed."""
+        if "method" not in message:
+            return None  # an answer to a request: we never send any
+        if "id" not in message:
+            if message["method"] == "notifications/cancelled":
+                params = message.get("params")
+                wanted = json.dumps(params.get("requestId") if isinstance(params, dict) else None)
+                if wanted in self.open:
+                    self.open[wanted].cancelled.set()
+            return None
+        try:
+            if not isinstance(message["method"], str) or type(message["id"]) not in (str, int):
+                raise Refused(INVALID_REQUEST, "Not a JSON-RPC request")
+            request = self._open(message, send)
+        except Refused as refused:
+            usable = type(message["id"]) in (str, int)
+            send({"jsonrpc": "2.0", **({"id": message["id"]} if usable else {}), "error": refused.error})
+            return None
+        self.open[json.dumps(request.id)] = request
+        return request
+
+    def answer(self, request: Request) -> Json | None:
+        """Do what was asked and return the answer, or None if it was cancelled meanwhile."""
+        try:
+            answer: Json = {"result": self._result(request)}
+        except Refused as refused:
+            answer = {"error": refused.error}
+        except Cancelled:
+            return None
+        finally:
+            self.open.pop(json.dumps(request.id), None)
+        return {"jsonrpc": "2.0", "id": request.id, **answer}
+
+    def _open(self, message: Json, send: Send) -> Request:
+        """The request, in the era it is written in: modern ones say so themselves."""
+        meta = mapping(mapping(message.get("params", {}), "params").get("_meta", {}), "params._meta")
+        version = meta.get(f"{RESERVED}protocolVersion")
+        if version is None and message["method"] != "server/discover":
+            return Request(message, self.version or LEGACY[0], self.log_level, send)
+        if not isinstance(version, str) or not isinstance(meta.get(f"{RESERVED}clientCapabilities"), dict):
+            raise Refused(INVALID_PARAMS, "params._meta must say protocolVersion and clientCapabilities")
+        if version not in MODERN:
+            data = {"supported": list(MODERN), "requested": version}
+            raise Refused(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+        level = meta.get(f"{RESERVED}logLevel")
+        if level is not None and level not in LEVELS:
+            raise Refused(INVALID_PARAMS, f"Unknown log level: {level}")
+        return Request(message, version, level, send)
+
+    def _result(self, request: Request) -> Json:
+        if "cursor" in request.params and request.method.endswith("/list"):
+            raise Refused(INVALID_PARAMS, "Unknown cursor: every list here is one page")
+        if request.modern:
+            method = _discover if request.method == "server/discover" else METHODS.get(request.method)
+            if method is None:
+                raise Refused(NO_METHOD, f"Method not found: {request.method}")
+            hints: Json = {"ttlMs": 60000, "cacheScope": "public"} if request.method in CACHEABLE else {}
+            identity: Json = {"_meta": {f"{RESERVED}serverInfo": INFO}}
+            return method(request) | {"resultType": "complete"} | hints | identity
+        if request.method == "initialize":
+            return self._initialize(request)
+        if request.method == "ping":
+            return {}
+        if self.version is None:
+            raise Refused(INVALID_REQUEST, "Send initialize first, or the modern _meta with each request")
+        if request.method == "logging/setLevel":
+            if (level := request.params.get("level")) not in LEVELS:
+                raise Refused(INVALID_PARAMS, f"Unknown log level: {level}")
+            self.log_level = level
+            return {}
+        if request.method not in METHODS:
+            raise Refused(NO_METHOD, f"Method not found: {request.method}")
+        return METHODS[request.method](request)
+
+    def _initialize(self, request: Request) -> Json:
+        wanted = request.params.get("protocolVersion")
+        self.version = wanted if isinstance(wanted, str) and wanted in LEGACY else LEGACY[0]
+        return {
+            "protocolVersion": self.version,
+            "capabilities": _capabilities(self.version),
+            "serverInfo": INFO,
+            "instructions": "A server to try things with.",
+        }
+
+
+def _capabilities(version: str) -> Json:
+    completions: Json = {"completions": {}} if version != "2024-11-05" else {}
+    return {"tools": {}, "resources": {}, "prompts": {}, "logging": {}} | completions
+
+
+def _discover(_: Request) -> Json:
+    return {"supportedVersions": [*MODERN, *LEGACY], "capabilities": _capabilities(MODERN[0])}

@@ -1,0 +1,69 @@
+"""What a child process is given of our environment, and where its program is found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+
+import attrs
+
+from mcpd.model.spec import StdioSpec
+from mcpd.support.orphans import MARK
+
+ALLOWED = frozenset(
+    {"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
+    # Where certificates are: no secrets, and without them nothing can be fetched behind a company's proxy.
+    | {"CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"}
+)
+ALLOWED_PREFIXES = ("LC_", "XDG_")
+"""Proxy variables are not among them, as they may hold a password: `env` in the definition passes them on."""
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class CannotStart(Exception):
+    """The definition cannot be started as it stands; trying again would not help."""
+
+
+@attrs.frozen(kw_only=True)
+class Launch:
+    """Everything `execve` needs, found and checked before the fork."""
+
+    executable: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str | None
+    umask: int
+
+
+def child_environment(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> dict[str, str]:
+    """The allow-listed part of our environment, the definition's own, and our mark."""
+    base = {name: text for name, text in ours.items() if name in ALLOWED or name.startswith(ALLOWED_PREFIXES)}
+    return {"PATH": DEFAULT_PATH, **base, **spec.env, MARK: mark}
+
+
+def prepare(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:
+    """Find the program and check the directory. Raises CannotStart with what to do about it."""
+    env = child_environment(spec, ours, mark)
+    if spec.cwd is not None and not os.path.isdir(spec.cwd):
+        raise CannotStart(f"its directory {spec.cwd} does not exist (`cwd` in its definition)")
+    path = env["PATH"]
+    command = os.path.expanduser(spec.command)
+    if "/" in command:
+        place = os.path.join(spec.cwd or os.getcwd(), command)
+        if not os.path.exists(place):
+            raise CannotStart(f"there is no file {place}; correct `command`")
+        if not os.access(place, os.X_OK) or os.path.isdir(place):
+            raise CannotStart(
+                f"{place} is not executable; `chmod +x` it, or name its interpreter as `command`"
+            )
+        found: str | None = place
+    else:
+        found = shutil.which(command, path=path)
+    if found is None:
+        searched = ":".join(dict.fromkeys(path.split(":")))
+        raise CannotStart(
+            f"command not found: {command} (give its full path as `command`, or set `env.PATH`); "
+            f"looked in PATH={searched}"
+        )
+    return Launch(executable=found, argv=(spec.command, *spec.args), env=env, cwd=spec.cwd, umask=spec.umask)

@@ -1,0 +1,395 @@
+"""The Streamable HTTP transport: one POST per message, answered in JSON or by an event stream.
+
+A broken connection costs the exchange it carried. The channel ends when the server cannot be reached
+at all, does not know the session any more, or does not know us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
+from typing import NoReturn
+
+import attrs
+import httpx
+import trio
+from msgspec import Raw
+
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation, shorten
+from mcpd.model.spec import RemoteSpec
+from mcpd.support.outbox import batch
+from mcpd.transports import endpoint as http
+from mcpd.transports.endpoint import BodyTooLong, Endpoint
+from mcpd.transports.events import Heard, hear
+from mcpd.transports.exchange import Exchange
+from mcpd.transports.pool import open_client
+from mcpd.transports.switchboard import Switchboard
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.sse import EventTooLong, SseEvent
+
+EVENTS, JSON = "text/event-stream", "application/json"
+
+_ORDERLY_END = 0.25
+"""Seconds a server has to end its stream after the answer: then the connection can be used again."""
+_NOTICE_TIMEOUT = 30.0
+_NOTICES = 256
+"""Responses and notifications under way; a server that asks faster than it reads gets no more of them."""
+_RESUMES = 5
+"""Attempts in a row, without a single event, to resume a stream."""
+_LISTEN_AT_MOST = 60.0
+_LASTED = 10.0
+"""Seconds after which a stream that was closed counts as one that worked."""
+_LONGEST_SESSION = 1024
+_NOT_OF_THE_PROTOCOL = (401, 403, 429)
+"""Whatever the body says: these are about who asks, and how often."""
+
+
+@attrs.define(eq=False)
+class _Post:
+    """A request under way, and the task that carries it."""
+
+    exchange: Exchange
+    frame: bytes
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    begun: bool = False
+
+
+class HttpChannel(Switchboard):
+    """One server at one URL. `end_session` is for whoever opened it, when it is over."""
+
+    has_headers = True
+
+    def __init__(
+        self, name: str, endpoint: Endpoint, *, max_frame: int, max_in_flight: int, max_queued: int
+    ) -> None:
+        super().__init__(name, max_in_flight=max_in_flight, max_queued=max_queued)
+        self.session = ""
+        self._endpoint = endpoint
+        self._max_frame = max_frame
+        self._nursery: trio.Nursery | None = None
+        self._posts: dict[bytes, _Post] = {}
+        self._early: list[bytes] = []
+        self._notices = 0
+        self._quiet = trio.Event()
+        self._quiet.set()
+
+    async def run(self) -> NoReturn:
+        reason = "the link was closed"
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self.watch_deadlines)
+                for post in self._posts.values():
+                    nursery.start_soon(self._carry, post)
+                early, self._early = self._early, []
+                for frame in early:
+                    nursery.start_soon(self._tell, frame)
+        finally:
+            self._nursery = None
+            self.close(reason)
+        assert self.ended is not None
+        raise self.ended
+
+    async def end_session(self) -> None:
+        """Tell the server that we are through; it may not care. Bounded by the caller."""
+        if self.session:
+            with suppress(httpx.TransportError, HttpRefused):  # then it ends by itself, some time
+                await http.close(await self._endpoint.send("DELETE", self._headers("", b"", "*/*")))
+
+    # ── frames out ──────────────────────────────────────────────────────────────────────────────
+
+    def _post(self, exchange: Exchange, frame: bytes) -> None:
+        post = self._posts[exchange.key] = _Post(exchange, frame)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._carry, post)
+
+    def _withdraw(self, exchange: Exchange, reason: str) -> bool:
+        post = self._posts.pop(exchange.key, None)
+        if post is None:
+            return True
+        post.scope.cancel(reason=reason)
+        return not post.begun or self.dialect.hanging_up_cancels
+
+    def _unsent(self) -> set[Exchange]:
+        return {post.exchange for post in self._posts.values() if not post.begun}
+
+    def _put(self, frame: bytes) -> None:
+        if self.ended is not None or self._notices >= _NOTICES:
+            return
+        self._notices += 1
+        if self._quiet.is_set():
+            self._quiet = trio.Event()
+        if self._nursery is None:
+            self._early.append(frame)
+        else:
+            self._nursery.start_soon(self._tell, frame)
+
+    async def flushed(self) -> None:
+        await self._quiet.wait()
+
+    def _headers(self, method: str, frame: bytes, accept: str = f"{JSON}, {EVENTS}") -> dict[str, str]:
+        dialect = self.dialect
+        headers = {"Accept": accept, **dialect.headers(method, frame)}
+        if frame:
+            headers["Content-Type"] = JSON
+        if self.session and dialect.session_header and not dialect.opening:
+            headers[dialect.session_header] = self.session
+        return headers
+
+    # ── one request ─────────────────────────────────────────────────────────────────────────────
+
+    async def _carry(self, post: _Post) -> None:
+        exchange = post.exchange
+        post.begun = True
+        with post.scope:
+            try:
+                await self._converse(exchange, post.frame)
+            except httpx.TransportError as error:
+                self._broken(exchange, error)
+            except (BodyTooLong, EventTooLong):
+                limit = f"{self._max_frame} bytes (raise `maxFrame` if that is meant)"
+                self._fail(exchange, self._violation(exchange, f"with more than {limit}"))
+            except McpdError as error:
+                self._fail(exchange, error)
+        if self._posts.get(exchange.key) is post:
+            del self._posts[exchange.key]
+
+    async def _converse(self, exchange: Exchange, frame: bytes) -> None:
+        response = await self._endpoint.send("POST", self._headers(exchange.method, frame), frame.rstrip())
+        try:
+            await self._understand(exchange, response)
+        finally:
+            await http.close(response)
+
+    async def _understand(self, exchange: Exchange, response: httpx.Response) -> None:
+        kind = http.content_type(response)
+        self.footing = f"HTTP {response.status_code}"
+        if not response.is_success:
+            await self._refused(exchange, response)
+            return
+        self._join_session(response)
+        if kind == EVENTS:
+            await self._follow(exchange, response)
+            return
+        if response.status_code == HTTPStatus.ACCEPTED:
+            raise self._violation(exchange, "with HTTP 202, which is for what needs no answer")
+        body = await http.read(response, self._max_frame)
+        if kind != JSON and body.lstrip()[:1] not in (b"{", b"["):
+            raise self._violation(exchange, f"with {shorten(kind or 'nothing', 60)} instead of JSON")
+        with batch():
+            self.receive(http.one_line(body))
+        if self._waits(exchange) and not self._refused_in_words(exchange, body):
+            raise self._violation(exchange, f"with something else: {shorten(body)}")
+
+    def _refused_in_words(self, exchange: Exchange, body: bytes) -> bool:
+        """Whether the body is a JSON-RPC error, which may lack the id: it belongs to this request."""
+        try:
+            message = wire.parse(body)
+        except BadFrame:
+            return False
+        if not bytes(message.error).lstrip().startswith(b"{") or message.method:
+            return False
+        if bytes(message.id) not in (b"", b"null", exchange.key):
+            return False
+        if self._pick(exchange.key) is exchange:
+            if self.tap is not None:
+                self.tap("←", body)
+            with batch():
+                self._answer(exchange, Message(error=Raw(http.one_line(bytes(message.error)))), body)
+        return True
+
+    async def _refused(self, exchange: Exchange, response: httpx.Response) -> None:
+        status = response.status_code
+        body = await http.read_error(response)
+        if status == HTTPStatus.NOT_FOUND and self.session and not self.dialect.opening:
+            self._session_is_over(exchange)
+            return
+        if status not in _NOT_OF_THE_PROTOCOL and self._refused_in_words(exchange, body):
+            return
+        error = self._endpoint.refusal(response, body)
+        self._fail(exchange, error)
+        if status == HTTPStatus.UNAUTHORIZED:
+            self._finish(error)
+
+    def _join_session(self, response: httpx.Response) -> None:
+        if self.dialect.opening and self.dialect.session_header:
+            named = response.headers.get(self.dialect.session_header, "")
+            usable = len(named) <= _LONGEST_SESSION and all("!" <= char <= "~" for char in named)
+            self.session = named if usable else ""
+
+    # ── event streams ───────────────────────────────────────────────────────────────────────────
+
+    async def _follow(self, exchange: Exchange, response: httpx.Response) -> None:
+        """Hear a request's stream to its answer, resuming it where the server allows that."""
+        heard = Heard()
+        why = await self._hear(response, heard)
+        attempts = 0
+        while self._waits(exchange):
+            if not self.dialect.resumable or heard.last_id is None or attempts == _RESUMES:
+                self._fail(exchange, self._lost(exchange, why, may_have_run=True))
+                return
+            attempts += 1
+            await trio.sleep(heard.retry * (1 if heard.events else 2 ** (attempts - 1)))
+            heard.events = 0
+            try:
+                resumed = await self._ask_for_events(heard.last_id)
+            except httpx.TransportError as error:
+                why = http.explain(error)
+                continue
+            try:
+                if not resumed.is_success or http.content_type(resumed) != EVENTS:
+                    why = f"its event stream ended, and HTTP {resumed.status_code} instead of resuming"
+                    heard.last_id = None
+                    continue
+                why = await self._hear(resumed, heard)
+            finally:
+                await http.close(resumed)
+            if heard.events:
+                attempts = 0
+
+    async def _ask_for_events(self, last_id: str | None) -> httpx.Response:
+        headers = self._headers("", b"", EVENTS)
+        if last_id is not None:
+            headers["Last-Event-ID"] = last_id
+        return await self._endpoint.send("GET", headers)
+
+    async def _hear(self, response: httpx.Response, heard: Heard) -> str:
+        return await hear(response, heard, self._max_frame, self._take_event)
+
+    def _take_event(self, event: SseEvent) -> None:
+        if event.data and event.event == "message":
+            self.receive(http.one_line(event.data))
+
+    async def listen(self, missed: Callable[[], None], hears: Callable[[], None]) -> None:
+        """Keep the stream open on which a server says what no request asked for; return when it has none."""
+        if not self.dialect.resumable:
+            return
+        heard = Heard()
+        pause, first = heard.retry, True
+        while self.ended is None:
+            began = trio.current_time()
+            try:
+                response = await self._ask_for_events(heard.last_id)
+            except httpx.TransportError:
+                pass  # whether it can be reached at all is found out by whoever asks it something
+            except HttpRefused:
+                return
+            else:
+                try:
+                    if 400 <= response.status_code < 500 and response.status_code != 429:
+                        return  # 405 and its kin: not offered
+                    if response.is_success and http.content_type(response) != EVENTS:
+                        return
+                    if response.is_success:
+                        if not first and heard.last_id is None:
+                            missed()
+                        first = False
+                        hears()
+                        await self._hear(response, heard)
+                except (EventTooLong, ProtocolViolation) as error:
+                    self._junk(str(error).encode())
+                finally:
+                    await http.close(response)
+            lasted = trio.current_time() - began >= _LASTED
+            pause = heard.retry if lasted or heard.events else min(2 * pause, _LISTEN_AT_MOST)
+            heard.events = 0
+            await trio.sleep(pause)
+
+    # ── what is told, and not asked ─────────────────────────────────────────────────────────────
+
+    async def _tell(self, frame: bytes) -> None:
+        try:
+            with trio.move_on_after(_NOTICE_TIMEOUT):
+                headers = self._headers(_method(frame), frame)
+                response = await self._endpoint.send("POST", headers, frame.rstrip())
+                try:
+                    await http.read_error(response)
+                finally:
+                    await http.close(response)
+                if response.status_code == HTTPStatus.NOT_FOUND and self.session:
+                    self._session_is_over(None)
+        except (httpx.TransportError, McpdError):
+            pass  # nobody waits; if the server is gone, the next request says so
+        finally:
+            self._notices -= 1
+            if not self._notices:
+                self._quiet.set()
+
+    # ── ends ────────────────────────────────────────────────────────────────────────────────────
+
+    def _waits(self, exchange: Exchange) -> bool:
+        return exchange.key in self._table or exchange.key in self._standing
+
+    def _answer(self, exchange: Exchange, message: Message, line: bytes) -> None:
+        post = self._posts.get(exchange.key)
+        if post is not None:  # what carried it has a moment to come to its end
+            post.scope.deadline = trio.current_time() + _ORDERLY_END
+        super()._answer(exchange, message, line)
+
+    def _fail(self, exchange: Exchange, error: McpdError) -> None:
+        """Nothing happens to one that has been answered, or given up, already."""
+        if self._waits(exchange):
+            self._pick(exchange.key)
+            self._next_in_queue()
+            exchange.failed(error)
+
+    def _broken(self, exchange: Exchange, error: httpx.TransportError) -> None:
+        lost = self._endpoint.lost(error, exchange.what or exchange.method)
+        self._fail(exchange, lost)
+        if http.unsent(error):  # nobody listens there any more
+            self._finish(LinkLost(f"{self.name}: {http.explain(error)}", server=self.name))
+
+    def _session_is_over(self, exchange: Exchange | None) -> None:
+        """The first to hear of it ends the channel; the rest are failed with it."""
+        words = "its session is over (it answered 404: restarted, or tired of us)"
+        self.session = ""
+        if exchange is not None:
+            self._fail(exchange, self._lost(exchange, words, may_have_run=False))
+        self._finish(LinkLost(f"{self.name}: {words}", server=self.name))
+
+    def _violation(self, exchange: Exchange, words: str) -> ProtocolViolation:
+        what = exchange.what or exchange.method
+        return ProtocolViolation(f"{self.name}: answered {what} {words}", server=self.name)
+
+    def _finish(self, error: McpdError) -> None:
+        if self.ended is None:
+            self._end(error, error.message.removeprefix(f"{self.name}: "))
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel(reason=error.message)
+
+    def close(self, reason: str) -> None:
+        super().close(reason)
+        for post in self._posts.values():
+            post.scope.cancel(reason=reason)
+
+
+def _method(frame: bytes) -> str:
+    try:
+        return wire.parse(frame).method
+    except BadFrame:
+        return ""
+
+
+@asynccontextmanager
+async def open_http(spec: RemoteSpec, environ: Mapping[str, str]) -> AsyncIterator[HttpChannel]:
+    """A channel to the server at `spec.url`; nothing is sent yet. The caller runs it.
+
+    Leaving the block fails what is under way, ends the session, and closes the connections. Raises
+    CannotStart for a bad CA file.
+    """
+    async with open_client(spec.url, spec.headers, environ, spec.ca_file) as client:
+        channel = HttpChannel(
+            spec.name,
+            Endpoint(spec.name, client, spec.url),
+            max_frame=spec.max_frame,
+            max_in_flight=spec.max_in_flight,
+            max_queued=spec.max_queued,
+        )
+        try:
+            yield channel
+        finally:
+            channel.close("it is being closed")
+            with trio.move_on_after(spec.timeouts.stop_close, shield=True):
+                await channel.end_session()

@@ -1,0 +1,237 @@
+"""The HTTP+SSE transport of revision 2024-11-05: all traffic comes on one event stream, all goes out by POST.
+
+The stream is the connection: when it breaks, so does the channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import NoReturn
+from urllib.parse import urljoin
+
+import httpx
+import trio
+
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation, shorten
+from mcpd.model.spec import RemoteSpec
+from mcpd.transports import endpoint as http
+from mcpd.transports.endpoint import Endpoint
+from mcpd.transports.events import Heard, hear
+from mcpd.transports.exchange import Exchange
+from mcpd.transports.pool import open_client
+from mcpd.transports.switchboard import Switchboard
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+from mcpd.wire.sse import EventTooLong, SseEvent
+from mcpd.wire.url import bare, origin
+
+_POST_TIMEOUT = 30.0
+"""For a message to be accepted; its answer comes on the stream, and is given the time it takes."""
+_NOTICES = 256
+
+
+class SseChannel(Switchboard):
+    """One server, its event stream, and the endpoint that the stream has named."""
+
+    has_headers = True
+
+    def __init__(
+        self,
+        name: str,
+        client: httpx.AsyncClient,
+        url: str,
+        *,
+        max_frame: int,
+        max_in_flight: int,
+        max_queued: int,
+    ) -> None:
+        super().__init__(name, max_in_flight=max_in_flight, max_queued=max_queued)
+        self.footing = "HTTP+SSE"
+        self._client = client
+        self._stream = Endpoint(name, client, url)
+        self._max_frame = max_frame
+        self._inbox: Endpoint | None = None
+        """Where messages go, once the stream has said so."""
+        self._early: list[tuple[bytes, Exchange | None]] = []
+        self._unposted: set[Exchange] = set()
+        self._nursery: trio.Nursery | None = None
+        self._notices = 0
+        self._quiet = trio.Event()
+        self._quiet.set()
+
+    async def run(self) -> NoReturn:
+        """Raises LinkLost, or why the stream cannot be had: HttpRefused, NeedsAuth, ProtocolViolation."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self.watch_deadlines)
+                error = await self._stay_connected()
+                self._end(error, error.message.removeprefix(f"{self.name}: "))
+                nursery.cancel_scope.cancel(reason=error.message)
+        finally:
+            self._nursery = None
+            self.close("the link was closed")
+        assert self.ended is not None
+        raise self.ended
+
+    # ── the stream ──────────────────────────────────────────────────────────────────────────────
+
+    async def _stay_connected(self) -> McpdError:
+        """Hear the stream to its end; why it ended."""
+        try:
+            response = await self._stream.send("GET", self._headers("", b"", "text/event-stream"))
+        except httpx.TransportError as error:
+            return LinkLost(f"{self.name}: {http.explain(error)}", server=self.name, may_have_run=False)
+        except HttpRefused as error:
+            return error
+        try:
+            if not response.is_success:
+                return self._stream.refusal(response, await http.read_error(response))
+            if http.content_type(response) != "text/event-stream":
+                kind = shorten(http.content_type(response) or "nothing", 60)
+                return ProtocolViolation(
+                    f"{self.name}: gave {kind} where an event stream was asked for", server=self.name
+                )
+            reason = await self._hear(response)
+        except ProtocolViolation as error:
+            return error
+        finally:
+            await http.close(response)
+        return LinkLost(f"{self.name}: {reason}", server=self.name)
+
+    async def _hear(self, response: httpx.Response) -> str:
+        try:
+            return await hear(response, Heard(), self._max_frame, self._take_event)
+        except EventTooLong as error:
+            return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` if that is meant)"
+
+    def _take_event(self, event: SseEvent) -> None:
+        if event.event == "endpoint":
+            self._move_in(event.data.decode("utf-8", "replace").strip())
+        elif event.event == "message" and event.data:
+            self.receive(http.one_line(event.data))
+
+    def _move_in(self, named: str) -> None:
+        """Send to the named endpoint from now on. Raises ProtocolViolation for one of another origin."""
+        if self._inbox is not None:
+            return
+        url = urljoin(self._stream.url, named)
+        try:
+            same = origin(url) == origin(self._stream.url)
+        except ValueError:
+            same = False
+        if not same:
+            raise ProtocolViolation(
+                f"{self.name}: wants its messages sent to another origin ({shorten(bare(url))}); "
+                "nothing was sent there",
+                server=self.name,
+            )
+        self._inbox = Endpoint(self.name, self._client, url)
+        early, self._early = self._early, []
+        for frame, exchange in early:
+            self._start(frame, exchange)
+
+    # ── frames out ──────────────────────────────────────────────────────────────────────────────
+
+    def _post(self, exchange: Exchange, frame: bytes) -> None:
+        self._unposted.add(exchange)
+        self._start(frame, exchange)
+
+    def _put(self, frame: bytes) -> None:
+        if self._notices >= _NOTICES:
+            return
+        self._notices += 1
+        if self._quiet.is_set():
+            self._quiet = trio.Event()
+        self._start(frame, None)
+
+    def _start(self, frame: bytes, exchange: Exchange | None) -> None:
+        if self._inbox is None or self._nursery is None:
+            self._early.append((frame, exchange))
+        elif exchange is None:
+            self._nursery.start_soon(self._tell, self._inbox, frame)
+        else:
+            self._nursery.start_soon(self._ask, self._inbox, exchange, frame)
+
+    def _withdraw(self, exchange: Exchange, reason: str) -> bool:
+        if exchange not in self._unposted:
+            return False
+        self._unposted.discard(exchange)
+        self._early = [entry for entry in self._early if entry[1] is not exchange]
+        return True
+
+    def _unsent(self) -> set[Exchange]:
+        return self._unposted
+
+    async def flushed(self) -> None:
+        await self._quiet.wait()
+
+    def _headers(self, method: str, frame: bytes, accept: str = "*/*") -> dict[str, str]:
+        headers = {"Accept": accept, **self.dialect.headers(method, frame)}
+        if frame:
+            headers["Content-Type"] = "application/json"
+        return headers
+
+    async def _ask(self, inbox: Endpoint, exchange: Exchange, frame: bytes) -> None:
+        if exchange not in self._unposted:
+            return
+        self._unposted.discard(exchange)
+        try:
+            refused = await self._deliver(inbox, exchange.method, frame)
+        except httpx.TransportError as error:
+            refused = inbox.lost(error, exchange.what or exchange.method)
+        except McpdError as error:
+            refused = error
+        if refused is not None and self._pick(exchange.key) is exchange:
+            self._next_in_queue()
+            exchange.failed(refused)
+
+    async def _tell(self, inbox: Endpoint, frame: bytes) -> None:
+        try:
+            await self._deliver(inbox, _method(frame), frame)
+        except (httpx.TransportError, McpdError):
+            pass  # nobody waits; if the server is gone, the stream ends too
+        finally:
+            self._notices -= 1
+            if not self._notices:
+                self._quiet.set()
+
+    async def _deliver(self, inbox: Endpoint, method: str, frame: bytes) -> McpdError | None:
+        """Why the server does not take it. No answer in time is none: what counts comes on the stream."""
+        with trio.move_on_after(_POST_TIMEOUT):
+            response = await inbox.send("POST", self._headers(method, frame), frame.rstrip())
+            try:
+                body = await http.read_error(response)
+            finally:
+                await http.close(response)
+            if not response.is_success:
+                return inbox.refusal(response, body)
+        return None
+
+
+def _method(frame: bytes) -> str:
+    try:
+        return wire.parse(frame).method
+    except BadFrame:
+        return ""
+
+
+@asynccontextmanager
+async def open_http_sse(spec: RemoteSpec, environ: Mapping[str, str]) -> AsyncIterator[SseChannel]:
+    """A channel to the server whose event stream is at `spec.url`; leaving the block fails what is under
+    way and closes the connections. The caller runs it. Raises CannotStart for a bad CA file.
+    """
+    async with open_client(spec.url, spec.headers, environ, spec.ca_file) as client:
+        channel = SseChannel(
+            spec.name,
+            client,
+            spec.url,
+            max_frame=spec.max_frame,
+            max_in_flight=spec.max_in_flight,
+            max_queued=spec.max_queued,
+        )
+        try:
+            yield channel
+        finally:
+            channel.close("it is being closed")

@@ -1,0 +1,127 @@
+"""A switchboard on a line channel: one outbox, one reader, frames in the order they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import trio
+
+from mcpd.support.memory import give_back
+from mcpd.support.outbox import Outbox, batch
+from mcpd.support.reader import Reader
+from mcpd.transports.exchange import Exchange
+from mcpd.transports.switchboard import Switchboard
+from mcpd.wire.lines import LineSplitter, LineTooLong
+
+_batch = batch()
+_LAST_ANSWERS = 0.5
+"""For an end of file to follow a closed stdin: then it has ended, and there is more to say about that."""
+_REPLIES = 1 << 20
+"""Bytes that may wait for the server before its own requests are left unanswered."""
+
+
+class Link(Switchboard):
+    """One server's line channel. `run` reads and writes it; the descriptors stay the opener's to close."""
+
+    def __init__(
+        self,
+        name: str,
+        reads: int,
+        writes: int,
+        *,
+        max_frame: int,
+        max_in_flight: int,
+        max_queued: int,
+        write_timeout: float,
+        why_ended: Callable[[], Awaitable[str]],
+    ) -> None:
+        super().__init__(name, max_in_flight=max_in_flight, max_queued=max_queued)
+        self._reads = reads
+        self._outbox = Outbox(writes)
+        self._splitter = LineSplitter(max_frame)
+        self._write_timeout = write_timeout
+        self._why_ended = why_ended
+
+    async def run(self) -> NoReturn:
+        """Carry the traffic until the channel ends. Raises LinkLost, having failed every exchange."""
+        reason = "the link was closed"
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._outbox.run)
+                nursery.start_soon(self._watch_writes, nursery.cancel_scope)
+                nursery.start_soon(self.watch_deadlines)
+                reason = await self._read()
+                nursery.cancel_scope.cancel(reason=reason)
+        finally:
+            self.close(reason)
+            self._outbox.close()
+            self._splitter.clear()  # `ended` may keep us alive through its traceback for a while
+        assert self.ended is not None
+        raise self.ended
+
+    # ── frames out ──────────────────────────────────────────────────────────────────────────────
+
+    def _post(self, exchange: Exchange, frame: bytes) -> None:
+        self._outbox.put(frame, exchange)
+
+    def _withdraw(self, exchange: Exchange, reason: str) -> bool:
+        return self._outbox.withdraw(exchange)
+
+    def _unsent(self) -> set[Exchange]:
+        return {tag for tag in self._outbox.unsent() if isinstance(tag, Exchange)}
+
+    def _put(self, frame: bytes) -> None:
+        self._outbox.put(frame)
+
+    def _reply(self, frame: bytes) -> None:
+        if self._outbox.backlog < _REPLIES:  # a server that asks without end and never reads gets no more
+            super()._reply(frame)
+
+    # ── lines in ────────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self) -> str:
+        """Until there is nothing more to read: why."""
+        try:
+            await Reader(self._reads, self._take).run()
+        except OSError as error:
+            return f"reading from it failed: {error}"
+        except LineTooLong as error:
+            give_back()
+            return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` if that is meant)"
+        return await self._why_ended()
+
+    def _take(self, portion: bytes) -> None:
+        with _batch:
+            for line in self._splitter.feed(portion):
+                self.receive(line)
+
+    async def _watch_writes(self, running: trio.CancelScope) -> None:
+        """A server that does not read its input fails the requests that cannot leave, only those.
+
+        One that has closed it is lost, although its output may be open still.
+        """
+        while self._outbox.broken is None:
+            await self._outbox.wait_blocked()
+            if self._outbox.broken is not None:
+                break
+            stalled_for = trio.current_time() - self._outbox.moved_at
+            if stalled_for < self._write_timeout:
+                with trio.move_on_after(self._write_timeout - stalled_for):
+                    await self._outbox.wait_drained()
+                continue
+            with _batch:
+                for tag in self._outbox.unsent():
+                    if isinstance(tag, Exchange) and self._table.pop(tag.key, None) is tag:
+                        self._outbox.withdraw(tag)
+                        tag.failed(
+                            self._lost(
+                                tag, f"it has not read its input for {stalled_for:.0f} s", may_have_run=False
+                            )
+                        )
+            self._next_in_queue()
+            with trio.move_on_after(self._write_timeout):  # then it is the turn of those that came since
+                await self._outbox.wait_drained()
+        await trio.sleep(_LAST_ANSWERS)
+        self.close("it closed its stdin while still running")
+        running.cancel(reason="its stdin is closed")

@@ -1,0 +1,229 @@
+"""A child process in a group of its own: started, listened to, and ended in order with all it started."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Protocol
+
+import trio
+
+from mcpd.support import orphans
+from mcpd.transports.environment import CannotStart, Launch
+
+PIPE_SIZE = 1 << 18
+"""Of a child's stdout. An ordinary user may have 64 MiB of pipes in all, so not more: 256 servers."""
+_POLL = 0.01
+"""Between two looks whether a group is empty while it is being stopped: no event tells."""
+_STRAYS = 1.0
+"""For the end of processes that took a SIGKILL; one that is stuck in the kernel is left to it."""
+_LAST_WORDS = 0.1
+_DETERMINISTIC = frozenset(
+    {
+        errno.ENOENT,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENOEXEC,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.E2BIG,
+    }
+)
+"""What exec would answer the next time as well."""
+_PROBE = 0
+"""The signal that only asks whether somebody is there."""
+
+
+class Guard(Protocol):
+    """Who ends our groups when we cannot any more."""
+
+    def guard(self, pgid: int) -> None: ...
+    def release(self, pgid: int) -> None: ...
+
+
+class Child:
+    """A running (or ended) child. Made by `spawn`, which also ends it."""
+
+    def __init__(self, process: trio.Process, mark: str) -> None:
+        self._process = process
+        self.pid = process.pid
+        self.mark = mark
+        self.stopping = False
+        """Whether its end is our doing."""
+        self.stdin = _fileno(process.stdin)
+        self.stdout = _fileno(process.stdout)
+        self._stderr = _fileno(process.stderr)
+        self._stderr_drained = trio.Event()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    async def wait_exited(self) -> int:
+        """The exit status of the process itself; its children may live on, and hold its pipes."""
+        return await self._process.wait()
+
+    async def pump_stderr(self, sink: Callable[[bytes], None]) -> None:
+        """Keep stderr empty: a full pipe would stop the child."""
+        while True:
+            await trio.lowlevel.wait_readable(self._stderr)
+            try:
+                portion = os.read(self._stderr, 1 << 16)
+            except BlockingIOError:
+                continue
+            if not portion:
+                self._stderr_drained.set()
+                return
+            sink(portion)
+
+    async def wait_stderr_drained(self) -> None:
+        """Until its last words are in, or a moment has passed: a grandchild may hold the pipe for ever."""
+        with trio.move_on_after(_LAST_WORDS):
+            await self._stderr_drained.wait()
+
+    def signal_group(self, number: int) -> bool:
+        """Signal everything in the group. False when nobody is left in it."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # only a zombie is left, or a setuid program: nothing we can do
+            return self.returncode is None
+        return True
+
+    def is_stopped(self) -> bool:
+        """Whether a process of the group is stopped (SIGSTOP, or a debugger holds it)."""
+        try:
+            entries = os.listdir("/proc")
+        except OSError:  # no descriptor left: we cannot tell
+            return False
+        for entry in entries:
+            if not entry.isdigit():
+                continue
+            with suppress(OSError, ValueError, IndexError):
+                with open(f"/proc/{entry}/stat", "rb") as file:
+                    state, _, group = file.read().rpartition(b") ")[2].split()[:3]
+                if int(group) == self.pid and state in (b"T", b"t"):
+                    return True
+        return False
+
+    async def stop(self, after_close: float, after_term: float) -> None:
+        """Close stdin, wait, SIGTERM to the group, wait, SIGKILL to the group and to what left it.
+
+        Takes at most `after_close + after_term` seconds and a moment; returns early once all are gone.
+        """
+        self.stopping = self.stopping or self.returncode is None
+        assert self._process.stdin is not None
+        await self._process.stdin.aclose()
+        with trio.move_on_after(after_close) as waiting:
+            await self._wait_group_empty()
+        if waiting.cancelled_caught:
+            self.signal_group(signal.SIGTERM)
+            with trio.move_on_after(after_term):
+                await self._wait_group_empty()
+        self.signal_group(signal.SIGKILL)
+        await self._end_strays()
+        await self._process.wait()
+
+    async def _end_strays(self) -> None:
+        """What left the group. Again and again, as one that forks may be a step ahead of us."""
+        with suppress(OSError), trio.move_on_after(_STRAYS):  # no descriptor left to look at /proc with
+            while strays := orphans.marked(self.mark):
+                for pid in strays:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+                await trio.sleep(_POLL)
+
+    async def _wait_group_empty(self) -> None:
+        await self._process.wait()
+        self._reap_group()
+        while self.signal_group(_PROBE):
+            await trio.sleep(_POLL)
+            self._reap_group()
+
+    def _reap_group(self) -> None:
+        """The members whose parents died are our children (we are a subreaper); dead, they still count."""
+        with suppress(ChildProcessError):
+            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
+
+    async def close_pipes(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                await stream.aclose()
+
+
+@asynccontextmanager
+async def spawn(
+    launch: Launch,
+    *,
+    guard: Guard,
+    stderr: Callable[[bytes], None],
+    stop_close: float,
+    stop_term: float,
+) -> AsyncIterator[Child]:
+    """Run a child for as long as the block lasts; leaving it ends the child and its descendants.
+
+    Raises CannotStart where another attempt would fail the same way, OSError where it might not.
+    """
+    try:
+        process = await trio.lowlevel.open_process(
+            list(launch.argv),
+            executable=launch.executable,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(launch.env),
+            cwd=launch.cwd,
+            umask=launch.umask,
+            start_new_session=True,
+        )
+    except OSError as error:
+        if error.errno not in _DETERMINISTIC:
+            raise
+        if launch.cwd is not None and error.filename == launch.cwd:
+            raise CannotStart(f"its directory {launch.cwd} cannot be used: {error.strerror}") from None
+        raise CannotStart(
+            f"{launch.executable} cannot be run: {error.strerror} (is its first line right?)"
+        ) from None
+    except ValueError as error:  # a NUL in an argument or a variable
+        raise CannotStart(f"its definition cannot be passed to a program: {error}") from None
+    child = Child(process, launch.env[orphans.MARK])
+    guard.guard(child.pid)
+    with suppress(OSError):  # a bigger pipe saves wake-ups with big results; there is a quota for users
+        fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child.pump_stderr, stderr)
+            try:
+                yield child
+            finally:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + stop_close + stop_term + 2):
+                    await child.stop(stop_close, stop_term)
+                nursery.cancel_scope.cancel(reason="the process has ended")
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+            await child.close_pipes()
+        guard.release(child.pid)
+
+
+def _fileno(stream: object) -> int:
+    assert isinstance(stream, trio.lowlevel.FdStream)
+    return stream.fileno()
+
+
+def describe_exit(returncode: int) -> str:
+    """`exited with status 1`, `was killed by SIGKILL (out of memory?)`."""
+    if returncode >= 0:
+        return f"exited with status {returncode}"
+    with suppress(ValueError):
+        name = signal.Signals(-returncode).name
+        return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    return f"was killed by signal {-returncode}"

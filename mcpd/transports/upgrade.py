@@ -1,0 +1,196 @@
+"""A stream of our own, and a WebSocket on it: connecting, TLS, the handshake, and why a server refuses.
+
+The library that speaks the protocol leaves sockets to the garbage collector after some errors, so
+the stream beneath is made here, and closed by whoever asked for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from urllib.parse import urlsplit
+
+import trio
+from trio_websocket import ConnectionRejected, WebSocketConnection, wrap_client_stream
+
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, shorten
+from mcpd.model.spec import RemoteSpec
+from mcpd.transports.endpoint import explain
+from mcpd.transports.pool import CONNECT_TIMEOUT, ssl_context
+
+SUBPROTOCOL = "mcp"
+_READ = 1 << 16
+_PORTION = 1 << 16
+"""Bytes sent at once: what a peer has to take within `write_timeout`, however long the message is."""
+_GREETING = 1 << 16
+"""Bytes a server may send before it has agreed to speak WebSocket: its headers, or why it does not."""
+_TRICKLE = 4096
+"""Bytes a second that may come besides messages."""
+_STATUS = re.compile(rb"HTTP/1\.\d (\d{3})")
+
+
+class Wire(trio.abc.Stream):
+    """The stream beneath, which we own: knows when something came, and gives up on who takes nothing,
+    or sends without end and never a whole message."""
+
+    def __init__(self, stream: trio.abc.Stream, write_timeout: float, max_frame: int) -> None:
+        self.heard_at = trio.current_time()
+        self.gave_up = ""
+        self.sending = False
+        self.handshake: trio.CancelScope | None = trio.CancelScope()
+        """Cancelled when the stream ends; None once the handshake is done."""
+        self.status = 0
+        """The HTTP status the server began with."""
+        self._stream = stream
+        self._write_timeout = write_timeout
+        self._greeting = 0
+        self._max_frame = max_frame
+        self._received = 0
+        """Bytes since the last message."""
+        self._message_at = self.heard_at
+
+    def message_came(self) -> None:
+        """To be called after each whole message."""
+        self._received = 0
+        self._message_at = self.heard_at
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        view = memoryview(data)
+        for start in range(0, len(view), _PORTION):
+            with trio.move_on_after(self._write_timeout) as waiting:
+                await self._stream.send_all(view[start : start + _PORTION])
+            if waiting.cancelled_caught:
+                await self.give_up(f"it has not read what it was sent for {self._write_timeout:g} s")
+                raise trio.BrokenResourceError("the peer does not read")
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        data: bytes | bytearray = b""
+        try:
+            data = await self._stream.receive_some(max_bytes)
+        finally:
+            if not data:
+                self._ended()
+        self.heard_at = trio.current_time()
+        if self.handshake is not None:
+            found = None if self._greeting else _STATUS.match(data)
+            self.status = self.status if found is None else int(found[1])
+            self._greeting += len(data)
+            if self._greeting > _GREETING:
+                self._ended()
+                raise trio.BrokenResourceError("a greeting without end")
+        self._received += len(data)
+        if self._received > self._allowance():
+            await self.give_up(f"it sent {self._received} bytes without a whole message among them")
+            raise trio.BrokenResourceError("a message without end")
+        return data
+
+    def _allowance(self) -> float:
+        """A message, the frames around its fragments, and the pings of a long silence. The library counts
+        what is in the fragments only, and keeps each of them, the empty ones too."""
+        return self._max_frame * 9 / 8 + _GREETING + _TRICKLE * (self.heard_at - self._message_at)
+
+    async def give_up(self, reason: str) -> None:
+        self.gave_up = self.gave_up or reason
+        await trio.aclose_forcefully(self._stream)
+
+    async def aclose(self) -> None:
+        self._ended()
+        await self._stream.aclose()
+
+    def _ended(self) -> None:
+        if self.handshake is not None:
+            self.handshake.cancel(reason="the stream has ended")
+
+
+async def connect(spec: RemoteSpec) -> trio.abc.Stream:
+    """A stream to the server's host, guarded by TLS for `wss`; the caller's to close.
+
+    Raises LinkLost, and OSError for a bad CA file.
+    """
+    parts = urlsplit(spec.url)
+    host, secure = parts.hostname or "", parts.scheme in ("wss", "https")
+    context = ssl_context(spec.ca_file) if secure else None
+    try:
+        with trio.fail_after(CONNECT_TIMEOUT):
+            stream = await trio.open_tcp_stream(host, parts.port or (443 if secure else 80))
+            return stream if context is None else await _guarded(stream, host, context)
+    except trio.TooSlowError:
+        reason = f"it cannot be reached: no connection within {CONNECT_TIMEOUT:g} s"
+    except trio.BrokenResourceError as error:
+        reason = explain(error)
+    except OSError as error:
+        reason = f"it cannot be reached: {_words(error)}"
+    raise LinkLost(f"{spec.name}: {reason}", server=spec.name, may_have_run=False)
+
+
+async def _guarded(stream: trio.SocketStream, host: str, context: ssl.SSLContext) -> trio.abc.Stream:
+    guarded = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
+    try:
+        await guarded.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return guarded
+
+
+def _words(error: OSError) -> str:
+    """trio says which addresses failed; why is in the causes."""
+    cause = error.__cause__
+    for one in cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause, error):
+        if isinstance(one, OSError) and one.errno is not None:
+            return os.strerror(one.errno) if one.errno > 0 else str(one.strerror)  # below 0: of a name
+    return str(error)
+
+
+async def shake_hands(spec: RemoteSpec, nursery: trio.Nursery, wire: Wire) -> WebSocketConnection:
+    """Agree on WebSocket. What reads the connection runs in `nursery`, and may raise there too:
+    see `only_reason`. Raises LinkLost, NeedsAuth, HttpRefused."""
+    parts = urlsplit(spec.url)
+    connection: WebSocketConnection | None = None
+    assert wire.handshake is not None
+    with trio.move_on_after(CONNECT_TIMEOUT) as waiting, wire.handshake:
+        connection = await wrap_client_stream(
+            nursery,
+            wire,  # type: ignore[arg-type]  # any stream will do
+            parts.netloc.rpartition("@")[2],
+            (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+            subprotocols=[SUBPROTOCOL],
+            extra_headers=[(name.encode(), value.encode()) for name, value in spec.headers.items()],
+            max_message_size=spec.max_frame,
+            receive_buffer_size=_READ,
+        )
+    wire.handshake = None
+    if connection is not None:
+        return connection
+    if wire.status:
+        raise _refusal(spec.name, ConnectionRejected(wire.status, (), None))
+    how = "is silent" if waiting.cancelled_caught else "does not answer as a WebSocket server does"
+    raise LinkLost(f"{spec.name}: it {how}", server=spec.name, may_have_run=False)
+
+
+def only_reason(group: BaseExceptionGroup[BaseException], name: str) -> BaseException:
+    """Why there is no connection, freed from the nursery's wrapping."""
+    reasons = list(group.exceptions)
+    rejected = next((reason for reason in reasons if isinstance(reason, ConnectionRejected)), None)
+    if rejected is not None:
+        return _refusal(name, rejected)
+    return reasons[0] if len(reasons) == 1 else group
+
+
+def _refusal(name: str, rejected: ConnectionRejected) -> McpdError:
+    status = rejected.status_code
+    headers = {key.lower(): value.decode("latin-1") for key, value in rejected.headers}
+    said = f"{name}: HTTP {status} instead of a WebSocket"
+    if status in (401, 403):
+        return NeedsAuth(
+            f"{said}: put an `Authorization` header into `headers` of its definition, or log in",
+            server=name,
+            status=status,
+            challenge=headers.get(b"www-authenticate", ""),
+        )
+    words = headers.get(b"location", "") or (rejected.body or b"").strip()[:200].decode("utf-8", "replace")
+    return HttpRefused(f"{said}" + (f": {shorten(words)}" if words else ""), server=name, status=status)

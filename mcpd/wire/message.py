@@ -1,0 +1,188 @@
+"""One JSON-RPC message: read the envelope, keep every member's bytes, splice new envelopes around them.
+
+Nothing here rebuilds what somebody else wrote. `parse` decodes only the envelope, each member stays
+the bytes it came as; `request`, `result`, `error` and `notification` put bytes into a new envelope.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+
+import msgspec
+from msgspec import Raw
+
+from mcpd.model.errors import shorten
+
+ABSENT = Raw(b"")
+MAX_DEPTH = 1000
+"""Deeper documents are not opened: schema validators recurse on the C stack."""
+
+
+class BadFrame(ValueError):
+    """Bytes that are no JSON-RPC message."""
+
+
+class Message(msgspec.Struct, gc=False):
+    """An envelope. A member that was not there is ABSENT; `id` keeps its exact JSON spelling."""
+
+    id: Raw = ABSENT
+    method: str = ""
+    params: Raw = ABSENT
+    result: Raw = ABSENT
+    error: Raw = ABSENT
+
+    @property
+    def key(self) -> bytes:
+        """The id's bytes: `1`, `1.0` and `"1"` are three different keys."""
+        return bytes(self.id)
+
+
+_decode = msgspec.json.Decoder(Message).decode
+_decode_batch = msgspec.json.Decoder(list[Raw]).decode
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_BOM = b"\xef\xbb\xbf"
+
+
+def parse(line: bytes) -> Message:
+    """Read one message. Raises BadFrame for anything that is not a JSON object of the right types.
+
+    Bytes change in two cases only, each time to U+FFFD: what is no UTF-8, and half a surrogate pair
+    (`"\\ud83d"`, which Node writes for a cut emoji). Neither could be read by everybody further on.
+    """
+    try:
+        if not line.isascii():
+            line.decode()  # Raw members are not checked for UTF-8
+        return _decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        mended = _mended(line)
+        if mended != line:
+            return parse(mended)
+        raise BadFrame(f"{error}: {shorten(line)}") from None
+
+
+_VERSION = rb'\s*"jsonrpc"\s*:\s*"2.0"\s*'
+_ID = rb'\s*"id"\s*:\s*([0-9]{1,20})\s*'
+_BODY = rb'\s*"(?:result|error)"\s*:'
+_ID_FIRST = re.compile(rb"\s*\{(?:%b,)?%b,(?:%b,)?%b" % (_VERSION, _ID, _VERSION, _BODY))
+_BODY_FIRST = re.compile(rb"\s*\{(?:%b,)?%b" % (_VERSION, _BODY))
+_ID_LAST = re.compile(rb",%b(?:,%b)?\}\s*$" % (_ID, _VERSION))
+
+
+def answered_in(line: bytes) -> bytes:
+    """The id of the request that a line, too broken for `parse`, seems to answer; empty for none.
+
+    For telling whoever waits that the answer cannot be read, and for nothing else.
+    """
+    found = _ID_FIRST.match(line[:200])
+    if found is None and _BODY_FIRST.match(line[:200]):
+        found = _ID_LAST.search(line[-200:])
+    return b"" if found is None else found[1]
+
+
+def split_batch(line: bytes) -> list[bytes]:
+    """The messages of a batch array (revision 2025-03-26 only). Raises BadFrame."""
+    try:
+        return [bytes(part) for part in _decode_batch(line)]
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadFrame(f"{error}: {shorten(line)}") from None
+
+
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
+)
+"""Escapes from left to right, so that an escaped backslash is none's beginning; group 1: half a pair."""
+
+
+def _mended(text: bytes) -> bytes:
+    """The text without what keeps sound JSON from being read; itself when there is nothing of it."""
+    text = text.removeprefix(_BOM)
+    if not text.isascii():
+        text = text.decode("utf-8", "replace").encode()
+    if b"\\ud" in text or b"\\uD" in text:
+        text = _ESCAPE.sub(lambda escape: b"\\ufffd" if escape[1] else escape[0], text)
+    return text
+
+
+def members(raw: Raw | bytes) -> dict[str, Raw]:
+    """Open one level: an object's members, each as its own bytes. Raises BadFrame."""
+    try:
+        return _decode_members(raw)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadFrame(f"not an object: {error}: {shorten(bytes(raw))}") from None
+
+
+def value(raw: Raw | bytes) -> object:
+    """Decode the whole document. Raises BadFrame, also for one nested deeper than MAX_DEPTH."""
+    try:
+        data = bytes(raw)
+        if depth(data) > MAX_DEPTH:
+            raise BadFrame(f"nested deeper than {MAX_DEPTH}")
+        try:
+            decoded: object = msgspec.json.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            mended = _mended(data)
+            if mended == data:
+                raise
+            decoded = msgspec.json.decode(mended)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
+    return decoded
+
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_STEP = {ord(b"["): 1, ord(b"{"): 1, ord(b"]"): -1, ord(b"}"): -1}
+
+
+def depth(data: bytes) -> int:
+    """How deep a JSON document nests, or an upper bound of it where that is MAX_DEPTH or less."""
+    opened = data.count(b"[") + data.count(b"{")  # it nests no deeper, which is enough for nearly all
+    if opened <= MAX_DEPTH:
+        return opened
+    brackets = _STRING.sub(b"", data).translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+
+
+HEAD = b'{"jsonrpc":"2.0","id":'
+"""How every request and every response of ours begins."""
+_METHODS: dict[str, bytes] = {}
+
+
+def quoted(method: str) -> bytes:
+    """A method's name as JSON."""
+    known = _METHODS.get(method)
+    if known is None:
+        known = msgspec.json.encode(method)
+        if len(_METHODS) < 100:  # methods come from clients: the table must not grow with their fancy
+            _METHODS[method] = known
+    return known
+
+
+def request(key: bytes, method: str, params: bytes) -> bytes:
+    """A request line; `key` is the id as JSON, `params` JSON or empty for none."""
+    if params:
+        return b"".join((HEAD, key, b',"method":', quoted(method), b',"params":', params, b"}\n"))
+    return b"".join((HEAD, key, b',"method":', quoted(method), b"}\n"))
+
+
+def notification(method: str, params: bytes = b"") -> bytes:
+    if params:
+        return b'{"jsonrpc":"2.0","method":%b,"params":%b}\n' % (quoted(method), params)
+    return b'{"jsonrpc":"2.0","method":%b}\n' % quoted(method)
+
+
+def result(key: bytes, body: Raw | bytes) -> bytes:
+    return b"".join((HEAD, key, b',"result":', body, b"}\n"))
+
+
+def error(key: bytes, body: Raw | bytes) -> bytes:
+    """`body` is the whole error object."""
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}\n' % (key or b"null", body)
+
+
+def error_body(code: int, message: str, data: object = None) -> bytes:
+    body: dict[str, object] = {"code": code, "message": message}
+    if data is not None:
+        body["data"] = data
+    return msgspec.json.encode(body)

@@ -1,0 +1,230 @@
+"""Adding and removing servers in the user's file: all that was not asked for stays, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mcpd.config.edit import add_server, remove_server
+from mcpd.config.files import load
+from mcpd.config.jsonc import blank, parse
+from mcpd.model.errors import BadSpec
+
+NEW = {"command": "npx", "args": ["-y", "x # y"], "env": {"K": "v: 1"}, "timeout": 3000, "lazy": True}
+
+KEPT = {
+    "comments.json": """{
+  // top
+  "mcpServers": {
+    "git": {"command": "uvx"}, // mine, ok
+    "time": {
+      "command": "uvx" /* , */
+    } // last, one
+  },
+  "settings": {"debug": true,},
+}
+""",
+    "crlf.json": '{\r\n\t"mcpServers": {\r\n\t\t"a": {"command": "x"},\r\n\t},\r\n}\r\n',
+    "one-line.json": '{"mcpServers": {"a": {"command": "x"}}}',
+    "bom.json": '\ufeff{"mcpServers": {\n    "a": {"command":"x"}}}',
+    "list.json": '{"mcp": {"servers": [\n  {"name":"a","command":"x"}, // c\n]}}',
+    "inner.jsonc": '{\n  "mcp": {"enabled": true, "servers": {\n    "a": {"command": "x"}\n  }}\n}',
+    "plain.toml": """[settings]
+timeout = 3000 # ms
+
+[mcpServers.git]   # mine
+command = "x"
+args = [ "a",  "b" ]
+
+[mcpServers.git.env]
+A = "b"
+
+# end
+""",
+    "no-newline.toml": '[mcpServers.a]\ncommand="x"',
+    "inline.toml": '[mcpServers]\na = {command="x"}\n\n[settings]\ndebug=true\n',
+    "empty.toml": "",
+    "list.toml": '[[mcp.servers]]\nname="a"\ncommand="x"\n',
+    "plain.yaml": """# top
+settings:
+    timeout: 3000   # ms
+mcpServers:
+    git:   # mine
+        command: uvx
+        args: [ mcp-server-git,   "x" ]
+    # about time
+    time:
+        command: uvx
+        args:
+        - mcp-server-time
+
+# end
+""",
+    "no-newline.yaml": "mcpServers:\n  a: {command: x}",
+    "middle.yaml": "mcpServers:\n  a: {command: x}\nsettings:\n  debug: true\n",
+    "empty.yaml": "mcpServers:\n",
+    "markers.yaml": "---\nmcpServers:\n  a: {command: x}\n...\n",
+}
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+|#|//|/\*", text))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_add_then_remove_restores_the_bytes(name: str, tmp_path: Path) -> None:
+    """In between, the file means the old servers and the new one, and every old line is still there."""
+    path = tmp_path / name
+    path.write_bytes(KEPT[name].encode())
+    before = load(path, {}).definitions
+
+    add_server(path, "new", NEW)
+    assert load(path, {}).definitions == {**before, "new": NEW}
+    assert _words(KEPT[name]) <= _words(path.read_bytes().decode())
+
+    assert remove_server(path, "new") is True
+    assert path.read_bytes() == KEPT[name].encode()
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_any_server_can_be_removed_without_the_others_noticing(name: str, tmp_path: Path) -> None:
+    """First, middle, last or only one."""
+    path = tmp_path / name
+    path.write_bytes(KEPT[name].encode())
+    add_server(path, "new", NEW)
+    text = path.read_bytes()
+    everything = load(path, {}).definitions
+    for gone in everything:
+        path.write_bytes(text)
+        assert remove_server(path, gone)
+        assert load(path, {}).definitions == {k: v for k, v in everything.items() if k != gone}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", '{"mcpServers": {"a": {"command": "x"}}}\n'),
+        ("b.yaml", "mcp:\n  servers:\n    - name: a # first\n      command: x\n"),
+        ("c.yaml", "mcpServers: {a: {command: x}} # flow\n"),
+        ("d.toml", 'mcpServers = {a={command="x"}} # inline\n'),
+        ("e.toml", 'mcpServers.a.command = "x" # dotted\n'),
+    ],
+)
+def test_files_without_lines_of_their_own_for_a_server_are_rewritten_with_their_comments(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    """The format's library does it then: the formatting may change, comments and meaning do not."""
+    path = tmp_path / name
+    path.write_text(text)
+    add_server(path, "new", NEW)
+    assert load(path, {}).definitions == {"a": {"command": "x"}, "new": NEW}
+    assert ("#" not in text) or text.split("#")[1].split()[0] in path.read_text()
+    assert remove_server(path, "new")
+    assert load(path, {}).definitions == {"a": {"command": "x"}}
+
+
+@pytest.mark.parametrize("name", ["config.json", "config.toml", "config.yaml"])
+def test_a_missing_file_is_made_private(name: str, tmp_path: Path) -> None:
+    """0600 in 0700: definitions hold secrets."""
+    path = tmp_path / "new" / "mcpd" / name
+    add_server(path, "a", {"command": "x"})
+    assert load(path, {}).definitions == {"a": {"command": "x"}}
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_mode_and_symbolic_link_survive_and_no_temporary_file_is_left(tmp_path: Path) -> None:
+    """Dotfile repositories link the file into place."""
+    real = tmp_path / "dots" / "mcp.json"
+    real.parent.mkdir()
+    real.write_text("{}")
+    real.chmod(0o640)
+    link = tmp_path / "config.json"
+    link.symlink_to(real)
+    add_server(link, "a", {"command": "x"})
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(real.parent) == ["mcp.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.json", '{"mcpServers": {'),
+        ("c.toml", "a = = 1"),
+        ("c.yaml", "a: [1"),
+        ("c.json", "[]"),
+        ("c.conf", ""),
+    ],
+)
+def test_a_file_that_cannot_be_parsed_is_not_touched(name: str, text: str, tmp_path: Path) -> None:
+    """Rather no edit than a lost file."""
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(BadSpec):
+        add_server(path, "a", NEW)
+    with pytest.raises(BadSpec):
+        remove_server(path, "a")
+    assert path.read_text() == text
+
+
+def test_a_name_that_is_there_is_refused_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
+    """A definition is never lost by accident."""
+    path = tmp_path / "c.json"
+    path.write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    with pytest.raises(BadSpec, match="already"):
+        add_server(path, "a", NEW)
+    add_server(path, "a", NEW, replace=True)
+    assert load(path, {}).definitions == {"a": NEW}
+
+
+def test_removing_what_is_not_there_writes_nothing(tmp_path: Path) -> None:
+    """Neither a missing server nor a missing file is an error."""
+    assert remove_server(tmp_path / "none.json", "a") is False
+    assert list(tmp_path.iterdir()) == []
+
+
+fillers = st.sampled_from(["", " ", "\n  ", "/* , } ] */", '// " { ,\n', "\n// x\n  "])
+
+
+@st.composite
+def commented(draw: st.DrawFn) -> tuple[str, list[str]]:
+    """A document with servers, and odd things between all its tokens."""
+    names: list[str] = draw(st.lists(st.sampled_from(["a", "b", "c", 'q"\\', "//"]), unique=True, max_size=4))
+
+    def gap() -> str:
+        return draw(fillers)
+
+    parts = [
+        f'{gap()}{json.dumps(name)}{gap()}:{gap()}{{{gap()}"command"{gap()}:{gap()}"/*,*/"{gap()}}}{gap()}'
+        for name in names
+    ]
+    tail = draw(st.sampled_from(["", ","])) if parts else ""
+    text = f'{gap()}{{{gap()}"mcpServers":{gap()}{{{",".join(parts)}{tail}{gap()}}}{gap()}}}{gap()}'
+    return text, names
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(commented(), st.data())
+def test_json_with_comments_anywhere_survives_edits(
+    tmp_path: Path, document: tuple[str, list[str]], data: st.DataObject
+) -> None:
+    """Whatever stands between the tokens, an edit changes one server and loses no other."""
+    text, names = document
+    assert len(blank(text)) == len(text)
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    add_server(path, "new", {"command": "y"})
+    gone = data.draw(st.sampled_from([*names, "new"]))
+    assert remove_server(path, gone)
+    found = parse(path.read_text())
+    assert isinstance(found, dict)
+    servers = found["mcpServers"]
+    assert isinstance(servers, dict)
+    assert list(servers) == [name for name in [*names, "new"] if name != gone]

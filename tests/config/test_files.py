@@ -1,0 +1,251 @@
+"""Places, precedence, formats and shapes: what `load` finds and how it says that it cannot use it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from mcpd.config.files import load
+from mcpd.model.errors import BadSpec
+from mcpd.model.spec import StdioSpec
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "config"
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def server(name: str) -> str:
+    return json.dumps({"mcpServers": {name: {"command": "x"}}})
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+
+
+def refused(flag: Path | None, environ: dict[str, str]) -> BadSpec:
+    with pytest.raises(BadSpec) as caught:
+        load(flag, environ)
+    return caught.value
+
+
+def test_the_variable_wins_over_the_flag_over_mcpd_config_over_the_default(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Taking the winner away lets the next one win."""
+    default = write(tmp_path / "xdg/mcpd/config.json", server("default"))
+    named = write(tmp_path / "named.json", server("named"))
+    flag = write(tmp_path / "flag.json", server("flag"))
+    everything = {**environ, "MCPD_CONFIG": str(named), "MCPD_SERVERS": '[{"name": "list", "command": "x"}]'}
+
+    found = load(flag, everything)
+    assert (list(found.specs), found.source, found.path) == (["list"], "$MCPD_SERVERS", flag)
+    del everything["MCPD_SERVERS"]
+    assert list(load(flag, everything).specs) == ["flag"]
+    assert list(load(None, everything).specs) == ["named"]
+    del everything["MCPD_CONFIG"]
+    found = load(None, everything)
+    assert (list(found.specs), found.source) == (["default"], str(default))
+    assert found.digest == hashlib.sha256(default.read_bytes()).hexdigest()
+
+
+def test_no_configuration_is_no_error_and_says_how_to_add_a_server(environ: dict[str, str]) -> None:
+    """The daemon can start on a machine where nobody has written anything."""
+    found = load(None, environ)
+    assert (found.specs, found.source, found.digest) == ({}, "none", "")
+    assert found.path == Path(environ["XDG_CONFIG_HOME"]) / "mcpd/config.json"
+    assert "mcpctl add" in found.warnings[0]
+
+
+@pytest.mark.parametrize("named_by", ["flag", "MCPD_CONFIG"])
+def test_a_named_file_that_is_missing_is_an_error_naming_it(
+    named_by: str, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """A typo in a path must not look like an empty configuration."""
+    path = tmp_path / "nope.json"
+    error = (
+        refused(path, environ) if named_by == "flag" else refused(None, {**environ, "MCPD_CONFIG": str(path)})
+    )
+    assert str(path) in error.problems[0].message
+    assert error.problems[0].fix
+
+
+def test_two_default_files_are_an_error_naming_both(tmp_path: Path, environ: dict[str, str]) -> None:
+    """Which of them is meant cannot be guessed."""
+    one = write(tmp_path / "xdg/mcpd/config.json", "{}")
+    two = write(tmp_path / "xdg/mcpd/config.yaml", "")
+    message = refused(None, environ).problems[0].message
+    assert str(one) in message
+    assert str(two) in message
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line", "quoted"),
+    [
+        ("c.json", '{\n  // hi\n  "mcpServers": {\n    "a" 1\n  }\n}', 4, '"a" 1'),
+        ("c.toml", '[mcpServers.a]\ncommand = "x"\nargs = [1 2]\n', 3, "args"),
+        ("c.yaml", "mcpServers:\n  a:\n    args: [x\nsettings: {}\n", 4, "settings"),
+        ("c.json", '{"a": 1} /* for ever', 1, "for ever"),
+    ],
+)
+def test_a_syntax_error_is_shown_with_file_line_column_and_text(
+    name: str, text: str, line: int, quoted: str, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Comments before the fault do not move it."""
+    path = write(tmp_path / name, text)
+    problem = refused(path, environ).problems[0]
+    assert problem.path.startswith(f"{path}:{line}:")
+    assert quoted in problem.message
+
+
+def test_the_quoted_line_of_a_syntax_error_holds_no_secret(tmp_path: Path, environ: dict[str, str]) -> None:
+    """The complaint goes to logs and status."""
+    path = write(tmp_path / "c.json", '{"mcpServers": {"a": {"env": {"TOKEN": "hunter22" oops}}}}')
+    assert "hunter22" not in str(refused(path, environ))
+
+
+def test_both_shapes_and_all_formats_say_the_same(tmp_path: Path, environ: dict[str, str]) -> None:
+    """One configuration, five spellings, equal specs."""
+    texts = {
+        "a.json": '\ufeff{"mcpServers": {"a": {"command": "x", "args": ["y"],}}, /* c */'
+        ' "settings": {"timeout": 5000}}',
+        "b.json": '{"mcp": {"servers": {"a": {"command": "x", "args": ["y"]}},'
+        ' "globalSettings": {"timeout": 5000}}}',
+        "c.json": '{"mcp": {"servers": [{"name": "a", "command": ["x", "y"]}],'
+        ' "globalSettings": {"timeout": 5000}}}',
+        "d.yaml": "mcpServers:\n  a:\n    command: x\n    args: [y]\nsettings: {timeout: 5000}\n",
+        "e.toml": '[settings]\ntimeout = 5000\n[mcpServers.a]\ncommand = "x"\nargs = ["y"]\n',
+    }
+    found = [load(write(tmp_path / name, text), environ).specs for name, text in texts.items()]
+    assert all(specs == found[0] for specs in found)
+    assert found[0]["a"].timeouts.call == 5.0
+
+
+def test_enabled_false_in_the_other_shape_switches_every_server_off(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """The servers stay known, so that a person can switch one on."""
+    path = write(tmp_path / "c.json", '{"mcp": {"enabled": false, "servers": {"a": {"command": "x"}}}}')
+    assert load(path, environ).specs["a"].enabled is False
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        (
+            '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}',
+            "$.mcpServers.a",
+            "more than once",
+        ),
+        ('{"servers": {}}', "$.servers", "rename it to 'mcpServers'"),
+        ('{"mcpserver": {}}', "$.mcpserver", "did you mean 'mcpServers'?"),
+        ('{"mcp": {}, "mcpServers": {}}', "$.mcp", "both"),
+        ('{"mcp": {"git": {}}}', "$.mcp.git", "unknown field"),
+        ("[]", "$", "must be an object"),
+        ('{"mcpServers": []}', "", ""),
+        ('{"mcpServers": 3}', "$.mcpServers", "must be an object"),
+        ('{"settings": {"maxStarts": 0}}', "$.settings.maxStarts", "1 or more"),
+        ('{"settings": {"http": "8080"}}', "$.settings.http", "HOST:PORT"),
+        ('{"settings": {"logLevel": "loud"}}', "$.settings.logLevel", "debug, info"),
+        ("[" * 100_000, ":1:1", "nested too deeply"),
+        ('{"settings": {"timeout": NaN}}', "", "no JSON number"),
+    ],
+)
+def test_a_document_of_the_wrong_shape_is_refused_with_its_place(
+    text: str, place: str, words: str, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Nothing that looks like ours is silently ignored."""
+    path = write(tmp_path / "c.json", text)
+    if not (place or words):
+        assert load(path, environ).specs == {}
+        return
+    error = refused(path, environ)
+    assert error.source == str(path)
+    assert any((place in str(p.path) and words in str(p)) for p in error.problems), error.problems
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mcpServers: &a\n  x: *a\n",
+        "a: &a [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{c}: &{c} [{', '.join([f'*{p}'] * 9)}]\n" for p, c in pairwise("abcdefgh")),
+    ],
+    ids=["in itself", "without measure"],
+)
+def test_yaml_that_never_ends_is_refused(text: str, tmp_path: Path, environ: dict[str, str]) -> None:
+    """Aliases can make a small file endless."""
+    assert "nested too deeply" in str(refused(write(tmp_path / "c.yaml", text), environ))
+
+
+def test_the_rest_of_an_editors_own_file_is_ignored_with_a_warning(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """`--config` may name an editor's file that holds much else."""
+    path = write(tmp_path / "c.json", '{"globalShortcut": "x", "mcpServers": {}}')
+    assert "globalShortcut" in load(path, environ).warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not valid JSON"),
+        ('{"a": {}}', "must be a list"),
+        ('[{"command": "x"}]', "no 'name'"),
+        ('[{"name": "a", "command": "x"}, {"name": "a", "command": "y"}]', "defined twice"),
+    ],
+)
+def test_a_bad_list_in_the_variable_is_refused(text: str, words: str, environ: dict[str, str]) -> None:
+    """The source is named, so that nobody looks for the fault in a file."""
+    error = refused(None, {**environ, "MCPD_SERVERS": text})
+    assert error.source == "$MCPD_SERVERS"
+    assert words in str(error)
+
+
+def test_what_is_no_readable_text_file_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
+    """Directories, pipes, other encodings and other suffixes; a pipe must not block."""
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "dir.json").mkdir()
+    (tmp_path / "latin.json").write_bytes(b'{"mcpServers": {}} // caf\xe9')
+    write(tmp_path / "c.conf", "{}")
+    for name, words in {
+        "pipe.json": "no regular file",
+        "dir.json": "a directory",
+        "latin.json": "not UTF-8",
+        "c.conf": "cannot tell the format",
+    }.items():
+        assert words in str(refused(tmp_path / name, environ))
+
+
+def test_a_working_directory_is_meant_from_the_files_own(tmp_path: Path, environ: dict[str, str]) -> None:
+    """The daemon's directory has nothing to do with it."""
+    path = write(tmp_path / "sub/c.json", '{"mcpServers": {"a": {"command": "x", "cwd": "../w"}}}')
+    spec = load(path, environ).specs["a"]
+    assert isinstance(spec, StdioSpec)
+    assert spec.cwd == str(tmp_path / "w")
+
+
+def test_definitions_are_kept_as_written(tmp_path: Path, environ: dict[str, str]) -> None:
+    """They can be shown and saved again without what came from variables."""
+    path = write(tmp_path / "c.json", '{"mcpServers": {"a": {"command": "x", "env": {"K": "${HOME}"}}}}')
+    assert load(path, environ).definitions == {"a": {"command": "x", "env": {"K": "${HOME}"}}}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
+def test_the_examples_say_what_they_claim(path: Path, environ: dict[str, str]) -> None:
+    """Every example loads without a warning, and the broken one has many complaints."""
+    if path.stem == "broken":
+        assert len(refused(path, environ).problems) == 8
+    else:
+        found = load(path, environ)
+        assert found.specs
+        assert found.warnings == ()

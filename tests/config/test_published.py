@@ -1,0 +1,46 @@
+"""The JSON Schema and the reference page know every field that the parser knows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import attrs
+import jsonschema_rs
+import pytest
+
+from mcpd.config.fields import FIELDS
+from mcpd.config.files import load
+from mcpd.config.jsonc import parse
+from mcpd.config.schema import json_schema
+from mcpd.config.settings import SETTINGS
+from mcpd.model.errors import BadSpec
+from mcpd.model.spec import RestartPolicy, Timeouts
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path for path in (ROOT / "examples/config").iterdir() if path.suffix in (".json", ".jsonc"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_schema_agrees_with_the_examples(path: Path) -> None:
+    """It accepts the good ones and refuses the broken one."""
+    validator = jsonschema_rs.validator_for(json.dumps(json_schema()))
+    assert validator.is_valid(json.loads(json.dumps(parse(path.read_text())))) is (path.stem != "broken")
+
+
+def test_the_reference_page_has_a_row_for_every_field() -> None:
+    """A field nobody can look up does not exist."""
+    page = (ROOT / "docs/configuration.md").read_text()
+    names = [field.name for field in (*FIELDS, *SETTINGS)]
+    names += [field.name for kind in (Timeouts, RestartPolicy) for field in attrs.fields(kind)]
+    assert [name for name in names if f"| `{name}` |" not in page] == []
+    spellings = [spelling for field in FIELDS for spelling in field.also]
+    assert [name for name in spellings if f"`{name}`" not in page] == []
+
+
+def test_the_complaints_on_the_reference_page_are_the_real_ones() -> None:
+    """What a reader sees there is what a reader gets."""
+    with pytest.raises(BadSpec) as caught:
+        load(ROOT / "examples/config/broken.json", {})
+    told = "".join(f"{p.path}: {p.message}\n    {p.fix}\n" for p in caught.value.problems)
+    assert told in (ROOT / "docs/configuration.md").read_text()

@@ -1,0 +1,336 @@
+"""One definition: what every field becomes, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from mcpd.config.schema import ParsedServers, masked, parse_servers
+from mcpd.config.settings import Settings
+from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec, Timeouts
+
+
+def deep() -> object:
+    """A hundred thousand lists, each in the next."""
+    nested: object = 1
+    for _ in range(100_000):
+        nested = [nested]
+    return nested
+
+
+DEEP = deep()
+ENVIRON = {"HOME": "/home/ada", "TOKEN": "s3cret-token", "EMPTY": ""}
+
+
+def parsed(definition: object, settings: Settings | None = None, name: str = "a") -> ParsedServers:
+    return parse_servers(
+        {name: definition},
+        environ=ENVIRON,
+        settings=settings or Settings(),
+        base_dir=Path("/etc/base"),
+        place="$.mcpServers",
+    )
+
+
+def spec(definition: object, settings: Settings | None = None) -> ServerSpec:
+    return parsed(definition, settings).specs["a"]
+
+
+def problems(definition: object, name: str = "a") -> list[Problem]:
+    with pytest.raises(BadSpec) as caught:
+        parsed(definition, name=name)
+    return caught.value.problems
+
+
+def test_every_field_of_a_program_arrives() -> None:
+    """Names, units and nesting are translated; nothing is lost."""
+    found = spec(
+        {
+            "type": "stdio",
+            "command": "~/bin/x",
+            "args": ["${TOKEN}", "$${B}", "${NOPE:-d}"],
+            "env": {"K": "v"},
+            "cwd": "~/w",
+            "umask": "022",
+            "timeout": 5000,
+            "connectTimeout": 6000,
+            "maxTimeout": 7000.5,
+            "toolTimeouts": {"t": 8000},
+            "includeTools": ["a*"],
+            "excludeTools": ["b"],
+            "trust": True,
+            "debug": True,
+            "disabled": True,
+            "lazy": True,
+            "description": "d",
+            "era": "legacy",
+            "maxFrame": 2048,
+            "maxInFlight": 3,
+            "maxQueued": 4,
+            "timeouts": {"ping": 1, "ping_misses": 5, "stop_term": 0, "tools": {"u": 2}},
+            "restart": {"base": 0, "intensity": 2},
+        }
+    )
+    assert found == StdioSpec(
+        name="a",
+        command="/home/ada/bin/x",
+        args=("s3cret-token", "${B}", "d"),
+        env={"K": "v"},
+        cwd="/home/ada/w",
+        umask=0o022,
+        enabled=False,
+        lazy=True,
+        trust=True,
+        include_tools=("a*",),
+        exclude_tools=("b",),
+        debug=True,
+        description="d",
+        era="legacy",
+        timeouts=Timeouts(
+            call=5, connect=6, call_max=7.0005, tools={"t": 8, "u": 2}, ping=1, ping_misses=5, stop_term=0
+        ),
+        restart=RestartPolicy(base=0, intensity=2),
+        max_frame=2048,
+        max_in_flight=3,
+        max_queued=4,
+    )
+
+
+def test_a_minimal_definition_has_the_models_defaults() -> None:
+    """The parser adds no opinion of its own."""
+    assert spec({"command": "x"}) == StdioSpec(name="a", command="x")
+    assert spec({"url": "https://h/"}) == RemoteSpec(name="a", kind="http", url="https://h/")
+
+
+@pytest.mark.parametrize(
+    ("definition", "kind"),
+    [
+        ({"command": "x"}, "stdio"),
+        ({"type": "local", "command": ["x", "y"]}, "stdio"),
+        ({"url": "http://h/"}, "http"),
+        ({"httpUrl": "http://h/"}, "http"),
+        ({"serverUrl": "http://h/"}, "http"),
+        ({"type": "streamable-http", "url": "http://h/"}, "http"),
+        ({"type": "streamableHttp", "url": "http://h/"}, "http"),
+        ({"type": "streamable_http", "url": "http://h/"}, "http"),
+        ({"type": "http-stream", "url": "http://h/"}, "http"),
+        ({"type": "remote", "url": "http://h/"}, "http"),
+        ({"type": "sse", "url": "http://h/"}, "sse"),
+        ({"transport": "websocket", "url": "ws://h/"}, "ws"),
+        ({"url": "wss://h/"}, "ws"),
+    ],
+)
+def test_the_fields_spellings_of_a_transport_are_understood(definition: object, kind: str) -> None:
+    """Given, or inferred from what is there."""
+    assert spec(definition).transport == kind
+
+
+def test_a_pasted_editor_definition_works_with_warnings() -> None:
+    """What other products write is mapped where it is clear, and ignored aloud where it is not."""
+    found = parsed(
+        {
+            "name": "a",
+            "type": "local",
+            "command": ["npx", "-y"],
+            "args": ["z"],
+            "environment": {"K": "v"},
+            "disabledTools": ["t"],
+            "tools": ["*"],
+            "alwaysAllow": ["t"],
+            "autoApprove": [],
+            "envFile": ".env",
+            "gallery": True,
+            "dev": {},
+            "cwd": None,
+            "_note": "x",
+        }
+    )
+    assert found.specs["a"] == StdioSpec(
+        name="a", command="npx", args=("-y", "z"), env={"K": "v"}, exclude_tools=("t",), include_tools=("*",)
+    )
+    assert len(found.warnings) == 5
+    assert any("envFile" in line and "not read" in line for line in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("definition", "place", "message", "fix"),
+    [
+        ({"type": "stdio"}, "", "Missing 'command' in stdio server 'a'", "add 'command'"),
+        ({"type": "stdio", "url": "http://h"}, "", "Missing 'command' in stdio server 'a'", "'type': 'http'"),
+        ({"type": "sse"}, "", "Missing 'url' in sse server 'a'", "add 'url'"),
+        ({}, "", "Missing 'command' or 'url'", "add"),
+        ({"command": "x", "url": "http://h"}, "", "both", "keep"),
+        ({"type": "sdtio", "command": "x"}, ".type", "unknown type 'sdtio'", "did you mean 'stdio'?"),
+        ({"comand": "x"}, ".comand", "unknown field 'comand'", "did you mean 'command'?"),
+        ({"command": "x", "time_out": 1}, ".time_out", "unknown field", "did you mean 'timeout'?"),
+        ({"command": "x", "bearer_token_env_var": "T"}, ".bearer_token_env_var", "unknown", "${VAR}"),
+        ({"command": "x", "env": {"P": 80}}, ".env.P", "not a number", 'write "80", in quotes'),
+        ({"command": "x", "env": {"P": True}}, ".env.P", "not true or false", 'write "true", in quotes'),
+        ({"command": "x", "env": {"P": None}}, ".env.P", "not null", 'write "${P}"'),
+        ({"command": "x", "env": {"A=B": "c"}}, '.env["A=B"]', "no name", "without '='"),
+        ({"command": "x", "args": "--all"}, ".args", "list of strings", "["),
+        ({"command": "x", "args": ["a", 1]}, ".args[1]", "must be a string", '"1"'),
+        ({"command": "x", "timeout": "60"}, ".timeout", "must be a number", "60 without quotes"),
+        ({"command": "x", "timeout": 0}, ".timeout", "more than 0", "write"),
+        ({"command": "x", "timeout": True}, ".timeout", "must be a number", "write"),
+        ({"command": "x", "timeout": float("inf")}, ".timeout", "more than 0", "write"),
+        ({"command": "x", "enabled": "yes"}, ".enabled", "true or false", "write"),
+        ({"command": "x", "enabled": True, "disabled": True}, ".disabled", "contradict", "keep one"),
+        ({"command": "x", "umask": 22}, ".umask", "octal", '"022"'),
+        ({"command": "x", "umask": "9"}, ".umask", "octal", '"022"'),
+        ({"command": "x", "era": "old"}, ".era", "unknown era", "legacy"),
+        ({"command": "x", "maxFrame": 1}, ".maxFrame", "1024 or more", "write"),
+        (
+            {"command": "x", "timeouts": {"pings": 1}},
+            ".timeouts.pings",
+            "unknown field",
+            "did you mean 'ping",
+        ),
+        ({"command": "x", "timeouts": {"call": 1}, "timeout": 2000}, ".timeout", "say the same", "keep one"),
+        ({"command": "x", "restart": {"cap": -1}}, ".restart.cap", "0 or more", "write"),
+        ({"command": "x", "env": {}, "environment": {}}, ".environment", "mean the same", "keep one"),
+        ({"command": ""}, ".command", "is empty", "value"),
+        ({"command": "a\0b"}, ".command", "NUL", "remove"),
+        ({"command": "x", "args": ["\ud800"]}, ".args[0]", "half a character", "remove"),
+        ({"command": "x", "oauth": DEEP}, "", "nested too deeply", "flatten"),
+        ({"command": []}, ".command", "Missing 'command'", "program"),
+        ({"url": "h/mcp"}, ".url", "must begin with http: or https:", "https://"),
+        ({"type": "ws", "url": "http://h"}, ".url", "must begin with ws: or wss:", "wss://"),
+        ({"url": "https://"}, ".url", "no host", "https://"),
+        ({"url": "https://h:99999/"}, ".url", "no URL", "https://"),
+        ({"url": "http://h", "headers": {"A b": "c"}}, '.headers["A b"]', "no name", "letters"),
+        ({"url": "http://h", "headers": {"A": "c\n"}}, ".headers.A", "line break", "remove"),
+        ({"command": "${NOPE}"}, ".command", "NOPE is not set", "set NOPE"),
+        ({"command": "x", "args": ["${input:id}"]}, ".args[0]", "${input:id} is not", "${VAR}"),
+        ({"command": "x", "args": ["${HOME"]}, ".args[0]", "never closed", "$${"),
+        ("x", "", "must be an object", "write"),
+    ],
+)
+def test_a_wrong_definition_is_answered_with_place_reason_and_fix(
+    definition: object, place: str, message: str, fix: str
+) -> None:
+    """CA6: one complaint for one fault."""
+    found = problems(definition)
+    assert len(found) == 1, found
+    assert found[0].path == f"$.mcpServers.a{place}"
+    assert message in found[0].message
+    assert fix in found[0].fix
+
+
+def test_every_fault_of_every_server_is_told_at_once() -> None:
+    """Nobody mends a file one error at a time."""
+    with pytest.raises(BadSpec) as caught:
+        parse_servers(
+            {"a": {"type": "stdio", "args": 3}, "b": {"url": 3}, "c d": {}},
+            environ={},
+            settings=Settings(),
+            base_dir=Path("/"),
+            place="$",
+        )
+    assert [p.path for p in caught.value.problems] == ["$.a.args", "$.a", "$.b.url", '$["c d"]']
+
+
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [
+        ("my server", "my-server"),
+        ("", "my-server"),
+        ("a@b", "a-b"),
+        ("a/b", "a-b"),
+        (".x", "x"),
+        ("n" * 65, "n" * 64),
+    ],
+)
+def test_an_unusable_name_comes_back_with_a_usable_one(name: str, better: str) -> None:
+    """The suggestion is itself acceptable."""
+    found = problems({"command": "x"}, name=name)
+    assert f"'{better}'" in found[0].fix
+    assert better in parsed({"command": "x"}, name=better).specs
+
+
+def test_the_defaults_of_the_settings_reach_every_server_and_yield_to_its_own() -> None:
+    """Settings are where a server starts from."""
+    settings = Settings(debug=True, timeouts=Timeouts(call=9, ping=8), restart=RestartPolicy(cap=7))
+    found = spec({"command": "x", "timeout": 3000, "debug": False}, settings)
+    assert (found.timeouts.call, found.timeouts.ping, found.restart.cap, found.debug) == (3, 8, 7, False)
+    assert spec({"command": "x"}, settings).debug is True
+
+
+def test_a_long_timeout_lifts_the_cap_that_nobody_wrote() -> None:
+    """An hour of silence allowed means an hour; a written cap is kept."""
+    assert spec({"command": "x", "timeout": 3_600_000}).timeouts.call_max == 3600
+    assert spec({"command": "x", "timeout": 3_600_000, "maxTimeout": 5000}).timeouts.call_max == 5
+
+
+def test_a_timeout_that_looks_like_seconds_is_warned_of() -> None:
+    """Half of the field counts in seconds."""
+    assert "0.06 seconds" in parsed({"command": "x", "timeout": 60}).warnings[0]
+
+
+def test_secrets_are_the_values_from_variables_and_literals_under_telling_names() -> None:
+    """Bare tokens too; not short words, not the home directory, not what stays with us."""
+    found = parsed(
+        {
+            "command": "x",
+            "args": ["${TOKEN}", "${HOME}/data", "--api-key", "arg-key-1", "--password=arg-pass"],
+            "env": {
+                "PLAIN": "ordinary",
+                "DB_PASSWORD": "hunter22",
+                "API_KEY": "short",
+                "U": "pg://u:pw-long@h",
+            },
+            "description": "${TOKEN}",
+        }
+    )
+    assert found.secrets == {"s3cret-token", "hunter22", "arg-key-1", "arg-pass", "pw-long"}
+    remote = parsed(
+        {"url": "https://h/?api_key=url-key-1&q=ordinary", "headers": {"Authorization": "Bearer abcdef"}}
+    )
+    assert remote.secrets == {"url-key-1", "Bearer abcdef", "abcdef"}
+    assert found.variables == ("HOME", "TOKEN")
+    assert "hunter22" not in repr(attrs.evolve(found, specs={}))
+
+
+def test_a_masked_definition_shows_references_and_hides_literals() -> None:
+    """Fit for a terminal that somebody looks at over your shoulder."""
+    shown = masked(
+        {
+            "command": "x",
+            "args": ["--token", "abc", "--key=abc", "plain"],
+            "env": {"A_TOKEN": "${TOKEN}", "B_TOKEN": "literal", "C": "plain", "D_KEY": "${X:-literal}"},
+            "url": "https://u:pw@h/?token=abc&q=1",
+            "headers": {"Authorization": "Bearer ${TOKEN}", "Cookie": "abc"},
+            "oauth": {"clientSecret": "abc"},
+        }
+    )
+    assert shown == {
+        "command": "x",
+        "args": ["--token", "***", "--key=***", "plain"],
+        "env": {"A_TOKEN": "${TOKEN}", "B_TOKEN": "***", "C": "plain", "D_KEY": "***"},
+        "url": "https://u:***@h/?token=***&q=1",
+        "headers": {"Authorization": "Bearer ${TOKEN}", "Cookie": "***"},
+        "oauth": {"clientSecret": "***"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${HOME}", "/home/ada"),
+        ("${env:HOME}/x", "/home/ada/x"),
+        ("${NOPE:-}", ""),
+        ("${EMPTY:-d}", "d"),
+        ("${EMPTY}", ""),
+        ("${NOPE:-${env:NOPE2:-x}y}", "xy"),
+        ("$HOME $${HOME} $", "$HOME ${HOME} $"),
+        ("a${NOPE:-}b${TOKEN}", "abs3cret-token"),
+    ],
+)
+def test_references_are_replaced(text: str, value: str) -> None:
+    """`${…}` only; a plain `$` means itself."""
+    found = spec({"command": "x", "args": [text]})
+    assert isinstance(found, StdioSpec)
+    assert found.args == (value,)

@@ -1,0 +1,186 @@
+"""The client that the conformance suite runs: our upstream code, doing what one scenario wants to see.
+
+    MCP_CONFORMANCE_SCENARIO=tools_call python -m tests.conformance.client http://localhost:1234/mcp
+
+Everything that matters happens in mcpd: finding out the era, the handshake, the lists and which tools
+may be offered, the headers, the rounds. Here is only what a user would do: which tool, what answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+from msgspec import Raw
+
+from mcpd.eras.base import Hooks, Upstream
+from mcpd.eras.negotiate import negotiate
+from mcpd.eras.rounds import ask_in_rounds
+from mcpd.model.errors import McpdError
+from mcpd.model.spec import RemoteSpec
+from mcpd.supervision import catalog as lists
+from mcpd.supervision.catalog import Catalog
+from mcpd.supervision.connection import open_remote
+from mcpd.supervision.failure import leaves
+from mcpd.transports.base import Channel
+from mcpd.wire import message as wire
+from mcpd.wire.message import Message
+
+Json = dict[str, Any]
+CAPABILITIES: Json = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
+TIMEOUT = 20.0
+
+
+@attrs.frozen
+class Session:
+    upstream: Upstream
+    catalog: Catalog
+
+    async def call(self, tool: str, arguments: Mapping[str, object]) -> Json:
+        """A call in as many rounds as the server wants, each question answered with the defaults."""
+        params = {"name": tool, "arguments": arguments}
+        result = await ask_in_rounds(self.upstream, "tools/call", params, answer, timeout=TIMEOUT)
+        return as_object(result)
+
+
+def as_object(raw: Raw | bytes) -> Json:
+    value = wire.value(raw)
+    assert isinstance(value, dict)
+    return value
+
+
+def filled_in(params: Json) -> Json:
+    """An elicitation accepted by somebody who changes nothing in the form."""
+    asked = params.get("requestedSchema", {}).get("properties", {})
+    content = {name: field["default"] for name, field in asked.items() if "default" in field}
+    content |= {n: True for n, field in asked.items() if field.get("type") == "boolean" and n not in content}
+    return {"action": "accept", "content": content}
+
+
+async def answer(method: str, params: Raw) -> Mapping[str, object]:
+    if method == "roots/list":
+        return {"roots": []}
+    if method == "elicitation/create":
+        return filled_in(as_object(params))
+    raise NotImplementedError(method)
+
+
+def asked(channel: Channel, message: Message) -> bool:
+    """The same for a legacy server, which asks by requests."""
+    if message.method == "elicitation/create":
+        channel.respond(message, json.dumps(filled_in(as_object(message.params))).encode())
+    elif message.method == "roots/list":
+        channel.respond(message, b'{"roots":[]}')
+    else:
+        return False
+    return True
+
+
+def report(step: str, outcome: str, seconds: float) -> None:
+    print(f"{step}: {outcome} ({seconds:.2f} s)", file=sys.stderr)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Session]:
+    spec = RemoteSpec(name="server", kind="http", url=url)
+    hooks = Hooks(
+        changed=lambda what: print(f"{what} changed", file=sys.stderr),
+        log=lambda line: print(line, file=sys.stderr),
+        capabilities=CAPABILITIES,
+        asked=asked,
+    )
+    async with open_remote(spec, "http", os.environ) as connection, trio.open_nursery() as nursery:
+        connection.link.tap = lambda way, frame: print(way, frame.decode(), file=sys.stderr)
+        nursery.start_soon(connection.run)
+        upstream = await negotiate(connection.link, hooks, "auto", spec.timeouts.probe, report)
+        if upstream.follow is not None:
+            nursery.start_soon(upstream.follow)
+            await upstream.hearing.wait()
+        yield Session(upstream, await lists.fetch(upstream, spec))
+        nursery.cancel_scope.cancel()
+
+
+# ── scenarios ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def look_around(session: Session) -> None:
+    """Connecting and listing is what most scenarios want to see. A mock that declares nothing lists too."""
+    if not session.upstream.has("tools"):
+        await session.upstream.request("tools/list", {}, timeout=TIMEOUT)
+
+
+async def add(session: Session) -> None:
+    await session.call("add_numbers", {"a": 5, "b": 3})
+
+
+async def call_all(session: Session) -> None:
+    """Every tool that is offered, with something plausible for each argument that it requires."""
+    for tool in session.catalog.tools:
+        await session.call(tool.name, plausible(as_object(tool.raw)["inputSchema"]))
+
+
+def plausible(schema: Json) -> Json:
+    values: Json = {"string": "x", "integer": 1, "number": 1.5, "boolean": True, "object": {}, "array": []}
+    fields = schema.get("properties", {})
+    return {name: values.get(fields[name].get("type")) for name in schema.get("required", [])}
+
+
+async def use_everything(session: Session) -> None:
+    await call_all(session)
+    for resource in session.catalog.resources:
+        await ask_in_rounds(
+            session.upstream, "resources/read", {"uri": resource.name}, answer, timeout=TIMEOUT
+        )
+    for prompt in session.catalog.prompts:
+        await ask_in_rounds(session.upstream, "prompts/get", {"name": prompt.name}, answer, timeout=TIMEOUT)
+
+
+async def replay(session: Session) -> None:
+    """The calls that the scenario hands over."""
+    for call in json.loads(os.environ["MCP_CONFORMANCE_CONTEXT"])["toolCalls"]:
+        await session.call(call["name"], call["arguments"])
+
+
+async def give_schema_back(session: Session) -> None:
+    tool = session.catalog.tool("json_schema_2020_12_tool")
+    assert tool is not None
+    await session.call("json_schema_echo", {"schema": as_object(tool.raw)["inputSchema"]})
+
+
+async def call_in_rounds(session: Session) -> None:
+    """All at once, so that the rounds of one could get into another's."""
+    async with trio.open_nursery() as nursery:
+        for tool in session.catalog.tools:
+            nursery.start_soon(session.call, tool.name, {})
+
+
+SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
+    "elicitation-sep1034-client-defaults": call_all,
+    "http-custom-headers": replay,
+    "http-invalid-tool-headers": call_all,
+    "http-standard-headers": use_everything,
+    "json-schema-2020-12-preservation": give_schema_back,
+    "sep-2322-client-request-state": call_in_rounds,
+    "sse-retry": call_all,
+    "tools_call": add,
+}
+
+
+async def main(url: str, scenario: str) -> None:
+    async with connected(url) as session:
+        await SCENARIOS.get(scenario, look_around)(session)
+
+
+if __name__ == "__main__":
+    try:
+        trio.run(main, sys.argv[1], os.environ.get("MCP_CONFORMANCE_SCENARIO", ""))
+    except* (McpdError, OSError, trio.TooSlowError) as group:
+        for leaf in leaves(group):
+            print(f"{type(leaf).__name__}: {leaf}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,47 @@
+"""Skips are for machines that lack something; where nothing may be lacking, they are failures."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--strict-skips`, which .ci/run gives: what was to be installed there must have been used."""
+    parser.addoption("--strict-skips", action="store_true", help="a skipped test is a failed one")
+    parser.addoption(
+        "--allow-skip",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="with --strict-skips: except where the reason contains TEXT (may be given several times)",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if not hasattr(report, "wasxfail"):
+        _refuse_skip(report, item.config)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _refuse_skip(report, collector.config)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
+    if not report.skipped or not config.getoption("--strict-skips"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not any(text in reason for text in config.getoption("--allow-skip")):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and --strict-skips was given: {reason.removeprefix('Skipped: ')}"

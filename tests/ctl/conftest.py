@@ -1,0 +1,57 @@
+"""A scripted daemon, and mcpctl run against it inside this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from ctl.main import run
+from tests.ctl.fake_daemon import FakeDaemon, status
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    fake = FakeDaemon(tmp_path / "d.sock")
+    fake.answers["mcpd/status"] = status()
+    yield fake
+    fake.close()
+
+
+@attrs.frozen
+class Ran:
+    """What one run of mcpctl came to."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def error(self) -> Any:
+        return json.loads(self.err)["error"]
+
+
+@attrs.frozen
+class Mcpctl:
+    """Call it with a command line."""
+
+    socket: str
+    capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str]
+
+    def __call__(self, *argv: str, **environ: str) -> Ran:
+        code = run(argv, {**self.environ, **environ})
+        out, err = self.capsys.readouterr()
+        return Ran(code, out, err)
+
+
+@pytest.fixture
+def mcpctl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Mcpctl:
+    path = str(tmp_path / "d.sock")
+    return Mcpctl(path, capsys, {"MCPD_SOCKET": path, "MCPD_NO_START": "1"})

@@ -1,0 +1,68 @@
+"""A stand-in for mcpd that needs no trio: the lock, the socket, `mcpd/version` and `mcpd/shutdown`.
+
+What is tested with it is who starts and stops a daemon, not what one does. $STANDIN says how it behaves:
+`fails` at once, is `mute` (starts and never listens), or nothing special.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+
+from mcpd.support.paths import socket_directory, socket_path
+from mcpd.support.single import AlreadyRunning, remove_stale_socket, sole_daemon
+
+
+def main() -> int:
+    print(f"stand-in {os.getpid()} starts", flush=True)
+    if trace := os.environ.get("STANDIN_TRACE"):
+        with open(trace, "a") as file:
+            file.write(f"{os.getpid()} {os.environ.get('MCPD_INSTANCE', '-')} {os.getcwd()}\n")
+    if os.environ.get("STANDIN") == "fails":
+        print("cannot read the configuration: ]", file=sys.stderr)
+        return 78
+    if os.environ.get("STANDIN") == "mute":
+        time.sleep(60)
+    path = socket_path(os.environ)
+    socket_directory(path)
+    try:
+        with sole_daemon(path), socket.socket(socket.AF_UNIX) as listener:
+            remove_stale_socket(path)
+            listener.bind(path)
+            listener.listen(128)
+            serve(listener)
+            os.unlink(path)
+    except AlreadyRunning as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+def serve(listener: socket.socket) -> None:
+    over = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as lines:
+            for line in lines:
+                request = json.loads(line)
+                result = {"pid": os.getpid(), "version": "0.0-standin", "api": 1}
+                reply = {"jsonrpc": "2.0", "id": request["id"], "result": result}
+                connection.sendall(json.dumps(reply).encode() + b"\n")
+                if request["method"] == "mcpd/shutdown":
+                    over.set()
+
+    listener.settimeout(0.05)
+    while not over.is_set():
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
+        threading.Thread(target=answer, args=[connection], daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

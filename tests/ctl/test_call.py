@@ -1,0 +1,205 @@
+"""`mcpctl call`: arguments in, results and failures out."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, Raw, server, status
+
+
+def result(output: str = "", **more: object) -> dict[str, object]:
+    return {
+        "success": True,
+        "output": output,
+        "data": None,
+        "error": None,
+        "content": [],
+        "warnings": [],
+        **more,
+    }
+
+
+@pytest.mark.parametrize("words", [["now@time"], ["time/now"], ["time", "now"]])
+def test_a_tool_can_be_named_in_three_ways(daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]) -> None:
+    """TOOL@SERVER is what list-tools prints; the others are what people type."""
+    daemon.answers["mcpd/call"] = result("12:00")
+    ran = mcpctl("call", *words, "zone=Europe/Paris", "n:=3")
+    assert (ran.code, ran.out, ran.err) == (0, "12:00\n", "")
+    assert daemon.params_of("mcpd/call") == {
+        "server": "time",
+        "tool": "now",
+        "arguments": {"zone": "Europe/Paris", "n": 3},
+        "raw": False,
+    }
+
+
+def test_an_address_in_an_argument_is_no_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Only the first word names the tool, and in it the last @ counts."""
+    daemon.answers["mcpd/call"] = result()
+    mcpctl("call", "mail@work@smtp", "to=a@b.c", "q=x=y")
+    sent = daemon.params_of("mcpd/call")
+    assert (sent["tool"], sent["server"], sent["arguments"]) == (
+        "mail@work",
+        "smtp",
+        {"to": "a@b.c", "q": "x=y"},
+    )
+
+
+def test_arguments_come_from_json_a_file_or_stdin(
+    daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And single ones given beside them win."""
+    daemon.answers["mcpd/call"] = result()
+    file = tmp_path / "args.json"
+    file.write_text('{"a": [1]}')
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"a": [1]}'))
+    for source in ('{"a": [1]}', f"@{file}", "-"):
+        assert mcpctl("call", "t@s", "--args", source, "b=2").code == 0
+        assert daemon.params_of("mcpd/call")["arguments"] == {"a": [1], "b": "2"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["t"],
+        ["t@s", "word"],
+        ["t@s", "a:=nope"],
+        ["t@s", "--args", "[1]"],
+        ["@s"],
+        ["t@s", "--args", "{"],
+        [],
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_exit_2(
+    daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]
+) -> None:
+    """Before anything is sent, and with what to write instead."""
+    ran = mcpctl("call", *words)
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+    assert not daemon.requests
+    assert mcpctl("call", *words, "--json").error()["code"] == "usage"
+
+
+def test_a_tool_that_says_it_failed_is_exit_1_on_stderr(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """stdout stays empty, so a script does not take the failure for an answer."""
+    daemon.answers["mcpd/call"] = result("no such zone", success=False, error="no such zone")
+    ran = mcpctl("call", "now@time")
+    assert (ran.code, ran.out, ran.err) == (1, "", "no such zone\n")
+    ran = mcpctl("call", "now@time", "--json")
+    assert (ran.code, ran.json()["error"]) == (1, "no such zone")
+
+
+def test_structured_data_is_printed_when_there_is_no_text(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """As JSON that people can read."""
+    daemon.answers["mcpd/call"] = result(data={"temperature": 21})
+    assert mcpctl("call", "now@time").out == '{\n  "temperature": 21\n}\n'
+
+
+def test_warnings_are_talk(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """They go to stderr, the answer does not change."""
+    daemon.answers["mcpd/call"] = result("ok", warnings=["does not fit its outputSchema"])
+    ran = mcpctl("call", "now@time")
+    assert (ran.out, ran.err) == ("ok\n", "warning: does not fit its outputSchema\n")
+
+
+def test_raw_prints_the_servers_own_bytes(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With or without --json; `isError` still decides the exit code."""
+    text = '{"content":[],"isError":true,"n":1e5,"n":1.0}'
+    daemon.answers["mcpd/call"] = Raw(text)
+    for more in ([], ["--json"]):
+        ran = mcpctl("call", "now@time", "--raw", *more)
+        assert (ran.code, ran.out) == (1, text + "\n")
+    assert daemon.params_of("mcpd/call")["raw"] is True
+
+
+def test_piped_output_is_what_the_tool_wrote(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """In a pipe it is data, and taking characters away would damage it."""
+    daemon.answers["mcpd/call"] = result("a\x1b[1mb\u200d\n")
+    assert mcpctl("call", "now@time").out == "a\x1b[1mb\u200d\n"
+
+
+def test_progress_is_asked_for_and_not_shown_when_piped(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The token is the request's id, so the daemon knows whom to tell."""
+
+    def answer(caller: Caller, params: dict[str, Any]) -> object:
+        assert params["_meta"]["progressToken"] == caller.request
+        caller.notify("notifications/progress", {"progressToken": caller.request, "progress": 1, "total": 2})
+        return result("done")
+
+    daemon.answers["mcpd/call"] = answer
+    ran = mcpctl("call", "now@time")
+    assert (ran.out, ran.err) == ("done\n", "")
+
+
+def test_the_daemons_exit_code_is_ours(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With its code word and facts in the JSON form."""
+    daemon.answers["mcpd/call"] = Fault(
+        "time is failed",
+        code="not_ready",
+        exit=6,
+        server="time",
+        state="failed",
+        retry_at=None,
+        may_have_run=False,
+    )
+    ran = mcpctl("call", "now@time")
+    assert ran.code == 6
+    assert "mcpctl status time" in ran.err
+    error = mcpctl("call", "now@time", "--json").error()
+    assert (error["code"], error["state"], error["may_have_run"]) == ("not_ready", "failed", False)
+
+
+def test_text_where_a_number_belongs_is_explained(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The commonest mistake with key=value."""
+    problems = [{"path": "$.a", "message": '"1" is not of type "number"', "fix": ""}]
+    daemon.answers["mcpd/call"] = Fault(
+        'bad arguments: "1" is not of type "number" @ $.a',
+        code="invalid_arguments",
+        exit=2,
+        problems=problems,
+    )
+    ran = mcpctl("call", "sum@math", "a=1")
+    assert ran.code == 2
+    assert ran.err.splitlines()[:2] == ["error: bad arguments", '  $.a: "1" is not of type "number"']
+    assert "KEY:=JSON" in ran.err
+
+
+def test_an_unknown_tool_is_exit_5_with_a_suggestion(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """From the tools of that server."""
+    daemon.answers["mcpd/status"] = status(server())
+    daemon.answers["mcpd/tools"] = {"tools": [{"name": "convert_time", "server": "time"}], "dropped": 0}
+    daemon.answers["mcpd/call"] = Fault("no such tool", code="unknown_tool", exit=5, server="time")
+    ran = mcpctl("call", "convert_tim@time")
+    assert (ran.code, "did you mean convert_time?" in ran.err) == (5, True)
+    assert daemon.params_of("mcpd/tools") == {"server": "time"}
+
+
+def test_a_daemon_that_goes_away_half_way_is_exit_3(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """And no traceback."""
+
+    def answer(caller: Caller, _: dict[str, Any]) -> object:
+        caller.hang_up()
+        return {}
+
+    daemon.answers["mcpd/call"] = answer
+    ran = mcpctl("call", "now@time")
+    assert (ran.code, "closed the connection" in ran.err) == (3, True)
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[]", '{"a" 1}', '{"a":1', "\ufeff{}"])
+def test_something_else_on_the_socket_is_exit_3(daemon: FakeDaemon, mcpctl: Mcpctl, line: str) -> None:
+    """Another program's answer is no reason for a traceback."""
+
+    def answer(caller: Caller, _: dict[str, Any]) -> object:
+        caller.connection.sendall(line.encode() + b"\n")
+        return {}
+
+    daemon.answers["mcpd/call"] = answer
+    ran = mcpctl("call", "now@time")
+    assert (ran.code, "does not speak" in ran.err) == (3, True)

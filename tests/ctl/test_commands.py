@@ -1,0 +1,420 @@
+"""The other commands: what each asks of the daemon, prints, and exits with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctl.commands import COMMANDS
+from ctl.errors import EXIT_CODES
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Fault, detail, failure, server, status
+
+APPLIED = {
+    "added": ["git"], "removed": ["old"], "changed": [], "unchanged": ["time"],
+    "generation": 4, "errors": [], "dry_run": False, "saved": None,
+}  # fmt: skip
+
+
+def events(*items: dict[str, Any]) -> object:
+    def answer(caller: Caller, _: dict[str, Any]) -> object:
+        for item in items:
+            caller.notify(
+                "mcpd/event", {"request": caller.request, "event": {"at": NOW, "message": "", **item}}
+            )
+        caller.hang_up()
+        return {}
+
+    return answer
+
+
+# ---- wishes --------------------------------------------------------------------------------------
+
+
+def test_several_servers_are_asked_at_once_and_reported_one_by_one(
+    daemon: FakeDaemon, mcpctl: Mcpctl
+) -> None:
+    """One unknown name does not keep the others from being connected, but decides the exit code."""
+
+    def connect(_: Caller, params: dict[str, Any]) -> object:
+        if params["server"] == "nope":
+            raise Fault("no such server: nope", code="unknown_server", exit=5, server="nope")
+        return {"server": server(params["server"])}
+
+    daemon.answers["mcpd/connect"] = connect
+    ran = mcpctl("connect", "time", "nope", "time", "--wait", "2")
+    assert (ran.code, ran.out) == (5, "time: connected (2 tools, pid 4711)\n")
+    assert "no such server: nope" in ran.err
+    asked = [params for method, params in daemon.requests if method == "mcpd/connect"]
+    assert asked == [{"server": "time", "wait": 2.0}, {"server": "nope", "wait": 2.0}]
+
+
+def test_a_connection_that_fails_is_exit_6_with_the_reason(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Unless nobody waits for it: then there is nothing to say yet."""
+    daemon.answers["mcpd/enable"] = {"server": server("git", "failed", last_error=failure("not found: gti"))}
+    ran = mcpctl("enable", "git")
+    assert (ran.code, ran.out) == (6, "git: failed: not found: gti\n")
+    assert mcpctl("enable", "git", "--wait", "0").code == 0
+    assert mcpctl("enable", "git", "--json").json()["servers"][0]["status"] == "failed"
+
+
+def test_disabling_ends_well_when_the_server_is_off(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Off is what was asked for."""
+    daemon.answers["mcpd/disable"] = {"server": server("git", "disabled", reason="switched off")}
+    ran = mcpctl("disable", "git")
+    assert (ran.code, ran.out) == (0, "git: disabled (switched off)\n")
+
+
+@pytest.mark.parametrize(
+    ("flag", "chosen"), [("--failed", ["git", "mail"]), ("--all", ["git", "mail", "time"])]
+)
+def test_reconnect_chooses_by_state(daemon: FakeDaemon, mcpctl: Mcpctl, flag: str, chosen: list[str]) -> None:
+    """--all leaves alone what is switched off."""
+    daemon.answers["mcpd/status"] = status(
+        server("git", "failed"), server("mail", "needs-auth"), server("time"), server("off", "disabled")
+    )
+    daemon.answers["mcpd/reconnect"] = lambda _, params: {"server": server(params["server"])}
+    assert mcpctl("reconnect", flag).code == 0
+    assert [params["server"] for method, params in daemon.requests if method == "mcpd/reconnect"] == chosen
+
+
+@pytest.mark.parametrize("words", [[], ["git", "--all"], ["--failed", "--all"]])
+def test_reconnect_wants_exactly_one_choice(daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]) -> None:
+    """Anything else could reconnect more than was meant."""
+    assert mcpctl("reconnect", *words).code == 2
+
+
+# ---- wait ----------------------------------------------------------------------------------------
+
+
+def test_wait_ends_when_the_server_is_connected(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The event stream tells; nothing is asked twice."""
+    daemon.answers["mcpd/server"] = detail(server("git", "pending"))
+    daemon.answers["mcpd/events"] = events(
+        {"kind": "snapshot", "server": "git", "status": server("git", "pending")},
+        {"kind": "status", "server": "git", "status": server("git", "failed", retry_at=NOW)},
+        {"kind": "status", "server": "git", "status": server("git")},
+    )
+    ran = mcpctl("wait", "git", "--timeout", "5")
+    assert (ran.code, ran.out) == (0, "git: connected (2 tools, pid 4711)\n")
+
+
+def test_wait_gives_up_in_time(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Exit 7, saying how it is instead."""
+    from tests.ctl.fake_daemon import Silence
+
+    daemon.answers["mcpd/status"] = status(server("git", "pending"), server("off", "disabled"))
+    daemon.answers["mcpd/events"] = Silence()
+    ran = mcpctl("wait", "--timeout", "0.1")
+    assert (ran.code, "git is pending" in ran.err, "off" in ran.err) == (7, True, False)
+
+
+@pytest.mark.parametrize(("word", "code"), [("disabled", 6), ("failed", 6), ("needs-auth", 4)])
+def test_wait_does_not_wait_for_what_needs_a_person(
+    daemon: FakeDaemon, mcpctl: Mcpctl, word: str, code: int
+) -> None:
+    """A failure without a next attempt will not mend itself; for `settled` it is the end reached."""
+    daemon.answers["mcpd/server"] = detail(server("git", word))
+    assert mcpctl("wait", "git").code == code
+    assert mcpctl("wait", "git", "--for", "settled").code == 0
+
+
+# ---- lists ---------------------------------------------------------------------------------------
+
+SCHEMA = {"properties": {"fmt": {"type": "string"}, "zone": {"type": "string"}}, "required": ["zone"]}
+TOOL = {
+    "name": "now",
+    "server": "time",
+    "qualified_name": "now@time",
+    "description": "The\ntime.\x1b[2J",
+    "inputSchema": SCHEMA,
+    "annotations": {"readOnlyHint": True},
+}
+
+
+def test_tools_are_listed_under_the_name_that_call_takes(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Required arguments first, the others in brackets."""
+    daemon.answers["mcpd/tools"] = {"tools": [TOOL], "dropped": 1}
+    ran = mcpctl("tools")
+    assert ran.out.splitlines() == [
+        "TOOL      ARGUMENTS   DESCRIPTION",
+        "now@time  zone [fmt]  The time.",
+    ]
+    assert "1 tool left out" in ran.err
+    assert mcpctl("list-tools", "time", "--schema").out.startswith("now@time\n  The\n  time.")
+    assert mcpctl("tools", "--json").json()["tools"] == [TOOL]
+
+
+def test_resources_templates_and_prompts_are_listed(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Each with the server to ask for it."""
+    daemon.answers["mcpd/resources"] = {
+        "resources": [{"uri": "a://1", "name": "one", "server": "s"}],
+        "resource_templates": [
+            {"uriTemplate": "a://{x}", "name": "any", "mimeType": "text/plain", "server": "s"}
+        ],
+    }
+    assert [line.split() for line in mcpctl("resources").out.splitlines()[1:]] == [
+        ["s", "a://1", "-", "one"],
+        ["s", "a://{x}", "text/plain", "any"],
+    ]
+    arguments = [{"name": "tone"}, {"name": "city", "required": True}]
+    daemon.answers["mcpd/prompts"] = {"prompts": [{"name": "hi", "server": "s", "arguments": arguments}]}
+    assert mcpctl("prompts").out.splitlines()[1].split() == ["hi@s", "city", "[tone]", "-"]
+
+
+def test_a_resource_is_read_as_text_or_bytes(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> None:
+    """Bytes go to a pipe or a file as bytes."""
+    daemon.answers["mcpd/read"] = {"contents": [{"uri": "a://1", "blob": "AP8="}]}
+    target = tmp_path / "out"
+    assert mcpctl("read", "a://x@y@s", "-o", str(target)).code == 0
+    assert target.read_bytes() == b"\x00\xff"
+    assert daemon.params_of("mcpd/read") == {"server": "s", "uri": "a://x@y"}
+
+
+def test_a_prompt_is_filled_in_with_text_only(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """MCP knows no other arguments of prompts."""
+    daemon.answers["mcpd/prompt"] = {
+        "messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}]
+    }
+    assert mcpctl("prompt", "hi@s", "city=Paris").out == "user:\nHi\n"
+    assert daemon.params_of("mcpd/prompt") == {"server": "s", "prompt": "hi", "arguments": {"city": "Paris"}}
+    assert mcpctl("prompt", "hi@s", "n:=1").code == 2
+
+
+# ---- the set -------------------------------------------------------------------------------------
+
+
+def test_add_sends_a_definition_and_tells_how_it_came_out(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """What follows `--` is the command, options of its own included."""
+    daemon.answers["mcpd/add"] = {**APPLIED, "saved": "/c.json"}
+    daemon.answers["mcpd/connect"] = {"server": server("git")}
+    ran = mcpctl("add", "git", "--env", "A=b=c", "--", "uvx", "mcp-git", "--json", "-v")
+    assert daemon.params_of("mcpd/add") == {
+        "server": "git",
+        "definition": {"command": "uvx", "args": ["mcp-git", "--json", "-v"], "env": {"A": "b=c"}},
+        "save": True,
+        "replace": False,
+    }
+    assert ran.out == "git: added, written to /c.json\ngit: connected (2 tools, pid 4711)\n"
+
+
+def test_a_server_named_by_a_file_of_this_directory_runs_here(
+    daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon runs in another directory, and would not find `server.py`."""
+    monkeypatch.chdir(tmp_path)
+    Path("server.py").touch()
+    daemon.answers["mcpd/add"] = APPLIED
+    ran = mcpctl("add", "mine", "--wait", "0", "--", "python", "server.py")
+    assert daemon.params_of("mcpd/add")["definition"]["cwd"] == str(tmp_path)
+    assert str(tmp_path) in ran.err
+
+
+@pytest.mark.parametrize(
+    "words", [["git"], ["git", "--url", "http://x", "--", "x"], ["git", "--env", "A", "--", "x"]]
+)
+def test_add_wants_one_way_to_reach_the_server(daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]) -> None:
+    """A command or a URL."""
+    assert mcpctl("add", *words).code == 2
+    assert not daemon.requests
+
+
+def test_remove_asks_or_wants_yes(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """It edits the user's file."""
+    daemon.answers["mcpd/remove"] = {**APPLIED, "added": []}
+    assert mcpctl("remove", "old").code == 2
+    assert not daemon.requests
+    assert mcpctl("remove", "old", "--yes").out.startswith(
+        "- old\n0 added, 0 changed, 1 removed; 1 server unchanged"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", '{"mcpServers": {"git": {"command": "g", "cwd": "sub"}}} // a remark'),
+        ("b.json", '{"mcp": {"servers": {"git": {"command": "g", "cwd": "sub"}}}}'),
+        ("c.yaml", "mcpServers:\n  git:\n    command: g\n    cwd: sub\n"),
+        ("d.toml", '[mcpServers.git]\ncommand = "g"\ncwd = "sub"\n'),
+    ],
+)
+def test_apply_reads_both_shapes_and_every_format(
+    daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path, name: str, text: str
+) -> None:
+    """And makes a relative directory absolute, because only we know where the file is."""
+    file = tmp_path / name
+    file.write_text(text)
+    daemon.answers["mcpd/servers/set"] = {**APPLIED, "dry_run": True}
+    ran = mcpctl("apply", str(file), "--plan", "--if-generation", "3")
+    assert daemon.params_of("mcpd/servers/set") == {
+        "servers": {"git": {"command": "g", "cwd": str(tmp_path / "sub")}},
+        "dry_run": True,
+        "if_generation": 3,
+    }
+    assert (ran.code, ran.out.splitlines()[:2]) == (0, ["+ git", "- old"])
+
+
+def test_a_set_that_cannot_be_used_is_exit_2_with_every_complaint(
+    daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path
+) -> None:
+    """Whether the file is no set at all, or the daemon refuses what is in it."""
+    file = tmp_path / "a.json"
+    file.write_text('{"mcpServers": [')
+    assert mcpctl("apply", str(file)).code == 2
+    assert mcpctl("apply", str(tmp_path / "none.json")).code == 1
+    file.write_text('{"mcpServers": {"git": {}}}')
+    problem = {"path": "$.mcpServers.git", "message": "neither command nor url", "fix": "add one"}
+    daemon.answers["mcpd/servers/set"] = {**APPLIED, "added": [], "errors": [problem]}
+    ran = mcpctl("apply", str(file))
+    assert (ran.code, ran.out) == (2, "")
+    assert "$.mcpServers.git: neither command nor url (add one)" in ran.err
+
+
+def test_config_validate_needs_no_daemon(mcpctl: Mcpctl, tmp_path: Path) -> None:
+    """It is for checking a file before anything reads it."""
+    file = tmp_path / "a.json"
+    file.write_text('{"mcpServers": {"git": {"command": "g"}}}')
+    assert mcpctl("config", "validate", str(file), "--json").json()["servers"] == ["git"]
+    file.write_text('{"mcpServers": {"git": {"comand": "g"}}}')
+    ran = mcpctl("config", "validate", str(file))
+    assert (ran.code, "$.mcpServers.git" in ran.err) == (2, True)
+    assert mcpctl("config", "validate", str(file), "--json").error()["problems"]
+
+
+# ---- looking closer ------------------------------------------------------------------------------
+
+
+def test_logs_are_followed_line_by_line(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """First what is there, then what comes; the daemon's end is exit 3."""
+
+    def answer(caller: Caller, params: dict[str, Any]) -> object:
+        if not params["follow"]:
+            return {"lines": ["one", "two"]}
+        caller.line({"jsonrpc": "2.0", "id": caller.request, "result": {"lines": ["one"]}})
+        caller.notify("mcpd/log", {"request": caller.request, "line": "two\x1b[2J"})
+        caller.hang_up()
+        return {}
+
+    daemon.answers["mcpd/logs"] = answer
+    assert mcpctl("logs", "git", "-n", "2").out == "one\ntwo\n"
+    ran = mcpctl("logs", "git", "-f")
+    assert (ran.code, ran.out) == (3, "one\ntwo\n")
+    assert mcpctl("logs", "git", "-f", "--json").out == '{"line":"one"}\n{"line":"two\\u001b[2J"}\n'
+
+
+def test_events_are_one_line_each(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """And one object each under --json; `status --watch` in a pipe says the same."""
+    daemon.answers["mcpd/events"] = events(
+        {"kind": "snapshot", "server": "git", "status": server("git")},
+        {"kind": "removed", "server": "git"},
+        {"kind": "config", "message": "reloaded"},
+    )
+    ran = mcpctl("events")
+    assert [line.split() for line in ran.out.splitlines()] == [
+        ["06:30:00", "git", "connected", "(2", "tools,", "pid", "4711)"],
+        ["06:30:00", "git", "removed"],
+        ["06:30:00", "-", "config:", "reloaded"],
+    ]
+    assert mcpctl("status", "--watch").out == ran.out
+    assert len(mcpctl("events", "--json").out.splitlines()) == 3
+
+
+def test_debug_shows_everything_the_daemon_knows(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """How it is started, how it was reached, what it said."""
+    daemon.answers["mcpd/server"] = detail(server(), junk_lines=3, junk_sample="Starting...")
+    out = mcpctl("debug", "time").out
+    for fact in (
+        "/usr/bin/uvx",
+        "/usr/bin:/bin",
+        "HOME PATH",
+        "12 ms",
+        "initialize",
+        "Starting...",
+        "time.log",
+    ):
+        assert fact in out
+
+
+# ---- mcpctl itself -------------------------------------------------------------------------------
+
+
+def test_every_commands_line_in_the_help_is_its_own_first_line(mcpctl: Mcpctl) -> None:
+    """The table repeats them so that the help imports nothing; also, every help fits 80 columns."""
+    import click
+
+    from ctl.app import app
+
+    context = click.Context(app)
+    overview = mcpctl("--help").out
+    for name, entry in COMMANDS.items():
+        command = app.get_command(context, name)
+        assert command is not None
+        own = (command.help or "").strip().partition("\n")[0]
+        assert own == entry.help or entry.hidden, name
+        assert entry.hidden or f"  {name} " in overview
+        assert all(len(line) <= 80 for line in mcpctl(name, "--help").out.splitlines()), name
+
+
+def test_a_misspelt_command_is_exit_2_with_a_suggestion(mcpctl: Mcpctl) -> None:
+    """Under --json, too."""
+    ran = mcpctl("recconect")
+    assert (ran.code, "did you mean reconnect" in ran.err) == (2, True)
+    assert "reconnect" in mcpctl("recconect", "--json").error()["suggestions"]
+
+
+def test_the_exit_codes_can_be_looked_up(mcpctl: Mcpctl) -> None:
+    """In two ways, and in the documentation."""
+    out = mcpctl("help", "exit-codes").out
+    assert mcpctl("exit-codes").out == out
+    page = (Path(__file__).parents[2] / "docs" / "mcpctl.md").read_text()
+    for code, meaning in EXIT_CODES:
+        assert meaning in out
+        assert f"| {code} | {meaning} |" in page
+
+
+def test_every_command_is_in_the_documentation() -> None:
+    """With a heading or an example of its own."""
+    page = (Path(__file__).parents[2] / "docs" / "mcpctl.md").read_text()
+    for name, entry in COMMANDS.items():
+        assert entry.hidden or f"mcpctl {name}" in page, name
+
+
+def test_version_does_not_need_the_daemon(mcpctl: Mcpctl) -> None:
+    """Nor start it."""
+    ran = mcpctl("version", MCPD_NO_START="")
+    assert (ran.code, "not running" in ran.out) == (0, True)
+    assert mcpctl("version", "--json").json()["daemon"] is None
+
+
+def test_names_complete_from_the_running_daemon(
+    daemon: FakeDaemon, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers, tools, and a tool's arguments."""
+    daemon.answers["mcpd/status"] = status(server("github"), server("time"))
+    daemon.answers["mcpd/tools"] = {"tools": [TOOL], "dropped": 0}
+
+    def complete(line: str, word: int) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(word))
+        return mcpctl(_MCPCTL_COMPLETE="bash_complete").out.split()
+
+    assert complete("mcpctl status g", 2) == ["plain,github"]
+    assert complete("mcpctl call n", 2) == ["plain,now@time"]
+    assert complete("mcpctl call now@time z", 3) == ["plain,zone="]
+    assert complete("mcpctl rec", 1) == ["plain,reconnect"]
+
+
+def test_completion_without_a_daemon_is_silent(mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And starts none, even where that is allowed."""
+    monkeypatch.setenv("COMP_WORDS", "mcpctl status g")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    ran = mcpctl(_MCPCTL_COMPLETE="bash_complete", MCPD_NO_START="")
+    assert (ran.out.strip(), ran.err) == ("", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_script(mcpctl: Mcpctl, shell: str) -> None:
+    """click's own."""
+    assert "_MCPCTL_COMPLETE" in mcpctl("completion", shell).out

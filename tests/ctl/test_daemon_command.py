@@ -1,0 +1,162 @@
+"""`mcpctl daemon` where there is no service manager: in the background, with a stand-in for mcpd."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ctl import userunit
+from tests.ctl.test_autostart import Place, place
+
+__all__ = ["place"]  # the fixture
+
+
+def test_start_status_restart_and_stop_in_the_background(place: Place) -> None:
+    """One after the other, each seen through the next."""
+    assert place.ctl("daemon", "status").returncode == 3
+
+    done = place.ctl("daemon", "start")
+    assert done.returncode == 0, done.stderr
+    assert "mcpd 0.0-standin is running" in done.stdout
+    assert "in the background" in done.stdout
+
+    first = json.loads(place.ctl("daemon", "status", "--json").stdout)
+    assert first == {
+        "running": True,
+        "pid": first["pid"],
+        "version": "0.0-standin",
+        "socket": str(place.socket),
+        "started_by": "background",
+        "log": f"{place.home}/.local/state/mcpd/daemon.log",
+        "installed": False,
+        "unit": None,
+    }
+
+    second = json.loads(place.ctl("daemon", "restart", "--json").stdout)
+    assert second["running"]
+    assert second["pid"] != first["pid"]
+    assert not alive(first["pid"])
+
+    done = place.ctl("daemon", "stop")
+    assert (done.returncode, done.stdout) == (0, "mcpd is stopped\n")
+    assert not alive(second["pid"])
+    assert not place.socket.exists()
+
+
+def test_starting_twice_and_stopping_twice_succeed(place: Place) -> None:
+    """Idempotent verbs succeed twice, and say what was the case."""
+    pids = [json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"] for _ in range(2)]
+    assert pids[0] == pids[1]
+    answers = [json.loads(place.ctl("daemon", "stop", "--json").stdout) for _ in range(2)]
+    assert answers == [{"stopped": True}, {"stopped": False}]
+
+
+def test_status_and_stop_never_start_a_daemon(place: Place) -> None:
+    """And status says what would."""
+    done = place.ctl("daemon", "status")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (3, "○ mcpd is not running")
+    assert "mcpctl daemon start" in done.stderr
+    assert json.loads(place.ctl("daemon", "status", "--json").stdout)["running"] is False
+    place.ctl("daemon", "stop")
+    assert place.started() == []
+
+
+def test_a_start_that_fails_shows_why(place: Place) -> None:
+    """The end of the log, the exit code for an unreachable daemon, and JSON when asked for."""
+    done = place.ctl("daemon", "start", STANDIN="fails")
+    assert done.returncode == 3
+    assert "cannot read the configuration: ]" in done.stderr
+    done = place.ctl("daemon", "start", "--json", STANDIN="fails")
+    error = json.loads(done.stderr)["error"]
+    assert (error["code"], error["exit"]) == ("daemon_unreachable", 3)
+    assert done.stdout == ""
+
+
+def test_the_log_of_a_daemon_in_the_background_is_shown(place: Place) -> None:
+    """Its last lines, and with -f what comes after."""
+    assert place.ctl("daemon", "logs").returncode == 1
+    pid = json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"]
+    assert place.ctl("daemon", "logs", "-n", "1").stdout == f"stand-in {pid} starts\n"
+    answer = json.loads(place.ctl("daemon", "logs", "--json").stdout)
+    assert answer == {
+        "source": f"{place.home}/.local/state/mcpd/daemon.log",
+        "lines": [f"stand-in {pid} starts"],
+    }
+
+    argv = [f"{place.home}/bin/mcpctl", "daemon", "logs", "-f"]
+    with subprocess.Popen(argv, env=place.environ, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == f"stand-in {pid} starts\n"
+        again = json.loads(place.ctl("daemon", "restart", "--json").stdout)["pid"]
+        assert following.stdout.readline() == f"stand-in {again} starts\n"
+        following.send_signal(signal.SIGINT)
+        assert following.wait(5) == 130
+
+
+def test_install_without_a_service_manager_writes_the_units_and_says_what_is_left_to_do(place: Place) -> None:
+    """In a container or over ssh without a session; nothing is enabled, and that is said."""
+    done = place.ctl("daemon", "install", PATH="/opt/my tools:relative::/bin:/bin")
+    assert done.returncode == 0, done.stderr
+    assert "systemctl --user enable --now mcpd.socket" in done.stderr
+    units = place.home / ".config/systemd/user"
+    service = (units / "mcpd.service").read_text()
+    assert f"\nExecStart={place.home}/bin/mcpd\n" in service
+    assert '\nEnvironment="PATH=/opt/my tools:/bin"\n' in service
+    assert "(install)" not in service.split("[Unit]")[1]
+    assert (units / "mcpd.socket").exists()
+    assert sorted(path.name for path in units.iterdir()) == ["mcpd.service", "mcpd.socket"]
+    assert json.loads(place.ctl("daemon", "status", "--json").stdout)["installed"] is True
+    assert place.started() == []
+
+    assert place.ctl("daemon", "uninstall").returncode == 0
+    assert list(units.iterdir()) == []
+    assert "was not installed" in place.ctl("daemon", "uninstall").stdout
+
+
+def test_nothing_secret_of_the_shell_gets_into_the_unit(place: Place) -> None:
+    """Only PATH does; the rest of the environment may hold tokens."""
+    done = place.ctl("daemon", "install", "--dry-run", SECRET_TOKEN="canary-1234", HTTPS_PROXY="canary-5678")
+    assert "canary" not in done.stdout
+    assert not (place.home / ".config").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "unit_word"),
+    [
+        ("/usr/bin/mcpd", "/usr/bin/mcpd"),
+        ("/my tools/mcpd", '"/my tools/mcpd"'),
+        ("/100%/mcpd", "/100%%/mcpd"),
+        ("/a$b/mcpd", "/a$$b/mcpd"),
+        ('/a"b\\c', '"/a\\"b\\\\c"'),
+        ("", '""'),
+    ],
+)
+def test_words_are_quoted_the_way_systemd_reads_them(word: str, unit_word: str) -> None:
+    """systemd.service(5): specifiers, variables, quotes."""
+    assert userunit.quoted(word) == unit_word
+
+
+def test_every_subcommand_explains_itself(place: Place) -> None:
+    """`--help` fits a terminal."""
+    for name in ("", "start", "stop", "restart", "status", "logs", "install", "uninstall"):
+        done = place.ctl("daemon", *filter(None, [name]), "--help")
+        assert done.returncode == 0, done.stderr
+        assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def alive(pid: int) -> bool:
+    """Running; one that was adopted by this machine's init may be a zombie for a moment."""
+    end = time.monotonic() + 1
+    while os.path.exists(f"/proc/{pid}"):
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z":
+            return False
+        if time.monotonic() > end:
+            return True
+        time.sleep(0.01)
+    return False

@@ -1,0 +1,191 @@
+"""`mcpctl status`: the table, one server's evidence, the fast path and its equal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ctl.text import ago, until
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import NOW, FakeDaemon, Fault, detail, failure, server, status
+
+ESCAPES = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \u202eevil\x9b2J"
+
+
+def test_the_table_has_a_row_for_each_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Piped: all columns, nothing cut, no colour."""
+    message = "exited with status 1: " + "long " * 40
+    daemon.answers["mcpd/status"] = status(
+        server("time", restarts=3), server("git", "failed", last_error=failure(message), attempts=4)
+    )
+    ran = mcpctl("status")
+    header, time, git, *rest = ran.out.splitlines()
+    assert header.split() == ["SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPDATED", "LAST", "ERROR"]
+    assert time.split()[:5] == ["time", "connected", "4711", "2", "3"]
+    assert message.strip() in git
+    assert "mcpctl status git" in rest[-1]
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_a_failure_that_is_over_says_when_it_was(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """So that a connected server with an old error does not look broken."""
+    daemon.answers["mcpd/status"] = status(server("time", last_error=failure()))
+    assert f"exited with status 1 ({ago(NOW)})" in mcpctl("status").out
+
+
+def test_json_is_the_daemons_result_byte_for_byte(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Numbers, key order and duplicate keys are not ours to change."""
+    from tests.ctl.fake_daemon import Raw
+
+    text = '{"servers": [],"x":1.10,"big":123456789012345678901234567890,"x":"\\u00e9é"}'
+    daemon.answers["mcpd/status"] = Raw(text)
+    assert mcpctl("status", "--json").out == text + "\n"
+
+
+@pytest.mark.parametrize("argv", [["status", "--json"], ["--json", "status"], ["status"]])
+def test_json_can_be_asked_for_in_three_places(daemon: FakeDaemon, mcpctl: Mcpctl, argv: list[str]) -> None:
+    """Before the command, after it, or by MCPCTL_OUTPUT."""
+    assert mcpctl(*argv, MCPCTL_OUTPUT="json" if "--json" not in argv else "").json()["servers"] == []
+
+
+def test_both_ways_through_print_the_same(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """`--` is enough to send a plain status to click."""
+    daemon.answers["mcpd/status"] = status(server())
+    daemon.answers["mcpd/server"] = detail(server())
+    assert mcpctl("status") == mcpctl("status", "--")
+    assert mcpctl("status", "time") == mcpctl("status", "--", "time")
+
+
+def test_without_servers_it_says_how_to_begin(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The first run is no error."""
+    ran = mcpctl("status")
+    assert ran.code == 0
+    assert "mcpctl add" in ran.out
+    assert "/home/me/.config/mcpd/config.json" in ran.out
+
+
+def test_a_refused_configuration_is_told_below_the_table(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With every complaint, and what to do about it."""
+    problem = {"path": "$.mcpServers.git.command", "message": "must be a string", "fix": "quote it"}
+    daemon.answers["mcpd/status"] = status(server(), problems=[problem])
+    out = mcpctl("status").out
+    assert "The configuration was refused" in out
+    assert "$.mcpServers.git.command: must be a string (quote it)" in out
+    assert "mcpctl reload" in out
+
+
+def test_text_from_a_server_cannot_reach_the_terminal_with_escapes(
+    daemon: FakeDaemon, mcpctl: Mcpctl
+) -> None:
+    """Neither in the table nor in the block, even with colour forced."""
+    bad = server("time", "failed", last_error=failure(ESCAPES, stderr=[ESCAPES]), warnings=[ESCAPES])
+    daemon.answers["mcpd/status"] = status(bad)
+    daemon.answers["mcpd/server"] = detail(bad, log=[ESCAPES])
+    for out in (mcpctl("status").out, mcpctl("status", "time").out):
+        assert out.isprintable() or {c for c in out if not c.isprintable()} == {"\n"}
+        assert "red evil2J" in out
+    colored = mcpctl("status", "time", "--color", "always").out
+    assert "\x1b[31mred" not in colored.replace("\x1b[31mred evil2J\x1b[0m", "")
+    assert "\u202e" not in colored
+    assert "\x07" not in colored
+
+
+@pytest.mark.parametrize(
+    ("word", "code"),
+    [("connected", 0), ("idle", 0), ("failed", 6), ("pending", 6), ("disabled", 6), ("needs-auth", 4)],
+)
+def test_one_servers_exit_code_says_whether_it_is_ready(
+    daemon: FakeDaemon, mcpctl: Mcpctl, word: str, code: int
+) -> None:
+    """So that a script need not read the words."""
+    daemon.answers["mcpd/server"] = detail(server("time", word))
+    assert mcpctl("status", "time").code == code
+    assert mcpctl("status", "time", "--json").code == code
+
+
+def test_one_failed_server_is_shown_with_its_evidence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """What ended it, its last words, when it is tried again, what to type next."""
+    last = failure("exited at once", exit_code=3, stderr=["ImportError: no tz", "bye"], crash_loop=True)
+    failed = server(
+        "time", "failed", reason="crash loop", retry_at="2099-01-01T00:00:00.000Z", last_error=last
+    )
+    daemon.answers["mcpd/server"] = detail(failed)
+    out = mcpctl("status", "time").out
+    for evidence in (
+        "failed since 2026-11-21T06:30:00.000Z",
+        "reason: crash loop",
+        "uvx mcp-server-time --tz 'Europe/Paris now'",
+        "[exited, exit code 3, crash loop] exited at once",
+        "| ImportError: no tz",
+        "2099-01-01T00:00:00.000Z",
+        "2026-11-21T06:30:00.123Z ready",
+        "next: mcpctl logs time",
+    ):
+        assert evidence in out
+
+
+def test_an_unknown_server_is_exit_5_with_a_suggestion(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """A typing mistake costs one more line, not a search."""
+    daemon.answers["mcpd/status"] = status(server("github"), server("time"))
+    daemon.answers["mcpd/server"] = Fault(
+        "no such server: gitub", code="unknown_server", exit=5, server="gitub"
+    )
+    ran = mcpctl("status", "gitub")
+    assert ran.code == 5
+    assert "did you mean github?" in ran.err
+    assert mcpctl("status", "gitub", "--json").error()["suggestions"] == ["github"]
+
+
+def test_no_daemon_is_exit_3_and_says_how_to_start_it(mcpctl: Mcpctl) -> None:
+    """Under --json as one object on stderr."""
+    ran = mcpctl("status")
+    assert (ran.code, ran.out) == (3, "")
+    assert "mcpctl daemon start" in ran.err
+    assert mcpctl("--json", "status").error()["code"] == "daemon_unreachable"
+
+
+def test_another_version_of_the_daemon_is_mentioned(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """On stderr: it is talk, not the answer."""
+    daemon.answers["mcpd/status"] = {**status(server()), "daemon": {"version": "0.0.1"}}
+    assert "mcpctl daemon restart" in mcpctl("status").err
+
+
+def test_the_fast_path_imports_neither_click_nor_the_daemon(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Each of these would cost more than all the rest of the run."""
+    heavy = [
+        "click",
+        "attrs",
+        "attr",
+        "cattrs",
+        "trio",
+        "msgspec",
+        "rich",
+        "mcpd.model",
+        "typing",
+        "datetime",
+        "difflib",
+    ]
+    script = (
+        "import sys; from ctl.main import run; import os; code = run(['status'], os.environ);"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={"MCPD_SOCKET": mcpctl.socket}, capture_output=True, timeout=10
+    )
+    assert (done.returncode, done.stderr) == (0, b"[]\n")
+
+
+def test_times_are_said_the_way_people_say_them() -> None:
+    """The largest unit that fits, rounded down."""
+    now = 1795242600.0  # NOW, in seconds since the epoch
+    assert [ago(NOW, now + s) for s in (0.2, 5, 185, 7300, 200000)] == [
+        "just now", "5s ago", "3m ago", "2h ago", "2d ago"
+    ]  # fmt: skip
+    assert (until(NOW, now - 90), until(NOW, now + 5), until(None), ago("nonsense")) == (
+        "in 1m",
+        "now",
+        "",
+        "-",
+    )

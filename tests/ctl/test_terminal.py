@@ -1,0 +1,145 @@
+"""mcpctl as a process: on a terminal, in a pipe, interrupted."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import Caller, FakeDaemon, Silence, failure, server, status
+
+MCPCTL = [sys.executable, "-m", "ctl"]
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Our end and the program's end of a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    os.close(ours)
+
+
+def on_terminal(terminal: tuple[int, int], mcpctl: Mcpctl, *argv: str, **environ: str) -> tuple[int, str]:
+    """Run mcpctl with everything on the terminal; exit code and what was seen."""
+    ours, theirs = terminal
+    environment = {**mcpctl.environ, "PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "80", **environ}
+    process = subprocess.Popen([*MCPCTL, *argv], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            seen += os.read(ours, 65536)
+        except OSError:  # the other end is closed: the program has ended
+            break
+    return process.wait(5), seen.decode()
+
+
+def test_on_a_terminal_the_table_has_colour_and_fits(
+    daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]
+) -> None:
+    """Only the last column is cut."""
+    daemon.answers["mcpd/status"] = status(server("git", "failed", last_error=failure("long " * 50)))
+    code, seen = on_terminal(terminal, mcpctl, "status")
+    row = seen.splitlines()[1]
+    assert code == 0
+    assert "\x1b[31mfailed\x1b[0m" in row
+    assert row.endswith("…")
+    assert len(row.replace("\x1b[31m", "").replace("\x1b[0m", "")) == 80
+
+
+@pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colour_can_be_refused(
+    daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int], environ: dict[str, str]
+) -> None:
+    """The state's word is there all the same."""
+    daemon.answers["mcpd/status"] = status(server())
+    seen = on_terminal(terminal, mcpctl, "status", **environ)[1]
+    assert "connected" in seen
+    assert "\x1b" not in seen
+
+
+def test_a_tools_output_cannot_drive_the_terminal(
+    daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]
+) -> None:
+    """Its lines are kept, its escapes are not; under --json they are escaped."""
+    daemon.answers["mcpd/call"] = {"success": True, "output": "one\n\x1b[2Jtwo\x9b\u202e", "warnings": []}
+    assert on_terminal(terminal, mcpctl, "call", "t@s", "--color=never") == (0, "one\r\ntwo\r\n")
+
+
+def test_json_on_a_terminal_is_indented_and_harmless(
+    daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]
+) -> None:
+    """Escaped in a way that any JSON reader undoes; numbers stay as they were written."""
+    daemon.answers["mcpd/call"] = {"a": ["x\x7f\x9b\u202e\u20ac"], "b": {}, "n": 1.5}
+    code, seen = on_terminal(terminal, mcpctl, "call", "t@s", "--raw")
+    assert code == 0
+    assert seen.replace("\r\n", "\n") == (
+        '{\n  "a": [\n    "x\\u007f\\u009b\\u202e\\u20ac"\n  ],\n  "b": {},\n  "n": 1.5\n}\n'
+    )
+
+
+def test_progress_is_one_line_that_goes_away(
+    daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]
+) -> None:
+    """Redrawn on stderr, and wiped before the answer."""
+
+    def answer(caller: Caller, _: dict[str, Any]) -> object:
+        for step in (1, 2):
+            note = {"progressToken": caller.request, "progress": step, "total": 2, "message": "half\x1b[2J"}
+            caller.notify("notifications/progress", note)
+        return {"success": True, "output": "done", "warnings": []}
+
+    daemon.answers["mcpd/call"] = answer
+    code, seen = on_terminal(terminal, mcpctl, "call", "t@s")
+    assert code == 0
+    assert "\r\x1b[K[##########----------] 1/2 half\r\x1b[K[####################] 2/2 half" in seen
+    assert seen.endswith("\r\x1b[Kdone\r\n")
+
+
+def test_ctrl_c_cancels_the_call_upstream(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Exit 130, and nobody sees a traceback."""
+    daemon.answers["mcpd/call"] = Silence()
+    process = subprocess.Popen(
+        [*MCPCTL, "call", "t@s"], env=mcpctl.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    daemon.wait_for("mcpd/call")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=5)
+    assert (process.returncode, out, err) == (130, b"", b"")
+    assert daemon.wait_for("notifications/cancelled") == {"requestId": 1}
+
+
+def test_a_closed_pipe_ends_it_silently(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """As `mcpctl status | head -1` does."""
+    daemon.answers["mcpd/status"] = status(*(server(f"s{i}") for i in range(5000)))
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*MCPCTL, "status"], env=mcpctl.environ, stdout=write, stderr=subprocess.PIPE, timeout=10, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_watch_redraws_the_table(daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]) -> None:
+    """Until the daemon ends, here; and says so."""
+
+    def answer(caller: Caller, _: dict[str, Any]) -> object:
+        event = {"kind": "status", "at": "", "server": "time", "status": server()}
+        caller.notify("mcpd/event", {"request": caller.request, "event": event})
+        daemon.wait_for("mcpd/status")
+        caller.hang_up()
+        return {}
+
+    daemon.answers["mcpd/status"] = status(server())
+    daemon.answers["mcpd/events"] = answer
+    code, seen = on_terminal(terminal, mcpctl, "status", "--watch")
+    assert code == 3
+    assert seen.count("connected") >= 2

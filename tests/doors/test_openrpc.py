@@ -1,0 +1,106 @@
+"""The control API's own description is a valid document and says what the daemon does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # it has no types of its own
+import pytest
+
+from mcpd.doors.control import METHODS, decode_params
+from mcpd.doors.openrpc import STREAMING, document
+from mcpd.model.errors import InvalidArguments
+from tests.e2e.conftest import start
+from tests.e2e.harness import Refused, fake
+
+__all__ = ["start"]
+
+Start = Any
+
+
+def described() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(document())
+    return found
+
+
+def schema(inner: dict[str, Any]) -> Any:
+    return jsonschema.Draft202012Validator({**inner, "components": described()["components"]})
+
+
+def test_the_document_has_the_shape_of_openrpc() -> None:
+    """Each method once, each parameter and result with a schema that is one, every reference resolved."""
+    found = described()
+    names = [method["name"] for method in found["methods"]]
+
+    assert found["openrpc"].startswith("1.")
+    assert names == sorted({*METHODS, *STREAMING})
+    for method in found["methods"]:
+        assert method["summary"]
+        assert method["paramStructure"] == "by-name"
+        for part in [*method["params"], method["result"]]:
+            assert part["name"]
+            jsonschema.Draft202012Validator.check_schema(part["schema"])
+            list(schema(part["schema"]).iter_errors({}))  # raises for a reference to nothing
+
+
+def test_what_the_daemon_answers_is_what_is_described(start: Start) -> None:
+    daemon = start({"fake": fake("--capabilities", "tools,resources,prompts")})
+    daemon.wait_connected("fake")
+    results = {method["name"]: schema(method["result"]["schema"]) for method in described()["methods"]}
+    client = daemon.client()
+    asked: dict[str, dict[str, Any]] = {
+        "mcpd/status": {},
+        "mcpd/server": {"server": "fake"},
+        "mcpd/tools": {"server": "fake"},
+        "mcpd/resources": {},
+        "mcpd/prompts": {},
+        "mcpd/connect": {"server": "fake", "wait": 1},
+        "mcpd/servers/set": {"servers": {"x": {"command": "true"}}, "dry_run": True},
+        "mcpd/config": {},
+        "mcpd/version": {},
+        "mcpd/call": {"server": "fake", "tool": "echo", "arguments": {}},
+        "mcpd/logs": {"server": "fake"},
+        "mcpd/attach": {"server": "fake"},
+    }
+    for method, params in asked.items():
+        answer = client.request(method, **params)
+        assert [error.message for error in results[method].iter_errors(answer)] == [], method
+
+
+@pytest.mark.parametrize("method", [*METHODS, "mcpd/events", "mcpd/logs", "mcpd/attach"])
+def test_parameters_nobody_knows_are_refused_with_their_place(method: str) -> None:
+    """Not ignored: a misspelt option must not be taken for its default."""
+
+    params = METHODS[method].params if method in METHODS else STREAMING[method][1]
+    with pytest.raises(InvalidArguments) as refused:
+        decode_params(method, {"no_such_thing": 1}, params)
+    assert any("no_such_thing" in problem.message for problem in refused.value.problems)
+
+
+def test_streams_begin_with_what_is_and_end_when_cancelled(start: Start) -> None:
+    """Events: a snapshot, then changes. Logs: the last lines, then each new one."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    client, other = daemon.client(), daemon.client()
+    events = client.send("mcpd/events", servers=["fake"])
+    first = client.next_notification()["params"]
+    assert (first["request"], first["event"]["kind"]) == (events, "snapshot")
+    logs = client.send("mcpd/logs", server="fake", follow=True)
+    client.answer(logs)
+    other.call("fake", "stderr", {"text": "hello from stderr"})
+    line = client.next_notification()
+    while line["method"] != "mcpd/log":
+        line = client.next_notification()
+    assert line["params"]["request"] == logs
+    assert "hello from stderr 0" in line["params"]["line"]
+    for key in (events, logs):
+        client.notify("notifications/cancelled", requestId=key)
+    client.request("mcpd/version")
+    client.notifications.clear()
+    other.call("fake", "stderr", {"text": "nobody listens"})
+    other.request("mcpd/disconnect", server="fake", wait=5)
+    client.request("mcpd/version")
+    assert client.notifications == []
+    with pytest.raises(Refused, match="unknown member"):
+        client.request("mcpd/events", server="fake")

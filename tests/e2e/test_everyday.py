@@ -1,0 +1,95 @@
+"""The everyday life of a daemon, through its socket: statuses, calls, wishes, sets of servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Refused, fake, wait_until
+
+
+def test_a_tool_is_called_and_its_result_normalised(start: Start) -> None:
+    """CA10: text, data, success; the raw result is there for who wants it."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    result = daemon.client().call("fake", "echo", {"text": "hello"})
+
+    assert result["success"] is True
+    assert result["output"] == '{"text": "hello"}'
+    assert result["error"] is None
+
+
+def test_a_killed_server_comes_back_and_says_why_it_was_away(start: Start) -> None:
+    """BR4, AX4: the connection heals, and the evidence stays."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    before = daemon.status("fake")
+    os.kill(before["pid"], signal.SIGKILL)
+    after = daemon.wait_status(
+        "fake", lambda status: status["restarts"] == 1 and status["status"] == "connected"
+    )
+
+    assert after["pid"] != before["pid"]
+    assert after["last_error"]["kind"] == "killed"
+    assert after["last_error"]["signal"] == "SIGKILL"
+
+
+def test_one_server_that_cannot_start_leaves_the_others_alone(start: Start) -> None:
+    """CA11: its failure is a status, with the fix."""
+    daemon = start({"fake": fake(), "gone": {"command": "no-such-program"}})
+    daemon.wait_connected("fake")
+    gone = daemon.status("gone")
+
+    assert gone["status"] == "failed"
+    assert gone["retry_at"] is None
+    assert gone["attempts"] == 1
+    assert "no-such-program" in gone["last_error"]["message"]
+    assert daemon.client().call("fake", "echo", {})["success"]
+
+
+def test_a_call_to_a_failed_server_says_what_to_do(start: Start) -> None:
+    """AX4: what, which server, what next; nothing was sent."""
+    daemon = start({"gone": {"command": "no-such-program"}})
+    with pytest.raises(Refused) as refused:
+        daemon.client().call("gone", "echo")
+
+    assert refused.value.code == "not_ready"
+    assert refused.value.body["data"]["may_have_run"] is False
+    assert "mcpctl reconnect gone" in str(refused.value)
+
+
+@pytest.mark.parametrize("attach", [False, True])
+def test_a_client_that_only_stops_writing_gets_its_answers(start: Start, attach: bool) -> None:
+    """`echo … | nc -U` is a complete client: the answer comes, then the connection is closed."""
+    daemon = start({"fake": fake("--delay", "tools/call=0.3")})
+    daemon.wait_connected("fake")
+    client = daemon.client()
+    params = {"name": "echo", "arguments": {"n": 1}}
+    if attach:
+        client.request("mcpd/attach", server="fake")
+        key = client.send("tools/call", **params)
+    else:
+        key = client.send("mcpd/call", server="fake", tool="echo", arguments={"n": 1})
+    client.socket.shutdown(socket.SHUT_WR)
+
+    assert "1" in json.dumps(client.answer(key))
+    with pytest.raises(EOFError):
+        client.read_line()
+
+
+def test_a_client_that_leaves_after_it_stopped_writing_has_its_call_cancelled(start: Start) -> None:
+    """D1: half a goodbye first makes no difference."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    client = daemon.client()
+    client.send("mcpd/call", server="fake", tool="drop", arguments={})
+    client.socket.shutdown(socket.SHUT_WR)
+    wait_until(lambda: daemon.status("fake")["in_flight"] == 1, 5, lambda: "the call did not arrive")
+    client.close()
+    took = wait_until(lambda: daemon.status("fake")["in_flight"] == 0, 5, lambda: "it was not cancelled")
+    assert took < 1

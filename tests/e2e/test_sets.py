@@ -1,0 +1,178 @@
+"""SetServers and the configuration file: all or nothing, unchanged servers untouched, good sets kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import harness
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Daemon, Refused, fake
+
+
+def pids(daemon: Daemon) -> dict[str, int | None]:
+    return {status["name"]: status["pid"] for status in daemon.client().request("mcpd/status")["servers"]}
+
+
+def write(daemon: Daemon, servers: dict[str, Any]) -> None:
+    daemon.config.write_text(json.dumps({"mcpServers": servers}))
+
+
+def test_unchanged_servers_keep_their_process(start: Start) -> None:
+    """BR6: the plan names what is added, removed and changed; the rest is not touched."""
+    daemon = start({"stays": fake(), "goes": fake(), "turns": fake()})
+    daemon.wait_connected("stays", "goes", "turns")
+    before = pids(daemon)
+    applied = daemon.client().request(
+        "mcpd/servers/set", servers={"stays": fake(), "turns": fake("--tools", "2"), "comes": fake()}
+    )
+    daemon.wait_connected("turns", "comes")
+    after = pids(daemon)
+
+    assert (applied["added"], applied["removed"]) == (["comes"], ["goes"])
+    assert (applied["changed"], applied["unchanged"]) == (["turns"], ["stays"])
+    assert applied["errors"] == []
+    assert after["stays"] == before["stays"]
+    assert after["turns"] != before["turns"]
+    assert "goes" not in after
+
+
+def test_a_change_that_is_not_of_the_process_keeps_the_connection(start: Start) -> None:
+    """A new timeout or filter is no reason to restart a server."""
+    daemon = start({"fake": fake("--tools", "3")})
+    daemon.wait_connected("fake")
+    before = daemon.status("fake")
+    definition = fake("--tools", "3", includeTools=["tool-*"], timeout=5000)
+    applied = daemon.client().request("mcpd/servers/set", servers={"fake": definition})
+    after = daemon.wait_status("fake", lambda status: status["tools"] == 3)
+
+    assert applied["changed"] == ["fake"]
+    assert (after["pid"], after["restarts"]) == (before["pid"], 0)
+
+
+def test_a_set_with_one_bad_definition_changes_nothing(start: Start) -> None:
+    """All or nothing, and every complaint with its place."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    before = pids(daemon)
+    applied = daemon.client().request(
+        "mcpd/servers/set", servers={"fine": fake(), "bad": {"args": ["x"]}, "worse": {"command": 3}}
+    )
+
+    assert {problem["path"].split(".")[2] for problem in applied["errors"]} == {"bad", "worse"}
+    assert applied["added"] == applied["removed"] == applied["changed"] == []
+    assert pids(daemon) == before
+
+
+def test_a_dry_run_tells_the_plan_and_does_nothing(start: Start) -> None:
+    """`mcpctl apply --plan`."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    before = pids(daemon)
+    applied = daemon.client().request("mcpd/servers/set", servers={"other": fake()}, dry_run=True)
+
+    assert (applied["added"], applied["removed"], applied["dry_run"]) == (["other"], ["fake"], True)
+    assert pids(daemon) == before
+
+
+def test_a_set_made_for_another_generation_is_refused(start: Start) -> None:
+    """Lost updates become a conflict."""
+    daemon = start({"fake": fake()})
+    client = daemon.client()
+    generation = client.request("mcpd/status")["config"]["generation"]
+    client.request("mcpd/servers/set", servers={}, if_generation=generation)
+    with pytest.raises(Refused) as refused:
+        client.request("mcpd/servers/set", servers={"fake": fake()}, if_generation=generation)
+
+    assert refused.value.code == "conflict"
+    assert refused.value.body["data"]["generation"] == generation + 1
+
+
+def test_a_bad_file_keeps_the_last_good_set_and_shows_in_status(start: Start) -> None:
+    """D8, SIGHUP: a bad file never replaces a good one."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    before = pids(daemon)
+    client = daemon.client()
+    client.send("mcpd/events")
+    assert client.next_notification()["params"]["event"]["kind"] == "snapshot"
+    daemon.config.write_text('{"mcpServers": {"fake": {"comand": "x"}}}')
+    daemon.process.send_signal(signal.SIGHUP)
+    while "refused" not in (event := client.next_notification()["params"]["event"])["message"]:
+        assert event["kind"] in ("snapshot", "status")
+    config = daemon.client().request("mcpd/status")["config"]
+
+    assert "comand" in json.dumps(config["problems"])
+    assert pids(daemon) == before
+
+    write(daemon, {"fake": fake(), "more": fake()})
+    applied = daemon.client().request("mcpd/reload")
+    assert (applied["added"], applied["unchanged"]) == (["more"], ["fake"])
+    assert daemon.client().request("mcpd/status")["config"]["problems"] == []
+    assert pids(daemon)["fake"] == before["fake"]
+
+
+def test_a_set_from_the_api_outlives_the_daemon_until_the_file_changes(tmp_path: Path) -> None:
+    """A crash must not silently bring back what was replaced; a newer file must."""
+    with harness.running(tmp_path, {"file": fake()}) as daemon:
+        daemon.client().request("mcpd/servers/set", servers={"api": fake()})
+        daemon.wait_connected("api")
+    with harness.running(tmp_path, {"file": fake()}) as daemon:
+        assert list(pids(daemon)) == ["api"]
+    with harness.running(tmp_path, {"file": fake("--tools", "1")}) as daemon:
+        assert list(pids(daemon)) == ["file"]
+
+
+def test_added_servers_are_written_to_the_file_and_removed_ones_taken_out(start: Start) -> None:
+    """`mcpctl add` and `remove` are for good; comments stay."""
+    daemon = start({"fake": fake()})
+    daemon.config.write_text("// mine\n" + daemon.config.read_text())
+    client = daemon.client()
+    applied = client.request("mcpd/add", server="new", definition=fake())
+    daemon.wait_connected("new")
+    assert applied["added"] == ["new"]
+    assert applied["saved"] == str(daemon.config)
+    assert '"new"' in daemon.config.read_text()
+    with pytest.raises(Refused, match="already"):
+        client.request("mcpd/add", server="new", definition=fake())
+
+    removed = client.request("mcpd/remove", server="new")
+    assert removed["removed"] == ["new"]
+    assert '"new"' not in daemon.config.read_text()
+    assert daemon.config.read_text().startswith("// mine")
+
+
+def test_a_daemon_without_configuration_runs_and_says_how_to_add_a_server(tmp_path: Path) -> None:
+    """CA3, CA6."""
+    with harness.running(tmp_path, {}) as daemon:
+        daemon.config.unlink()
+        daemon.stop()
+    environ = {"MCPD_SERVERS": json.dumps([{"name": "one", **fake()}])}
+    with harness.running(tmp_path, {"file": fake()}, environ=environ) as daemon:
+        daemon.wait_connected("one")
+        config = daemon.client().request("mcpd/status")["config"]
+        assert config["source"] == "$MCPD_SERVERS"
+        assert list(pids(daemon)) == ["one"]
+        with pytest.raises(Refused, match="MCPD_SERVERS"):
+            daemon.client().request("mcpd/add", server="two", definition=fake())
+
+
+def test_toggles_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
+    """CM6: a switched-off server stays off, one that was switched on again comes back."""
+    servers = {"off": fake(), "on": fake(), "born-off": fake(enabled=False)}
+    with harness.running(tmp_path, servers) as daemon:
+        daemon.wait_connected("off", "on")
+        for name, method in ("off", "disable"), ("on", "disable"), ("on", "enable"), ("born-off", "enable"):
+            status = daemon.client().request(f"mcpd/{method}", server=name, wait=8)["server"]["status"]
+            assert status == ("disabled" if method == "disable" else "connected")
+        os.kill(daemon.pid, signal.SIGKILL)
+        daemon.process.wait(5)
+    with harness.running(tmp_path, servers) as daemon:
+        daemon.wait_connected("on", "born-off")
+        off = daemon.status("off")
+        assert (off["status"], off["pid"]) == ("disabled", None)

@@ -1,0 +1,53 @@
+"""What a modern server tells of changes, and what it could not tell while nobody listened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from mcpd.eras import modern
+from mcpd.eras.base import Hooks
+from mcpd.eras.negotiate import negotiate
+from tests.transports.peer import Json, Peer, connected
+
+DISCOVERED = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}}}
+
+
+async def acknowledge(peer: Peer, listening: Json) -> None:
+    meta = {"io.modelcontextprotocol/subscriptionId": listening["id"]}
+    params = {"notifications": {"toolsListChanged": True}, "_meta": meta}
+    message = {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params}
+    await peer.say(message)
+
+
+async def test_lists_are_fetched_anew_once_a_subscription_has_been_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A change between the old subscription's end and the new one's beginning is told to nobody."""
+    monkeypatch.setattr(modern, "_LISTEN_AGAIN_AFTER", 0.01)
+    changed: list[str] = []
+    script: dict[str, Any] = {"server/discover": {"result": DISCOVERED}}
+    async with connected(script) as peer, trio.open_nursery() as nursery:
+        with trio.fail_after(5):
+            upstream = await negotiate(
+                peer.link, Hooks(changed.append, lambda _: None), "auto", 5, lambda *_: None
+            )
+            assert upstream.follow is not None
+            nursery.start_soon(upstream.follow)
+            first = await peer.hear("subscriptions/listen")
+            assert not upstream.hearing.is_set()
+            await acknowledge(peer, first)
+            await upstream.hearing.wait()
+            assert changed == []  # its lists have not been fetched yet
+
+            await peer.say({"jsonrpc": "2.0", "id": first["id"], "result": {"resultType": "complete"}})
+            second = await peer.hear("subscriptions/listen", 2)
+            before = len(changed)
+            assert before
+            await acknowledge(peer, second)
+            while len(changed) == before:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.005)
+        assert set(changed) == {"tools"}
+        nursery.cancel_scope.cancel()

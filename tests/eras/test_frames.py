@@ -1,0 +1,138 @@
+"""Every frame we send to a server is valid by the schema of the revision that was agreed on."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # it has no types
+import pytest
+import trio
+from msgspec import Raw
+
+from mcpd.eras import legacy, modern
+from mcpd.eras.base import Hooks, Upstream
+from mcpd.eras.negotiate import negotiate
+from mcpd.eras.rounds import ask_in_rounds
+from mcpd.model.spec import RemoteSpec
+from mcpd.supervision import catalog as lists
+from mcpd.transports.base import Channel
+from mcpd.transports.exchange import Awaited
+from mcpd.wire.message import Message
+from tests.transports.peer import Json, Peer, connected
+
+SCHEMAS = Path(__file__).parent.parent / "schema"
+REVISIONS = (*modern.VERSIONS, *legacy.VERSIONS)
+FEATURES = {name: {"listChanged": True} for name in ("tools", "resources", "prompts")}
+ASKING = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {"type": "object"}}}
+
+
+@functools.cache
+def schema(revision: str) -> Json:
+    loaded: Json = json.loads((SCHEMAS / f"schema-{revision}.json").read_text())
+    return loaded
+
+
+def complaints(revision: str, message: Json) -> list[str]:
+    """What is wrong with a message of ours. The request of an unknown method is wrong in any case."""
+    kinds = ["JSONRPCMessage"]
+    if "method" in message:
+        kinds.append("ClientRequest" if "id" in message else "ClientNotification")
+    elif "error" not in message:
+        kinds.append("ClientResult")
+    whole = schema(revision)
+    where = "$defs" if "$defs" in whole else "definitions"
+    found = []
+    for kind in kinds:
+        validator = jsonschema.validators.validator_for(whole)({**whole, "$ref": f"#/{where}/{kind}"})
+        checked = message.get("result") if kind == "ClientResult" else message
+        found += [f"{kind}: {error.message[:300]}" for error in validator.iter_errors(checked)]
+    return found
+
+
+def test_the_check_can_fail() -> None:
+    """A wrong member, a method that the revision does not have, an answer that is none."""
+    meta = {"_meta": json.loads(b"{%b}" % modern.request_meta("2026-07-28", {}))}
+    good = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", **meta}}
+    for revision in REVISIONS:
+        assert complaints(revision, good) == []
+        assert complaints(revision, {**good, "params": {"name": 7, **meta}})
+        assert complaints(revision, {**good, "method": "tools/cull"})
+        assert complaints(revision, {"jsonrpc": "2.0", "id": 1})
+    assert complaints("2026-07-28", {**good, "params": {"name": "x"}})
+    assert complaints("2025-11-25", {**good, "method": "server/discover"})
+    assert complaints("2026-07-28", {**good, "method": "ping"})
+
+
+def script(revision: str) -> dict[str, Any]:
+    """A server of one revision that has everything."""
+    one = {"name": "x", "uri": "file:///x", "uriTemplate": "file:///{x}", "inputSchema": {"type": "object"}}
+    members = ("tools", "resources", "resourceTemplates", "prompts")
+    answers: dict[str, Any] = {
+        method: {"result": {**{member: [one] for member in members}, "ttlMs": 0, "cacheScope": "private"}}
+        for method in ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
+    }
+    if revision in modern.VERSIONS:
+        answers["server/discover"] = {"result": {"supportedVersions": [revision], "capabilities": FEATURES}}
+        return answers
+    refusal = {"error": {"code": -32601, "message": "no such method"}}
+    agreed = {
+        "protocolVersion": revision,
+        "capabilities": FEATURES,
+        "serverInfo": {"name": "p", "version": "1"},
+    }
+    return {**answers, "server/discover": refusal, "initialize": {"result": agreed}, "ping": {"result": {}}}
+
+
+def asked(channel: Channel, message: Message) -> bool:
+    if message.method == "roots/list":
+        channel.respond(message, b'{"roots":[{"uri":"file:///w"}]}')
+    return message.method == "roots/list"
+
+
+async def answer(method: str, params: Raw) -> Mapping[str, object]:
+    return {"action": "accept", "content": {"x": 1}}
+
+
+async def live(peer: Peer, upstream: Upstream) -> None:
+    """All that mcpd says to a server of its own accord, and what it says for a client."""
+    await lists.fetch(upstream, RemoteSpec(name="peer", kind="http", url="http://x"))
+    results: list[Json] = [{"result": {"content": []}}]
+    if upstream.era == "modern":
+        more = {"resultType": "input_required", "inputRequests": {"q": ASKING}, "requestState": "s"}
+        results.insert(0, {"result": more})
+    peer.script["tools/call"] = lambda _: results.pop(0)
+    await ask_in_rounds(upstream, "tools/call", {"name": "x", "arguments": {"a": [1]}}, answer)
+    peer.script["tools/call"] = lambda _: None
+    given_up = Awaited()
+    upstream.submit(given_up, "tools/call", b'{"name":"x"}')
+    await peer.hear("tools/call", 2 if upstream.era == "legacy" else 3)
+    upstream.link.cancel(given_up, "nobody waits for it any more")
+    await peer.hear("notifications/cancelled")
+    await upstream.request(upstream.ping_method, {})
+    if upstream.era == "legacy":
+        for number, method in enumerate(("ping", "roots/list", "sampling/createMessage")):
+            await peer.say({"jsonrpc": "2.0", "id": f"s{number}", "method": method})
+        await peer.hear("", 3)  # the answers
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_every_frame_is_valid(revision: str) -> None:
+    """The probe by the newest revision, all others by the one agreed on; nothing is left unsaid."""
+    hooks = Hooks(lambda _: None, lambda _: None, capabilities={"roots": {}}, asked=asked)
+    async with connected(script(revision)) as peer, trio.open_nursery() as nursery:
+        with trio.fail_after(5):
+            upstream = await negotiate(peer.link, hooks, "auto", 5, lambda *_: None)
+            assert upstream.version == revision
+            if upstream.follow is not None:
+                nursery.start_soon(upstream.follow)
+            await live(peer, upstream)
+        nursery.cancel_scope.cancel()
+    said = [message.get("method", "an answer") for message in peer.heard]
+    assert len(set(said)) == (8 if revision in modern.VERSIONS else 11), said
+    for message in peer.heard:
+        by = "2026-07-28" if message.get("method") == "server/discover" else revision
+        assert complaints(by, message) == [], message

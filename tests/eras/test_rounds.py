@@ -1,0 +1,155 @@
+"""Requests that take several rounds: what is asked again, with what, and when it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import trio
+from msgspec import Raw
+
+from mcpd.eras.base import Hooks, Upstream
+from mcpd.eras.negotiate import negotiate
+from mcpd.eras.rounds import MOST_ROUNDS, ask_in_rounds
+from mcpd.model.errors import ProtocolViolation
+from tests.transports.peer import Json, Peer, connected
+
+DISCOVERED = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+PARAMS = {"name": "merge", "arguments": {"into": "x"}}
+QUESTION = {"method": "elicitation/create", "params": {"message": "Which branch?"}}
+ACCEPTED = {"action": "accept", "content": {"branch": "dev"}}
+
+
+async def ready(peer: Peer) -> Upstream:
+    peer.script["server/discover"] = {"result": DISCOVERED}
+    hooks = Hooks(lambda _: None, lambda _: None, capabilities={"elicitation": {"form": {}}})
+    return await negotiate(peer.link, hooks, "auto", 5, lambda *_: None)
+
+
+def rounds(peer: Peer, *results: Json, method: str = "tools/call") -> None:
+    """One result after the other."""
+    left = list(results)
+    peer.script[method] = lambda request: {"result": left.pop(0)}
+
+
+def wanting(**more: Any) -> Json:
+    return {"resultType": "input_required", **more}
+
+
+async def accepting(method: str, params: Raw) -> Mapping[str, object]:
+    assert method == "elicitation/create"
+    assert json.loads(bytes(params)) == QUESTION["params"]
+    return ACCEPTED
+
+
+async def asked(peer: Peer, method: str = "tools/call", answer: Any = accepting) -> Json:
+    upstream = await ready(peer)
+    with trio.fail_after(5):
+        result = await ask_in_rounds(upstream, method, PARAMS, answer)
+    body: Json = json.loads(bytes(result))
+    return body
+
+
+def without_meta(message: Json) -> Json:
+    return {name: value for name, value in message["params"].items() if name != "_meta"}
+
+
+async def test_a_question_is_answered_and_the_same_request_sent_again() -> None:
+    """With a new id, its own params, the answers by their keys, and the server's state byte for byte."""
+    state = 'a"\\u00e9\\n{}'
+    async with connected() as peer:
+        rounds(
+            peer, wanting(inputRequests={"b": QUESTION, "c": QUESTION}, requestState=state), {"content": []}
+        )
+        assert await asked(peer) == {"content": []}
+        first, second = peer.heard[-2:]
+    assert first["id"] != second["id"]
+    assert without_meta(first) == PARAMS
+    answers = {"b": ACCEPTED, "c": ACCEPTED}
+    assert without_meta(second) == {**PARAMS, "inputResponses": answers, "requestState": state}
+    for request in (first, second):
+        declared = request["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+        assert declared == {"elicitation": {"form": {}}}
+
+
+async def test_state_is_sent_back_only_to_who_gave_it_last() -> None:
+    """Not invented, and not kept from an earlier round."""
+    async with connected() as peer:
+        rounds(
+            peer,
+            wanting(inputRequests={"b": QUESTION}, requestState="one"),
+            wanting(inputRequests={"b": QUESTION}),
+            {"resultType": "complete", "content": []},
+        )
+        await asked(peer)
+        second, third = (without_meta(message) for message in peer.heard[-2:])
+    assert second["requestState"] == "one"
+    assert "requestState" not in third
+
+
+async def test_a_server_that_only_wants_to_be_asked_again_is() -> None:
+    """After a moment, with its state and without answers to questions that it did not ask."""
+    async with connected() as peer:
+        rounds(peer, wanting(requestState="wait"), {"content": []})
+        await asked(peer)
+        assert without_meta(peer.heard[-1]) == {**PARAMS, "requestState": "wait"}
+
+
+async def test_a_result_without_a_type_is_complete() -> None:
+    """Whatever else is in it."""
+    async with connected() as peer:
+        rounds(peer, {"content": [], "requestState": "x", "inputRequests": {"b": QUESTION}})
+        assert (await asked(peer))["requestState"] == "x"
+        assert peer.methods.count("tools/call") == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "result"),
+    [
+        ("tools/list", wanting(inputRequests={"b": QUESTION})),
+        ("tools/call", {"resultType": "task", "taskId": "t"}),
+        ("tools/call", {"resultType": None}),
+        ("tools/call", wanting()),
+        ("tools/call", wanting(inputRequests=["b"])),
+        ("tools/call", wanting(inputRequests={"b": {"params": {}}})),
+        ("tools/call", wanting(inputRequests={"b": "what?"})),
+    ],
+)
+async def test_what_a_server_may_not_want_ends_the_request(method: str, result: Json) -> None:
+    """A result of a type that was not asked for, or that leaves open what is wanted."""
+    async with connected() as peer:
+        rounds(peer, result, method=method)
+        with pytest.raises(ProtocolViolation) as caught:
+            await asked(peer, method)
+        assert caught.value.server == peer.link.name
+        assert peer.methods.count(method) == 1
+
+
+async def test_a_server_that_never_has_enough_is_left() -> None:
+    """After a number of rounds that nobody needs."""
+    async with connected() as peer:
+        peer.script["tools/call"] = {"result": wanting(inputRequests={"b": QUESTION})}
+        with pytest.raises(ProtocolViolation, match=f"after {MOST_ROUNDS} rounds"):
+            await asked(peer)
+        assert peer.methods.count("tools/call") == MOST_ROUNDS
+    async with connected() as peer:
+        rounds(peer, *[wanting(inputRequests={"b": QUESTION})] * (MOST_ROUNDS - 1), {"content": []})
+        assert await asked(peer) == {"content": []}
+
+
+async def test_when_nobody_answers_nothing_is_sent() -> None:
+    """There is no way to say so; the request is over."""
+
+    class Nobody(Exception):
+        pass
+
+    async def nobody(method: str, params: Raw) -> Mapping[str, object]:
+        raise Nobody
+
+    async with connected() as peer:
+        rounds(peer, wanting(inputRequests={"b": QUESTION}))
+        with pytest.raises(Nobody):
+            await asked(peer, answer=nobody)
+        assert peer.methods.count("tools/call") == 1

@@ -1,0 +1,145 @@
+"""What a fault must not touch: another server's calls, and the daemon's own descriptors and children."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+from tests.e2e.harness import Client, Daemon, children, wait_until
+
+PACE = 0.01
+"""Seconds between two calls of a bystander."""
+
+
+@attrs.define
+class Calls:
+    """What a bystander has seen: seconds each call took, and what went wrong."""
+
+    seconds: list[float] = attrs.field(factory=list)
+    errors: list[str] = attrs.field(factory=list)
+
+    def percentile(self, share: float) -> float:
+        return sorted(self.seconds)[int(share * (len(self.seconds) - 1))]
+
+
+@contextmanager
+def undisturbed(daemon: Daemon, server: str, slowest: float = 0.25) -> Iterator[Calls]:
+    """Somebody else calls `server` all the time meanwhile: 0 errors, and p99 below `slowest` seconds."""
+    calls, begun, over = Calls(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        with Client(daemon.socket) as client:
+            for number in itertools.count():
+                if over.wait(PACE) and number >= 2:  # one at least besides the first
+                    return
+                began = time.monotonic()
+                try:
+                    result = client.call(server, "echo", {"n": number})
+                except Exception as error:
+                    calls.errors.append(repr(error))
+                    begun.set()
+                    return
+                calls.seconds.append(time.monotonic() - began)
+                begun.set()
+                if result["output"] != f'{{"n": {number}}}':
+                    calls.errors.append(f"wrong answer: {result}")
+
+    caller = threading.Thread(target=call, name="bystander")
+    caller.start()
+    try:
+        begun.wait(10)
+        del calls.seconds[:1]  # the first has compiled the tool's schema
+        yield calls
+    finally:
+        over.set()
+        caller.join(10)
+    assert calls.errors == []
+    assert calls.seconds, "the bystander has not called once"
+    assert calls.percentile(0.99) < slowest, f"p99 {calls.percentile(0.99):.3f} s of {len(calls.seconds)}"
+
+
+@attrs.frozen
+class Footprint:
+    """What the daemon holds, as the kernel counts it."""
+
+    descriptors: int
+    children: int
+    zombies: int
+
+
+def footprint(pid: int) -> Footprint:
+    """Only root and the daemon itself may count its descriptors (it is undumpable): -1 for others."""
+    try:
+        descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except PermissionError:
+        descriptors = -1
+    states = Counter(map(state, children(pid)))
+    return Footprint(descriptors, sum(states.values()) - states["Z"] - states[""], states["Z"])
+
+
+def settled(pid: int) -> Footprint:
+    """The footprint once it stands still: a client that has just left may not be gone yet."""
+    seen = [footprint(pid)]
+
+    def is_still() -> bool:
+        time.sleep(0.02)
+        seen.append(footprint(pid))
+        return len(seen) > 3 and len(set(seen[-3:])) == 1
+
+    wait_until(is_still, 5, lambda: f"it does not come to rest: {seen[-3:]}")
+    return seen[-1]
+
+
+@contextmanager
+def nothing_left(daemon: Daemon, bound: float = 6.0) -> Iterator[None]:
+    """Descriptors, children and threads are afterwards what they were before, zombies none."""
+    before = settled(daemon.pid)
+    threads, held = thread_count(daemon.pid), descriptors(daemon.pid)
+    yield
+    wait_until(
+        lambda: footprint(daemon.pid) == before,
+        bound,
+        lambda: f"before {before} {held}, now {footprint(daemon.pid)} {descriptors(daemon.pid)}",
+    )
+    # trio keeps an idle worker thread for 10 s: a few more than before are no leak
+    assert thread_count(daemon.pid) <= threads + 4, "threads"
+
+
+def descriptors(pid: int) -> list[str]:
+    """What the descriptors are, for a person."""
+    try:
+        return sorted(str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return []
+
+
+def thread_count(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def resident(pid: int) -> int:
+    """Bytes of the process's memory in use."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+def state(pid: int) -> str:
+    """R, S, Z, …; empty when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def gone(pid: int) -> bool:
+    return not alive(pid)
+
+
+def alive(pid: int) -> bool:
+    return state(pid) not in ("", "Z")

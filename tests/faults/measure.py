@@ -1,0 +1,64 @@
+"""How much memory the daemon took at most, and for how long it answered nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+
+from tests.e2e.harness import Client, Daemon
+from tests.faults.bystander import resident
+
+
+@attrs.define
+class Peak:
+    bytes: int = 0
+
+
+@contextmanager
+def peak_memory(pid: int) -> Iterator[Peak]:
+    """The most that was resident at any time inside the block, sampled every millisecond."""
+    peak, over = Peak(resident(pid)), threading.Event()
+
+    def sample() -> None:
+        while not over.wait(0.001):
+            peak.bytes = max(peak.bytes, resident(pid))
+
+    with _beside(sample, over):
+        yield peak
+
+
+@attrs.define
+class Stalls:
+    longest: float = 0.0
+    """Seconds that the smallest of requests had to wait."""
+
+
+@contextmanager
+def stalls(daemon: Daemon) -> Iterator[Stalls]:
+    """How long the loop was busy with one thing: what another client's smallest request waits for."""
+    seen, over = Stalls(), threading.Event()
+
+    def ask() -> None:
+        with Client(daemon.socket) as client:
+            while not over.wait(0.002):
+                began = time.monotonic()
+                client.request("mcpd/version")
+                seen.longest = max(seen.longest, time.monotonic() - began)
+
+    with _beside(ask, over):
+        yield seen
+
+
+@contextmanager
+def _beside(work: object, over: threading.Event) -> Iterator[None]:
+    thread = threading.Thread(target=work, name="measure")  # type: ignore[arg-type]  # a plain callable
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(10)

@@ -1,0 +1,447 @@
+"""Whatever a child process does, callers hear of it at once and nobody else notices (RELIABILITY A)."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shlex
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import FAKE, Client, Json, Refused, fake, impatient, marked, wait_until
+from tests.faults.bystander import (
+    alive,
+    gone,
+    nothing_left,
+    resident,
+    thread_count,
+    undisturbed,
+)
+
+QUICK_STOP = {"stop_close": 0.2, "stop_term": 0.2}
+"""The ladder, for tests that are not about it."""
+
+
+def connected_anew(old: int, status: Json) -> bool:
+    """Connected, as another process than `old`."""
+    return connected(status) and status["pid"] != old
+
+
+def connected(status: Json) -> bool:
+    return bool(status["status"] == "connected")
+
+
+def failed(status: Json) -> bool:
+    return bool(status["status"] == "failed")
+
+
+def test_sixty_four_callers_of_a_killed_child_hear_of_it_within_a_second(start: Start) -> None:
+    """RELIABILITY A1: 64 of 64 errors that say who, why and that it may have run; ready again in 2 s."""
+    daemon = start({"victim": fake(era="legacy"), "calm": fake()})
+    daemon.wait_connected("victim", "calm")
+    client, pid = daemon.client(), daemon.status("victim")["pid"]
+    with pytest.raises(Refused, match="took"):
+        client.call("victim", "drop", timeout=0.1)  # the tool's schema is compiled from here on
+    with nothing_left(daemon), undisturbed(daemon, "calm"):
+        calls = [client.send("mcpd/call", server="victim", tool="drop", arguments={}) for _ in range(64)]
+        wait_until(lambda: daemon.status("victim")["in_flight"] == 64, 5, lambda: "not all were sent")
+        os.killpg(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        errors = [refusal(client, call) for call in calls]
+        heard = time.monotonic() - killed
+        back = daemon.wait_status("victim", lambda status: connected(status) and status["pid"] != pid)
+        ready = time.monotonic() - killed
+
+    for error in errors:
+        assert error.code == "link_lost"
+        assert error.body["data"]["server"] == "victim"
+        assert error.body["data"]["may_have_run"] is True
+        assert "victim: was killed by SIGKILL" in str(error)
+        assert "it may have run" in str(error)
+    assert heard <= 1.0
+    assert ready <= 2.0
+    assert back["restarts"] == 1
+    assert not alive(pid)
+
+
+A2: dict[str, tuple[str, Json, str, Json]] = {
+    "status-0": ("start", {"how": 0}, "exited", {"exit_code": 0}),
+    "status-3-before-the-handshake": ("init", {"how": 3}, "exited", {"exit_code": 3}),
+    "killed": ("start", {"how": "KILL"}, "killed", {"signal": "SIGKILL"}),
+    "terminated-after-the-handshake": ("ready", {"how": "TERM"}, "killed", {"signal": "SIGTERM"}),
+    "segfault": ("init", {"how": "SEGV"}, "killed", {"signal": "SIGSEGV"}),
+}
+
+
+def test_a_child_that_ends_is_shown_within_a_second_with_its_last_words(start: Start) -> None:
+    """RELIABILITY A2: status 0 and 1, signals, before, in and after the handshake."""
+    servers = {
+        name: fake(
+            "--at", "start", "stderr", '{"lines": 25, "text": "word"}', "--at", when, "die", json.dumps(given)
+        )
+        | {"enabled": False}
+        for name, (when, given, _, _) in A2.items()
+    }
+    daemon = start(servers | {"calm": fake()})
+    daemon.wait_connected("calm")
+    client = daemon.client()
+    with undisturbed(daemon, "calm"):
+        for name, (_, _, kind, evidence) in A2.items():
+            began = time.monotonic()
+            client.request("mcpd/enable", server=name)
+            error = daemon.wait_status(name, failed)["last_error"]
+            assert time.monotonic() - began <= 1.0, name
+            assert error["kind"] == kind, name
+            assert {key: error[key] for key in evidence} == evidence, name
+            assert error["stderr"] == [f"word {n}" for n in range(5, 25)], name
+
+
+def test_a_call_that_ends_the_server_is_answered(start: Start) -> None:
+    """RELIABILITY A2: nobody hangs, and the status tells what the call was told."""
+    daemon = start({"fragile": fake(), "calm": fake()})
+    daemon.wait_connected("fragile", "calm")
+    with undisturbed(daemon, "calm"):
+        began = time.monotonic()
+        with pytest.raises(Refused, match="fragile: exited with status 7 before tool 'die' was answered"):
+            daemon.client().call("fragile", "die", {"how": 7})
+        assert time.monotonic() - began <= 1.0
+        assert (
+            daemon.wait_status("fragile", lambda s: s["last_error"] is not None)["last_error"]["exit_code"]
+            == 7
+        )
+
+
+def test_a_child_that_never_answers_the_handshake_is_given_up_on_time(start: Start) -> None:
+    """RELIABILITY A3: the error comes at the limit ± 1 s, and the process, deaf to all, is gone after it."""
+    limit = 1.5
+    mute = fake(
+        "--never-init", "--ignore-eof", "--ignore-term", connectTimeout=limit * 1000, timeouts=QUICK_STOP
+    )
+    daemon = start({"mute": mute | {"enabled": False}, "calm": fake()})
+    daemon.wait_connected("calm")
+    client = daemon.client()
+    with undisturbed(daemon, "calm"), nothing_left(daemon):
+        began = time.monotonic()
+        client.request("mcpd/enable", server="mute")
+        pid = daemon.wait_status("mute", lambda status: status["pid"] is not None)["pid"]
+        status = daemon.wait_status("mute", failed)
+        took = time.monotonic() - began
+        wait_until(lambda: not alive(pid), 2, lambda: "it was not killed")
+        client.request("mcpd/disable", server="mute", wait=5)
+        wait_until(lambda: daemon.status("mute")["pid"] is None, 5, lambda: "it was not stopped")
+
+    assert limit - 1 <= took <= limit + 1
+    assert status["last_error"]["kind"] == "timeout"
+    assert "handshake within 1.5 s" in status["last_error"]["message"]
+    assert status["retry_at"] is not None
+
+
+def test_when_only_the_wrapper_dies_the_server_behind_it_goes_too(start: Start) -> None:
+    """RELIABILITY A4: of `npx`'s shell and what it started nothing survives 3 s, and it is started anew."""
+    daemon = start({"npx": fake("--wrapper", "--ignore-eof"), "calm": fake()})
+    daemon.wait_connected("npx", "calm")
+    wrapper = daemon.status("npx")["pid"]
+    behind = int(daemon.client().call("npx", "pid")["output"])
+    assert behind != wrapper
+    with nothing_left(daemon), undisturbed(daemon, "calm"):
+        os.kill(wrapper, signal.SIGKILL)
+        took = wait_until(lambda: not alive(wrapper) and not alive(behind), 5, lambda: "the server lives on")
+        daemon.wait_status("npx", lambda status: connected(status) and status["pid"] != wrapper)
+    assert took <= 3.0
+
+
+def test_a_grandchild_that_left_the_group_and_ignores_sigterm_is_found(start: Start) -> None:
+    """RELIABILITY A5, T3: gone after 6 s, however the server ended, and no zombie of it is left."""
+    daemon = start({"parent": fake(timeouts={"stop_close": 1, "stop_term": 1}), "calm": fake()})
+    daemon.wait_connected("parent", "calm")
+    client = daemon.client()
+    with nothing_left(daemon), undisturbed(daemon, "calm"):
+        for end in ("kill", "reconnect"):
+            stray = int(client.call("parent", "spawn")["output"])
+            pid = daemon.status("parent")["pid"]
+            assert os.getsid(stray) == stray
+            if end == "kill":
+                os.kill(pid, signal.SIGKILL)
+            else:
+                client.request("mcpd/reconnect", server="parent")
+            took = wait_until(partial(gone, stray), 6, lambda: "it lives on")
+            daemon.wait_status("parent", partial(connected_anew, pid))
+            assert took <= 6.0
+
+
+def test_twenty_children_deaf_to_everything_hold_up_the_end_for_less_than_ten_seconds(start: Start) -> None:
+    """RELIABILITY A6: the ladder ends one in 6 s, and a daemon with twenty such in 10 s."""
+    deaf = fake("--ignore-eof", "--ignore-term")
+    daemon = start({f"deaf-{n}": deaf for n in range(20)})
+    daemon.wait_connected(*(f"deaf-{n}" for n in range(20)))
+    instance, pid = (
+        daemon.client().request("mcpd/status")["daemon"]["instance"],
+        daemon.status("deaf-0")["pid"],
+    )
+    began = time.monotonic()
+    daemon.client().request("mcpd/disconnect", server="deaf-0")
+    wait_until(lambda: not alive(pid), 8, lambda: "it lives on")
+    assert time.monotonic() - began <= 6.0
+
+    began = time.monotonic()
+    assert daemon.stop() == 0
+    assert time.monotonic() - began <= 10.0
+    assert marked(instance) == []
+
+
+def test_a_stopped_child_is_found_wedged_and_a_busy_one_is_not(start: Start) -> None:
+    """RELIABILITY A7: SIGSTOP is noticed in 3 s with pings to match; a call that blocks 2.5 s is let be."""
+    watched = {"ping_idle": 0.5, "ping": 0.5, **QUICK_STOP}
+    daemon = start({"wedged": fake(timeouts=watched), "busy": fake(timeouts=watched), "calm": fake()})
+    daemon.wait_connected("wedged", "busy", "calm")
+    client, pid = daemon.client(), daemon.status("wedged")["pid"]
+    busy = daemon.status("busy")["pid"]
+    with nothing_left(daemon), undisturbed(daemon, "calm"):
+        blocking = client.send("mcpd/call", server="busy", tool="block", arguments={"seconds": 2.5})
+        dropped = client.send("mcpd/call", server="wedged", tool="drop", arguments={})
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        error = daemon.wait_status("wedged", failed)["last_error"]
+        took = time.monotonic() - began
+        with pytest.raises(Refused, match="wedged: "):
+            client.answer(dropped)
+        daemon.wait_status("wedged", lambda status: connected(status) and status["pid"] != pid)
+        assert client.answer(blocking)["output"] == "block: done"
+        assert daemon.status("busy")["pid"] == busy
+
+    assert took <= 3.0
+    assert error["kind"] == "wedged"
+    assert "stopped" in error["message"]
+
+
+@pytest.mark.parametrize("what", ["stdout", "stdin"])
+def test_a_child_that_closes_a_pipe_and_lives_on_is_lost(start: Start, what: str) -> None:
+    """RELIABILITY A8: whoever waits for it hears of it in 1 s, and it is started anew."""
+    daemon = start({"half": fake(timeouts=QUICK_STOP), "calm": fake()})
+    daemon.wait_connected("half", "calm")
+    client, pid = daemon.client(), daemon.status("half")["pid"]
+    with nothing_left(daemon), undisturbed(daemon, "calm"):
+        began = time.monotonic()
+        waiting = client.send("mcpd/call", server="half", tool="drop", arguments={})
+        closing = client.send("mcpd/call", server="half", tool="close", arguments={"what": what})
+        if what == "stdin":
+            assert client.answer(closing)["success"]
+            began = time.monotonic()  # nothing tells until we write
+            closing = client.send("mcpd/call", server="half", tool="echo", arguments={})
+        for call in (waiting, closing):
+            error = refusal(client, call)
+            assert f"closed its {what} while still running" in str(error)
+        took = time.monotonic() - began
+        status = daemon.wait_status("half", lambda s: connected(s) and s["pid"] != pid)
+    assert took <= 1.0
+    assert status["last_error"]["kind"] == "closed"
+    assert not alive(pid)
+
+
+def test_a_child_that_stops_reading_fails_only_the_calls_it_will_not_read(start: Start) -> None:
+    """RELIABILITY A9: 1 MiB of arguments fails at the write deadline; the loop stays below 50 ms."""
+    deadline = 1.0  # 8 s by default, for the 10 s of the row
+    daemon = start({"full": fake(timeouts={"write": deadline, **QUICK_STOP}), "calm": fake()})
+    daemon.wait_connected("full", "calm")
+    client, pid = daemon.client(), daemon.status("full")["pid"]
+    with undisturbed(daemon, "calm", slowest=0.05):
+        assert client.call("full", "late", {"seconds": 0})[
+            "success"
+        ]  # its schema is compiled: the next is sent at once
+        late = client.send("mcpd/call", server="full", tool="late", arguments={"seconds": 2.5})
+        assert client.call("full", "stop_reading")["success"]
+        for _ in range(2):  # those that come after the first deadline fail as well
+            began = time.monotonic()
+            with pytest.raises(Refused, match="full: it has not read its input") as refused:
+                client.call("full", "echo", {"text": "x" * (1 << 20)})
+            assert time.monotonic() - began <= deadline + 0.5
+            assert refused.value.body["data"]["may_have_run"] is False
+        assert client.answer(late)["output"] == "late"
+        assert daemon.status("full")["pid"] == pid
+
+
+def test_a_thousand_restarts_leave_nothing_behind(start: Start) -> None:
+    """RELIABILITY A10: descriptors, children, threads flat, no zombie, < 5 MB after the first 100."""
+    flapping = {
+        "command": "/bin/sh",
+        "args": ["-c", f"read line; printf '%s\\n' {shlex.quote(HELLO)}; read line"],
+        "era": "legacy",
+        "restart": impatient(base=0.001, floor=0.001, cap=0.002),
+        "enabled": False,
+    }
+    flappers = [f"flap-{n}" for n in range(4)]
+    daemon = start(dict.fromkeys(flappers, flapping) | {"calm": fake()})
+    daemon.wait_connected("calm")
+    client = daemon.client()
+    with nothing_left(daemon), undisturbed(daemon, "calm"):
+        for flapper in flappers:
+            client.request("mcpd/enable", server=flapper)
+        wait_restarts(client, 100)
+        memory, threads = resident(daemon.pid), thread_count(daemon.pid)
+        wait_restarts(client, 1000)
+        assert resident(daemon.pid) - memory < 5 << 20
+        assert thread_count(daemon.pid) <= threads + 4
+        for flapper in flappers:
+            client.request("mcpd/disable", server=flapper)
+
+
+HELLO = (
+    '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{},'
+    '"serverInfo":{"name":"flap","version":"1"}}}'
+)
+
+
+def wait_restarts(client: Client, count: int) -> None:
+    """Until the flapping servers together have come back so often."""
+
+    def enough() -> bool:
+        servers = client.request("mcpd/status")["servers"]
+        return bool(sum(server["restarts"] for server in servers) >= count)
+
+    wait_until(enough, 60, lambda: f"too slow: {client.request('mcpd/status')}")
+
+
+def test_what_cannot_be_started_fails_at_once_and_is_not_tried_again(start: Start, tmp_path: Path) -> None:
+    """RELIABILITY A12: failed in 0.5 s, exactly one attempt, and the message says what to mend."""
+    (tmp_path / "not-executable").write_text("#!/bin/sh\n")
+    for name, text in {"bad-shebang": "#!/no/such/shell\n", "no-shebang": "\x7fnot a program\n"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    cases: dict[str, tuple[Json, str]] = {
+        "not-found": ({"command": "no-such-program", "env": {"PATH": "/bin:/nowhere"}}, "PATH=/bin:/nowhere"),
+        "no-file": ({"command": "/no/such/file"}, "no file /no/such/file"),
+        "not-executable": ({"command": f"{tmp_path}/not-executable"}, "chmod +x"),
+        "directory": ({"command": str(tmp_path)}, "not executable"),
+        "bad-cwd": ({"command": "sh", "cwd": "/no/such/directory"}, "/no/such/directory does not exist"),
+        "bad-shebang": ({"command": f"{tmp_path}/bad-shebang"}, "is its first line right"),
+        "no-shebang": ({"command": f"{tmp_path}/no-shebang"}, "cannot be run: Exec format error"),
+        "too-long": ({"command": "sh", "args": ["x" * 200_000]}, "Argument list too long"),
+    }
+    daemon = start({"calm": fake()})
+    daemon.wait_connected("calm")
+    client = daemon.client()
+    eager = {name: case | {"restart": impatient()} for name, (case, _) in cases.items()}
+    with undisturbed(daemon, "calm"):
+        began = time.monotonic()
+        client.request("mcpd/servers/set", servers=eager | {"calm": fake()})
+        found = {name: daemon.wait_status(name, failed) for name in cases}
+        took = time.monotonic() - began
+        time.sleep(0.3)  # thirty times what a retry would have waited
+        for name, (_, words) in cases.items():
+            later = daemon.status(name)
+            assert later["attempts"] == 1, name
+            assert later["retry_at"] is None, name
+            assert later["last_error"]["kind"] == "spawn", name
+            assert words in found[name]["last_error"]["message"], name
+    assert took <= 0.5
+
+
+def test_a_daemon_out_of_descriptors_serves_on_and_recovers(start: Start) -> None:
+    """RELIABILITY A13: no descriptor for a child means a pause, and the child starts once there is one."""
+    daemon = start({"hungry": fake(enabled=False, restart=impatient(cap=0.2)), "calm": fake()})
+    daemon.wait_connected("calm")
+    client = daemon.client()
+    with undisturbed(daemon, "calm"):
+        client.request("mcpd/status")
+        _, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+        held = max(int(entry.name) for entry in Path(f"/proc/{daemon.pid}/fd").iterdir())
+        before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (held + 2, hard))
+        client.request("mcpd/enable", server="hungry")
+        wait_until(lambda: asked(client, "hungry")["attempts"] >= 3, 5, lambda: str(asked(client, "hungry")))
+        error = asked(client, "hungry")["last_error"]
+        assert error["kind"] == "resources"
+        assert "file descriptors" in error["message"]
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
+        wait_until(lambda: connected(asked(client, "hungry")), 10, lambda: str(asked(client, "hungry")))
+    assert daemon.process.poll() is None
+    assert "an error in mcpd itself" not in daemon.log
+
+
+def asked(client: Client, server: str) -> Json:
+    """Status over a connection that is there already."""
+    servers: list[Json] = client.request("mcpd/status")["servers"]
+    return next(status for status in servers if status["name"] == server)
+
+
+def test_secrets_of_a_definition_are_nowhere_to_be_seen(start: Start, tmp_path: Path) -> None:
+    """RELIABILITY A14: no log at debug level, status, detail, event, file or command line of ours."""
+    canaries = {where: f"canary-{where}-{n}7f3a9c" for n, where in enumerate(("args", "env", "url", "ref"))}
+    arguments = [
+        sys.executable,
+        f"--token={canaries['args']}",
+        str(FAKE),
+        f"https://user:{canaries['url']}@example.org/",
+    ]
+    shown: Json = {
+        "command": "sh",
+        "args": ["-c", 'echo "given $1 $3 $API_TOKEN $TAKEN" >&2; exec "$0" -I -S "$2"', *arguments],
+        "env": {"API_TOKEN": canaries["env"], "TAKEN": "${env:WHERE_IT_IS}"},
+    }
+    dying = {**shown, "args": ["-c", 'echo "dying of $API_TOKEN $TAKEN" >&2; exit 3', *arguments]}
+    daemon = start(
+        {"shown": shown, "dying": dying | {"restart": impatient(cap=0.5)}},
+        "--debug",
+        environ={"WHERE_IT_IS": canaries["ref"]},
+    )
+    daemon.wait_connected("shown")
+    daemon.wait_status("dying", lambda status: status["attempts"] >= 2)
+    client, seen = daemon.client(), ""
+    client.send("mcpd/events")
+    assert client.call("shown", "env")["success"]
+    with pytest.raises(Refused):
+        client.call("shown", "error", {"message": canaries["env"]}, timeout="soon")
+    for method in ("mcpd/status", "mcpd/config", "mcpd/tools", "mcpd/version"):
+        seen += str(client.request(method))
+    for server in ("shown", "dying"):
+        seen += str(client.request("mcpd/server", server=server))
+        seen += str(client.request("mcpd/logs", server=server))
+    seen += str(client.notifications)
+    assert "given --token=*** https://user:***@example.org/ *** ***" in seen
+    assert "dying of *** ***" in seen
+
+    ours = [daemon.pid, daemon.guardian()]
+    seen += "".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in ours)
+    for file in tmp_path.rglob("*"):
+        if file.is_file() and file != daemon.config:
+            seen += file.read_text("utf-8", "replace")
+    assert "tools/list" in daemon.log  # it was the debug level
+    for where, canary in canaries.items():
+        assert canary not in seen, f"{where}: {seen[seen.index(canary) - 200 :][:300]}"
+
+
+def test_a_child_is_given_nothing_of_our_environment_but_what_it_may_have(start: Start) -> None:
+    """RELIABILITY O7: 0 of 20 canaries; `${env:X}` gives just X."""
+    canaries = {f"{prefix}_CANARY_{n}": f"bird-{n}-{prefix}" for n, prefix in enumerate(PREFIXES)}
+    assert len(canaries) == 20
+    definition = fake(env={"MINE": "${env:AWS_CANARY_0}"})
+    daemon = start({"curious": definition, "plain": fake()}, environ=canaries)
+    daemon.wait_connected("curious", "plain")
+
+    seen = daemon.client().call("plain", "env")["output"]
+    assert [name for name, value in canaries.items() if name in seen or value in seen] == []
+    assert '"PATH"' in seen
+    seen = daemon.client().call("curious", "env")["output"]
+    assert '"MINE": "bird-0-AWS"' in seen
+    assert [
+        name for name, value in canaries.items() if name in seen or value in seen.replace("bird-0-AWS", "")
+    ] == []
+
+
+PREFIXES = (
+    *("AWS", "GITHUB", "OPENAI", "SSH", "GPG", "KUBE", "DOCKER", "NPM", "PYTHON", "NODE"),
+    *("LD", "HTTP", "HTTPS", "ALL", "GIT", "DBUS", "MCP", "NOTIFY", "LISTEN", "ANTHROPIC"),
+)
+
+
+def refusal(client: Client, key: object) -> Refused:
+    """The error a call was answered with."""
+    with pytest.raises(Refused) as refused:
+        client.answer(key)
+    return refused.value

@@ -1,0 +1,451 @@
+"""Whatever a client does, it hurts only itself (RELIABILITY D)."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Client, Json, fake, wait_until
+from tests.faults.bystander import nothing_left, resident, undisturbed
+from tests.faults.measure import peak_memory
+from tests.servers.fake import malformed
+
+MIB = 1 << 20
+KILLED = """
+import json, socket, sys, time
+held = []
+for n in range(int(sys.argv[2])):
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(sys.argv[1])
+    params = {"server": "busy", "tool": "progress", "arguments": {"total": 60}}
+    request = {"jsonrpc": "2.0", "id": n, "method": "mcpd/call", "params": params}
+    one.sendall(json.dumps(request).encode() + b"\\n")
+    held.append(one)
+print("sent", flush=True)
+time.sleep(60)
+"""
+
+
+def counts(client: Client, server: str) -> Json:
+    return dict(json.loads(client.call(server, "counts")["output"]))
+
+
+def cancelled(client: Client) -> int:
+    return len(counts(client, "busy")["cancelled"])
+
+
+def is_closed(client: Client, bound: float) -> bool:
+    """Whether the daemon closes the connection within `bound` seconds; what it sends is thrown away."""
+    client.socket.settimeout(bound)
+    try:
+        while client.socket.recv(MIB):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_the_calls_of_killed_clients_are_cancelled_upstream(start: Start) -> None:
+    """RELIABILITY D1: a hundred of them, within half a second; nobody else notices, nothing is left."""
+    daemon = start({"busy": fake(), "calm": fake()})
+    daemon.wait_connected("busy", "calm")
+    watcher = daemon.client()
+    watcher.call("busy", "progress", {"total": 0})
+    with nothing_left(daemon), undisturbed(daemon, "calm"):
+        for round_ in (1, 2):
+            with subprocess.Popen(
+                [sys.executable, "-I", "-c", KILLED, daemon.socket, "50"], stdout=subprocess.PIPE
+            ) as victim:
+                assert victim.stdout is not None
+                assert victim.stdout.readline() == b"sent\n"
+                wait_until(lambda: daemon.status("busy")["in_flight"] == 50, 5, lambda: "not all were sent")
+                victim.kill()
+                killed = time.monotonic()
+            expected = 50 * round_
+            wait_until(lambda: cancelled(watcher) == expected, 5, lambda: f"{cancelled(watcher)} cancelled")  # noqa: B023
+            assert time.monotonic() - killed < 0.5
+        assert daemon.status("busy")["in_flight"] == 0
+
+
+def test_a_call_that_is_cancelled_is_cancelled_upstream_and_gets_no_answer(start: Start) -> None:
+    """D1, digest 2.13: the control API's calls and an attached client's, sent and not yet sent ones."""
+    daemon = start({"busy": fake(maxInFlight=2)})
+    daemon.wait_connected("busy")
+    client, attached = daemon.client(), daemon.client()
+    client.call("busy", "progress", {"total": 0})
+    attached.request("mcpd/attach", server="busy")
+    first = client.send("mcpd/call", server="busy", tool="progress", arguments={"total": 60})
+    second = attached.send("tools/call", name="progress", arguments={"total": 60})
+    wait_until(lambda: daemon.status("busy")["in_flight"] == 2, 5, lambda: "not sent")
+    queued = client.send("mcpd/call", server="busy", tool="echo", arguments={"never": "sent"})
+    wait_until(lambda: daemon.status("busy")["in_flight"] == 3, 5, lambda: "not queued")
+    for who, key in ((client, queued), (client, first), (attached, second)):
+        who.notify("notifications/cancelled", requestId=key)
+    seen = counts(client, "busy")
+
+    assert len(seen["cancelled"]) == 2
+    assert seen["seen"]["tools/call"] == 4
+    assert attached.request("ping") == {}
+    assert client._answers == attached._answers == {}
+
+
+def test_a_client_that_never_reads_is_closed_and_costs_little(start: Start) -> None:
+    """RELIABILITY D2: 100 MB of results meant for it; its own connection ends, the memory stays."""
+    daemon = start({"busy": fake(), "calm": fake()})
+    daemon.wait_connected("busy", "calm")
+    reading = daemon.client()
+    with peak_memory(daemon.pid) as usual:  # what such results take where they are read
+        for _ in range(5):
+            reading.call("busy", "big", {"mb": 1}, raw=True)
+            reading.call("calm", "echo")
+    base = usual.bytes
+    slow = daemon.client()
+    slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    with peak_memory(daemon.pid) as peak, undisturbed(daemon, "calm"):
+        for _ in range(100):
+            slow.send("mcpd/call", server="busy", tool="big", arguments={"mb": 1}, raw=True)
+        wait_until(lambda: "does not read its answers" in daemon.log, 30, lambda: daemon.log)
+        time.sleep(0.2)  # for the peak: what was under way may still arrive
+
+    assert peak.bytes - base < 8 * MIB, f"{(peak.bytes - base) / MIB:.1f} MiB"
+    assert is_closed(slow, 5)
+
+
+def test_a_client_that_reads_slower_than_its_servers_write_is_served(start: Start) -> None:
+    """D2, the other side: sixteen answers of 1 MiB are more than may wait, but they do not wait long."""
+    daemon = start({"busy": fake()})
+    daemon.wait_connected("busy")
+    client = daemon.client()
+    client.call("busy", "echo")
+    for _ in range(3):
+        keys = [client.send("mcpd/call", server="busy", tool="big", arguments={"mb": 1}) for _ in range(16)]
+        assert [len(client.answer(key)["output"]) for key in keys] == [MIB] * 16
+
+
+def test_the_daemon_stops_at_once_although_a_client_does_not_read(start: Start) -> None:
+    """RELIABILITY D2: a goodbye that nobody hears is not waited for."""
+    daemon = start({"busy": fake()})
+    daemon.wait_connected("busy")
+    daemon.client().call("busy", "echo")
+    slow = daemon.client()
+    slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.send("mcpd/call", server="busy", tool="big", arguments={"mb": 2}, raw=True)
+    wait_until(lambda: daemon.status("busy")["in_flight"] == 0, 5, lambda: "not answered")
+    began = time.monotonic()
+
+    assert daemon.stop() == 0
+    assert time.monotonic() - began < 1.0
+
+
+def test_a_thousand_idle_connections_keep_nobody_out(start: Start) -> None:
+    """RELIABILITY D3: half a request each; a new client's status takes at most 200 ms all the while."""
+    daemon = start({"busy": fake()})
+    daemon.wait_connected("busy")
+    working = daemon.client()
+    working.call("busy", "echo")
+    call = working.send("mcpd/call", server="busy", tool="late", arguments={"seconds": 3})
+    idle: list[socket.socket] = []
+    slowest = 0.0
+    with more_descriptors():
+        try:
+            for n in range(1000):
+                one = socket.socket(socket.AF_UNIX)
+                idle.append(one)
+                one.settimeout(5)
+                one.connect(daemon.socket)
+                one.sendall(b'{"jsonrpc":"2.0","id":1,"met')
+                if n % 50 == 0:
+                    began = time.monotonic()
+                    daemon.status("busy")
+                    slowest = max(slowest, time.monotonic() - began)
+            with Client(daemon.socket) as client:
+                clients = client.request("mcpd/status")["daemon"]["clients"]
+        finally:
+            for one in idle:
+                one.close()
+
+    assert slowest < 0.2
+    assert clients <= 256
+    assert working.answer(call)["output"] == "late"  # who has something under way keeps the seat
+
+
+@contextmanager
+def more_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+REQUESTS: list[tuple[str, Json]] = [
+    ("mcpd/status", {}),
+    ("mcpd/server", {"server": "busy"}),
+    ("mcpd/tools", {"server": None}),
+    ("mcpd/call", {"server": "busy", "tool": "echo", "arguments": {"a": [1, 2.5, "\u00e9"]}, "timeout": 2}),
+    ("mcpd/servers/set", {"servers": {"x": {"command": "true", "args": ["a"]}}, "dry_run": True}),
+    ("mcpd/add", {"server": "y", "definition": {"comand": "x"}, "save": False}),
+    ("mcpd/logs", {"server": "busy", "lines": 3}),
+    ("mcpd/attach", {"server": "nobody", "wait": 0.01}),
+    ("mcpd/connect", {"server": "busy", "wait": 0}),
+    ("notifications/cancelled", {"requestId": 3}),
+    ("rpc.discover", {}),
+]
+
+
+def garbage(seed: int, count: int) -> Iterator[bytes]:
+    """Lines that no client should send: noise, broken frames, requests with anything anywhere."""
+    dice = random.Random(seed)
+    frames = malformed(seed)
+    values: list[Any] = [
+        None,
+        True,
+        -1,
+        0,
+        1e308,
+        10**30,
+        "",
+        "busy",
+        "\x00",
+        [],
+        [[]],
+        {},
+        {"a": {}},
+        "x" * 9000,
+    ]
+    for n in range(count):
+        if n % 4 == 0:
+            yield dice.randbytes(dice.randint(1, 200)).replace(b"\n", b" ")
+        elif n % 4 == 1:
+            yield next(frames)
+        else:
+            method, params = dice.choice(REQUESTS)
+            request: Json = {"jsonrpc": "2.0", "id": dice.choice([n, str(n), *values]), "method": method}
+            request["params"] = dice.choice(
+                [params, {**params, dice.choice([*params, "odd"]): dice.choice(values)}]
+            )
+            if dice.random() < 0.3:
+                request[dice.choice([*request])] = dice.choice(values)
+            line = bytearray(json.dumps(request).encode())
+            if dice.random() < 0.3:
+                line[dice.randrange(len(line))] ^= 1 << dice.randrange(8)
+            yield bytes(line).replace(b"\n", b" ")
+
+
+def test_ten_thousand_pieces_of_garbage_bring_errors_and_no_harm(start: Start) -> None:
+    """RELIABILITY D4: an error or an answer for each, and at most the own connection is lost."""
+    daemon = start({"busy": fake(), "calm": fake()})
+    daemon.wait_connected("busy", "calm")
+    daemon.client().call("busy", "echo")
+    answers: Counter[str] = Counter()
+    with nothing_left(daemon), undisturbed(daemon, "calm"):
+        for seed in range(10):
+            with Client(daemon.socket) as client:
+                reader = threading.Thread(target=count_answers, args=(client, answers))
+                reader.start()
+                for line in garbage(seed, 1000):
+                    client.send_raw(line)
+                client.send_raw(b'{"jsonrpc":"2.0","id":"the end","method":"mcpd/version"}')
+                reader.join(10)
+                assert not reader.is_alive()
+
+    assert answers["the end"] == 10
+    assert answers["error"] > 4000
+    assert daemon.process.poll() is None
+    assert "Traceback" not in daemon.log
+    assert "an error in mcpd itself" not in daemon.log
+    assert daemon.status("busy")["restarts"] == 0
+
+
+def count_answers(client: Client, answers: Counter[str]) -> None:
+    while True:
+        message = json.loads(client.read_line())
+        if message.get("id") == "the end":
+            answers["the end"] += 1
+            return
+        answers["error" if "error" in message else "other"] += 1
+
+
+def test_a_request_beyond_the_limit_is_refused_by_name(start: Start) -> None:
+    """RELIABILITY D4: 33 MiB; that connection ends, others go on, the memory is given back."""
+    daemon = start({"calm": fake()})
+    daemon.wait_connected("calm")
+    daemon.client().call("calm", "echo")  # the schema library is there from now on, some megabytes
+    client = daemon.client()
+    base = resident(daemon.pid)
+    with undisturbed(daemon, "calm"), pytest.raises(ConnectionError):
+        client.socket.sendall(b"x" * 40 * MIB)
+    answer = json.loads(client.read_line())
+
+    assert answer["id"] is None
+    assert "longer than the limit of 33554432 bytes" in answer["error"]["message"]
+    assert is_closed(client, 5)
+    wait_until(lambda: resident(daemon.pid) - base < 8 * MIB, 5, lambda: "the memory is not given back")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_is_not_served_even_where_the_modes_allow_it(start: Start, tmp_path: Path) -> None:
+    """RELIABILITY D5: the modes opened on purpose; not one byte, and the log says who it was."""
+    daemon = start({"calm": fake()})
+    path = Path(daemon.socket)
+    path.chmod(0o666)
+    path.parent.chmod(0o777)
+    got = as_another_user(path, b'{"jsonrpc":"2.0","id":1,"method":"mcpd/status"}\n')
+
+    assert got == b"connected:"
+    wait_until(lambda: "refused a client of uid 65534" in daemon.log, 5, lambda: daemon.log)
+    path.chmod(0o600)
+    assert as_another_user(path, b"") == b"PermissionError"
+
+
+def as_another_user(path: Path, request: bytes) -> bytes:
+    """What user 65534 gets for a request: `connected:` and the answer, or the name of what was raised."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = b"?"
+        try:
+            os.chdir(path.parent)  # the way there is not open to others
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            with socket.socket(socket.AF_UNIX) as one:
+                one.settimeout(5)
+                one.connect(path.name)
+                said = b"connected:"
+                try:
+                    one.sendall(request)
+                    said += one.recv(1000)
+                except ConnectionError:
+                    pass
+        except BaseException as error:
+            said = type(error).__name__.encode()
+        finally:
+            os.write(write, said)
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read, "rb") as answer:
+        return answer.read()
+
+
+async def test_sixty_four_clients_of_ten_servers_have_their_share(start: Start) -> None:
+    """RELIABILITY D6: a hundred calls each; no error, p99 of 250 ms, nobody gets less than half the mean."""
+    names = [f"s{n}" for n in range(10)]
+    daemon = start({name: fake() for name in names})
+    daemon.wait_connected(*names)
+    for name in names:
+        daemon.client().call(name, "echo")
+    done = [0] * 64
+    seconds: list[float] = []
+    share: list[int] = []
+
+    async def client(me: int) -> None:
+        stream = await trio.open_unix_socket(daemon.socket)
+        async with stream:
+            for n in range(100):
+                text = f"{me}/{n}"
+                params = {"server": names[(me + n) % 10], "tool": "echo", "arguments": {"text": text}}
+                request = {"jsonrpc": "2.0", "id": n, "method": "mcpd/call", "params": params}
+                began = trio.current_time()
+                await stream.send_all(json.dumps(request).encode() + b"\n")
+                answer = b""
+                while not answer.endswith(b"\n"):
+                    answer += await stream.receive_some()
+                seconds.append(trio.current_time() - began)
+                message = json.loads(answer)
+                assert message["id"] == n
+                assert text in message["result"]["output"]
+                done[me] += 1
+        share[:] = share or done
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for me in range(64):
+                nursery.start_soon(client, me)
+
+    assert done == [100] * 64
+    assert sorted(seconds)[int(len(seconds) * 0.99)] < 0.25
+    assert min(share) > 0.5 * sum(share) / 64  # as the first one was through
+
+
+def test_the_same_ids_of_two_clients_do_not_mix(start: Start) -> None:
+    """RELIABILITY D7: 100,000 answers, each to who asked; 1, 1.0, 1e0 and "1" are four ids."""
+    daemon = start({"busy": fake(maxInFlight=256, maxQueued=1000)})
+    daemon.wait_connected("busy")
+    wrong: list[bytes] = []
+
+    def ask(name: str) -> None:
+        with Client(daemon.socket, 30) as client:
+            client.request("mcpd/attach", server="busy")
+            for first in range(0, 50_000, 200):
+                keys = [
+                    (b"%d", b"%d.0", b'"%d"', b"%de0")[n % 4] % (n // 4) for n in range(first, first + 200)
+                ]
+                client.socket.sendall(
+                    b"".join(
+                        b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"echo",'
+                        b'"arguments":{"from":"%b","id":[%b]}}}\n' % (key, name.encode(), key)
+                        for key in keys
+                    )
+                )
+                left = set(keys)
+                for _ in keys:
+                    line = client.read_line()
+                    key = line.partition(b'"id":')[2].partition(b",")[0]
+                    left.discard(key)
+                    said = json.loads(json.loads(line)["result"]["content"][0]["text"])
+                    if said["from"] != name or said["id"] != [json.loads(key)]:
+                        wrong.append(line)
+                wrong.extend(left)
+
+    clients = [threading.Thread(target=ask, args=(name,)) for name in ("ada", "bob")]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join(60)
+
+    assert wrong == []
+
+
+def test_an_id_that_is_in_use_is_refused_and_the_first_call_goes_on(start: Start) -> None:
+    """D7: one client's mistake must not make its calls impossible to cancel."""
+    daemon = start({"busy": fake()})
+    daemon.wait_connected("busy")
+    client, attached = daemon.client(), daemon.client()
+    client.call("busy", "echo")
+    attached.request("mcpd/attach", server="busy")
+    late = {"name": "late", "arguments": {"seconds": 0.3}}
+    for who, method, params in (
+        (client, "mcpd/call", {"server": "busy", "tool": "late", "arguments": {"seconds": 0.3}}),
+        (attached, "tools/call", late),
+    ):
+        line = json.dumps({"jsonrpc": "2.0", "id": "same", "method": method, "params": params}).encode()
+        who.send_raw(line)
+        who.send_raw(line)
+        refused, answered = json.loads(who.read_line()), json.loads(who.read_line())
+        assert refused["id"] == answered["id"] == "same"
+        assert "under way" in refused["error"]["message"]
+        assert "late" in json.dumps(answered["result"])
+    seen = counts(client, "busy")
+
+    assert seen["seen"]["tools/call"] == 4

@@ -1,0 +1,416 @@
+"""Whatever bytes a server sends: no reader falls, no answer goes astray, no caller waits for ever (B)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Client, Daemon, Json, Refused, fake, wait_until
+from tests.faults.bystander import nothing_left, resident, undisturbed
+from tests.faults.measure import peak_memory, stalls
+from tests.servers.fake import EXACT
+
+MIB = 1 << 20
+ERAS = {
+    "modern": ("--era", "modern"),
+    "legacy": ("--era", "legacy"),
+    "batching": ("--era", "legacy", "--versions", "2025-03-26"),
+}
+
+
+def detail(client: Client, server: str) -> Json:
+    return dict(client.request("mcpd/server", server=server))
+
+
+def counts(client: Client, server: str) -> Json:
+    """What the fake server has seen."""
+    return dict(json.loads(client.call(server, "counts")["output"]))
+
+
+def length_of_line(client: Client) -> int:
+    """Bytes of the next line, which is thrown away."""
+    size = 0
+    while not (portion := client.socket.recv(1 << 20)).endswith(b"\n"):
+        size += len(portion)
+    return size + len(portion)
+
+
+def _is_back(restarts: int) -> Callable[[Json], bool]:
+    return lambda status: status["status"] == "connected" and status["restarts"] == restarts
+
+
+def many(client: Client, server: str, tool: str, arguments: list[Json], window: int = 100) -> list[Any]:
+    """Every call's result, `window` of them at once."""
+    results: list[Any] = []
+    for first in range(0, len(arguments), window):
+        keys = [
+            client.send("mcpd/call", server=server, tool=tool, arguments=each)
+            for each in arguments[first : first + window]
+        ]
+        results += [client.answer(key) for key in keys]
+    return results
+
+
+def start_pair(start: Start, *flags: str, **definition: Any) -> Daemon:
+    """A server for the fault, and one that must not notice."""
+    daemon = start({"odd": fake(*flags, **definition), "calm": fake()})
+    daemon.wait_connected("odd", "calm")
+    daemon.client().call("calm", "echo")
+    return daemon
+
+
+def test_ten_thousand_lines_of_junk_disturb_none_of_a_thousand_calls(start: Start) -> None:
+    """RELIABILITY B1: banners, blank lines, CRLF, BOM, NUL, binary; skipped, counted, one is shown."""
+    daemon = start_pair(
+        start, "--at", "start", "junk", '{"lines": 100}', "--at", "call", "junk", '{"lines": 10}'
+    )
+    before = daemon.status("odd")
+    with daemon.client(30) as client, nothing_left(daemon), undisturbed(daemon, "calm"):
+        results = many(client, "odd", "echo", [{"n": n} for n in range(1000)])
+    after = daemon.status("odd")
+    told = detail(daemon.client(), "odd")
+
+    assert [json.loads(result["output"]) for result in results] == [{"n": n} for n in range(1000)]
+    assert (after["pid"], after["restarts"], after["status"]) == (before["pid"], 0, "connected")
+    assert told["junk_lines"] > 8000  # the rest of the lines was blank
+    assert told["junk_sample"]
+    assert any("were no messages" in warning for warning in after["warnings"])
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_ten_thousand_malformed_frames_bring_nobody_a_wrong_answer(start: Start, era: str) -> None:
+    """RELIABILITY B2: flipped bits, cuts, wrong types, strange ids, batches, replies said twice."""
+    daemon = start_pair(start, *ERAS[era])
+    pid = daemon.status("odd")["pid"]
+    daemon.client().call("odd", "malformed", {"count": 500, "seed": 98})  # also opens its log
+    with daemon.client(30) as client, nothing_left(daemon), undisturbed(daemon, "calm"):
+        many(client, "odd", "echo", [{"n": n} for n in range(50)])
+        client.call("odd", "malformed", {"count": 500, "seed": 99})
+        before = resident(daemon.pid)
+        for seed in range(10):
+            client.send("mcpd/call", server="odd", tool="malformed", arguments={"count": 1000, "seed": seed})
+            results = many(client, "odd", "echo", [{"seed": seed, "n": n} for n in range(20)])
+            assert [json.loads(each["output"])["n"] for each in results] == list(range(20))
+        grown = resident(daemon.pid) - before
+
+    assert daemon.status("odd")["pid"] == pid
+    assert "Traceback" not in daemon.log
+    assert grown < 5 * MIB
+
+
+@pytest.mark.parametrize("depth", [1_500, 100_000, 1_000_000])
+@pytest.mark.parametrize("raw", [True, False])
+def test_an_answer_nested_without_end_is_an_error_for_its_caller_only(
+    start: Start, depth: int, raw: bool
+) -> None:
+    """RELIABILITY B3: at once, not at the timeout; and no validator sees it."""
+    daemon = start_pair(start)
+    with daemon.client() as client, undisturbed(daemon, "calm"):
+        for n in range(5):
+            began = time.monotonic()
+            with pytest.raises(Refused, match="nested too deeply") as refused:
+                client.call("odd", "deep", {"depth": depth}, raw=raw)
+            assert time.monotonic() - began < 2
+            assert refused.value.code == "protocol"
+            assert refused.value.body["data"]["server"] == "odd"
+            assert client.call("odd", "echo", {"n": n})["output"] == f'{{"n": {n}}}'
+            client.call("odd", "late", {"seconds": 0.02})
+
+    assert daemon.status("odd")["restarts"] == 0
+
+
+def test_arguments_nested_without_end_are_refused_before_they_are_sent(start: Start) -> None:
+    """RELIABILITY B3: the same from the client's side; the connection goes on."""
+    daemon = start_pair(start)
+    client = daemon.client()
+    for depth in (1_500, 100_000):
+        nested = b"[" * depth + b"]" * depth
+        client.send_raw(
+            b'{"jsonrpc":"2.0","id":"deep","method":"mcpd/call","params":{"server":"odd","tool":"echo",'
+            b'"arguments":{"a":' + nested + b"}}}"
+        )
+        answer = json.loads(client.read_line())
+        assert answer["error"]["code"] in (-32700, -32602)
+    assert client.call("odd", "echo")["success"]
+
+
+def test_a_frame_of_the_limit_passes_and_a_larger_one_ends_the_connection(start: Start) -> None:
+    """RELIABILITY B4: 32 MiB pass; 33 MiB and a line without end are refused by name, the memory is freed."""
+    daemon = start_pair(start, restart={"base": 0.01, "floor": 0.01, "cap": 0.05, "intensity": 100})
+    with daemon.client(30) as client, undisturbed(daemon, "calm"):
+        client.call("odd", "big", {"mb": 1}, raw=True)
+        base = resident(daemon.pid)
+        with peak_memory(daemon.pid) as peak, stalls(daemon) as stalled:
+            size = 32 * MIB - 1000
+            client.send("mcpd/call", server="odd", tool="big", arguments={"bytes": size}, raw=True)
+            assert length_of_line(client) > size  # without parsing it: that would hold up the measuring
+            for life, (tool, arguments) in enumerate((("big", {"mb": 33}), ("endless", {"mb": 40})), 1):
+                with pytest.raises(Refused, match="longer than 33554432 bytes") as refused:
+                    client.call("odd", tool, arguments)
+                assert refused.value.code == "link_lost"
+                daemon.wait_status("odd", _is_back(life))
+        assert peak.bytes <= base + 3 * 32 * MIB
+        assert stalled.longest < 0.15
+        freed = time.monotonic() + 5
+        while (left := resident(daemon.pid) - base) > 8 * MIB and time.monotonic() < freed:
+            client.call("odd", "echo")
+        assert left <= 8 * MIB
+
+
+DELIVERED = {
+    "surrogate": "lone \ufffd half",
+    "utf8": "cut \ufffd\ufffd(\ufffd\ufffd\ufffd here",
+    "u2028": "a\u2028b\u2029c",
+    "crlf": "crlf",
+    "bom": "bom",
+    "twice": "twice",
+    "unversioned": "unversioned",
+    "pieces": "pieces",
+}
+ANSWERED_BY_AN_ERROR = {"nul": "protocol", "pretty": "timeout", "stringid": "timeout", "batch": "timeout"}
+
+
+@pytest.mark.parametrize("kind", [*DELIVERED, *ANSWERED_BY_AN_ERROR])
+def test_every_oddly_written_answer_is_delivered_or_becomes_an_error(start: Start, kind: str) -> None:
+    """RELIABILITY B5, trap T6: and the next frame is read as if nothing had been."""
+    daemon = start({"odd": fake()})
+    client = daemon.client()
+    daemon.wait_connected("odd")
+    client.call("odd", "echo")
+    if kind in DELIVERED:
+        assert client.call("odd", "odd", {"kind": kind})["output"] == DELIVERED[kind]
+        raw = client.call("odd", "odd", {"kind": kind}, raw=True)
+        assert raw["content"][0]["text"].replace("\ud800", "\ufffd") == DELIVERED[kind]
+    else:
+        with pytest.raises(Refused) as refused:
+            client.call("odd", "odd", {"kind": kind}, timeout=0.3)
+        assert refused.value.code == ANSWERED_BY_AN_ERROR[kind]
+    assert client.call("odd", "echo", {"next": 1})["output"] == '{"next": 1}'
+    assert daemon.status("odd")["restarts"] == 0
+
+
+def test_a_batch_is_taken_apart_where_its_revision_allows_one(start: Start) -> None:
+    """RELIABILITY B5, digest 7.30: accepted under 2025-03-26, and under no other revision."""
+    daemon = start({"odd": fake(*ERAS["batching"]), "later": fake("--era", "legacy")})
+    client = daemon.client()
+    daemon.wait_connected("odd", "later")
+
+    assert client.call("odd", "odd", {"kind": "batch"})["output"] == "batch"
+    with pytest.raises(Refused, match=r"took 0\.3 s"):
+        client.call("later", "odd", {"kind": "batch"}, timeout=0.3)
+    assert client.call("later", "echo")["success"]
+
+
+def test_batches_in_batches_are_junk_and_do_no_harm(start: Start) -> None:
+    """A thousand arrays around one message made the reader recurse until it fell."""
+    daemon = start_pair(start, *ERAS["batching"])
+    client = daemon.client()
+    nested = "[" * 400 + '{"jsonrpc":"2.0","method":"ping"}' + "]" * 400 + "\n"
+    for _ in range(3):
+        client.call("odd", "raw", {"text": nested})
+
+    assert daemon.status("odd")["restarts"] == 0
+    assert detail(client, "odd")["junk_lines"] == 3
+
+
+def test_a_reply_that_never_comes_is_an_error_at_the_limit(start: Start) -> None:
+    """RELIABILITY B6: the server is told to cancel; what comes late all the same is dropped and counted."""
+    daemon = start_pair(start)
+    with daemon.client() as client, nothing_left(daemon), undisturbed(daemon, "calm"):
+        client.call("odd", "echo")
+        for tool, arguments in (("drop", {}), ("late", {"seconds": 0.8})):
+            began = time.monotonic()
+            with pytest.raises(Refused, match=f"odd: tool '{tool}' took 0.5 s") as refused:
+                client.call("odd", tool, arguments, timeout=0.5)
+            assert refused.value.code == "timeout"
+            assert abs(time.monotonic() - began - 0.5) < 0.5
+        client.call("odd", "late", {"seconds": 0.5})
+        seen = counts(client, "odd")
+
+    assert seen["seen"]["notifications/cancelled"] == 2
+    assert detail(client=daemon.client(), server="odd")["late_replies"] == 1
+    assert daemon.status("odd")["restarts"] == 0
+
+
+def test_a_cancel_that_crosses_the_answer_disturbs_nobody(start: Start) -> None:
+    """RELIABILITY B7: a reply after the cancel, a cancel after the reply, a cancel of nothing."""
+    daemon = start_pair(start)
+    with daemon.client() as client, nothing_left(daemon), undisturbed(daemon, "calm"):
+        client.call("odd", "echo")
+        keys = [
+            client.send("mcpd/call", server="odd", tool="late", arguments={"seconds": 0.5}) for _ in range(20)
+        ]
+        wait_until(lambda: daemon.status("odd")["in_flight"] == 20, 5, lambda: "not all were sent")
+        for key in keys:
+            client.notify("notifications/cancelled", requestId=key)
+        done = client.send("mcpd/call", server="odd", tool="echo", arguments={})
+        client.answer(done)
+        for odd in (done, 10**6, "nobody", None, {"a": 1}):
+            client.notify("notifications/cancelled", requestId=odd)
+        client.notify("notifications/cancelled")
+        client.call("odd", "late", {"seconds": 0.6})
+        seen = counts(client, "odd")
+
+    assert seen["seen"]["notifications/cancelled"] == 20
+    assert detail(daemon.client(), "odd")["late_replies"] == 20
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {},
+        {"method": "notifications/message", "params": {"level": "info", "data": "x" * 50}},
+        {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}},
+    ],
+    ids=["list_changed", "log", "progress"],
+)
+def test_a_flood_of_notifications_holds_up_no_call(start: Start, note: Json) -> None:
+    """RELIABILITY B8: 100,000 at once; lists are fetched at most twice a second, memory stays."""
+    daemon = start_pair(start, "--era", "legacy")
+    client = daemon.client(30)
+    client.call("odd", "notify", {**note, "count": 100})
+    base, listed = resident(daemon.pid), counts(client, "odd")["seen"]["tools/list"]
+    began = time.monotonic()
+    with peak_memory(daemon.pid) as peak, undisturbed(daemon, "calm"):
+        for _ in range(4):
+            client.call("odd", "notify", {**note, "count": 25_000})
+        client.call("odd", "echo")
+        took = time.monotonic() - began
+    again = counts(client, "odd")["seen"]["tools/list"] - listed
+
+    assert peak.bytes - base < 20 * MIB
+    assert again <= took / 0.5 + 2
+    assert daemon.status("odd")["restarts"] == 0
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_flood_on_stderr_is_drained_and_kept_within_its_quota(start: Start, binary: bool) -> None:
+    """RELIABILITY B10: 100 MiB without a newline; the server is not blocked, the disk not filled."""
+    daemon = start_pair(start)
+    with daemon.client(30) as client, undisturbed(daemon, "calm"):
+        client.call("odd", "stderr", {"lines": 2000})
+        base = resident(daemon.pid)
+        client.call("odd", "stderr", {"mb": 100, "binary": binary})
+        client.call("odd", "stderr", {"lines": 3, "text": "after the flood"})
+        grown = resident(daemon.pid) - base
+    file = Path(detail(daemon.client(), "odd")["log_file"])
+
+    assert sum(each.stat().st_size for each in file.parent.glob("odd.log*")) <= 2 * MIB + 4096
+    assert grown < 10 * MIB
+    assert daemon.status("odd")["restarts"] == 0
+
+
+def test_a_hundred_thousand_lines_on_stderr_are_rotated(start: Start) -> None:
+    """RELIABILITY B10: lines this time; the last ones are there to be read."""
+    daemon = start_pair(start)
+    with daemon.client(30) as client, undisturbed(daemon, "calm"):
+        client.call("odd", "stderr", {"lines": 100_000})
+        client.call("odd", "echo")
+        lines = client.request("mcpd/logs", server="odd", lines=5)["lines"]
+    file = Path(detail(daemon.client(), "odd")["log_file"])
+
+    assert lines[-1].endswith("line 99999")
+    assert sum(each.stat().st_size for each in file.parent.glob("odd.log*")) <= 2 * MIB + 4096
+
+
+def test_a_version_nobody_speaks_is_a_typed_failure_that_is_not_repeated(start: Start) -> None:
+    """RELIABILITY B11: one attempt, and the words say both sides' versions."""
+    daemon = start({"odd": fake("--era", "legacy", "--answer-version", "1999-01-01")})
+    status = daemon.wait_status("odd", lambda status: status["status"] == "failed")
+
+    assert status["last_error"]["kind"] == "version"
+    assert "1999-01-01" in status["last_error"]["message"]
+    assert "2025-11-25" in status["last_error"]["message"]
+    assert status["retry_at"] is None
+    with pytest.raises(Refused) as refused:
+        daemon.client().call("odd", "echo")
+    assert refused.value.code == "not_ready"
+
+
+def test_a_capability_that_was_not_declared_is_not_asked_for(start: Start) -> None:
+    """RELIABILITY B11, digest 2.10: no listing, and a typed error for who asks anyway."""
+    daemon = start_pair(start, "--capabilities", "tools")
+    client = daemon.client()
+    for method, params in (
+        ("mcpd/read", {"uri": "fake://one"}),
+        ("mcpd/prompt", {"prompt": "hello"}),
+        ("mcpd/complete", {"ref": {"type": "ref/prompt", "name": "hello"}, "argument": {}}),
+    ):
+        with pytest.raises(Refused) as refused:
+            client.request(method, server="odd", **params)
+        assert refused.value.code == "unsupported"
+    seen = counts(client, "odd")["seen"]
+
+    assert "tools/list" in seen
+    assert not {"resources/list", "resources/read", "prompts/list", "prompts/get"} & seen.keys()
+
+
+def test_cursors_that_go_round_in_a_circle_end_with_a_warning(start: Start) -> None:
+    """RELIABILITY B11: a loop of cursors, and more pages than anybody reads; what was listed is kept."""
+    began = time.monotonic()
+    daemon = start(
+        {
+            "loop": fake("--pages", "4", "--cursor", "loop", "--tools", "10"),
+            "long": fake("--pages", "1500", "--tools", "1500"),
+            "empty": fake("--pages", "3", "--cursor", "empty", "--tools", "10"),
+        }
+    )
+    daemon.wait_connected("loop", "long", "empty", bound=30)
+    statuses = {name: daemon.status(name) for name in ("loop", "long", "empty")}
+
+    assert time.monotonic() - began < 30
+    assert any("repeats a cursor" in warning for warning in statuses["loop"]["warnings"])
+    assert any("more than 1000 pages" in warning for warning in statuses["long"]["warnings"])
+    assert statuses["loop"]["tools"] == statuses["empty"]["tools"] > 10
+    assert statuses["long"]["tools"] >= 1000
+    assert statuses["empty"]["warnings"] == []
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+def test_no_byte_of_a_result_changes_on_the_way(start: Start, era: str) -> None:
+    """T6: big integers, float text, key order, a key said twice, escapes, spacing; raw and attached."""
+    daemon = start({"odd": fake(*ERAS[era])})
+    daemon.wait_connected("odd")
+    expected = EXACT if era == "legacy" else '{"resultType":"complete",' + EXACT[1:]
+    client = daemon.client()
+    key = client.send("mcpd/call", server="odd", tool="exact", arguments={}, raw=True)
+    assert client.read_line() == f'{{"jsonrpc":"2.0","id":{key},"result":{expected}}}'.encode()
+
+    attached = daemon.client()
+    attached.request("mcpd/attach", server="odd")
+    attached.send_raw(b'{"jsonrpc":"2.0","id":"x\\u0031","method":"tools/call","params":{"name":"exact"}}')
+    assert attached.read_line() == f'{{"jsonrpc":"2.0","id":"x\\u0031","result":{expected}}}'.encode()
+
+    normalised = daemon.client()
+    normalised.send("mcpd/call", server="odd", tool="exact", arguments={})
+    data = EXACT.partition('"structuredContent":')[2].partition(",\n")[0].partition("},")[0] + "}"
+    assert f'"data":{data}'.encode() in normalised.read_line()
+
+
+def test_no_byte_of_the_arguments_changes_on_the_way(start: Start) -> None:
+    """T6: what the tool is given is what the client wrote."""
+    daemon = start({"odd": fake(debug=True)}, "--debug")
+    daemon.wait_connected("odd")
+    arguments = (
+        '{"big":1180591620717411303424,"b":1.10,"a":-0.0,"twice":1,"twice":2,"e":1E+400,"t":"\\u0041\\/"}'
+    )
+    client = daemon.client()
+    client.send_raw(
+        f'{{"jsonrpc":"2.0","id":1,"method":"mcpd/call","params":{{"server":"odd","tool":"echo","arguments":{arguments}}}}}'.encode()
+    )
+    client.read_line()
+    client.request("mcpd/attach", server="odd")
+    client.send_raw(
+        f'{{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{{"name":"echo","arguments":{arguments}}}}}'.encode()
+    )
+    client.read_line()
+    daemon.stop()
+
+    sent = json.dumps(f'"arguments":{arguments}')[1:-1]
+    assert daemon.log.count(sent) == 2

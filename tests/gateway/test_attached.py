@@ -1,0 +1,255 @@
+"""MCP through the daemon, unrenamed: handshakes, lists, calls, progress, filters; with the real daemon."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # it has no types of its own
+import pytest
+
+from tests.e2e.conftest import start
+from tests.e2e.harness import Client, Daemon, Json, Refused, fake
+
+__all__ = ["start"]
+
+LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+MODERN = "2026-07-28"
+P = "io.modelcontextprotocol/"
+META = {
+    f"{P}protocolVersion": MODERN,
+    f"{P}clientCapabilities": {},
+    f"{P}clientInfo": {"name": "t", "version": "1"},
+}
+EVERYTHING = ("--capabilities", "tools,resources,prompts,logging,completions", "--instructions", "be kind")
+Start = Any
+
+
+@functools.cache
+def schema(version: str, definition: str) -> Any:
+    file = Path(__file__).parent.parent / "schema" / f"schema-{version}.json"
+    document = json.loads(file.read_text())
+    place = "$defs" if "$defs" in document else "definitions"
+    return jsonschema.validators.validator_for(document)({**document, "$ref": f"#/{place}/{definition}"})
+
+
+def attached(daemon: Daemon, server: str = "fake") -> Client:
+    client = daemon.client()
+    client.request("mcpd/attach", server=server)
+    return client
+
+
+def refusal(client: Client, method: str, **params: Any) -> Json:
+    with pytest.raises(Refused) as refused:
+        client.request(method, **params)
+    return refused.value.body
+
+
+def both_eras(start: Start) -> Daemon:
+    """A daemon with a server of each era, both offering everything."""
+    daemon: Daemon = start({era: fake("--era", era, *EVERYTHING) for era in ("modern", "legacy")})
+    return daemon
+
+
+def test_a_client_of_every_legacy_revision_is_greeted_in_it(start: Start) -> None:
+    """Whatever the server speaks; offered is what reaches the client, and no more."""
+    daemon = both_eras(start)
+    for server, version in itertools.product(("modern", "legacy"), LEGACY):
+        client = attached(daemon, server)
+        me = {"name": "t", "version": "1"}
+        hello = client.request("initialize", protocolVersion=version, capabilities={}, clientInfo=me)
+        client.notify("notifications/initialized")
+
+        assert [*schema(version, "InitializeResult").iter_errors(hello)] == []
+        assert hello["protocolVersion"] == version
+        assert hello["instructions"] == "be kind"
+        assert hello["capabilities"] == {"tools": {}, "resources": {}, "prompts": {}, "completions": {}}
+        assert client.request("ping") == {}
+        assert (
+            client.request("tools/call", name="echo", arguments={"a": 1})["content"][0]["text"] == '{"a": 1}'
+        )
+
+
+def test_a_client_of_an_unknown_revision_is_offered_the_newest(start: Start) -> None:
+    """Digest 7.10: a counter-offer, no error."""
+    client = attached(start({"fake": fake()}))
+    for asked in ("1999-01-01", MODERN, None, 5):
+        assert client.request("initialize", protocolVersion=asked)["protocolVersion"] == LEGACY[0]
+
+
+def test_a_modern_client_discovers_the_server(start: Start) -> None:
+    daemon = both_eras(start)
+    for server in ("modern", "legacy"):
+        client = attached(daemon, server)
+        found = client.request("server/discover", _meta=META)
+
+        assert [*schema(MODERN, "DiscoverResult").iter_errors(found)] == []
+        assert found["supportedVersions"] == [MODERN, *LEGACY]
+        assert found["_meta"][f"{P}serverInfo"]["title"] == f"{server} through mcpd"
+        assert client.request("tools/call", name="echo", arguments={"a": 1}, _meta=META)["content"]
+
+
+def test_what_would_change_the_session_of_others_is_not_offered(start: Start) -> None:
+    """One connection serves all: no log level, no subscriptions."""
+    daemon = start({"fake": fake("--era", "legacy", *EVERYTHING)})
+    client = attached(daemon)
+    for method in (
+        "logging/setLevel",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "subscriptions/listen",
+    ):
+        assert refusal(client, method, uri="fake://one", level="debug")["code"] == -32601
+    seen = json.loads(daemon.client().call("fake", "counts")["output"])["seen"]
+    assert not {"logging/setLevel", "resources/subscribe"} & seen.keys()
+
+
+def test_lists_resources_and_prompts_are_the_servers_own(start: Start) -> None:
+    daemon = start({"fake": fake(*EVERYTHING)})
+    client = attached(daemon)
+
+    assert len(client.request("tools/list", _meta=META)["tools"]) > 20
+    assert client.request("resources/list")["resources"] == [{"uri": "fake://one", "name": "one"}]
+    assert client.request("resources/read", uri="fake://one")["contents"][0]["text"] == "one"
+    assert client.request("prompts/get", name="hello")["messages"]
+    assert refusal(client, "no/such")["code"] == -32601
+    assert refusal(client, "tools/call", name="error", arguments={"code": -7, "data": [1.5]})["data"] == [1.5]
+
+
+FILTERS: list[tuple[Json, set[str], set[str]]] = [
+    ({"includeTools": ["echo", "p*d"]}, {"echo", "pid"}, {"env", "fail"}),
+    ({"excludeTools": ["e*"]}, {"pid", "drop"}, {"echo", "env", "error"}),
+    ({"includeTools": ["e*"], "excludeTools": ["env"]}, {"echo", "error"}, {"env", "pid"}),
+    ({"includeTools": ["nothing-like-it"]}, set(), {"echo", "env"}),
+    ({"includeTools": []}, set(), {"echo"}),
+]
+
+
+@pytest.mark.parametrize("flags", [(), ("--refuse", "tools/list=-32000")], ids=["listed", "unlisted"])
+def test_filters_hide_tools_and_keep_them_from_being_called(start: Start, flags: tuple[str, ...]) -> None:
+    """Also when nothing is left, or the list could not be had: then, too, nothing gets through."""
+    servers = {f"f{n}": fake("--era", "legacy", *flags, **each[0]) for n, each in enumerate(FILTERS)}
+    daemon = start(servers)
+    daemon.wait_connected(*servers)
+    for server, (_, in_, out) in zip(servers, FILTERS, strict=True):
+        client, calling = attached(daemon, server), daemon.client()
+        listed = {tool["name"] for tool in client.request("tools/list")["tools"]}
+        if not flags:
+            assert in_ <= listed
+            assert listed.isdisjoint(out)
+        assert client.request("tools/list", _meta=META)["resultType"] == "complete"
+        for name in out:
+            assert refusal(client, "tools/call", name=name)["data"]["code"] == "unknown_tool"
+            with pytest.raises(Refused, match="exclud"):
+                calling.call(server, name)
+        spelled = json.dumps({"jsonrpc": "2.0", "id": "e", "method": "tools/call", "params": {"name": "?"}})
+        client.send_raw(spelled.replace("?", "".join(f"\\u{ord(c):04x}" for c in min(out))).encode())
+        assert json.loads(client.read_line())["error"]["data"]["code"] == "unknown_tool"
+        for name in in_ - {"drop", "error"}:
+            assert client.request("tools/call", name=name)["content"]
+
+
+def test_progress_comes_under_the_clients_own_token(start: Start) -> None:
+    """Any JSON type, echoed verbatim; nothing for who did not ask."""
+    daemon = start({"fake": fake()})
+    client = attached(daemon)
+    arguments = {"total": 0.3, "every": 0.1}
+    for token in ("mine", 7, "\u00e9"):
+        client.request("tools/call", name="progress", arguments=arguments, _meta={"progressToken": token})
+        told = [note["params"]["progressToken"] for note in client.notifications]
+        assert told == [token] * len(told)
+        assert told
+        client.notifications.clear()
+    client.request("tools/call", name="progress", arguments=arguments)
+    assert client.notifications == []
+
+    control = daemon.client()
+    control.call("fake", "progress", arguments, _meta={"progressToken": "t"})
+    assert {note["params"]["progressToken"] for note in control.notifications} == {"t"}
+
+
+def test_timeouts_are_the_definitions_and_progress_extends_them(start: Start) -> None:
+    """`timeout` in ms for silence, `toolTimeouts` for single tools; a call's own wins."""
+    daemon = start({"fake": fake(timeout=400, toolTimeouts={"late": 2000})})
+    daemon.wait_connected("fake")
+    client = attached(daemon)
+    control = daemon.client()
+    control.call("fake", "echo")
+
+    assert refusal(client, "tools/call", name="drop")["data"]["code"] == "timeout"
+    assert client.request("tools/call", name="late", arguments={"seconds": 0.8})["content"]
+    assert client.request("tools/call", name="progress", arguments={"total": 1, "every": 0.2})["content"]
+    began = time.monotonic()
+    with pytest.raises(Refused, match=r"took 0\.2 s"):
+        control.call("fake", "late", {"seconds": 5}, timeout=0.2)
+    assert time.monotonic() - began < 0.7
+    for wrong in (0, -1, "5"):
+        with pytest.raises(Refused) as refused:
+            control.call("fake", "echo", timeout=wrong)
+        assert refused.value.code == "invalid_arguments"
+
+
+def test_requests_wait_for_a_server_that_is_being_started(start: Start) -> None:
+    """And those cancelled meanwhile are never sent."""
+    daemon = start(
+        {"fake": fake("--era", "legacy", "--delay", "initialize=0.5", restart={"base": 0.01, "floor": 0.01})}
+    )
+    daemon.wait_connected("fake")
+    client = attached(daemon)
+    daemon.client().request("mcpd/reconnect", server="fake")
+    kept = client.send("tools/call", name="echo", arguments={"kept": 1})
+    dropped = client.send("tools/call", name="echo", arguments={"dropped": 1})
+    client.notify("notifications/cancelled", requestId=dropped)
+
+    assert client.answer(kept)["content"][0]["text"] == '{"kept": 1}'
+    seen = json.loads(daemon.client().call("fake", "counts")["output"])["seen"]
+    assert seen["tools/call"] == 2
+
+
+@pytest.mark.parametrize("version", [MODERN, *LEGACY])
+def test_every_frame_we_send_a_server_is_what_its_revision_allows(
+    start: Start, tmp_path: Path, version: str
+) -> None:
+    """Handshake, lists, calls, reads, cancellations, answers to its requests: all against the schema."""
+    kept = tmp_path / "frames"
+    flags = ["--era", "modern"] if version == MODERN else ["--era", "legacy", "--versions", version]
+    definition = fake(*flags, *EVERYTHING)
+    definition = {
+        "command": "sh",
+        "args": ["-c", f'tee -a {kept} | "$0" "$@"', definition["command"], *definition["args"]],
+    }
+    daemon = start({"fake": definition})
+    daemon.wait_connected("fake")
+    client, control = attached(daemon), daemon.client()
+    client.request("tools/call", name="echo", arguments={"a": 1}, _meta={"progressToken": "x", **META})
+    client.request("resources/read", uri="fake://one", _meta={"progressToken": 3})
+    client.request("tools/list")
+    control.request("mcpd/read", server="fake", uri="fake://one")
+    control.request("mcpd/prompt", server="fake", prompt="hello", arguments={"a": "b"})
+    argument = {"name": "a", "value": "b"}
+    control.request(
+        "mcpd/complete", server="fake", ref={"type": "ref/prompt", "name": "hello"}, argument=argument
+    )
+    with pytest.raises(Refused):
+        control.call("fake", "drop", timeout=0.1)
+    if version != MODERN:
+        for method in ("ping", "roots/list", "sampling/createMessage"):
+            control.call("fake", "ask", {"method": method})
+    control.call("fake", "echo")
+    frames = [json.loads(line) for line in kept.read_text().splitlines()]
+
+    assert len(frames) > 10
+    for frame in frames:
+        if "method" in frame:
+            kind = "ClientRequest" if "id" in frame else "ClientNotification"
+            if version != MODERN and frame["method"] == "server/discover":
+                continue  # the probe, before anybody knows the era
+        else:
+            assert version != MODERN  # responses are the server's there
+            kind = "JSONRPCMessage"
+        assert [*schema(version, kind).iter_errors(frame)] == [], frame
+        assert [*schema(version, "JSONRPCMessage").iter_errors(frame)] == [], frame

@@ -1,0 +1,89 @@
+"""JSON into our classes, strictly: nothing is guessed, every complaint has its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpd.model import api, codec
+from mcpd.model.codec import BadShape
+
+
+@attrs.frozen(kw_only=True)
+class Inner:
+    n: int
+    ratio: float = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class Outer:
+    name: str
+    on: bool = False
+    inner: Inner | None = None
+    items: tuple[Inner, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ({"name": 5}, "must be a string, not a whole number @ $.name"),
+        ({"name": None}, "must be a string, not null @ $.name"),
+        ({"name": "x", "on": "false"}, "must be true or false, not a string @ $.on"),
+        ({"name": "x", "on": 1}, "must be true or false, not a whole number @ $.on"),
+        ({"name": "x", "inner": {"n": True}}, "must be a whole number, not true or false @ $.inner.n"),
+        ({"name": "x", "inner": {"n": 1.0}}, "must be a whole number, not a number @ $.inner.n"),
+        ({"name": "x", "words": "letters"}, "must be a list, not a string @ $.words"),
+        ({"name": "x", "words": ["a", 1]}, "must be a string, not a whole number @ $.words[1]"),
+        ({"name": "x", "items": [{"n": 1}, []]}, "must be an object, not a list @ $.items[1]"),
+        ({"name": "x", "nmae": 1}, "unknown member: nmae @ $"),
+        ({}, "required member missing: name @ $"),
+        ([], "must be an object, not a list @ $"),
+        ("text", "must be an object, not a string @ $"),
+    ],
+)
+def test_what_is_not_exactly_right_is_refused_with_its_place(value: Any, complaint: str) -> None:
+    """Trap T12: cattrs alone makes True of "false" and a list of a string."""
+    with pytest.raises(BadShape) as bad:
+        codec.structure(value, Outer)
+    assert complaint in str(bad.value)
+
+
+def test_all_complaints_come_at_once() -> None:
+    with pytest.raises(BadShape) as bad:
+        codec.structure({"name": 1, "on": 2, "inner": {}, "odd": 3}, Outer)
+    assert len(bad.value.problems) == 4
+
+
+@settings(derandomize=True, max_examples=100)
+@given(st.builds(Outer, name=st.text(), on=st.booleans(), words=st.lists(st.text(max_size=5)).map(tuple)))
+def test_what_goes_out_comes_back(value: Outer) -> None:
+    assert codec.decode(codec.encode(value), Outer) == value
+
+
+@settings(derandomize=True, max_examples=200)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    )
+)
+def test_anything_is_a_value_or_a_bad_shape(value: object) -> None:
+    """Never another exception: this is what clients send."""
+    for kind in (api.SetServersParams, api.AttachParams, api.WishParam, api.LogsParams, api.EventsParams):
+        problems: list[object] = []
+        try:
+            codec.structure(value, kind)
+        except BadShape as bad:
+            problems = [*bad.problems] or ["none"]
+        assert all(str(getattr(problem, "path", "")).startswith("$") for problem in problems)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 5000, b'{"a":"\\ud800"}'])
+def test_what_is_no_json_is_a_bad_shape_too(data: bytes) -> None:
+    with pytest.raises(BadShape):
+        codec.decode(data, Outer)

@@ -1,0 +1,163 @@
+"""States, differences, results and errors: tables of what means what."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpd.model import codec
+from mcpd.model.diff import diff
+from mcpd.model.errors import CallTimeout, LinkLost, McpdError, UnknownTool, UpstreamRefused, shorten
+from mcpd.model.result import tool_result
+from mcpd.model.spec import StdioSpec
+from mcpd.model.status import ServerState, rfc3339
+
+S = ServerState
+
+
+def test_only_under_way_is_unsettled() -> None:
+    assert [state for state in S if not state.settled] == [S.PENDING]
+
+
+@pytest.mark.parametrize("state", S)
+def test_every_state_may_be_said_again_and_left_by_a_person(state: ServerState) -> None:
+    """New evidence is no move; switching off works from everywhere, and nothing is a dead end."""
+    assert state.may_become(state)
+    assert state.may_become(S.DISABLED)
+    assert state is S.PENDING or state.may_become(S.PENDING)
+
+
+def test_nothing_is_connected_without_an_attempt() -> None:
+    assert [state for state in S if state is not S.CONNECTED and state.may_become(S.CONNECTED)] == [S.PENDING]
+
+
+def spec(name: str, command: str) -> StdioSpec:
+    return StdioSpec(name=name, command=command)
+
+
+sets = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["x", "y"]), max_size=6)
+
+
+@settings(derandomize=True, max_examples=200)
+@given(sets, sets)
+def test_a_plan_names_every_server_once_and_sorted(old: dict[str, str], new: dict[str, str]) -> None:
+    before, after = ({name: spec(name, cmd) for name, cmd in each.items()} for each in (old, new))
+    plan = diff(before, after)
+    lists = (plan.added, plan.removed, plan.changed, plan.unchanged)
+
+    assert sorted(name for each in lists for name in each) == sorted({*old, *new})
+    assert all(list(each) == sorted(each) for each in lists)
+    assert all(name not in old for name in plan.added)
+    assert all(name not in new for name in plan.removed)
+    assert all(old[name] != new[name] for name in plan.changed)
+    assert all(old[name] == new[name] for name in plan.unchanged)
+    assert plan.empty is (old == new)
+
+
+TEXT = {"type": "text", "text": "a"}
+PLACEHOLDERS: list[tuple[dict[str, Any], str]] = [
+    ({"type": "image", "data": "AAAA", "mimeType": "image/png"}, "[image image/png, 3 bytes]"),
+    ({"type": "audio", "data": 5}, "[audio of unknown type, 0 bytes]"),
+    ({"type": "resource_link", "name": "n", "uri": "u:1"}, "[resource n u:1]"),
+    ({"type": "resource", "resource": {"uri": "u:1", "text": "inside"}}, "inside"),
+    ({"type": "resource", "resource": {"uri": "u:1", "mimeType": "x/y"}}, "[resource u:1 x/y]"),
+    ({"type": "new"}, "[content of type new]"),
+]
+
+
+@pytest.mark.parametrize(("block", "shown"), PLACEHOLDERS)
+def test_content_that_is_no_text_has_a_placeholder_and_is_kept(block: dict[str, Any], shown: str) -> None:
+    """CA10."""
+    result = tool_result(json.dumps({"content": [TEXT, block]}).encode())
+    assert result.output == f"a\n{shown}"
+    assert [bytes(each) for each in result.content] == [json.dumps(block).encode()]
+    assert result.success
+    assert result.warnings == ()
+
+
+def test_data_and_content_keep_every_byte() -> None:
+    data, block = b'{"n":1.10,"n":1E+400, "b":1180591620717411303424}', b'{"type" : "x","n":1.10}'
+    result = tool_result(b'{"content":[%b],"structuredContent":%b}' % (block, data))
+    encoded = codec.encode(result)
+    assert data in encoded
+    assert block in encoded
+
+
+def test_an_error_of_the_tool_is_a_failure_with_its_text() -> None:
+    failed = tool_result(json.dumps({"content": [TEXT], "isError": True}).encode())
+    assert (failed.success, failed.error, failed.output) == (False, "a", "a")
+    assert tool_result(b'{"isError":true}').error
+    assert tool_result(b'{"isError":"true","content":[]}').success
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"5",
+        b"null",
+        b"[]",
+        b'"x"',
+        b'{"content":5}',
+        b'{"content":[5,null]}',
+        b'{"content":[{"type":5,"text":[]}]}',
+        b'{"content":[{"type":"resource","resource":[]}]}',
+        b'{"content":' + b"[" * 3000 + b"]" * 3000 + b"}",
+        b'{"content":[{"type":"text","text":"\\ud800"}]}',
+    ],
+)
+def test_whatever_a_server_sends_becomes_a_result(broken: bytes) -> None:
+    """Never an exception: it would end the connection."""
+    assert codec.encode(tool_result(broken))
+
+
+@settings(derandomize=True, max_examples=200)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["content", "type", "text", "resource", "isError"]), inner)
+        ),
+    )
+)
+def test_no_shape_of_a_result_raises(value: object) -> None:
+    encoded = json.dumps({"content": value, "isError": value}).encode()
+    json.loads(codec.encode(tool_result(encoded)))
+    json.loads(codec.encode(tool_result(json.dumps(value).encode())))
+
+
+def subclasses() -> list[type[McpdError]]:
+    return McpdError.__subclasses__()
+
+
+def test_every_error_has_its_own_code_and_an_exit_status() -> None:
+    """Scripts go by them."""
+    codes = [kind.code for kind in subclasses()]
+    assert len(codes) == len(set(codes)) > 12
+    assert all(1 <= kind.exit <= 9 and 400 <= kind.http < 600 and kind.rpc <= -32000 for kind in subclasses())
+
+
+def test_an_error_says_which_server_and_whether_it_may_have_run() -> None:
+    assert UnknownTool("no", server="s").data() == {"code": "unknown_tool", "exit": 5, "server": "s"}
+    assert LinkLost("gone", server="s").data()["may_have_run"] is True
+    assert CallTimeout("late", server="s", after=1.5).data()["after"] == 1.5
+    refused = UpstreamRefused("no", server="s", upstream_code=-7, upstream_data=[1])
+    assert refused.data()["upstream_code"] == -7
+
+
+@settings(derandomize=True, max_examples=200)
+@given(st.one_of(st.binary(max_size=300), st.text(max_size=300)))
+def test_a_quotation_is_harmless_and_bounded(data: bytes | str) -> None:
+    """RELIABILITY S3: one printable line, whatever was in it."""
+    quoted = shorten(data)
+    assert len(quoted) <= 121
+    assert quoted.isprintable()
+
+
+def test_times_are_rfc_3339_in_utc() -> None:
+    assert rfc3339(0) == "1970-01-01T00:00:00.000Z"
+    assert rfc3339(1790000000.1239) == "2026-09-21T14:13:20.123Z"

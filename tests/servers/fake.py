@@ -1,0 +1,685 @@
+"""A scripted MCP server over stdio that misbehaves exactly as told: the fault injector of our tests.
+
+    python -I -S fake.py [flags]        standard library only, one file, nothing to install
+
+Without flags it is a well-behaved server of both eras. What it does wrong comes from flags, from
+actions bound to a moment (`--at`), or, in the middle of a session, from calling the tool of that name.
+It ends by itself after `--max-life` seconds, whatever it was told to ignore.
+
+Flags
+  --era both|legacy|modern    what it speaks (default both)
+  --probe CODE|silent|exit    how a legacy server meets server/discover: error CODE (default -32601),
+                              no answer, or by exiting, as Rust's rmcp does
+  --versions V,V              legacy revisions it knows (default all), newest first
+  --modern-versions V,V       modern revisions it knows (default 2026-07-28)
+  --answer-version V          answer initialize with this, whatever was asked
+  --never-init                never answer initialize (nor server/discover)
+  --drop METHOD,METHOD        never answer these (e.g. ping, tools/list)
+  --refuse METHOD=CODE,…      answer these with an error
+  --delay METHOD=S,…          answer these after S seconds; later messages are answered meanwhile
+  --capabilities A,B          of tools, resources, prompts, logging, completions (default: tools)
+  --instructions TEXT         sent with the handshake
+  --tools N                   N more tools, tool-00001 …
+  --pages N                   tools/list in N pages
+  --cursor plain|empty|loop   their cursors: made-up, the empty string first, or the last leads to the first
+  --bad-tools                 seven unusable entries among the tools, and one with escapes in its description
+  --crlf                      end every line with CR LF
+  --no-read                   stop reading stdin after the handshake
+  --ignore-eof, --ignore-term survive the end of stdin; SIGTERM and SIGINT
+  --wrapper                   run as `sh -c 'server & wait'`, as npx does; the shell keeps our pid
+  --lives FILE                add our pid to FILE at the start: a line for each life
+  --only-lives N              the `--at` actions happen only in the first N lives (needs --lives)
+  --max-life S                end by SIGALRM after S seconds (default 120)
+  --script JSON               more flags, as an object: {"era": "legacy", "at": [["start", "die"]]};
+                              also read from $FAKE_SCRIPT
+  --at WHEN ACTION [JSON]     WHEN: start (before anything is read), init (before the handshake is
+                              answered), ready (right after), call (before each tools/call is served),
+                              call:N (before the Nth), eof, term
+
+Actions, which are tools too: their arguments are the JSON object
+  die {how=1}                 exit with that status, or by that signal ("KILL"; "STOP" wedges it)
+  stderr {lines=1, mb=0, binary=false, text}   lines, then mb MiB without any newline
+  junk {lines=1, kinds}       no messages, on stdout; kinds of banner blank text crlf bom nul bin
+  malformed {count=100, seed=0}  broken frames, the same ones for the same seed
+  block {seconds=1, busy=false}  neither reads nor writes for so long
+  spawn {setsid=true, deaf=true} a grandchild: of its own session, deaf to TERM; holds our stdout and stderr
+  close {what="stdout"}       closes stdout, or stdin, or stderr, and keeps running
+  stop_reading {}             reads no more, and lives on
+  notify {method, count=1, params}  so many notifications at once (default: list_changed of tools)
+  change {}                   one more tool in the list, announced
+  ask {method, params}        a request to the client (ping, roots/list, sampling/createMessage, …);
+                              as a tool, its result is the client's answer
+  raw {text, hex}             these bytes on stdout, as they are
+
+Tools besides
+  echo {…}                    its arguments, as JSON text
+  env, argv, cwd, pid, fds    what this process was given (pid: also ppid, pgid and sid, structured)
+  counts                      what it has seen: a number for each method, cancelled ids, answers to `ask`
+  exact                       a result of which every byte matters: see EXACT
+  big {bytes, mb}             a text so long
+  endless {mb=64}             that much of a line that never ends
+  deep {depth=100000}         a result nested so deeply
+  odd {kind}                  a right answer, oddly written: surrogate utf8 u2028 pretty crlf bom nul twice
+                              batch unversioned pieces stringid
+  drop                        never answered
+  late {seconds=1}            answered then, cancelled or not
+  progress {total=1, every=0.1}  progress at that pace, then the answer; stops when cancelled
+  bad_output                  violates its own outputSchema
+  fail {message}              a result with isError
+  error {code=-32000, message, data}  a JSON-RPC error
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Json = dict[str, Any]
+
+LEGACY = "2025-11-25,2025-06-18,2025-03-26,2024-11-05"
+RESERVED = "io.modelcontextprotocol/"
+EXACT = (
+    '{"content": [{"type":"text","text":"\\u0065x\\/act \\ud83d\\ude00"}],  "z":1,"structuredContent":'
+    '{"big":1180591620717411303424,"price":1.10,"twice":1,"a":-0.0,"twice":2,"exp":1E+400,"tiny":1e-7},'
+    '"isError" : false}'
+)
+"""A big integer, trailing zeros, a duplicate key, odd spacing, escapes nobody needs: none may change."""
+SHAPED = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+BAD_TOOLS: list[object] = [
+    None,
+    3,
+    [],
+    {},
+    {"name": 5, "inputSchema": {"type": "object"}},
+    {"name": "", "inputSchema": {"type": "object"}},
+    {"name": "bad-schema", "inputSchema": "object"},
+    {
+        "name": "escapes",
+        "description": "\x1b]0;owned\x07\x1b[2J\u202e[bold]",
+        "inputSchema": {"type": "object"},
+    },
+]
+JUNK = {
+    "banner": b"  ___ Welcome to Fake Server v1.0! ___",
+    "blank": b"",
+    "text": b"INFO 12:00:00 listening {not json}",
+    "crlf": b"a line from elsewhere\r",
+    "bom": b"\xef\xbb\xbf",
+    "nul": b"\x00\x00\x00",
+    "bin": bytes(range(128, 256)),
+}
+
+
+class Stop(Exception):
+    """Nothing more to do with this message."""
+
+
+class Fake:
+    """The server's state: what it was told, and what it has seen."""
+
+    def __init__(self, told: argparse.Namespace) -> None:
+        self.told = told
+        self.lock = threading.Lock()
+        self.reading = True
+        self.modern = False  # how the peer spoke last
+        self.version = "2024-11-05"
+        self.seen: Counter[str] = Counter()
+        self.cancelled: list[object] = []
+        self.answers: list[Json] = []
+        self.waiting: dict[str, Callable[[Json], None]] = {}
+        self.subscriptions: list[object] = []
+        self.extra_tools = 0
+        self.last_reply = b"{}"
+        self.acting = True
+        self.end = b"\r\n" if told.crlf else b"\n"
+
+    # -- bytes ---------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """All of it, even if stdout is full; a closed stdout is survived."""
+        with self.lock:
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[os.write(1, view) :]
+            except BrokenPipeError:
+                if not self.told.ignore_eof:
+                    os._exit(0)
+            except OSError:
+                pass  # closed by ourselves
+
+    def send(self, message: object) -> None:
+        self.write(json.dumps(message).encode() + self.end)
+
+    def reply(self, request: Json, result: object) -> None:
+        if self.modern and isinstance(result, dict):
+            result = {"resultType": "complete", **result}
+        self.last_reply = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
+        self.write(self.last_reply + self.end)
+
+    def text(self, request: Json, text: str, **more: object) -> None:
+        self.reply(request, {"content": [{"type": "text", "text": text}], "isError": False, **more})
+
+    def error(self, request: Json, code: int, message: str, data: object = None) -> None:
+        error: Json = {"code": code, "message": message} | ({} if data is None else {"data": data})
+        self.send({"jsonrpc": "2.0", "id": request["id"], "error": error})
+
+    def run(self) -> None:
+        """Serve stdin until it ends."""
+        self.act("start")
+        pending = b""
+        while self.reading:
+            try:
+                chunk = os.read(0, 1 << 16)
+            except OSError:
+                chunk = b""  # closed by ourselves
+            if not chunk:
+                break
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                if line.strip() and self.reading:
+                    self.hear(json.loads(line))
+        if self.reading:
+            self.act("eof")
+        while self.told.ignore_eof or not self.reading:
+            time.sleep(3600)  # signals still come
+
+    # -- messages ------------------------------------------------------------------------------------
+
+    def hear(self, message: Json) -> None:
+        method = message.get("method")
+        if method is None:
+            self.answers.append(message)
+            if waiter := self.waiting.pop(str(message.get("id")), None):
+                waiter(message)
+            return
+        self.seen[method] += 1
+        if "id" not in message:
+            if method == "notifications/cancelled":
+                self.cancelled.append(message.get("params", {}).get("requestId"))
+            return
+        self.modern = f"{RESERVED}protocolVersion" in message.get("params", {}).get("_meta", {})
+        if method in self.told.drop or (self.told.never_init and method in ("initialize", "server/discover")):
+            return
+        if method in self.told.delay:
+            self.later(self.told.delay[method], lambda: self.serve(method, message))
+        else:
+            self.serve(method, message)
+
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        timer = threading.Timer(seconds, what)
+        timer.daemon = True
+        timer.start()
+
+    def serve(self, method: str, request: Json) -> None:
+        if method in self.told.refuse:
+            return self.error(request, self.told.refuse[method], f"{method} is refused")
+        if method == "server/discover" and self.told.era == "legacy":
+            return self.meet_the_probe(request)
+        if self.modern and self.told.era != "legacy":
+            asked = request["params"]["_meta"][f"{RESERVED}protocolVersion"]
+            if asked not in self.told.modern_versions:
+                data = {"supported": self.told.modern_versions, "requested": asked}
+                return self.error(request, -32022, "unsupported version", data)
+        handler: Callable[[Json], None] | None = {
+            "initialize": self.initialize,
+            "server/discover": self.discover,
+            "subscriptions/listen": self.listen,
+            "ping": lambda request: self.reply(request, {}),
+            "logging/setLevel": lambda request: self.reply(request, {}),
+            "tools/list": self.list_tools,
+            "tools/call": self.call,
+            "resources/list": self.items("resources", {"uri": "fake://one", "name": "one"}),
+            "resources/templates/list": self.items(
+                "resourceTemplates", {"uriTemplate": "fake://{x}", "name": "x"}
+            ),
+            "resources/read": lambda request: self.reply(
+                request, self.cached({"contents": [{"uri": request["params"]["uri"], "text": "one"}]})
+            ),
+            "prompts/list": self.items("prompts", {"name": "hello"}),
+            "prompts/get": lambda request: self.reply(
+                request, {"messages": [{"role": "user", "content": {"type": "text", "text": "hello"}}]}
+            ),
+            "completion/complete": lambda request: self.reply(request, {"completion": {"values": ["one"]}}),
+        }.get(method)
+        if handler is None or (self.told.era == "modern" and not self.modern):
+            return self.error(request, -32601, f"no method {method}")
+        return handler(request)
+
+    def meet_the_probe(self, request: Json) -> None:
+        if self.told.probe == "exit":
+            os._exit(1)
+        if self.told.probe != "silent":
+            self.error(request, int(self.told.probe), "what is that?")
+
+    def initialize(self, request: Json) -> None:
+        self.act("init")
+        asked = request["params"]["protocolVersion"]
+        known = self.told.versions
+        self.version = self.told.answer_version or (asked if asked in known else known[0])
+        hello = self.hello() | {
+            "protocolVersion": self.version,
+            "serverInfo": {"name": "fake", "version": "1"},
+        }
+        self.reply(request, hello)
+        self.ready()
+
+    def discover(self, request: Json) -> None:
+        self.act("init")
+        versions = self.told.modern_versions + (self.told.versions if self.told.era == "both" else [])
+        identity = {"_meta": {f"{RESERVED}serverInfo": {"name": "fake", "version": "1"}}}
+        self.reply(request, self.cached(self.hello() | {"supportedVersions": versions} | identity))
+        if self.seen["server/discover"] == 1:  # later ones only ask whether we live
+            self.ready()
+
+    def ready(self) -> None:
+        self.act("ready")
+        if self.told.no_read:
+            self.stop_reading({}, None)
+
+    def hello(self) -> Json:
+        changing = ("tools", "resources", "prompts")
+        capabilities = {
+            name: {"listChanged": True} if name in changing else {} for name in self.told.capabilities
+        }
+        said = {"instructions": self.told.instructions} if self.told.instructions else {}
+        return {"capabilities": capabilities, **said}
+
+    def listen(self, request: Json) -> None:
+        self.subscriptions.append(request["id"])
+        params = {
+            "notifications": request["params"].get("notifications", {}),
+            "_meta": {f"{RESERVED}subscriptionId": request["id"]},
+        }
+        self.send({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params})
+
+    def cached(self, result: Json) -> Json:
+        return result | ({"ttlMs": 0, "cacheScope": "private"} if self.modern else {})
+
+    def items(self, key: str, item: Json) -> Callable[[Json], None]:
+        return lambda request: self.reply(request, self.cached({key: [item]}))
+
+    def list_tools(self, request: Json) -> None:
+        plain = {"type": "object"}
+        tools: list[object] = [{"name": name, "inputSchema": plain} for name in (*ACTIONS, *TOOLS)]
+        tools.append({"name": "bad_output", "inputSchema": plain, "outputSchema": SHAPED})
+        tools += [{"name": f"tool-{n:05}", "inputSchema": plain} for n in range(1, self.told.tools + 1)]
+        tools += [{"name": f"extra-{n}", "inputSchema": plain} for n in range(1, self.extra_tools + 1)]
+        if self.told.bad_tools:
+            for place, bad in enumerate(BAD_TOOLS):
+                tools.insert(place * 3, bad)
+        pages = self.told.pages
+        cursors: list[str | None] = [None, *(f"page-{n}" for n in range(1, pages))]
+        if self.told.cursor == "empty" and pages > 1:
+            cursors[1] = ""
+        cursor = request.get("params", {}).get("cursor")
+        if cursor not in cursors:
+            return self.error(request, -32602, f"unknown cursor {cursor!r}")
+        at = cursors.index(cursor)
+        share = -(-len(tools) // pages)
+        result: Json = {"tools": tools[at * share : (at + 1) * share]}
+        if at + 1 < pages:
+            result["nextCursor"] = cursors[at + 1]
+        elif self.told.cursor == "loop" and pages > 1:
+            result["nextCursor"] = cursors[1]
+        return self.reply(request, self.cached(result))
+
+    def call(self, request: Json) -> None:
+        calls = self.seen["tools/call"]
+        self.act("call")
+        self.act(f"call:{calls}")
+        name = request["params"]["name"]
+        arguments = request["params"].get("arguments") or {}
+        if name in ACTIONS:
+            try:
+                ACTIONS[name](self, arguments, request)
+            except Stop:
+                return
+            self.text(request, f"{name}: done")
+        elif name in TOOLS:
+            TOOLS[name](self, arguments, request)
+        elif name == "bad_output":
+            self.text(request, '{"n": "three"}', structuredContent={"n": "three"})
+        elif name.startswith(("tool-", "extra-")):
+            self.text(request, name)
+        else:
+            self.error(request, -32602, f"unknown tool {name}")
+
+    def act(self, when: str) -> None:
+        """Do what `--at` bound to this moment."""
+        for moment, action, *given in self.told.at if self.acting else []:
+            if moment == when:
+                arguments = given[0] if given else {}
+                ACTIONS[action](
+                    self, json.loads(arguments) if isinstance(arguments, str) else arguments, None
+                )
+
+    # -- actions: (arguments, the call that asked for it, or None) -------------------------------------
+
+    def die(self, given: Json, request: Json | None) -> None:
+        how = given.get("how", 1)
+        if isinstance(how, int):
+            os._exit(how)
+        if how not in ("KILL", "STOP"):
+            signal.signal(getattr(signal, f"SIG{how}"), signal.SIG_DFL)
+        os.kill(os.getpid(), getattr(signal, f"SIG{how}"))
+
+    def stderr(self, given: Json, request: Json | None) -> None:
+        text = given.get("text", "line")
+        _write_all(2, b"".join(f"{text} {n}\n".encode() for n in range(given.get("lines", 1))))
+        block = (
+            bytes(range(11, 256)) if given.get("binary") else b"e" * 245
+        ) * 4280  # about 1 MiB, no newline
+        for _ in range(given.get("mb", 0)):
+            _write_all(2, block)
+
+    def junk(self, given: Json, request: Json | None) -> None:
+        kinds = given.get("kinds", list(JUNK))
+        self.write(b"".join(JUNK[kinds[n % len(kinds)]] + b"\n" for n in range(given.get("lines", 1))))
+
+    def malformed(self, given: Json, request: Json | None) -> None:
+        frames = malformed(given.get("seed", 0), self.last_reply)
+        self.write(b"".join(next(frames) + b"\n" for _ in range(given.get("count", 100))))
+
+    def block(self, given: Json, request: Json | None) -> None:
+        with self.lock:
+            until = time.monotonic() + given.get("seconds", 1)
+            while (left := until - time.monotonic()) > 0:
+                if not given.get("busy"):
+                    time.sleep(left)
+
+    def spawn(self, given: Json, request: Json | None) -> None:
+        import subprocess  # it and random cost more time to import than all the rest
+
+        def deafen() -> None:
+            for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(one, signal.SIG_IGN)  # which the program it becomes inherits
+
+        child = subprocess.Popen(
+            ["sleep", str(self.told.max_life)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=given.get("setsid", True),
+            preexec_fn=deafen if given.get("deaf", True) else None,
+        )
+        child.returncode = 0  # not ours to wait for: that is the point
+        if request is not None:
+            self.text(request, str(child.pid))
+            raise Stop
+
+    def close(self, given: Json, request: Json | None) -> None:
+        os.close({"stdin": 0, "stdout": 1, "stderr": 2}[given.get("what", "stdout")])
+        self.told.ignore_eof = True
+
+    def stop_reading(self, given: Json, request: Json | None) -> None:
+        self.reading = False
+
+    def notify(self, given: Json, request: Json | None) -> None:
+        method = given.get("method", "notifications/tools/list_changed")
+        params = given.get("params", {})
+        tagged = [params | {"_meta": {f"{RESERVED}subscriptionId": one}} for one in self.subscriptions]
+        notes = [{"jsonrpc": "2.0", "method": method, "params": each} for each in tagged or [params]]
+        self.write(b"".join(json.dumps(note).encode() + self.end for note in notes) * given.get("count", 1))
+
+    def change(self, given: Json, request: Json | None) -> None:
+        self.extra_tools += 1
+        self.notify({}, None)
+
+    def ask(self, given: Json, request: Json | None) -> None:
+        key = f"fake-{len(self.waiting) + len(self.answers) + 1}"
+        if request is not None:
+            self.waiting[key] = lambda answer: self.text(request, json.dumps(answer))
+        asked: Json = {"jsonrpc": "2.0", "id": key, "method": given.get("method", "ping")}
+        self.send(asked | ({"params": given["params"]} if "params" in given else {}))
+        if request is not None:
+            raise Stop
+
+    def raw(self, given: Json, request: Json | None) -> None:
+        self.write(bytes.fromhex(given.get("hex", "")) + given.get("text", "").encode())
+
+    # -- tools: (arguments, the call), each answering for itself ---------------------------------------
+
+    def counts(self, given: Json, request: Json) -> None:
+        seen = {"seen": self.seen, "cancelled": self.cancelled, "answers": self.answers}
+        self.text(request, json.dumps(seen))
+
+    def pid(self, given: Json, request: Json) -> None:
+        all_of_it = {"pid": os.getpid(), "ppid": os.getppid(), "pgid": os.getpgid(0), "sid": os.getsid(0)}
+        self.text(request, str(os.getpid()), structuredContent=all_of_it)
+
+    def exact(self, given: Json, request: Json) -> None:
+        result = EXACT if not self.modern else '{"resultType":"complete",' + EXACT[1:]
+        self.write(
+            f'{{"jsonrpc":"2.0","id":{json.dumps(request["id"])},"result":{result}}}'.encode() + self.end
+        )
+
+    def big(self, given: Json, request: Json) -> None:
+        self.text(request, "x" * (given.get("bytes", 0) + (given.get("mb", 0) << 20)))
+
+    def endless(self, given: Json, request: Json) -> None:
+        for _ in range(given.get("mb", 64)):
+            self.write(b"x" * (1 << 20))
+
+    def deep(self, given: Json, request: Json) -> None:
+        depth = given.get("depth", 100_000)
+        nested = b"[" * depth + b"]" * depth
+        head = f'{{"jsonrpc":"2.0","id":{json.dumps(request["id"])},"result":{{"content":[],"nested":'
+        self.write(head.encode() + nested + b"}}" + self.end)
+
+    def odd(self, given: Json, request: Json) -> None:
+        kind = given["kind"]
+        text = {"surrogate": "lone \ud800 half", "u2028": "a\u2028b\u2029c", "utf8": "cut @ here"}.get(
+            kind, kind
+        )
+        result = {"content": [{"type": "text", "text": text}], "isError": False}
+        if self.modern:
+            result["resultType"] = "complete"
+        answer: Json = {"jsonrpc": "2.0", "id": request["id"], "result": result}
+        if kind == "unversioned":
+            del answer["jsonrpc"]
+        if kind == "stringid":
+            answer["id"] = str(request["id"])
+        whole: object = [answer] if kind == "batch" else answer
+        line = json.dumps(
+            whole, ensure_ascii=kind != "u2028", indent=2 if kind == "pretty" else None
+        ).encode()
+        if kind == "utf8":
+            line = line.replace(b"@", b"\xff\xc3\x28\xed\xa0\x80")
+        line = {"bom": b"\xef\xbb\xbf"}.get(kind, b"") + line + {"crlf": b"\r", "nul": b"\x00"}.get(kind, b"")
+        if kind == "pieces":
+            for byte in line:
+                self.write(bytes([byte]))
+            line = b""
+        self.write((line + self.end) * (2 if kind == "twice" else 1))
+
+    def late(self, given: Json, request: Json) -> None:
+        self.later(given.get("seconds", 1), lambda: self.text(request, "late"))
+
+    def progress(self, given: Json, request: Json) -> None:
+        token = request["params"].get("_meta", {}).get("progressToken")
+        total, every = given.get("total", 1), given.get("every", 0.1)
+
+        def step(done: float) -> None:
+            if request["id"] in self.cancelled:
+                return
+            if done >= total:
+                self.text(request, "through")
+                return
+            if token is not None:
+                params = {"progressToken": token, "progress": done, "total": total}
+                self.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+            self.later(every, lambda: step(done + every))
+
+        step(0)
+
+
+def malformed(seed: int, last_reply: bytes = b"{}") -> Iterator[bytes]:
+    """Frames that are wrong in one way each, without their newline, for ever, the same for the same seed.
+
+    None carries an id that a caller may be waiting for, except `last_reply`, which was answered before.
+    """
+    import random
+
+    dice = random.Random(seed)
+    sound = b'{"jsonrpc":"2.0","id":"nobody","result":{"content":[{"type":"text","text":"wrong"}]}}'
+    shapes = [b"5", b"null", b"true", b'"text"', b"[]", b"{}", b"[[]]", b"{", b"nul", b'{"jsonrpc":"2.0"}']
+    parts = [
+        b"null",
+        b"1.5",
+        b"true",
+        b"[1]",
+        b'{"a":1}',
+        b"1" * 400,
+        b"-1",
+        b'""',
+        b"1e999",
+        b'"' + b"i" * 999 + b'"',
+    ]
+    wholes = [
+        b'{"jsonrpc":"2.0","id":%s,"result":{}}',
+        b'{"jsonrpc":"2.0","id":%s,"error":{"code":1,"message":"m"}}',
+        b'{"jsonrpc":"2.0","id":%s,"method":"no/such"}',
+        b'{"jsonrpc":"2.0","id":"nobody","error":%s}',
+        b'{"jsonrpc":"2.0","id":"nobody","result":%s}',
+        b'{"jsonrpc":%s,"id":"nobody","result":{}}',
+        b'{"jsonrpc":"2.0","method":%s,"params":{}}',
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":%s}',
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}',
+        b'{"jsonrpc":"2.0","method":"rpc.%s"}',
+    ]
+    while True:
+        kind = dice.randrange(7)
+        if kind == 0:  # flipped bits
+            flipped = bytearray(sound)
+            for _ in range(dice.randint(1, 4)):
+                flipped[dice.randrange(len(flipped))] ^= 1 << dice.randrange(8)
+            yield bytes(flipped).replace(b"\n", b" ")
+        elif kind == 1:
+            yield sound[: dice.randrange(1, len(sound))]
+        elif kind == 2:
+            yield dice.choice(shapes)
+        elif kind == 3:
+            yield dice.choice(wholes) % dice.choice(parts)
+        elif kind == 4:
+            yield last_reply
+        elif kind == 5:
+            yield b"[" + b",".join([sound] * dice.randint(1, 3)) + b"]"
+        else:
+            depth = dice.randint(100, 3000)
+            yield b'{"jsonrpc":"2.0","id":"nobody","result":' + b"[" * depth + b"]" * depth + b"}"
+
+
+Action = Callable[[Fake, Json, Json | None], None]
+Tool = Callable[[Fake, Json, Json], None]
+
+ACTIONS: dict[str, Action] = {
+    action.__name__: action
+    for action in (
+        *(Fake.die, Fake.stderr, Fake.junk, Fake.malformed, Fake.block, Fake.spawn, Fake.close),
+        *(Fake.stop_reading, Fake.notify, Fake.change, Fake.ask, Fake.raw),
+    )
+}
+TOOLS: dict[str, Tool] = {
+    "echo": lambda self, given, request: self.text(request, json.dumps(given)),
+    "env": lambda self, given, request: self.text(request, json.dumps(dict(os.environ))),
+    "argv": lambda self, given, request: self.text(request, json.dumps(sys.argv)),
+    "cwd": lambda self, given, request: self.text(request, os.getcwd()),
+    "fds": lambda self, given, request: self.text(request, json.dumps(_open_fds())),
+    "drop": lambda self, given, request: None,
+    "fail": lambda self, given, request: self.text(request, given.get("message", "failed"), isError=True),
+    "error": lambda self, given, request: self.error(
+        request, given.get("code", -32000), given.get("message", "refused"), given.get("data")
+    ),
+} | {
+    tool.__name__: tool
+    for tool in (
+        *(Fake.counts, Fake.pid, Fake.exact, Fake.big, Fake.endless, Fake.deep, Fake.odd, Fake.late),
+        Fake.progress,
+    )
+}
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _open_fds() -> list[int]:
+    """Without the one that lists them."""
+    return sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}"))
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _table(text: str) -> dict[str, float]:
+    pairs = (item.partition("=") for item in _names(text))
+    return {name: float(value) if "." in value else int(value) for name, _, value in pairs}
+
+
+def _flags() -> argparse.ArgumentParser:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--era", choices=("both", "legacy", "modern"), default="both")
+    flags.add_argument("--probe", default="-32601")
+    flags.add_argument("--versions", type=_names, default=_names(LEGACY))
+    flags.add_argument("--modern-versions", type=_names, default=["2026-07-28"])
+    flags.add_argument("--answer-version")
+    flags.add_argument("--drop", type=_names, default=[])
+    flags.add_argument("--refuse", type=_table, default={})
+    flags.add_argument("--delay", type=_table, default={})
+    flags.add_argument("--capabilities", type=_names, default=["tools"])
+    flags.add_argument("--instructions", default="")
+    flags.add_argument("--tools", type=int, default=0)
+    flags.add_argument("--pages", type=int, default=1)
+    flags.add_argument("--cursor", choices=("plain", "empty", "loop"), default="plain")
+    for switch in ["never-init", "bad-tools", "crlf", "no-read", "ignore-eof", "ignore-term", "wrapper"]:
+        flags.add_argument(f"--{switch}", action="store_true")
+    flags.add_argument("--lives")
+    flags.add_argument("--only-lives", type=int)
+    flags.add_argument("--max-life", type=float, default=120)
+    flags.add_argument("--script", default=os.environ.get("FAKE_SCRIPT", "{}"))
+    flags.add_argument("--at", nargs="+", action="append", default=[])
+    return flags
+
+
+def main() -> None:
+    told = _flags().parse_args()
+    for name, value in json.loads(told.script).items():
+        name = name.replace("-", "_")
+        setattr(told, name, told.at + value if name == "at" else value)
+    if told.wrapper:
+        # A shell gives a background job /dev/null as stdin, so ours goes round by descriptor 3.
+        rest = [argument for argument in sys.argv if argument != "--wrapper"]
+        shell = 'exec 3<&0; "$@" <&3 3<&- & exec 3<&- </dev/null; wait'
+        os.execv("/bin/sh", ["sh", "-c", shell, "wrapper", sys.executable, "-I", "-S", *rest])
+    signal.setitimer(signal.ITIMER_REAL, told.max_life)
+    fake = Fake(told)
+    if told.lives:
+        with open(told.lives, "a+") as file:
+            file.write(f"{os.getpid()}\n")
+            file.seek(0)
+            life = len(file.readlines())
+        fake.acting = told.only_lives is None or life <= told.only_lives
+
+    def on_term(*_: object) -> None:
+        fake.act("term")
+        if not told.ignore_term:
+            os._exit(0)
+
+    signal.signal(signal.SIGTERM, on_term)
+    signal.signal(signal.SIGINT, on_term)
+    fake.run()
+    os._exit(0)  # without waiting for threads
+
+
+if __name__ == "__main__":
+    main()

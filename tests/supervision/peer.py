@@ -1,0 +1,278 @@
+"""A server inside the test: scripted lives over real pipes, so that a mock clock can rule everything."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
+
+import attrs
+import trio
+
+from mcpd.model.events import Event
+from mcpd.model.spec import StdioSpec
+from mcpd.model.status import ServerState, ServerStatus
+from mcpd.store import Store
+from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.surroundings import Surroundings
+from mcpd.support.redact import Redactor
+from mcpd.transports.environment import Launch
+from mcpd.transports.link import Link
+from mcpd.transports.process import describe_exit
+
+Json = dict[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class Life:
+    """One life of the server, from its spawn on."""
+
+    lasts: float = math.inf
+    """Seconds from the handshake on; then it exits. 0: it does not even answer that."""
+    status: int = 1
+    mute: bool = False
+    """Answers nothing at all."""
+    deaf_after: float = math.inf
+    """Seconds from the spawn after which it answers nothing any more."""
+    deaf_until: float = math.inf
+    """Seconds from the spawn after which it reads on, and answers what has come meanwhile."""
+    stopped: bool = False
+    """What the process table says of it once it is deaf."""
+    legacy_dies: bool = False
+    """Exits when asked `server/discover`."""
+    modern: bool = False
+    """Refuses `initialize`; a server that is not refuses `server/discover`."""
+    lists: Callable[[], list[str]] = lambda: ["echo"]
+    list_takes: float = 0
+
+
+class Guard:
+    def guard(self, pgid: int) -> None: ...
+    def release(self, pgid: int) -> None: ...
+
+
+@attrs.define(eq=False)
+class FakeChild:
+    pid: int
+    life: Life
+    born: float
+    returncode: int | None = None
+
+    def is_stopped(self) -> bool:
+        return self.life.stopped and trio.current_time() >= self.born + self.life.deaf_after
+
+    def signal_group(self, number: int) -> bool:
+        return False
+
+    async def wait_stderr_drained(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@attrs.define(eq=False)
+class FakeTransport:
+    child: FakeChild
+    link: Link
+
+    async def run(self) -> NoReturn:
+        await self.link.run()
+
+
+@attrs.define(eq=False)
+class Script:
+    """Which life comes when; the last one repeats. An exception stands for a start that fails."""
+
+    lives: list[Life | Exception]
+    starts: list[float] = attrs.field(factory=list)
+    """`trio.current_time()` of each."""
+    asked: list[str] = attrs.field(factory=list)
+    """Every method the server was asked, over all lives."""
+    marks: list[str] = attrs.field(factory=list)
+    talk: Callable[[Json], None] = lambda message: None
+    """Send a message of the server's own, in the current life."""
+
+    @asynccontextmanager
+    async def open(self, spec: StdioSpec, launch: Launch, **_: object) -> AsyncIterator[FakeTransport]:
+        """In place of `open_stdio`."""
+        self.starts.append(trio.current_time())
+        self.marks.append(launch.env["MCPD_INSTANCE"])
+        life = self.lives[min(len(self.starts), len(self.lives)) - 1]
+        if isinstance(life, Exception):
+            raise life
+        child = FakeChild(1000 + len(self.starts), life, trio.current_time())
+        with pipe() as (hears, theirs), pipe() as (ours, says):
+
+            async def why_ended() -> str:
+                return describe_exit(life.status)
+
+            link = Link(
+                spec.name,
+                ours,
+                theirs,
+                max_frame=spec.max_frame,
+                max_in_flight=spec.max_in_flight,
+                max_queued=spec.max_queued,
+                write_timeout=spec.timeouts.write,
+                why_ended=why_ended,
+            )
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._serve, life, child, hears, says)
+                try:
+                    yield FakeTransport(child, link)
+                finally:
+                    link.close("it is being stopped")
+                    nursery.cancel_scope.cancel()
+
+    async def _serve(self, life: Life, child: FakeChild, hears: int, says: int) -> None:
+        def say(message: Json) -> None:
+            if says_open:
+                os.write(says, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+        def end() -> None:
+            """The reader sees the end of the pipe; its number stays the opener's to close."""
+            says_open.clear()
+            child.returncode = life.status
+            nowhere = os.open("/dev/null", os.O_WRONLY)
+            os.dup2(nowhere, says)
+            os.close(nowhere)
+
+        says_open = [True]
+        self.talk = say
+        dies_at, pending = math.inf, b""
+        while True:
+            with trio.move_on_at(dies_at) as waiting:
+                await trio.lowlevel.wait_readable(hears)
+            if waiting.cancelled_caught:
+                end()
+                await trio.sleep_forever()
+            if child.born + life.deaf_after <= trio.current_time() and life.deaf_until < math.inf:
+                await trio.sleep_until(child.born + life.deaf_until)
+            pending += os.read(hears, 1 << 16)
+            *lines, pending = pending.split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                method = message.get("method", "")
+                self.asked.append(method)
+                age = trio.current_time() - child.born
+                if "id" not in message or life.mute or life.deaf_after <= age < life.deaf_until:
+                    continue
+                if life.lasts == 0 or (life.legacy_dies and method == "server/discover"):
+                    end()
+                    await trio.sleep_forever()
+                if method == "tools/list" and life.list_takes:
+                    await trio.sleep(life.list_takes)
+                answer = self._answer(life, method)
+                if answer is not None:
+                    say({"id": message["id"], **answer})
+                if (
+                    dies_at == math.inf
+                    and "result" in (answer or {})
+                    and method in ("initialize", "server/discover")
+                ):
+                    dies_at = trio.current_time() + life.lasts
+
+    def _answer(self, life: Life, method: str) -> Json | None:
+        hello: Json = {"capabilities": {"tools": {}}}
+        refused = {"error": {"code": -32601, "message": f"no {method}"}}
+        match method:
+            case "server/discover":
+                return {"result": hello | {"supportedVersions": ["2026-07-28"]}} if life.modern else refused
+            case "initialize":
+                return refused if life.modern else {"result": hello | {"protocolVersion": "2025-11-25"}}
+            case "tools/list":
+                return {"result": {"tools": [{"name": n, "inputSchema": {}} for n in life.lists()]}}
+            case "never":
+                return None
+            case _:
+                return {"result": {}}
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+@attrs.define(eq=False)
+class World:
+    """One managed server, its script, and what it announced when."""
+
+    server: ManagedServer
+    script: Script
+    events: list[tuple[float, Event]]
+
+    @property
+    def starts(self) -> list[float]:
+        return self.script.starts
+
+    @property
+    def pauses(self) -> list[float]:
+        """Seconds between two starts each."""
+        return [
+            round(later - earlier, 6) for earlier, later in zip(self.starts, self.starts[1:], strict=False)
+        ]
+
+    def states(self) -> list[str]:
+        return [event.status.status.value for _, event in self.events if event.status is not None]
+
+    async def wait(self, is_so: Callable[[ServerStatus], bool]) -> ServerStatus:
+        """Until the status satisfies `is_so`, looked at ten times a (virtual) second."""
+        with trio.fail_after(100_000):
+            while not is_so(self.server.status()):  # noqa: ASYNC110 - the status is of many parts
+                await trio.sleep(0.1)
+        return self.server.status()
+
+    async def wait_connected(self) -> None:
+        await self.wait(lambda status: status.status is ServerState.CONNECTED)
+
+
+def surroundings(home: Path, announce: Callable[[Event], None], chance: float = 0.5) -> Surroundings:
+    return Surroundings(
+        instance="test",
+        environ={"PATH": "/bin"},
+        store=Store(home / "state", home / "cache"),
+        guard=Guard(),
+        redactor=Redactor(),
+        log_dir=home / "logs",
+        starts=trio.CapacityLimiter(8),
+        chance=lambda: chance,
+        announce=announce,
+    )
+
+
+@contextmanager
+def scripted(scripts: dict[str, Script]) -> Iterator[None]:
+    """Every server of these names is played by its script instead of a process."""
+
+    def open_(spec: StdioSpec, launch: Launch, **more: object) -> Any:
+        return scripts[spec.name].open(spec, launch, **more)
+
+    with mock.patch("mcpd.supervision.connection.open_stdio", open_):
+        yield
+
+
+@asynccontextmanager
+async def living(
+    home: Path, *lives: Life | Exception, chance: float = 0.5, **definition: Any
+) -> AsyncIterator[World]:
+    """Run a server with these lives, until the block is left."""
+    events: list[tuple[float, Event]] = []
+    around = surroundings(home, lambda event: events.append((trio.current_time(), event)), chance)
+    script = Script(list(lives) or [Life()])
+    spec = StdioSpec(name="it", command="/bin/sh", **definition)
+    world = World(ManagedServer(spec, around), script, events)
+    with scripted({"it": script}):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.server.run)
+            try:
+                yield world
+            finally:
+                nursery.cancel_scope.cancel()

@@ -1,0 +1,65 @@
+"""The arithmetic of pauses, with a seeded chance and a clock of our own."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+from mcpd.model.spec import RestartPolicy
+from mcpd.supervision.backoff import Backoff
+
+POLICY = RestartPolicy(intensity=1_000_000)
+"""Without a crash loop."""
+
+
+def test_each_pause_is_drawn_evenly_below_a_ceiling_that_doubles_up_to_the_cap() -> None:
+    """Full jitter: 0.5, 1, 2 … 60 s, the mean half of it, and nothing between two starts under 0.25 s."""
+    dice = random.Random(20261121)
+    for tries, ceiling in enumerate([0.5, 1, 2, 4, 8, 16, 32, 60, 60], start=1):
+        drawn = []
+        for _ in range(2000):
+            backoff = Backoff(POLICY, dice.random)
+            pauses = [backoff.ended(0.0) for _ in range(tries)]
+            drawn.append(pauses[-1].seconds)
+        assert min(drawn) >= POLICY.floor
+        assert max(drawn) <= ceiling
+        expected = statistics.fmean(max(POLICY.floor, share * ceiling / 1000) for share in range(1000))
+        assert abs(statistics.fmean(drawn) - expected) < ceiling * 0.03
+
+
+def test_many_thousand_failures_do_not_overflow() -> None:
+    """2.0 ** 5000 would."""
+    backoff = Backoff(POLICY, lambda: 1.0)
+    assert [backoff.ended(0.0).seconds for _ in range(5000)][-1] == POLICY.cap
+
+
+def test_the_fifth_end_within_a_minute_is_a_crash_loop_and_a_slower_one_is_not() -> None:
+    """Four in a minute are none, whatever came before."""
+    quick, slow = Backoff(RestartPolicy(), lambda: 0.5), Backoff(RestartPolicy(), lambda: 0.5)
+    assert [quick.ended(at).crash_loop for at in (0, 14, 28, 42, 56)] == [False] * 4 + [True]
+    assert not any(slow.ended(at).crash_loop for at in range(0, 1500, 15))
+
+
+def test_probes_of_a_crash_loop_are_five_minutes_apart_give_or_take_a_fifth() -> None:
+    """So that a machine full of crash loops is not probed in step."""
+    backoff, drawn = Backoff(RestartPolicy(), random.Random(20261121).random), []
+    for number in range(2005):
+        pause = backoff.ended(number * 300.0 if number > 5 else 0.0)
+        if pause.crash_loop:
+            drawn.append(pause.seconds)
+    assert len(drawn) == 2001
+    assert (min(drawn) >= 240, max(drawn) <= 360) == (True, True)
+    assert max(drawn) - min(drawn) > 110
+    assert abs(statistics.fmean(drawn) - 300) < 5
+
+
+def test_a_reset_forgets_everything() -> None:
+    """The crash loop too."""
+    backoff = Backoff(RestartPolicy(), lambda: 0.999)
+    for _ in range(10):
+        backoff.ended(0.0)
+    backoff.reset()
+    assert backoff.tries == 0
+    pause = backoff.ended(0.0)
+    assert not pause.crash_loop
+    assert pause.seconds <= 0.5

@@ -1,0 +1,188 @@
+"""The lists of a server that may say anything: what is usable is kept, and no list is endless."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import pytest
+import trio
+from msgspec import Raw
+from trio.testing import MockClock
+
+from mcpd.eras.base import Upstream
+from mcpd.model.errors import LinkLost, UpstreamRefused
+from mcpd.model.spec import StdioSpec
+from mcpd.supervision import catalog as lists
+from mcpd.supervision.catalog import MAX_PAGES, Catalog, Item
+
+SPEC = StdioSpec(name="it", command="x")
+TOOL = {"name": "echo", "inputSchema": {"type": "object"}}
+Answer = Callable[[str | None], Any]
+
+
+class FakeUpstream:
+    """Answers a list request by calling `answers[method]` with the cursor."""
+
+    admit = None
+
+    def __init__(self, **answers: Answer) -> None:
+        self.answers = {name.replace("_", "/"): answer for name, answer in answers.items()}
+        self.asked: list[tuple[str, str | None]] = []
+
+    def has(self, feature: str) -> bool:
+        return any(method.startswith(feature) for method in self.answers)
+
+    async def request(self, method: str, params: Mapping[str, object]) -> Raw:
+        await trio.lowlevel.checkpoint()
+        cursor = cast("str | None", params.get("cursor"))
+        self.asked.append((method, cursor))
+        answer = self.answers[method](cursor)
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, float):
+            await trio.sleep(answer)
+        return Raw(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+
+async def fetched(upstream: FakeUpstream, spec: StdioSpec = SPEC, **more: Any) -> Catalog:
+    return await lists.fetch(cast("Upstream", upstream), spec, **more)
+
+
+def names(catalog: Catalog) -> list[str]:
+    return [tool.name for tool in catalog.tools]
+
+
+async def test_all_pages_are_fetched_in_order_and_entries_keep_their_bytes() -> None:
+    """An empty string is a cursor like any other."""
+    raw = b'{"inputSchema" :{}, "name":"\\u0065cho","n":1E+400}'
+    pages = {
+        None: b'{"tools":[%b],"nextCursor":""}' % raw,
+        "": b'{"tools":[{"name":"two","inputSchema":{}}],"nextCursor":"p3"}',
+        "p3": b'{"tools":[{"name":"three","inputSchema":{}}]}',
+    }
+    upstream = FakeUpstream(tools_list=lambda cursor: pages[cursor])
+    catalog = await fetched(upstream)
+    assert names(catalog) == ["echo", "two", "three"]
+    assert catalog.tools[0].raw == raw
+    assert [cursor for _, cursor in upstream.asked] == [None, "", "p3"]
+    assert catalog.warnings == ()
+
+
+async def test_a_cursor_that_comes_again_ends_the_list() -> None:
+    """RELIABILITY B11: what was there is kept, and the warning says so."""
+    upstream = FakeUpstream(tools_list=lambda cursor: {"tools": [TOOL], "nextCursor": "again"})
+    catalog = await fetched(upstream)
+    assert names(catalog) == ["echo"]
+    assert len(upstream.asked) == 2
+    assert any("repeats a cursor" in warning for warning in catalog.warnings)
+
+
+async def test_a_list_has_a_thousand_pages_at_most() -> None:
+    """RELIABILITY B11: with ever new cursors too."""
+    fresh = iter(range(10_000))
+    upstream = FakeUpstream(tools_list=lambda cursor: {"tools": [], "nextCursor": str(next(fresh))})
+    catalog = await fetched(upstream)
+    assert len(upstream.asked) == MAX_PAGES
+    assert "more than 1000 pages" in catalog.warnings[0]
+
+
+async def test_unusable_entries_are_left_out_and_counted() -> None:
+    """CA12: the others are offered."""
+    bad: list[object] = [
+        None,
+        3,
+        [],
+        {},
+        {"name": 5},
+        {"name": ""},
+        {"name": "x", "inputSchema": "object"},
+        TOOL,
+    ]
+    catalog = await fetched(FakeUpstream(tools_list=lambda cursor: {"tools": [TOOL, *bad]}))
+    assert names(catalog) == ["echo"]
+    assert catalog.dropped_tools == len(bad)
+    assert catalog.warnings == (f"tools/list: {len(bad)} unusable or repeated entries left out",)
+
+
+NO_METHOD = UpstreamRefused("it: no such method", server="it", upstream_code=-32601)
+BROKEN = UpstreamRefused("it: database is gone", server="it", upstream_code=-32603)
+
+
+@pytest.mark.parametrize(
+    ("answer", "warned"),
+    [
+        (NO_METHOD, False),  # how optional lists say that there is nothing
+        (BROKEN, True),
+        (b"[]", True),
+        (b'{"tools":{}}', True),
+        (b'{"tools":[],"nextCursor":5}', True),
+        (b"{}", False),
+        (b'{"tools":' + b"[" * 100_000 + b"]" * 100_000 + b"}", True),
+    ],
+)
+async def test_a_list_that_cannot_be_had_is_empty_and_the_server_is_used_all_the_same(
+    answer: object, warned: bool
+) -> None:
+    """CA12, B3: one warning at most, and the other lists are fetched."""
+    upstream = FakeUpstream(
+        tools_list=lambda cursor: answer, prompts_list=lambda cursor: {"prompts": [{"name": "hi"}]}
+    )
+    catalog = await fetched(upstream)
+    assert catalog.tools == ()
+    assert [prompt.name for prompt in catalog.prompts] == ["hi"]
+    assert len(catalog.warnings) == warned
+
+
+async def test_a_lost_link_is_not_an_empty_list() -> None:
+    """The connection is over, which is for others to handle."""
+    with pytest.raises(LinkLost):
+        await fetched(FakeUpstream(tools_list=lambda cursor: LinkLost("it: gone", server="it")))
+
+
+async def test_each_list_has_fifteen_seconds(autojump_clock: MockClock) -> None:
+    """All its pages together."""
+    began = trio.current_time()
+    slow = FakeUpstream(tools_list=lambda cursor: 4.0)
+
+    async def page(method: str, params: Mapping[str, object]) -> Raw:
+        await trio.sleep(4)
+        slow.asked.append((method, None))
+        return Raw(b'{"tools":[],"nextCursor":"%d"}' % len(slow.asked))
+
+    slow.request = page  # type: ignore[method-assign]
+    with pytest.raises(trio.TooSlowError, match="tools/list took more than 15 s"):
+        await fetched(slow)
+    assert trio.current_time() - began == pytest.approx(15)
+
+
+async def test_only_the_lists_that_changed_are_fetched_again() -> None:
+    """The others stay as they were."""
+    old = Catalog(prompts=(Item("hi", b'{"name":"hi"}'),), dropped_tools=2)
+    upstream = FakeUpstream(
+        tools_list=lambda cursor: {"tools": [TOOL]}, prompts_list=lambda cursor: {"prompts": []}
+    )
+    catalog = await fetched(upstream, features=["tools"], old=old)
+    assert upstream.asked == [("tools/list", None)]
+    assert catalog.prompts == old.prompts
+    assert lists.differences(old, catalog) == [("tools", "+1 -0 ~0")]
+
+
+async def test_filters_of_the_definition_hide_tools() -> None:
+    """`include` first, then `exclude`; patterns as in file names."""
+    tools: list[object] = [
+        {"name": name, "inputSchema": {}} for name in ("read_file", "read_dir", "write_file")
+    ]
+    spec = StdioSpec(name="it", command="x", include_tools=("read_*",), exclude_tools=("*_dir",))
+    catalog = await fetched(FakeUpstream(tools_list=lambda cursor: {"tools": tools}), spec)
+    assert names(catalog) == ["read_file"]
+
+
+def test_what_is_cached_comes_back_and_anything_else_is_dropped() -> None:
+    """RELIABILITY E10: a cache is never repaired."""
+    catalog = Catalog(tools=(Item("echo", b'{"name":"echo","inputSchema":{},"n":1E+400}'),), fetched_at="now")
+    dumped = lists.dump(catalog)
+    assert lists.load(dumped) == catalog
+    for broken in (b"", b"[]", b"{}", dumped[:-1], dumped[1:], b"[" * 100_000, b"\xff" * 100):
+        assert lists.load(broken) is None

@@ -1,0 +1,124 @@
+"""What was raised, and what we do about it: one table."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import trio
+
+from mcpd.eras.negotiate import DiedOfTheProbe, NotStreamable
+from mcpd.model.errors import (
+    CallTimeout,
+    HttpRefused,
+    LinkLost,
+    McpdError,
+    NeedsAuth,
+    NoCommonVersion,
+    Overloaded,
+    ProtocolViolation,
+    UpstreamRefused,
+)
+from mcpd.supervision.failure import Evidence, NoTransport, Verdict, Wedged, asked_to_wait, classify, is_bug
+from mcpd.transports.environment import CannotStart
+
+LOST = LinkLost("it: exited with status 3", server="it")
+
+TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
+    (CannotStart("no such file"), Evidence(), "spawn", Verdict.WAIT),
+    (NoTransport("no http"), Evidence(), "unsupported", Verdict.WAIT),
+    (NoCommonVersion("it: speaks 1999", server="it"), Evidence(), "version", Verdict.WAIT),
+    (Wedged("left 2 requests unanswered"), Evidence(), "wedged", Verdict.RETRY),
+    (LOST, Evidence(returncode=3), "exited", Verdict.RETRY),
+    (LOST, Evidence(returncode=0), "exited", Verdict.RETRY),
+    (LOST, Evidence(returncode=-9), "killed", Verdict.RETRY),
+    (LOST, Evidence(), "closed", Verdict.RETRY),
+    (DiedOfTheProbe(), Evidence(returncode=1), "exited", Verdict.RETRY),
+    (UpstreamRefused("it: no", server="it", upstream_code=-32603), Evidence(), "protocol", Verdict.RETRY),
+    (ProtocolViolation("it: no object", server="it"), Evidence(), "protocol", Verdict.RETRY),
+    (CallTimeout("it: took 5 s", server="it", after=5), Evidence(), "timeout", Verdict.RETRY),
+    (trio.TooSlowError("tools/list took more than 15 s"), Evidence(), "timeout", Verdict.RETRY),
+    (Overloaded("it: full", server="it"), Evidence(), "protocol", Verdict.RETRY),
+    (NeedsAuth("it: HTTP 401", server="it", status=401), Evidence(remote=True), "auth", Verdict.LOGIN),
+    (HttpRefused("it: HTTP 404", server="it", status=404), Evidence(remote=True), "http", Verdict.WAIT),
+    (HttpRefused("it: HTTP 405", server="it", status=405), Evidence(remote=True), "http", Verdict.WAIT),
+    (HttpRefused("it: HTTP 307", server="it", status=307), Evidence(remote=True), "http", Verdict.WAIT),
+    (HttpRefused("it: HTTP 429", server="it", status=429), Evidence(remote=True), "http", Verdict.RETRY),
+    (HttpRefused("it: HTTP 500", server="it", status=500), Evidence(remote=True), "http", Verdict.RETRY),
+    (HttpRefused("it: HTTP 503", server="it", status=503), Evidence(remote=True), "http", Verdict.RETRY),
+    (NotStreamable("initialize: HTTP 404"), Evidence(remote=True), "http", Verdict.WAIT),
+    (LOST, Evidence(remote=True), "closed", Verdict.RETRY),
+    (
+        LinkLost("it: refused", server="it", may_have_run=False),
+        Evidence(remote=True),
+        "unreachable",
+        Verdict.RETRY,
+    ),
+    (OSError(errno.EMFILE, "Too many open files"), Evidence(), "resources", Verdict.RETRY),
+    (BlockingIOError(errno.EAGAIN, "Try again"), Evidence(), "resources", Verdict.RETRY),
+    (OSError(errno.EIO, "I/O error"), Evidence(), "spawn", Verdict.RETRY),
+    (ZeroDivisionError(), Evidence(), "internal", Verdict.RETRY),
+]
+
+
+@pytest.mark.parametrize(("error", "evidence", "kind", "verdict"), TABLE)
+def test_every_end_has_a_kind_and_a_verdict(
+    error: BaseException, evidence: Evidence, kind: str, verdict: Verdict
+) -> None:
+    """Alone or inside groups; only what must fail again waits for somebody."""
+    for raised in (error, BaseExceptionGroup("", [BaseExceptionGroup("", [error])])):
+        failure, decided = classify(raised, evidence)
+        assert (failure.kind.value, decided) == (kind, verdict)
+        assert failure.message
+        assert not failure.message.startswith("it: ")
+        assert is_bug(raised) is (kind == "internal")
+
+
+def test_of_several_ends_the_one_that_explains_most_is_told() -> None:
+    """A wedged server's link is lost as well, since we end it."""
+    group = ExceptionGroup("", [LOST, Wedged("left 2 requests unanswered"), LOST])
+    assert classify(group, Evidence())[0].message == "left 2 requests unanswered"
+
+
+def test_a_bug_beside_an_expected_end_is_still_a_bug() -> None:
+    """It is logged with its traceback, although the end has its own explanation."""
+    assert is_bug(ExceptionGroup("", [LOST, KeyError("x")]))
+    assert not is_bug(ExceptionGroup("", [LOST, DiedOfTheProbe()]))
+
+
+def test_what_the_server_asks_for_is_how_long_we_stay_away() -> None:
+    """`Retry-After` of the refusal that ended it, wherever it is in the group."""
+    busy = HttpRefused("it: HTTP 503", server="it", status=503, retry_after=7)
+    assert asked_to_wait(ExceptionGroup("", [LOST, ExceptionGroup("", [busy])])) == 7
+    assert asked_to_wait(HttpRefused("it: HTTP 503", server="it", status=503)) == 0
+    assert asked_to_wait(LOST) == 0
+
+
+def test_the_evidence_goes_with_it() -> None:
+    """Exit status, or the signal's name; and the last words."""
+    failure, _ = classify(LOST, Evidence(returncode=3, stderr=("out of luck",)))
+    assert (failure.exit_code, failure.signal, failure.stderr) == (3, None, ("out of luck",))
+    failure, _ = classify(LOST, Evidence(returncode=-11))
+    assert (failure.exit_code, failure.signal) == (None, "SIGSEGV")
+    failure, _ = classify(LOST, Evidence(returncode=-40))  # a real-time signal has no name
+    assert (failure.exit_code, failure.signal) == (None, None)
+
+
+def test_every_error_of_ours_is_in_the_table() -> None:
+    """A new one must be thought about here."""
+    from mcpd.model import errors
+
+    ours = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, McpdError)}
+    not_from_a_connection = {
+        errors.McpdError,
+        errors.UnknownServer,
+        errors.UnknownTool,
+        errors.InvalidArguments,
+        errors.BadSpec,
+        errors.Conflict,
+        errors.NotReady,
+        errors.Unsupported,
+        errors.Forbidden,
+        errors.FellBehind,
+    }
+    assert ours - not_from_a_connection == {type(row[0]) for row in TABLE} & ours

@@ -1,0 +1,62 @@
+"""What a server says unasked reaches us from before its lists are fetched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import trio
+
+from mcpd.model.status import ServerState
+from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
+from tests.supervision.test_remote import living
+
+CHANGES = {"tools": {"listChanged": True}}
+
+
+async def test_a_legacy_server_has_our_ear_before_it_is_asked_for_its_lists(tmp_path: Path) -> None:
+    """What changes between the two would be told to nobody: some servers say it to open streams only."""
+
+    async def stay(request: Request) -> None:
+        await trio.sleep(0.05)
+        asked_before.extend(server.asked())
+        await request.events()
+        await trio.sleep_forever()
+
+    asked_before: list[str] = []
+    script = LegacyScript(on={"GET": stay}, capabilities=CHANGES)
+    async with fake_http(script) as server, living(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+    assert asked_before == ["server/discover", "initialize", "notifications/initialized", "GET"]
+
+
+async def test_a_modern_server_has_acknowledged_the_subscription_before_it_is_asked(tmp_path: Path) -> None:
+    """The same in the other era."""
+
+    async def listen(request: Request) -> None:
+        await request.events()
+        await trio.sleep(0.05)
+        meta = {"io.modelcontextprotocol/subscriptionId": request.message["id"]}
+        params = {"notifications": {"toolsListChanged": True}, "_meta": meta}
+        asked_before.extend(server.asked())
+        message = {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params}
+        await request.event(json.dumps(message).encode())
+        await trio.sleep_forever()
+
+    asked_before: list[str] = []
+    script = ModernScript(on={"subscriptions/listen": listen}, capabilities=CHANGES)
+    async with fake_http(script) as server, living(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+    assert asked_before == ["server/discover", "subscriptions/listen"]
+
+
+async def test_a_server_whose_ear_never_opens_is_used_all_the_same(tmp_path: Path) -> None:
+    """Some proxies hold an answer back until there is something in it."""
+
+    async def silent(request: Request) -> None:
+        await trio.sleep_forever()
+
+    script = LegacyScript(on={"GET": silent}, capabilities=CHANGES)
+    async with fake_http(script) as server, living(tmp_path, server.url) as world:
+        status = await world.wait(ServerState.CONNECTED)
+    assert status.tools == 1

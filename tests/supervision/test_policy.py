@@ -1,0 +1,424 @@
+"""When a server is started again, and when not: the figures of RELIABILITY section 3, in virtual time."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from mcpd.model.errors import LinkLost, NoCommonVersion, NotReady
+from mcpd.model.spec import RestartPolicy, StdioSpec, Timeouts
+from mcpd.model.status import FailureKind, ServerState
+from mcpd.supervision.supervisor import Supervisor
+from mcpd.transports.environment import CannotStart
+from tests.supervision.peer import Life, Script, living, scripted, surroundings
+
+DYING = Life(lasts=0)
+HOUR = 3600.0
+
+
+def test_the_figures_are_those_of_the_policy() -> None:
+    """RELIABILITY section 3: what holds when nobody has configured anything."""
+    assert RestartPolicy() == RestartPolicy(
+        base=0.5,
+        factor=2,
+        cap=60,
+        floor=0.25,
+        stable=60,
+        proof=10,
+        intensity=5,
+        period=60,
+        probe=300,
+        probe_spread=0.2,
+    )
+    times = Timeouts()
+    assert (times.connect, times.list, times.call, times.call_max) == (30, 15, 120, 1800)
+    assert times.ping_idle + times.ping_misses * times.ping <= 50  # A7
+    assert times.write + 1 <= 10  # A9
+    assert times.stop_close + times.stop_term < 6  # A6
+
+
+@pytest.mark.parametrize(
+    ("chance", "pauses"), [(0.0, [0.25] * 4), (0.5, [0.25, 0.5, 1, 2]), (0.8, [0.4, 0.8, 1.6, 3.2])]
+)
+async def test_pauses_grow_by_full_jitter_above_a_floor(
+    autojump_clock: MockClock, tmp_path: Path, chance: float, pauses: list[float]
+) -> None:
+    """A share of 0.5, 1, 2, 4 s, drawn anew each time, and never less than 0.25 s between two starts."""
+    async with living(tmp_path, DYING, chance=chance, era="legacy") as world:
+        await world.wait(lambda status: status.attempts == 5)
+    assert world.pauses == pytest.approx(pauses, abs=0.01)
+
+
+async def test_five_ended_starts_in_a_minute_are_a_crash_loop_that_is_probed_slowly(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """RELIABILITY A11: at most 8 starts in 3 minutes, then one in 5 minutes ± 20 %, for ever."""
+    async with living(tmp_path, DYING, era="legacy") as world:
+        await trio.sleep(180)
+        assert len(world.starts) == 5
+        status = world.server.status()
+        assert status.status is ServerState.FAILED
+        assert status.last_error is not None
+        assert status.last_error.crash_loop
+        assert status.reason == "crash loop: probed slowly"
+        await trio.sleep(24 * HOUR)
+        assert world.pauses[4:] == pytest.approx([300] * len(world.pauses[4:]), abs=0.01)
+        assert len(world.pauses) > 280  # it is never given up
+
+
+async def test_a_crash_loop_ends_when_the_server_proves_itself(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """The probe finds it well; after a stable minute its next end counts as the first."""
+    async with living(tmp_path, *[DYING] * 5, Life(lasts=61), Life(), era="legacy") as world:
+        await world.wait(lambda status: status.restarts == 1)
+    assert world.pauses[4:] == pytest.approx([300, 61 + 0.25], abs=0.01)
+
+
+@pytest.mark.parametrize(("lasts", "attempts"), [(59.0, 4), (60.5, 1)])
+async def test_a_minute_of_being_connected_makes_the_next_end_the_first(
+    autojump_clock: MockClock, tmp_path: Path, lasts: float, attempts: int
+) -> None:
+    """And less does not: the handshake proves nothing."""
+    async with living(tmp_path, *[DYING] * 3, Life(lasts=lasts), Life(mute=True), era="legacy") as world:
+        await world.wait(lambda status: len(world.starts) == 5)
+        assert world.server.status().attempts == attempts
+
+
+@pytest.mark.parametrize(("after", "attempts"), [(9.5, 4), (10.5, 1)])
+async def test_a_call_that_succeeds_ten_seconds_after_the_connection_proves_it_too(
+    autojump_clock: MockClock, tmp_path: Path, after: float, attempts: int
+) -> None:
+    """One that succeeds sooner does not."""
+    async with living(tmp_path, *[DYING] * 3, Life(lasts=20), Life(mute=True), era="legacy") as world:
+        await world.wait_connected()
+        await trio.sleep(after)
+        assert world.server.upstream is not None
+        await world.server.upstream.request("tools/call", {"name": "echo"})
+        await world.wait(lambda status: len(world.starts) == 5)
+        assert world.server.status().attempts == attempts
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (CannotStart("there is no file /x; correct `command`"), FailureKind.SPAWN),
+        (NoCommonVersion("it: speaks 1999", server="it"), FailureKind.VERSION),
+    ],
+)
+async def test_what_must_fail_again_is_tried_once_until_somebody_acts(
+    autojump_clock: MockClock, tmp_path: Path, cause: Exception, kind: FailureKind
+) -> None:
+    """RELIABILITY A12: one start in a day; `reconnect` tries at once, and once."""
+    async with living(tmp_path, cause) as world:
+        await trio.sleep(24 * HOUR)
+        assert len(world.starts) == 1
+        status = world.server.status()
+        assert status.last_error is not None
+        assert (status.status, status.last_error.kind, status.retry_at) == (ServerState.FAILED, kind, None)
+        with pytest.raises(NotReady, match="mcpctl reconnect it"):
+            await world.server.wait_ready()
+        world.server.reconnect()
+        await trio.sleep(24 * HOUR)
+        assert len(world.starts) == 2
+
+
+async def test_reconnect_ends_the_pause_and_forgets_the_past(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """In the middle of a crash loop: at once, and the next pause is the first again."""
+    async with living(tmp_path, DYING, era="legacy") as world:
+        await world.wait(lambda status: status.attempts == 5)
+        await trio.sleep(10)
+        before = trio.current_time()
+        world.server.reconnect()
+        assert world.server.status().retry_at is None
+        await world.wait(lambda status: status.attempts == 2)
+        assert world.starts[5] - before < 0.01
+        assert world.pauses[5] == pytest.approx(0.25, abs=0.01)
+
+
+async def test_a_failing_server_logs_one_line_a_step_and_then_nothing(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log budget: five warnings, the last of them about the crash loop, in a whole day at INFO."""
+    caplog.set_level(logging.INFO)
+    async with living(tmp_path, DYING, era="legacy") as world:
+        await trio.sleep(24 * HOUR)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 5
+    assert "exited with status 1" in caplog.records[0].message
+    assert "next attempt in 0.2 s" in caplog.records[0].message
+    assert "crash loop, next probe in 300.0 s" in caplog.records[4].message
+    assert len(world.starts) > 280
+
+
+async def test_a_server_that_connects_and_dies_again_and_again_is_quiet_too(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RELIABILITY A11: at most 20 lines in 3 minutes, and not many more in a day."""
+    caplog.set_level(logging.INFO)
+    async with living(tmp_path, Life(lasts=0.5), era="legacy"):
+        await trio.sleep(24 * HOUR)
+    assert len(caplog.records) <= 20
+
+
+async def test_the_pause_begins_when_the_connection_ends_and_everybody_may_know(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """`failed` says at once when the next attempt is; a caller waits for it instead of being turned away."""
+    async with living(tmp_path, Life(lasts=1), Life(), era="legacy") as world:
+        await world.wait(lambda status: status.status is ServerState.FAILED)
+        assert world.server.status().retry_at is not None
+        await world.server.wait_ready()
+    first_failed = next(event for _, event in world.events if event.status and event.status.last_error)
+    assert first_failed.status is not None
+    assert first_failed.status.retry_at is not None
+
+
+async def test_what_a_wish_tears_down_is_no_failure(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """No error, no pid, no next attempt is shown of a server that was switched off while it listed."""
+    async with living(tmp_path, Life(list_takes=5), era="legacy") as world:
+        await trio.sleep(1)
+        world.server.disconnect()
+        await trio.sleep(1)
+        status = world.server.status()
+        assert status.status is ServerState.DISABLED
+        assert (status.pid, status.last_error, status.retry_at, status.attempts) == (None, None, None, 0)
+        assert "failed" not in world.states()
+        await trio.sleep(HOUR)
+        assert len(world.starts) == 1
+
+
+async def test_a_server_that_does_not_answer_the_handshake_is_given_up_after_half_a_minute(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """RELIABILITY A3: 30 s by default, counted from the spawn."""
+    async with living(tmp_path, Life(mute=True), era="legacy") as world:
+        await world.wait(lambda status: status.status is ServerState.FAILED)
+        assert trio.current_time() - world.starts[0] == pytest.approx(30, abs=0.2)
+
+
+async def test_a_list_that_never_comes_is_given_up_after_fifteen_seconds(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """It is an error of that start, and named."""
+    async with living(tmp_path, Life(list_takes=100), era="legacy") as world:
+        status = await world.wait(lambda status: status.status is ServerState.FAILED)
+        assert trio.current_time() - world.starts[0] == pytest.approx(15, abs=0.2)
+        assert status.last_error is not None
+        assert status.last_error.message == "tools/list took more than 15 s"
+
+
+# ── liveness ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_deaf_server_is_found_within_fifty_seconds(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """RELIABILITY A7: 30 s of silence, two requests of 10 s each."""
+    async with living(tmp_path, Life(deaf_after=5), era="legacy") as world:
+        await world.wait_connected()
+        connected = trio.current_time()
+        status = await world.wait(lambda status: status.status is ServerState.FAILED)
+        assert trio.current_time() - connected == pytest.approx(50, abs=0.3)
+        assert status.last_error is not None
+        assert status.last_error.kind is FailureKind.WEDGED
+
+
+@pytest.mark.parametrize(("stopped", "ends"), [(False, False), (True, True)])
+async def test_a_server_busy_with_a_call_is_not_taken_for_a_wedged_one(
+    autojump_clock: MockClock, tmp_path: Path, stopped: bool, ends: bool
+) -> None:
+    """Unless its process is stopped, when it cannot be busy."""
+    async with living(tmp_path, Life(deaf_after=5, stopped=stopped), era="legacy") as world:
+        await world.wait_connected()
+        upstream = world.server.upstream
+        assert upstream is not None
+        async with trio.open_nursery() as nursery:
+
+            async def call() -> None:
+                with pytest.raises(Exception, match="it: "):
+                    await upstream.request("never", {}, timeout=200)
+
+            nursery.start_soon(call)
+            await trio.sleep(150)
+            assert (world.server.upstream is not upstream) is ends
+            nursery.cancel_scope.cancel()
+
+
+BUSY = Life(deaf_after=5, deaf_until=100, lists=lambda: ["echo", "more"])
+"""Reads and answers nothing for a good minute and a half: many servers do one thing at a time."""
+
+
+async def test_lists_that_changed_wait_until_a_busy_server_is_free(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """They are worth no call that is under way; fifteen seconds later they are asked for again."""
+    async with living(tmp_path, BUSY, era="legacy") as world:
+        await world.wait_connected()
+        await trio.sleep_until(world.starts[0] + 5)
+        world.server._relist("tools")
+        assert world.server.upstream is not None
+        await world.server.upstream.request("tools/call", {"name": "echo"}, timeout=200)
+        await trio.sleep(20)
+        assert world.script.asked.count("tools/list") >= 3
+        assert (len(world.starts), world.server.status().restarts) == (1, 0)
+
+
+async def test_a_full_queue_is_no_sign_of_death(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """There is no room for a liveness request: it is busy, as it could not be more."""
+    async with living(tmp_path, BUSY, era="legacy", max_in_flight=2, max_queued=1) as world:
+        await world.wait_connected()
+        await trio.sleep_until(world.starts[0] + 5)
+        upstream = world.server.upstream
+        assert upstream is not None
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(partial(upstream.request, "tools/call", {"name": "echo"}, timeout=200))
+        assert world.server.upstream is upstream
+        assert trio.current_time() - world.starts[0] >= 100
+
+
+async def test_a_busy_server_that_will_not_read_a_long_call_keeps_the_others(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """RELIABILITY A9: only what cannot leave fails, at 8 s; liveness requests cannot leave either."""
+    async with living(tmp_path, BUSY, era="legacy") as world:
+        await world.wait_connected()
+        await trio.sleep_until(world.starts[0] + 5)
+        upstream = world.server.upstream
+        assert upstream is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(upstream.request, "tools/call", {"name": "echo"}, timeout=200))
+            await trio.testing.wait_all_tasks_blocked()
+            began = trio.current_time()
+            with pytest.raises(LinkLost, match="it has not read its input for 8 s"):
+                await upstream.request("tools/call", {"name": "x" * (1 << 20)}, timeout=200)
+            assert trio.current_time() - began == pytest.approx(8, abs=0.5)
+        assert world.server.upstream is upstream
+        assert (await upstream.request("ping", {}, timeout=5)) is not None
+
+
+async def test_a_quiet_healthy_server_is_asked_and_left_alone(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """One real request each half minute, and never a restart."""
+    async with living(tmp_path, Life(), era="legacy") as world:
+        await world.wait_connected()
+        await trio.sleep(HOUR)
+        assert len(world.starts) == 1
+        assert 110 <= world.script.asked.count("ping") <= 120
+
+
+# ── one connection for all, and none for nobody ─────────────────────────────────────────────────────
+
+
+async def test_a_hundred_callers_of_a_lazy_server_cause_one_start(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Single-flight; and it was not started before."""
+    async with living(tmp_path, Life(), lazy=True, era="legacy") as world:
+        await trio.sleep(HOUR)
+        assert world.starts == []
+        assert world.server.state is ServerState.IDLE
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(world.server.wait_ready)
+    assert len(world.starts) == 1
+
+
+async def test_a_storm_of_changes_becomes_two_lists_a_second(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """RELIABILITY B8: one re-list per half second, and the last change is never missed."""
+    tools = ["one"]
+    async with living(tmp_path, Life(lists=lambda: list(tools)), era="legacy") as world:
+        await world.wait_connected()
+        before = world.script.asked.count("tools/list")
+        for n in range(1000):
+            tools.append(f"tool-{n}")
+            world.script.talk({"method": "notifications/tools/list_changed"})
+            await trio.sleep(0.005)
+        await trio.sleep(2)
+        assert world.script.asked.count("tools/list") - before <= 12
+        assert world.server.status().tools == 1001
+
+
+# ── which era ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_server_that_dies_of_the_probe_is_started_again_as_legacy(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """It is no failure, costs no pause but the floor, and is remembered."""
+    async with living(tmp_path, Life(legacy_dies=True)) as world:
+        await world.wait_connected()
+        assert world.pauses == pytest.approx([0.25], abs=0.01)
+        assert "failed" not in world.states()
+        world.server.reconnect()
+        await world.wait(lambda status: status.restarts == 1)
+        assert world.script.asked.count("server/discover") == 1
+
+
+async def test_a_modern_server_that_crashed_at_the_probe_is_asked_again(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """It was presumed legacy, which it refuses: the presumption goes, the server does not stay away."""
+    async with living(tmp_path, DYING, Life(modern=True)) as world:
+        await world.wait_connected()
+        assert world.server.status().era == "modern"
+        assert len(world.starts) == 3
+
+
+async def test_a_server_known_to_be_modern_that_crashes_at_the_probe_has_failed(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """What it once answered cannot be what kills it."""
+    async with living(tmp_path, Life(modern=True, lasts=5), DYING, Life(modern=True)) as world:
+        await world.wait(lambda status: len(world.starts) == 3 and status.status is ServerState.CONNECTED)
+        assert "initialize" not in world.script.asked
+        assert world.states().count("failed") == 2
+
+
+# ── many servers ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_servers_that_hang_at_the_start_hold_up_the_others_for_two_seconds_at_most(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Eight may be starting at once; who does not come up gives up its place."""
+    supervisor = Supervisor(surroundings(tmp_path, lambda event: None))
+    scripts = {f"mute-{n}": Script([Life(mute=True)]) for n in range(16)} | {"well": Script([Life()])}
+    specs = {name: StdioSpec(name=name, command="/bin/sh", era="legacy") for name in scripts}
+    with scripted(scripts):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            supervisor.wish({name: spec for name, spec in specs.items() if name != "well"})
+            await trio.sleep(0.1)
+            supervisor.wish(specs)
+            await trio.sleep(1)
+            assert supervisor.get("well").state is ServerState.PENDING
+            await trio.sleep(3.5)  # two batches of eight were before it
+            assert supervisor.get("well").state is ServerState.CONNECTED
+            nursery.cancel_scope.cancel()
+
+
+async def test_no_childs_mark_is_the_beginning_of_anothers(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """Strays are found by their mark and what follows a dot: names with dots must not make it match."""
+    names = ["x", "x.y", "x.1", "1.x"]
+    supervisor = Supervisor(surroundings(tmp_path, lambda event: None))
+    scripts = {name: Script([Life(lasts=5)]) for name in names}
+    with scripted(scripts):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            supervisor.wish({name: StdioSpec(name=name, command="/bin/sh", era="legacy") for name in names})
+            await trio.sleep(60)
+            nursery.cancel_scope.cancel()
+    marks = [mark for script in scripts.values() for mark in script.marks]
+    assert len(marks) > 8
+    assert [(a, b) for a in marks for b in marks if a != b and b.startswith(f"{a}.")] == []
+    assert len(set(marks)) == len(marks)

@@ -1,0 +1,352 @@
+"""A remote server's life: found by the ladder, lost, refused, and found again; over real connections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from mcpd.model.errors import LinkLost, McpdError, NotReady
+from mcpd.model.events import Event
+from mcpd.model.spec import RemoteSpec, RestartPolicy, StdioSpec, Timeouts
+from mcpd.model.status import FailureKind, ServerState, ServerStatus
+from mcpd.supervision.connection import REMOTE_CAP, patience
+from mcpd.supervision.server import ManagedServer
+from mcpd.transports.exchange import Awaited
+from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
+from tests.supervision.peer import surroundings
+from tests.transports.test_http_sse import SseScript
+
+BOUND = 5
+QUICK = RestartPolicy(base=0.01, floor=0.01)
+
+
+@attrs.define(eq=False)
+class World:
+    """One managed server that is reached by URL."""
+
+    server: ManagedServer
+    events: list[Event]
+
+    async def wait(self, state: ServerState) -> ServerStatus:
+        with trio.fail_after(BOUND):
+            while self.server.state is not state:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.005)
+        return self.server.status()
+
+    def steps(self) -> list[tuple[str, str]]:
+        return [(step.step, step.outcome) for step in self.server.negotiation]
+
+    def call(self) -> Awaited:
+        assert self.server.upstream is not None
+        exchange = Awaited(what="tool 'echo'", idle=BOUND, limit=BOUND)
+        self.server.upstream.submit(exchange, "tools/call", b'{"name":"echo","arguments":{}}')
+        return exchange
+
+
+@asynccontextmanager
+async def living(home: Path, url: str, **definition: Any) -> AsyncIterator[World]:
+    events: list[Event] = []
+    around = surroundings(home, events.append)
+    spec = RemoteSpec(**{"name": "it", "kind": "http", "url": url, "restart": QUICK, **definition})
+    world = World(ManagedServer(spec, around), events)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.server.run)
+        try:
+            yield world
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+def on_one_url(streamable: Script | None, sse: SseScript | None = None) -> Script:
+    """A server that has, at the URL of the definition, one transport or none."""
+
+    async def script(request: Request) -> None:
+        if sse is not None and (request.method == "GET" or request.path.startswith("/inbox")):
+            await sse(request)
+        elif streamable is not None:
+            await streamable(request)
+        else:
+            await request.reply(404 if request.method == "POST" else 405, b"<html>no</html>", "text/html")
+
+    return script
+
+
+# ── the ladder ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_modern_server_is_found_in_one_step(tmp_path: Path) -> None:
+    """Digest 2.5, step A; the status names era, revision and transport."""
+    async with fake_http(ModernScript()) as server, living(tmp_path, server.url) as world:
+        status = await world.wait(ServerState.CONNECTED)
+        assert (status.era, status.protocol_version, status.transport) == ("modern", "2026-07-28", "http")
+        assert world.steps() == [("server/discover", "HTTP 200, offers 2026-07-28")]
+        assert status.tools == 1
+
+
+@pytest.mark.parametrize("refusal", [400, 404, 405, 406, 415, 500, "-32601", "-32602", "202", "html"])
+async def test_whatever_is_no_sign_of_a_modern_server_leads_to_a_legacy_one(
+    tmp_path: Path, refusal: int | str
+) -> None:
+    """Digest 2.5, step B: legacy servers answer the first question in any way there is."""
+
+    async def refuse(request: Request) -> None:
+        match refusal:
+            case int():
+                await request.reply(refusal, b"no", "text/plain")
+            case "202":
+                await request.reply(202)
+            case "html":
+                await request.reply(200, b"<html></html>", "text/html")
+            case _:
+                await request.error(int(refusal), 404 if refusal == "-32601" else 200)
+
+    script = LegacyScript()
+    script.on["server/discover"] = refuse
+
+    async def both(request: Request) -> None:
+        await (refuse if request.rpc == "server/discover" else script)(request)
+
+    async with fake_http(both) as server, living(tmp_path, server.url) as world:
+        status = await world.wait(ServerState.CONNECTED)
+        assert (status.era, status.protocol_version) == ("legacy", "2025-11-25")
+        assert [step for step, _ in world.steps()] == ["server/discover", "initialize"]
+        assert world.steps()[1][1] == "HTTP 200, agreed on 2025-11-25"
+
+
+async def test_a_server_of_the_first_transport_is_found_and_remembered(tmp_path: Path) -> None:
+    """Digest 2.5, step C; the steps carry their statuses, and the next start knows."""
+    async with fake_http(on_one_url(None, SseScript())) as server, living(tmp_path, server.url) as world:
+        status = await world.wait(ServerState.CONNECTED)
+        assert (status.era, status.transport) == ("legacy", "sse")
+        first, second, third = world.steps()
+        assert first[0] == "server/discover"
+        assert "HTTP 404" in first[1]
+        assert second[0] == "initialize"
+        assert "HTTP 404" in second[1]
+        assert third == ("initialize", "HTTP+SSE, agreed on 2024-11-05")
+        asked = len(server.requests)
+        world.server.reconnect()
+        await world.wait(ServerState.CONNECTED)
+        assert server.requests[asked].method == "GET"
+
+
+async def test_a_stated_type_is_taken_at_its_word(tmp_path: Path) -> None:
+    """`type: http` is not second-guessed; `type: sse` needs no ladder."""
+    async with fake_http(on_one_url(None, SseScript())) as server:
+        async with living(tmp_path / "1", server.url, stated=True) as world:
+            status = await world.wait(ServerState.FAILED)
+            assert status.last_error is not None
+            assert status.last_error.kind is FailureKind.HTTP
+            assert "GET" not in server.asked()
+        server.requests.clear()
+        async with living(tmp_path / "2", server.url, kind="sse") as world:
+            await world.wait(ServerState.CONNECTED)
+            assert server.requests[0].method == "GET"
+
+
+async def test_an_address_where_nothing_answers_is_named_with_every_status_and_left_alone(
+    tmp_path: Path,
+) -> None:
+    """RELIABILITY H4, and 27,000 attempts at a 404 elsewhere: it waits for a person."""
+    async with fake_http(on_one_url(None)) as server, living(tmp_path, server.url) as world:
+        status = await world.wait(ServerState.FAILED)
+        assert status.last_error is not None
+        words = status.last_error.message
+        assert words.count("HTTP 404") == 2
+        assert "HTTP+SSE: HTTP 405" in words
+        assert words.count("no MCP server") == 1
+        assert status.retry_at is None
+        asked = len(server.requests)
+        await trio.sleep(0.3)
+        assert len(server.requests) == asked
+
+
+async def test_what_was_remembered_is_doubted_when_it_no_longer_holds(tmp_path: Path) -> None:
+    """A server that was updated is found again, without a person."""
+    script: list[Script] = [on_one_url(None, SseScript())]
+
+    async def current(request: Request) -> None:
+        await script[0](request)
+
+    async with fake_http(current) as server, living(tmp_path, server.url) as world:
+        assert (await world.wait(ServerState.CONNECTED)).transport == "sse"
+        for now, era in ((ModernScript(), "modern"), (LegacyScript(), "legacy"), (ModernScript(), "modern")):
+            script[0] = on_one_url(now)
+            world.server.reconnect()
+            status = await world.wait(ServerState.CONNECTED)
+            assert (status.transport, status.era) == ("http", era)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504, 429])
+async def test_weather_is_no_verdict_about_the_era(tmp_path: Path, status: int) -> None:
+    """Digest 2.5: a server that is overloaded is asked the same again later."""
+    failures = 2
+
+    async def recover(request: Request) -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            await request.reply(status, b"<html>later</html>", "text/html")
+        else:
+            await ModernScript()(request)
+
+    async with fake_http(recover) as server, living(tmp_path, server.url) as world:
+        connected = await world.wait(ServerState.CONNECTED)
+        assert connected.era == "modern"
+        assert server.asked()[:3] == ["server/discover"] * 3
+
+
+# ── logging in, waiting, coming back ────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_server_that_wants_a_login_waits_for_one(tmp_path: Path, status: int) -> None:
+    """A state of its own, with a hint; nobody hammers; a new try when a person asks for it."""
+    open_door = False
+
+    async def guarded(request: Request) -> None:
+        if open_door:
+            await ModernScript()(request)
+        else:
+            await request.reply(status, b"{}", WWW_Authenticate="Bearer")
+
+    async with fake_http(guarded) as server, living(tmp_path, server.url) as world:
+        told = await world.wait(ServerState.NEEDS_AUTH)
+        assert told.last_error is not None
+        assert told.last_error.kind is FailureKind.AUTH
+        assert "Authorization" in told.last_error.message
+        assert told.retry_at is None
+        await trio.sleep(0.3)
+        assert len(server.requests) == 1
+        with pytest.raises(NotReady, match="Authorization"):
+            await world.server.wait_ready()
+        open_door = True
+        world.server.reconnect()
+        await world.wait(ServerState.CONNECTED)
+
+
+async def test_a_login_that_runs_out_ends_the_connection(tmp_path: Path) -> None:
+    """401 in the middle of the work: the same state, and the call says why."""
+    script = ModernScript()
+    async with fake_http(script) as server, living(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+
+        async def refuse(request: Request) -> None:
+            await request.reply(401)
+
+        script.on["tools/call"] = refuse
+        exchange = world.call()
+        await world.wait(ServerState.NEEDS_AUTH)
+        assert exchange.error is not None
+        assert exchange.error.code == "auth_required"
+
+
+async def test_the_server_says_when_to_come_back(tmp_path: Path) -> None:
+    """RELIABILITY H4: `Retry-After` wins over our own pause."""
+
+    async def busy(request: Request) -> None:
+        await request.reply(503, Retry_After="40")
+
+    async with fake_http(busy) as server, living(tmp_path, server.url) as world:
+        await world.wait(ServerState.FAILED)
+        (failure,) = [event for event in world.events if event.status and event.status.retry_at]
+        assert failure.status is not None
+        assert failure.status.retry_at is not None
+        from datetime import datetime
+
+        due = datetime.fromisoformat(failure.status.retry_at).timestamp() - time.time()
+        assert 35 < due < 45
+        await trio.sleep(0.2)
+        assert len(server.requests) == 1
+
+
+async def test_a_restarted_server_gets_one_new_handshake_whatever_was_under_way(tmp_path: Path) -> None:
+    """RELIABILITY H3: 64 concurrent 404s cause exactly one `initialize`; ready again within a second."""
+    script = LegacyScript()
+    async with fake_http(script) as server, living(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+        script.sessions.clear()
+        exchanges = [world.call() for _ in range(64)]
+        lost = trio.current_time()
+        with trio.fail_after(BOUND):
+            for exchange in exchanges:
+                await exchange.done.wait()
+            while len(server.of("initialize")) < 2:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.005)
+        await world.wait(ServerState.CONNECTED)
+        assert trio.current_time() - lost < 1
+        assert all(isinstance(exchange.error, LinkLost) for exchange in exchanges)
+        with trio.fail_after(BOUND):
+            await world.call().answer()
+        assert len(server.of("initialize")) == 2
+        assert world.server.status().restarts == 1
+
+
+async def test_a_server_that_is_down_is_tried_again_until_it_is_up(tmp_path: Path) -> None:
+    """G3 in small: unreachable, with the reason; then found, at the same address."""
+    async with fake_http(LegacyScript()) as reserved:
+        port = reserved.port
+    async with living(tmp_path, f"http://127.0.0.1:{port}/mcp") as world:
+        status = await world.wait(ServerState.FAILED)
+        assert status.last_error is not None
+        assert status.last_error.kind is FailureKind.UNREACHABLE
+        assert "refused" in status.last_error.message
+        with trio.fail_after(BOUND):
+            while world.server.status().attempts < 8:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.01)
+        assert not world.server.status().reason.startswith("crash")
+        async with fake_http(LegacyScript(), port):
+            await world.wait(ServerState.CONNECTED)
+
+
+async def test_a_server_that_goes_down_is_noticed_by_the_next_call(tmp_path: Path) -> None:
+    """And by the liveness request when nobody calls."""
+    async with living_and_down(tmp_path) as (world, server):
+        assert server.nursery is not None
+        server.nursery.cancel_scope.cancel()
+        await trio.sleep(0.05)
+        error: McpdError | None = None
+        with trio.fail_after(BOUND):
+            while world.server.upstream is not None and not (
+                isinstance(error, LinkLost) and not error.may_have_run
+            ):
+                exchange = world.call()
+                await exchange.done.wait()
+                error = exchange.error
+                await trio.sleep(0.01)
+        await world.wait(ServerState.FAILED)
+
+
+async def test_a_server_that_goes_down_is_noticed_when_nobody_calls(tmp_path: Path) -> None:
+    """By the liveness request."""
+    times = Timeouts(ping_idle=0.1, ping=1)
+    async with living_and_down(tmp_path, timeouts=times) as (world, server):
+        assert server.nursery is not None
+        server.nursery.cancel_scope.cancel()
+        await world.wait(ServerState.FAILED)
+
+
+@asynccontextmanager
+async def living_and_down(home: Path, **definition: Any) -> AsyncIterator[tuple[World, FakeHttp]]:
+    """A connected server that is about to go down; it is not tried again soon."""
+    definition.setdefault("restart", RestartPolicy(base=100, floor=50))
+    async with fake_http(LegacyScript()) as server, living(home, server.url, **definition) as world:
+        await world.wait(ServerState.CONNECTED)
+        yield world, server
+
+
+def test_a_remote_server_has_another_patience_than_a_process() -> None:
+    """RELIABILITY section 3: at most 120 s between attempts, and no crash loop for being unreachable."""
+    remote = RemoteSpec(name="it", kind="http", url="http://h/")
+    assert patience(remote).cap == REMOTE_CAP == 120
+    assert patience(remote).intensity > 1_000_000
+    assert patience(StdioSpec(name="it", command="x")) == RestartPolicy()
+    own = RestartPolicy(cap=7, intensity=3)
+    assert patience(attrs.evolve(remote, restart=own)) == own

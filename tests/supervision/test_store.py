@@ -1,0 +1,92 @@
+"""What must last: every change is saved, however soon the end comes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from mcpd.store import AppliedSet, Store, fingerprint
+
+
+async def saving(store: Store, change: object = None) -> None:
+    """Run the store, make the change while it runs, and cancel it in the same breath."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run)
+        await trio.testing.wait_all_tasks_blocked()
+        if callable(change):
+            change()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_change_made_just_before_the_end_is_saved(tmp_path: Path) -> None:
+    """Also when the cancellation comes before the saving task has noticed anything."""
+    store = Store(tmp_path, tmp_path)
+    await saving(store, lambda: store.toggle("it", False))
+    assert Store(tmp_path, tmp_path).toggled("it") is False
+
+
+async def test_a_change_is_saved_when_the_save_itself_is_cancelled(tmp_path: Path) -> None:
+    """The saving task has taken the change and is cancelled before its thread begins."""
+    store = Store(tmp_path, tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run)
+        await trio.testing.wait_all_tasks_blocked()
+
+        @nursery.start_soon
+        async def change_then_cancel() -> None:
+            store.toggle("it", False)
+            await trio.lowlevel.checkpoint()  # it wakes up now, and begins to save
+            nursery.cancel_scope.cancel()
+
+    assert Store(tmp_path, tmp_path).toggled("it") is False
+
+
+async def test_everything_comes_back(tmp_path: Path) -> None:
+    """Toggles, eras and the applied set, from a file that is ours alone; forgotten ones do not."""
+    store = Store(tmp_path, tmp_path)
+    applied = AppliedSet(servers={"it": {"command": "x", "args": ["\u2028", "n\u00e4"]}}, config_digest="d")
+
+    def change() -> None:
+        store.toggle("it", False)
+        store.toggle("gone", True)
+        store.forget("gone")
+        store.learn_era(fingerprint(("it",)), "legacy")
+        store.apply(applied)
+
+    (tmp_path / "state.json").touch(0o644)
+    await saving(store, change)
+    again = Store(tmp_path, tmp_path)
+    assert again.lasting == store.lasting
+    assert again.lasting.applied == applied
+    assert again.toggled("gone") is None
+    assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
+
+
+async def test_eras_are_not_collected_for_ever(tmp_path: Path) -> None:
+    """The newest five hundred."""
+    store = Store(tmp_path, tmp_path)
+    for n in range(2000):
+        store.learn_era(str(n), "modern")
+    assert len(store.lasting.eras) <= 501
+    assert store.era("1999") == "modern"
+
+
+async def test_a_disk_that_takes_nothing_is_said_and_survived(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the next change is tried again."""
+    state = tmp_path / "state"
+    state.write_text("a file where the directory should be")
+    store = Store(state, tmp_path)
+    caplog.set_level(logging.ERROR)
+    await saving(store, lambda: store.toggle("it", False))
+    assert "toggles will not survive a restart" in caplog.text
+    assert store.trouble
+    state.unlink()
+    await saving(store, lambda: store.toggle("it", True))
+    assert store.trouble == ""
+    assert Store(state, tmp_path).toggled("it") is True

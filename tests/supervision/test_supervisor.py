@@ -1,0 +1,156 @@
+"""The set of servers: wishes, plans, and that a change touches only what it names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mcpd.model.errors import UnknownServer
+from mcpd.model.events import Event, EventKind
+from mcpd.model.spec import StdioSpec
+from mcpd.model.status import ServerState
+from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.supervisor import Supervisor
+from tests.supervision.peer import Life, Script, scripted, surroundings
+
+
+@attrs.define(eq=False)
+class Set:
+    supervisor: Supervisor
+    scripts: dict[str, Script]
+    events: list[Event]
+
+    def spec(self, name: str, *args: str) -> StdioSpec:
+        self.scripts.setdefault(name, Script([Life()]))
+        return StdioSpec(name=name, command="/bin/sh", args=args, era="legacy")
+
+    async def apply(self, *specs: StdioSpec) -> None:
+        generation, _ = self.supervisor.wish({spec.name: spec for spec in specs})
+        await self.supervisor.settled(generation)
+        await trio.sleep(1)
+
+    def starts(self) -> dict[str, int]:
+        return {name: len(script.starts) for name, script in self.scripts.items()}
+
+
+@asynccontextmanager
+async def supervising(home: Path) -> AsyncIterator[Set]:
+    events: list[Event] = []
+    scripts: dict[str, Script] = {}
+    supervisor = Supervisor(surroundings(home, events.append))
+    with scripted(scripts):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            yield Set(supervisor, scripts, events)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_new_set_touches_only_what_differs(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """Kept servers keep their process; changed ones get a new one; removed ones are gone and said so."""
+    async with supervising(tmp_path) as world:
+        await world.apply(world.spec("kept"), world.spec("changed"), world.spec("removed"))
+        kept = world.supervisor.get("kept")
+        plan = world.supervisor.plan(
+            {"kept": world.spec("kept"), "changed": world.spec("changed", "-x"), "new": world.spec("new")}
+        )
+        assert (plan.added, plan.removed, plan.changed, plan.unchanged) == (
+            ("new",),
+            ("removed",),
+            ("changed",),
+            ("kept",),
+        )
+        assert world.starts()["new"] == 0  # a plan does nothing
+        await world.apply(world.spec("new"), world.spec("kept"), world.spec("changed", "-x"))
+        assert world.supervisor.get("kept") is kept
+        assert world.starts() == {"kept": 1, "changed": 2, "removed": 1, "new": 1}
+        assert [server.spec.name for server in world.supervisor.servers()] == ["new", "kept", "changed"]
+        assert all(server.state is ServerState.CONNECTED for server in world.supervisor.servers())
+        assert [event.server for event in world.events if event.kind is EventKind.REMOVED] == ["removed"]
+
+
+async def test_a_definition_of_the_same_identity_is_adopted_without_a_restart(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Another timeout is no reason to end a process."""
+    async with supervising(tmp_path) as world:
+        await world.apply(world.spec("it"))
+        await world.apply(attrs.evolve(world.spec("it"), exclude_tools=("echo",)))
+        assert world.starts() == {"it": 1}
+        assert world.supervisor.get("it").status().tools == 0
+        await world.apply(attrs.evolve(world.spec("it"), enabled=False))
+        assert world.supervisor.get("it").state is ServerState.DISABLED
+
+
+async def test_a_wish_superseded_before_it_was_acted_on_is_skipped(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Ten thousand wishes in a row end in the last."""
+    async with supervising(tmp_path) as world:
+        for n in range(10_000):
+            world.supervisor.wish({f"server-{n % 7}": world.spec(f"server-{n % 7}", str(n))})
+        generation, _ = world.supervisor.wish({"last": world.spec("last")})
+        await world.supervisor.settled(generation)
+        assert generation == 10_001
+        assert [server.spec.name for server in world.supervisor.servers()] == ["last"]
+        assert sum(world.starts().values()) <= 1
+
+
+async def test_an_unknown_server_is_named_with_what_comes_near(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """AX4."""
+    async with supervising(tmp_path) as world:
+        await world.apply(world.spec("github"))
+        with pytest.raises(UnknownServer, match="did you mean github"):
+            world.supervisor.get("githab")
+        with pytest.raises(UnknownServer, match="known are github"):
+            world.supervisor.get("zzz")
+
+
+async def test_a_bug_in_one_servers_task_ends_neither_the_others_nor_the_supervisor(
+    autojump_clock: MockClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """RELIABILITY E8: logged with its traceback each time, and started again after a second."""
+    sound, broken = ManagedServer.run, [True, True]
+
+    async def run(self: ManagedServer) -> None:
+        if self.spec.name == "buggy" and broken:
+            broken.pop()
+            raise ZeroDivisionError("injected")
+        await sound(self)
+
+    monkeypatch.setattr(ManagedServer, "run", run)
+    async with supervising(tmp_path) as world:
+        await world.apply(world.spec("buggy"), world.spec("calm"))
+        assert world.supervisor.get("calm").state is ServerState.CONNECTED
+        assert world.supervisor.get("buggy").state is ServerState.PENDING
+        await trio.sleep(2)
+        assert world.supervisor.get("buggy").state is ServerState.CONNECTED
+    reports = [record for record in caplog.records if record.exc_info]
+    assert len(reports) == 2
+    assert "buggy: an error in mcpd itself" in reports[0].message
+
+
+async def test_toggles_outlive_the_daemon(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """BR9: what a person switched off stays off, whatever the definition says."""
+    async with supervising(tmp_path) as world:
+        await world.apply(world.spec("it"))
+        server = world.supervisor.get("it")
+        server.enable(False)
+        await trio.sleep(1)
+        assert server.state.value == "disabled"
+        assert world.supervisor._around.store.toggled("it") is False
+        again = ManagedServer(world.spec("it"), world.supervisor._around)
+        assert again._toggled_off
+        server.enable(True)
+        await trio.sleep(1)
+        assert server.state.value == "connected"

@@ -1,0 +1,35 @@
+"""Every listener hears everything from when it came, or is closed; a sender never waits."""
+
+from __future__ import annotations
+
+import trio
+
+from mcpd.support.broadcast import Broadcast
+
+
+async def test_every_listener_hears_everything_since_it_listens() -> None:
+    news: Broadcast[int] = Broadcast()
+    news.send(0)
+    assert not news.heard
+    with news.listen() as first:
+        news.send(1)
+        with news.listen() as second:
+            news.send(2)
+            assert [first.receive_nowait(), first.receive_nowait()] == [1, 2]
+            assert second.receive_nowait() == 2
+        news.send(3)
+        assert first.receive_nowait() == 3
+    assert not news.heard
+    news.send(4)
+
+
+async def test_a_listener_that_falls_behind_is_closed_and_the_others_are_not() -> None:
+    """It still gets what was kept for it; then its stream ends."""
+    news: Broadcast[int] = Broadcast(buffer=3)
+    with news.listen() as slow, news.listen() as quick:
+        for n in range(10):
+            news.send(n)
+            assert quick.receive_nowait() == n
+        with trio.fail_after(5):
+            assert [item async for item in slow] == [0, 1, 2]
+        assert news.heard

@@ -1,0 +1,259 @@
+"""No process outlives the daemon, however the daemon dies (RELIABILITY E1, E2), with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from mcpd.support import orphans
+from mcpd.support.guardian import Guardian
+
+FAMILIES = {
+    "polite": "exec sleep 999",
+    "term-proof": "trap '' TERM HUP INT; sleep 999 & wait; sleep 999",
+    "wrapper": "sh -c 'sleep 999; :' & wait",
+    "runaway": "setsid sh -c 'trap \"\" TERM; sleep 999; :' & wait",
+    "orphaned-runaway": "setsid sh -c 'trap \"\" TERM; sleep 999; :' >/dev/null & sleep 0.05; exit 0",
+}
+
+DAEMON = """
+import json, os, subprocess, sys, trio
+from mcpd.support.guardian import Guardian
+instance, families = sys.argv[1], json.loads(sys.argv[2])
+async def main():
+    guardian = Guardian(instance)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(guardian.run)
+        for number, script in enumerate(families):
+            child = await trio.lowlevel.open_process(
+                ["sh", "-c", script], stdout=subprocess.DEVNULL, start_new_session=True,
+                env={"PATH": os.environ["PATH"], "MCPD_INSTANCE": f"{instance}.{number}"})
+            guardian.guard(child.pid)
+        await trio.sleep(0.3)
+        print(guardian.pid, flush=True)
+        await trio.sleep_forever()
+trio.run(main)
+"""
+
+
+@pytest.fixture
+def instance() -> Iterator[str]:
+    """A mark of its own for each test; nothing that carries it is left when the test ends."""
+    mark = f"test-{uuid.uuid4().hex}"
+    yield mark
+    left = [*orphans.marked(mark), *orphans.marked("another-" + mark)]
+    for each in (mark, "another-" + mark):
+        orphans.end_marked(each)
+    assert left == []
+
+
+def start_daemon(instance: str, families: list[str]) -> tuple[subprocess.Popen[bytes], int]:
+    """A process that guards some families of processes, and the pid of its guardian."""
+    daemon = subprocess.Popen(
+        [sys.executable, "-c", DAEMON, instance, json.dumps(families)],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert daemon.stdout is not None
+    return daemon, int(daemon.stdout.readline())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_when_the_daemon_is_killed_nothing_survives_it_by_two_seconds(
+    instance: str, number: signal.Signals
+) -> None:
+    """E1: twenty servers, among them wrappers, runaways and such as ignore SIGTERM."""
+    daemon, guardian = start_daemon(instance, list(FAMILIES.values()) * 4)
+    with daemon:
+        assert len(orphans.marked(instance)) >= 20
+        daemon.send_signal(number)
+        daemon.wait(5)
+        died = time.monotonic()
+        while orphans.marked(instance) or running(guardian):
+            assert time.monotonic() - died < 2.0, describe(orphans.marked(instance))
+            time.sleep(0.01)
+
+
+def test_signals_to_the_daemons_group_do_not_reach_the_guardian(instance: str) -> None:
+    """Ctrl-C, a closed terminal and `kill -TERM -pgid` end the daemon, not who cleans up after it."""
+    daemon, guardian = start_daemon(instance, [FAMILIES["term-proof"]])
+    with daemon:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+            os.kill(guardian, number)  # not even when they are meant for it
+        os.killpg(daemon.pid, signal.SIGTERM)
+        daemon.wait(5)
+        wait_until(lambda: not orphans.marked(instance) and not running(guardian))
+
+
+async def test_a_daemon_that_stops_in_order_leaves_no_guardian(instance: str) -> None:
+    """And none of the descriptors that led to it."""
+    before = sorted(os.listdir("/proc/self/fd"))
+    guardian = Guardian(instance)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(guardian.run)
+        pid = guardian.pid
+        assert pid is not None
+        nursery.cancel_scope.cancel()
+    assert guardian.pid is None
+    assert not running(pid)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+async def test_what_is_still_registered_is_ended_even_when_the_daemon_stops_in_order(instance: str) -> None:
+    """A bug that skips the stop of a server must not become an orphan."""
+    guardian = Guardian(instance)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(guardian.run)
+        child = await family(instance, FAMILIES["runaway"])
+        guardian.guard(child.pid)
+        nursery.cancel_scope.cancel()
+    assert orphans.marked(instance) == []
+    await child.wait()
+
+
+async def test_a_group_that_was_released_is_let_live(instance: str) -> None:
+    """Its number may belong to somebody else by now."""
+    guardian = Guardian(instance)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(guardian.run)
+        released = await family("another-" + instance, "exec sleep 999")
+        guarded = await family(instance, "exec sleep 999")
+        for child in (released, guarded):
+            guardian.guard(child.pid)
+        guardian.release(released.pid)
+        nursery.cancel_scope.cancel()
+    assert await guarded.wait() == -signal.SIGTERM
+    assert released.poll() is None
+    released.kill()
+    await released.wait()
+
+
+async def test_a_killed_guardian_is_replaced_within_a_second_and_told_everything(instance: str) -> None:
+    """E2; proved by what the second one ends when we leave it."""
+    guardian = Guardian(instance)
+    child = await family("another-" + instance, "exec sleep 999")  # found by its group only, not by its mark
+    guardian.guard(child.pid)  # even before there is a guardian
+    async with trio.open_nursery() as nursery:
+        await nursery.start(guardian.run)
+        for _ in range(3):
+            first = guardian.pid
+            assert first is not None
+            os.kill(first, signal.SIGKILL)
+            await until_replaced(guardian, first)
+        nursery.cancel_scope.cancel()
+    with trio.fail_after(5):
+        assert await child.wait() == -signal.SIGTERM
+
+
+async def test_a_guardian_that_stopped_reading_never_blocks_us_and_is_replaced(instance: str) -> None:
+    """SIGSTOP and a full pipe: registering stays instant, and nothing registered is lost."""
+    guardian = Guardian(instance)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(guardian.run)
+        child = await family("another-" + instance, "exec sleep 999")
+        stopped = guardian.pid
+        assert stopped is not None
+        os.kill(stopped, signal.SIGSTOP)
+        started = time.monotonic()
+        guardian.guard(child.pid)
+        for _ in range(20_000):
+            guardian.release(999_999_999)
+        assert time.monotonic() - started < 1.0
+        await until_replaced(guardian, stopped)
+        nursery.cancel_scope.cancel()
+    with trio.fail_after(5):
+        assert await child.wait() == -signal.SIGTERM
+
+
+async def test_a_stopped_guardian_does_not_hold_up_the_end(instance: str) -> None:
+    """It is dismissed, and killed when it does not go."""
+    guardian = Guardian(instance)
+    with trio.fail_after(3):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(guardian.run)
+            assert guardian.pid is not None
+            os.kill(guardian.pid, signal.SIGSTOP)
+            nursery.cancel_scope.cancel()
+
+
+async def test_registering_without_a_guardian_is_harmless(instance: str) -> None:
+    """`guard` and `release` never raise, before, between and after."""
+    guardian = Guardian(instance)
+    guardian.guard(999_999_999)
+    guardian.release(999_999_999)
+    guardian.release(999_999_998)
+    assert guardian.pid is None
+
+
+async def test_the_guardian_is_small_and_holds_nothing_of_ours(instance: str, tmp_path: Path) -> None:
+    """At most 5 MB of its own beside the interpreter's shared pages; no descriptor, secret or directory."""
+    ours = os.open(tmp_path, os.O_RDONLY)
+    os.set_inheritable(ours, True)
+    guardian = Guardian(instance)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(guardian.run)
+        await trio.to_thread.run_sync(check_modesty, guardian.pid or 0)
+        nursery.cancel_scope.cancel()
+    os.close(ours)
+
+
+def check_modesty(pid: int) -> None:
+    process = Path(f"/proc/{pid}")
+    wait_until(lambda: b"-S" in (process / "cmdline").read_bytes() and state(pid) == "S")
+    rollup = (process / "smaps_rollup").read_text()
+    own = {line.split(":")[0]: int(line.split()[1]) for line in rollup.splitlines()[1:]}
+    assert own["Private_Dirty"] <= 5 * 1024, rollup
+    assert {entry.name for entry in (process / "fd").iterdir()} == {"0", "1", "2"}
+    assert os.readlink(process / "cwd") == "/"
+    assert b"HOME=" not in (process / "environ").read_bytes()
+    assert os.getsid(pid) == pid
+
+
+async def until_replaced(guardian: Guardian, pid: int) -> None:
+    """E2: a second at most. Polled, since nothing announces it."""
+    with trio.fail_after(1.0):
+        while guardian.pid in (pid, None):  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def family(mark: str, script: str) -> trio.Process:
+    child = await trio.lowlevel.open_process(
+        ["sh", "-c", script],
+        env={"PATH": os.environ["PATH"], orphans.MARK: mark},
+        start_new_session=True,
+    )
+    await trio.sleep(0.1 if "&" in script else 0)  # until the grandchildren are there
+    return child
+
+
+def running(pid: int) -> bool:
+    """Alive, that is not a zombie (its parent is this machine's init, which may be slow to collect it)."""
+    return state(pid) not in ("", "Z")
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def describe(pids: list[int]) -> list[str]:
+    return [Path(f"/proc/{pid}/cmdline").read_text() for pid in pids if running(pid)]
+
+
+def wait_until(condition: Callable[[], bool], patience: float = 5.0) -> None:
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)

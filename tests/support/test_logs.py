@@ -1,0 +1,77 @@
+"""One record is one line, whatever a server wrote into it, and holds no secret (RELIABILITY S3)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+
+import pytest
+
+from mcpd.support.logs import HumanFormatter, JsonFormatter, logging_to_stderr
+from mcpd.support.redact import Redactor
+
+HOSTILE = [
+    "\x1b]0;owned\x07\x1b[2J",
+    "12:00:00 info    forged\n12:00:01 error   also forged",
+    "a\r\nb\u2028c\x85d\x0be",
+    "\u202ereversed\u2066 \u200bwide",
+    "\x00\x7f\x9b31m",
+    '{"level":"error"}\n{"level":"error"}',
+]
+
+
+def record(text: str, error: BaseException | None = None) -> logging.LogRecord:
+    info = None if error is None else (type(error), error, error.__traceback__)
+    return logging.LogRecord("mcpd.server", logging.WARNING, __file__, 1, "%s", (text,), info)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_forges_a_line_of_json(text: str) -> None:
+    line = JsonFormatter(Redactor()).format(record(text))
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line)["message"] == text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_forges_a_line_for_a_person(text: str) -> None:
+    """Continued lines are indented; nothing reaches the terminal but printable characters."""
+    first, *rest = HumanFormatter(Redactor()).format(record(text)).split("\n")
+    assert re.match(r"\d\d:\d\d:\d\d(\.\d+)? warning ", first)
+    assert all(line.startswith("        ") for line in rest)
+    assert all(line.replace("\t", "").isprintable() for line in (first, *rest))
+
+
+def test_secrets_are_masked_in_messages_and_tracebacks() -> None:
+    """RELIABILITY A14, O6."""
+    redactor = Redactor()
+    redactor.add(["hunter2-token"])
+    try:
+        raise ValueError("refused hunter2-token")
+    except ValueError as error:
+        told = record("with hunter2-token", error)
+    for formatter in (JsonFormatter(redactor), HumanFormatter(redactor)):
+        text = formatter.format(told)
+        assert "hunter2" not in text
+        assert "ValueError" in text
+
+
+def test_logging_ends_with_its_block(capfd: pytest.CaptureFixture[str]) -> None:
+    """All that was logged is out, and the root logger is as before."""
+    handlers, level = list(logging.getLogger().handlers), logging.getLogger().level
+    raises = logging.raiseExceptions
+    assert not sys.stderr.isatty()
+    try:
+        with logging_to_stderr("info", Redactor()):
+            for n in range(100):
+                logging.getLogger("mcpd").info("line %d", n)
+            logging.getLogger("mcpd").debug("not this one")
+    finally:
+        logging.getLogger().setLevel(level)
+        logging.raiseExceptions = raises
+    lines = capfd.readouterr().err.splitlines()
+
+    assert [json.loads(line)["message"] for line in lines] == [f"line {n}" for n in range(100)]
+    assert logging.getLogger().handlers == handlers

@@ -1,0 +1,172 @@
+"""Frames leave whole and in order, at once or when they can; a peer that is gone or asleep costs little."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpd.support.outbox import Outbox, batch
+
+MIB = 1 << 20
+
+
+@attrs.define(eq=False)
+class Pipe:
+    outbox: Outbox
+    far: int
+
+    def read(self, size: int = MIB) -> bytes:
+        """What has arrived."""
+        try:
+            return os.read(self.far, size)
+        except BlockingIOError:
+            return b""
+
+
+@asynccontextmanager
+async def piped(limit: float = float("inf"), *, running: bool = True) -> AsyncIterator[Pipe]:
+    far, near = os.pipe()
+    for fd in (far, near):
+        os.set_blocking(fd, False)
+    try:
+        async with trio.open_nursery() as nursery:
+            pipe = Pipe(Outbox(near, limit), far)
+            if running:
+                nursery.start_soon(pipe.outbox.run)
+            yield pipe
+            nursery.cancel_scope.cancel(reason="the test is over")
+    finally:
+        for fd in (pipe.far, near):
+            if fd >= 0:
+                os.close(fd)
+
+
+async def test_a_frame_leaves_in_the_call_that_puts_it() -> None:
+    async with piped(running=False) as pipe:
+        pipe.outbox.put(b"one\n")
+        assert pipe.read() == b"one\n"
+        assert pipe.outbox.backlog == 0
+
+
+async def test_a_batch_leaves_at_its_end_also_when_it_nests_or_fails() -> None:
+    async with piped(running=False) as pipe:
+        with batch():
+            pipe.outbox.put(b"a")
+            with batch():
+                pipe.outbox.put(b"b")
+            assert pipe.read() == b""
+        assert pipe.read() == b"ab"
+
+        def fail() -> None:
+            with batch():
+                pipe.outbox.put(b"c")
+                raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            fail()
+        assert pipe.read() == b"c"
+
+
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(st.lists(st.one_of(st.integers(1, 40), st.integers(1, 3 * MIB)), max_size=8), st.booleans())
+def test_everything_arrives_whole_and_in_order(sizes: list[int], batched: bool) -> None:
+    """Whatever the sizes, however slowly it is read."""
+    frames = [bytes([65 + n]) * size for n, size in enumerate(sizes)]
+    expected = b"".join(frames)
+
+    async def main() -> None:
+        async with piped() as pipe:
+            if batched:
+                with batch():
+                    for frame in frames:
+                        pipe.outbox.put(frame)
+            else:
+                for frame in frames:
+                    pipe.outbox.put(frame)
+            got = b""
+            with trio.fail_after(10):
+                while len(got) < len(expected):
+                    got += pipe.read(300_000)
+                    await trio.lowlevel.checkpoint()
+                await pipe.outbox.wait_drained()
+            assert got == expected
+            assert pipe.outbox.backlog == 0
+            assert pipe.outbox.unsent() == []
+
+    trio.run(main)
+
+
+async def test_what_has_not_left_can_be_withdrawn_and_named() -> None:
+    """A frame of which a part has left cannot: the rest of the stream would be nonsense."""
+    async with piped(running=False) as pipe:
+        tags = [object() for _ in range(3)]
+        for tag in tags:
+            pipe.outbox.put(b"x" * MIB, tag)
+        assert pipe.outbox.unsent() == tags
+        assert not pipe.outbox.withdraw(tags[0])
+        assert pipe.outbox.withdraw(tags[1])
+        assert not pipe.outbox.withdraw(tags[1])
+        assert pipe.outbox.unsent() == [tags[0], tags[2]]
+        assert pipe.outbox.backlog < 2 * MIB
+
+
+async def test_a_peer_that_is_gone_breaks_it_quietly() -> None:
+    """Waiters go on, further frames are dropped."""
+    async with piped() as pipe:
+        pipe.outbox.put(b"x" * MIB)
+        os.close(pipe.far)
+        pipe.far = -1
+        with trio.fail_after(5):
+            await pipe.outbox.wait_drained()
+        assert isinstance(pipe.outbox.broken, BrokenPipeError)
+        pipe.outbox.put(b"more")
+        assert pipe.outbox.backlog == 0
+
+
+async def test_a_closed_one_never_writes_again() -> None:
+    """Its descriptor's number may be another's by then."""
+    async with piped(running=False) as pipe:
+        with batch():
+            pipe.outbox.put(b"held")
+            pipe.outbox.close()
+        pipe.outbox.put(b"late")
+        assert pipe.read() == b""
+
+
+async def test_a_peer_that_takes_nothing_overflows_at_the_limit(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """RELIABILITY D2: after a moment's patience; what is beyond is dropped."""
+    async with piped(MIB) as pipe:
+        for _ in range(3):
+            pipe.outbox.put(b"x" * MIB)
+        assert not pipe.outbox.overflowed.is_set()
+        await trio.sleep(0.05)
+        pipe.outbox.put(b"x" * MIB)
+        assert pipe.outbox.overflowed.is_set()
+        assert pipe.outbox.backlog < 3 * MIB
+
+
+async def test_a_peer_that_reads_slowly_goes_on_until_it_is_many_times_behind(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """D2, the other side: each portion it takes buys it time."""
+    async with piped(MIB) as pipe:
+        for _ in range(6):
+            pipe.outbox.put(b"x" * MIB)
+            before = pipe.outbox.backlog
+            assert pipe.read()
+            while pipe.outbox.backlog == before:
+                await trio.lowlevel.checkpoint()
+            await trio.sleep(0.05)
+        assert not pipe.outbox.overflowed.is_set()
+        for _ in range(8):
+            pipe.outbox.put(b"x" * MIB)
+        assert pipe.outbox.overflowed.is_set()

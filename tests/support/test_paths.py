@@ -1,0 +1,155 @@
+"""Where things are, whatever the environment says, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcpd.support import paths
+from mcpd.support.paths import UnusablePath
+
+UID = os.getuid()
+
+
+def test_the_socket_named_by_the_environment_wins(tmp_path: Path) -> None:
+    """$MCPD_SOCKET comes before everything else."""
+    environ = {"MCPD_SOCKET": f"{tmp_path}/x.sock", "XDG_RUNTIME_DIR": str(tmp_path)}
+    assert paths.socket_path(environ) == f"{tmp_path}/x.sock"
+
+
+def test_a_relative_socket_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon may change its directory; the name must not change its meaning."""
+    monkeypatch.chdir(tmp_path)
+    assert paths.socket_path({"MCPD_SOCKET": "x.sock"}) == f"{tmp_path}/x.sock"
+
+
+def test_the_runtime_directory_is_used_when_it_is_ours(tmp_path: Path) -> None:
+    """$XDG_RUNTIME_DIR/mcpd/mcpd.sock is the usual place."""
+    assert paths.socket_path({"XDG_RUNTIME_DIR": str(tmp_path)}) == f"{tmp_path}/mcpd/mcpd.sock"
+
+
+@pytest.mark.parametrize("runtime", [None, "", "run/user/0", "/proc/no/such"])
+def test_without_a_usable_runtime_directory_the_socket_is_below_tmp(runtime: str | None) -> None:
+    """Unset, empty, relative (to be ignored, says the XDG specification) or impossible to make."""
+    environ = {} if runtime is None else {"XDG_RUNTIME_DIR": runtime}
+    assert paths.socket_path(environ) == f"/tmp/mcpd-{UID}/mcpd.sock"
+
+
+def test_a_runtime_directory_of_another_user_is_passed_over(tmp_path: Path) -> None:
+    """`su` keeps $XDG_RUNTIME_DIR; a root daemon must not move into a user's directory."""
+    _needs_root()
+    os.chown(tmp_path, 4321, 4321)
+    assert paths.socket_path({"XDG_RUNTIME_DIR": str(tmp_path)}) == f"/tmp/mcpd-{UID}/mcpd.sock"
+
+
+def test_a_socket_path_that_the_kernel_would_cut_is_refused_with_its_length() -> None:
+    """108 bytes with the closing NUL, counted in bytes and not in letters."""
+    assert paths.socket_path({"MCPD_SOCKET": "/" + "a" * 106})
+    with pytest.raises(UnusablePath, match=r"108 bytes long.*set MCPD_SOCKET"):
+        paths.socket_path({"MCPD_SOCKET": "/" + "a" * 107})
+    with pytest.raises(UnusablePath, match="set MCPD_SOCKET"):
+        paths.socket_path({"MCPD_SOCKET": "/" + "ä" * 54})
+
+
+def test_the_xdg_directories_follow_their_variables_unless_relative() -> None:
+    """A relative value is invalid and ignored."""
+    environ = {"HOME": "/home/ann", "XDG_STATE_HOME": "/s", "XDG_CACHE_HOME": "cache"}
+    assert paths.state_dir(environ) == "/s/mcpd"
+    assert paths.cache_dir(environ) == "/home/ann/.cache/mcpd"
+    assert paths.config_dir(environ) == "/home/ann/.config/mcpd"
+
+
+def test_without_home_the_user_database_is_asked() -> None:
+    """cron and containers start programs without HOME."""
+    import pwd
+
+    assert paths.state_dir({}) == f"{pwd.getpwuid(UID).pw_dir}/.local/state/mcpd"
+
+
+def test_a_user_nobody_has_heard_of_still_gets_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container that runs under a bare number has no entry in the user database."""
+    import pwd
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert paths.state_dir({}) == f"/tmp/mcpd-{UID}/state"
+    assert paths.config_dir({}) == f"/tmp/mcpd-{UID}/config"
+
+
+def test_a_private_directory_is_made_0700_whatever_the_umask(tmp_path: Path) -> None:
+    """Parents that are missing are private as well."""
+    old = os.umask(0)
+    try:
+        path = paths.private_directory(f"{tmp_path}/a/b")
+    finally:
+        os.umask(old)
+    assert _mode(path) == 0o700
+
+
+def test_a_private_directory_that_was_open_is_closed(tmp_path: Path) -> None:
+    """mkdir by hand under umask 022 gives 0755."""
+    (tmp_path / "mcpd").mkdir(mode=0o755)
+    assert _mode(paths.private_directory(f"{tmp_path}/mcpd")) == 0o700
+
+
+def test_a_symbolic_link_a_file_and_a_shared_directory_are_refused(tmp_path: Path) -> None:
+    """Each could lead our files to where others read or replace them."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    for name, why in [("link", "symbolic link"), ("file", "not a directory"), ("shared", "shared with")]:
+        with pytest.raises(UnusablePath, match=why):
+            paths.private_directory(f"{tmp_path}/{name}")
+    assert _mode(f"{tmp_path}/shared") == 0o1777
+
+
+def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    """Whoever owns the directory owns what is in it."""
+    _needs_root()
+    os.chown(tmp_path, 4321, 4321)
+    with pytest.raises(UnusablePath, match="belongs to user 4321"):
+        paths.private_directory(str(tmp_path))
+    with pytest.raises(UnusablePath, match="belongs to user 4321"):
+        paths.socket_directory(f"{tmp_path}/x.sock")
+
+
+def test_the_directory_of_a_chosen_socket_is_not_changed_but_must_be_safe(tmp_path: Path) -> None:
+    """`MCPD_SOCKET=~/m.sock` must not make the home directory 0700."""
+    tmp_path.chmod(0o755)
+    assert paths.socket_directory(f"{tmp_path}/x.sock") == str(tmp_path)
+    assert _mode(str(tmp_path)) == 0o755
+    tmp_path.chmod(0o777)
+    with pytest.raises(UnusablePath, match="others may write"):
+        paths.socket_directory(f"{tmp_path}/x.sock")
+
+
+def test_a_missing_directory_of_a_chosen_socket_is_made_private(tmp_path: Path) -> None:
+    """DESIGN 12: 0700 around the socket."""
+    assert _mode(paths.socket_directory(f"{tmp_path}/new/x.sock")) == 0o700
+
+
+def test_importing_the_module_costs_no_further_modules() -> None:
+    """The client imports it on every run."""
+    code = (
+        "import os, stat, sys, collections.abc, __future__; had = set(sys.modules)\n"
+        "import mcpd.support.paths; print(set(sys.modules) - had)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert eval(done.stdout) <= {"mcpd", "mcpd.support", "mcpd.support.paths"}
+
+
+def _mode(path: str) -> int:
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def _needs_root() -> None:
+    if UID != 0:
+        pytest.skip("only root can give a directory to another user")

@@ -1,0 +1,134 @@
+"""The protocol towards the service manager, with a real datagram socket and a real socket activation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mcpd.support import systemd
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[socket.socket]:
+    """The socket a service manager listens on, of either kind."""
+    address = f"{tmp_path}/notify" if request.param == "path" else f"\0mcpd-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(address)
+        listener.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", address.replace("\0", "@"))
+        yield listener
+
+
+def test_ready_and_status_arrive_in_one_message(manager: socket.socket) -> None:
+    """sd_notify(3): one variable a line."""
+    assert systemd.notify(READY=1, STATUS="3 servers connected")
+    assert manager.recv(4096) == b"READY=1\nSTATUS=3 servers connected"
+
+
+def test_reloading_carries_the_time_it_began(manager: socket.socket) -> None:
+    """Required beside RELOADING=1 by Type=notify-reload, and harmless elsewhere."""
+    before = time.monotonic_ns() // 1000
+    systemd.notify(RELOADING=1)
+    lines = dict(line.split(b"=") for line in manager.recv(4096).split(b"\n"))
+    assert lines[b"RELOADING"] == b"1"
+    assert before <= int(lines[b"MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
+
+
+@pytest.mark.parametrize(
+    "text", ["a\nMAINPID=1", "a\r\nREADY=1", "a\u2028STOPPING=1", "a\x0bWATCHDOG=trigger"]
+)
+def test_a_line_break_in_a_status_cannot_say_something_else(manager: socket.socket, text: str) -> None:
+    """The status line may quote what a server called itself."""
+    systemd.notify(STATUS=text)
+    assert b"\n" not in manager.recv(4096)
+
+
+def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Unset, of an unknown kind, gone, or no socket at all: False, and no exception."""
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert not systemd.notify(READY=1)
+    (tmp_path / "file").touch()
+    for address in ("", "vsock:2:1234", f"{tmp_path}/gone", f"{tmp_path}/file", "/" + "x" * 200):
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        assert not systemd.notify(READY=1)
+
+
+def test_a_manager_that_does_not_read_never_blocks_us(manager: socket.socket) -> None:
+    """The loop feeds the watchdog itself, so it must not wait for anybody."""
+    began = time.monotonic()
+    sent = [systemd.notify(STATUS="x" * 1000) for _ in range(2000)]
+    assert not sent[-1]
+    assert time.monotonic() - began < 2
+
+
+def test_the_watchdog_is_fed_twice_in_its_period_and_only_by_whom_it_watches() -> None:
+    """sd_watchdog_enabled(3)."""
+    assert systemd.watchdog_interval({"WATCHDOG_USEC": "30000000"}) == 15.0
+    assert systemd.watchdog_interval({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}) == 15.0
+    for environ in (
+        {},
+        {"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"},
+        {"WATCHDOG_USEC": "0"},
+        {"WATCHDOG_USEC": "soon"},
+    ):
+        assert systemd.watchdog_interval(environ) is None
+
+
+@pytest.mark.parametrize("pid", ["", "1", "x"])
+def test_sockets_meant_for_another_process_are_not_taken(pid: str) -> None:
+    """Whoever starts us may have inherited the variables; they are removed all the same."""
+    environ = {"LISTEN_PID": pid, "LISTEN_FDS": "1", "LISTEN_FDNAMES": "a", "OTHER": "kept"}
+    assert systemd.listen_fds(environ) == {}
+    assert environ == {"OTHER": "kept"}
+
+
+ACTIVATED = """
+import os, socket, sys
+from mcpd.support.systemd import listen_fds
+found = listen_fds()
+names = sorted(found)
+listener = socket.socket(fileno=found[names[0]])
+left = [name for name in os.environ if name.startswith("LISTEN_")]
+inheritable = [os.get_inheritable(fd) for fd in found.values()]
+connection, _ = listener.accept()
+connection.sendall(repr((names, left, inheritable)).encode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["-l", "{}/a", "--fdname=mcpd"], ["mcpd"]),
+        (["-l", "{}/a", "-l", "{}/b", "-l", "{}/c", "--fdname=x:y:x"], ["x", "x.1", "y"]),
+    ],
+)
+def test_sockets_opened_for_us_are_found_by_name(
+    tmp_path: Path, options: list[str], names: list[str]
+) -> None:
+    """By systemd's own tool: close-on-exec, and with the variables gone from the environment."""
+    if not (activate := shutil.which("systemd-socket-activate")):
+        pytest.skip("systemd-socket-activate is not installed")
+    argv = [activate, *(word.format(tmp_path) for word in options), sys.executable, "-c", ACTIVATED]
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as activated:
+        try:
+            end = time.monotonic() + 5
+            while len(list(tmp_path.iterdir())) < options.count("-l"):
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(5)
+                client.connect(f"{tmp_path}/a")
+                answer = client.recv(4096).decode()
+            assert answer == repr((names, [], [False] * len(names)))
+        finally:
+            activated.kill()

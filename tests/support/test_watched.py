@@ -1,0 +1,36 @@
+"""A value whose changes can be awaited: only the latest counts."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from mcpd.support.watched import Watched
+
+
+async def test_a_waiter_wakes_at_the_first_value_it_wants() -> None:
+    number = Watched(0)
+    got: list[int] = []
+
+    async def wait() -> None:
+        got.append(await number.wait_until(lambda value: value >= 2))
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            for value in (1, 2):
+                await wait_all_tasks_blocked()
+                number.set(value)
+    assert got == [2]
+    assert await number.wait_until(lambda value: value == 2) == 2
+
+
+async def test_changes_begin_with_what_is_and_skip_what_is_over() -> None:
+    number = Watched(0)
+    changes = number.changes()
+    assert await anext(changes) == 0
+    number.set(1)
+    number.set(2)
+    assert await anext(changes) == 2
+    await changes.aclose()  # type: ignore[attr-defined]  # a generator
+    assert number.value == 2

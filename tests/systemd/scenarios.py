@@ -1,0 +1,327 @@
+"""Scenes from the life of the real mcpd under a real user manager. Run inside it by test_user_manager.py.
+
+    scenarios.py NAME
+
+Each is a plain script: it ends without a word when all was as it should be, with a traceback otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HOME = Path(os.environ.get("HOME", "/"))
+RUNTIME = Path(os.environ.get("XDG_RUNTIME_DIR", "/run"))
+SOCKET = RUNTIME / "mcpd" / "mcpd.sock"
+MCPCTL = str(Path(sys.executable).with_name("mcpctl"))
+FAKE = str(Path(__file__).resolve().parents[1] / "servers" / "fake.py")
+POLITE = {"plain": {"command": sys.executable, "args": ["-I", "-S", FAKE]}}
+STUBBORN = {
+    **POLITE,
+    "stubborn": {
+        "command": sys.executable,
+        "args": ["-I", "-S", FAKE, "--wrapper", "--ignore-eof", "--ignore-term", "--at", "ready", "spawn"],
+    },
+}
+"""Besides the polite one, a server behind a wrapper that ignores SIGTERM and has a child that ran away."""
+
+SCENES: dict[str, Callable[[], None]] = {}
+
+
+def scene(play: Callable[[], None]) -> Callable[[], None]:
+    SCENES[play.__name__] = play
+    return play
+
+
+@scene
+def ready_with_a_status_line() -> None:
+    """Type=notify is reached, and the status text counts the servers."""
+    install()
+    shown = show("ActiveState", "SubState", "StatusText", "Type", "MainPID")
+    assert (shown["Type"], shown["ActiveState"], shown["SubState"]) == ("notify", "active", "running")
+    until(lambda: "1 connected" in show("StatusText")["StatusText"])
+    status = mcpctl_json("daemon", "status")
+    assert status["running"] is True
+    assert status["started_by"] == "systemd"
+    assert status["pid"] == main_pid()
+    assert status["unit"]["enabled"] is True
+    assert stat.S_IMODE(SOCKET.stat().st_mode) == 0o600
+    assert stat.S_IMODE(SOCKET.parent.stat().st_mode) == 0o700
+
+
+@scene
+def the_path_of_the_shell_reaches_the_servers() -> None:
+    """The manager's own PATH is bare; the one that installed the service is written into the unit."""
+    odd = "/opt/100% of my tools/bin"
+    install(PATH=f"{os.environ['PATH']}:{odd}")
+    environ = Path(f"/proc/{main_pid()}/environ").read_bytes().decode().split("\0")
+    path = next(entry for entry in environ if entry.startswith("PATH="))
+    assert path.endswith(odd), path
+    assert "SECRET" not in (HOME / ".config/systemd/user/mcpd.service").read_text()
+
+
+@scene
+def killed_it_comes_back_and_leaves_nothing() -> None:
+    """kill -9: restarted after RestartSec, and no process of the first life survives."""
+    configure(STUBBORN)
+    install()
+    first, family = main_pid(), connected_family()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not alive(family), 2.0)
+    until(lambda: main_pid() not in (0, first) and show("ActiveState")["ActiveState"] == "active", 10.0)
+    connected_family()
+    assert show("NRestarts")["NRestarts"] == "1"
+
+
+@scene
+def killed_together_with_its_guardian_it_leaves_nothing_either() -> None:
+    """Then it is the control group, with KillMode=mixed, that ends the servers."""
+    configure(STUBBORN)
+    install()
+    first, family = main_pid(), connected_family()
+    (guardian,) = (pid for pid in family if b"guardian_process" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(guardian, signal.SIGKILL)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not alive(family), 2.0)
+    until(lambda: main_pid() not in (0, first) and show("ActiveState")["ActiveState"] == "active", 10.0)
+
+
+@scene
+def the_first_client_starts_it() -> None:
+    """Only the socket unit runs; connecting starts the service, and the request is answered."""
+    install("--no-start")
+    systemctl("start", "mcpd.socket")
+    assert show("ActiveState")["ActiveState"] == "inactive"
+    assert mcpctl("daemon", "status").returncode == 3
+    assert show("ActiveState")["ActiveState"] == "inactive", "looking does not start it"
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(10)
+        client.connect(str(SOCKET))
+        client.sendall(b'{"jsonrpc":"2.0","id":1,"method":"mcpd/version","params":{}}\n')
+        answer = json.loads(client.makefile("rb").readline())
+    assert answer["result"]["pid"] == main_pid()
+
+
+@scene
+def stopped_in_order_it_leaves_the_socket_to_the_manager() -> None:
+    """After a stop of the service alone, the next client finds the same socket and starts it anew."""
+    install()
+    connected_family()
+    inode = SOCKET.stat().st_ino
+    for _ in range(3):
+        systemctl("stop", "mcpd.service")
+        assert show("Result")["Result"] == "success"
+        assert SOCKET.stat().st_ino == inode
+        assert mcpctl_json("status")["servers"]
+        assert SOCKET.stat().st_ino == inode
+
+
+@scene
+def a_client_starts_the_service_when_even_the_socket_is_down() -> None:
+    """After `mcpctl daemon stop`: by the unit, not beside it; and MCPD_NO_START forbids it."""
+    install()
+    assert mcpctl("daemon", "stop").returncode == 0
+    assert show("ActiveState")["ActiveState"] == "inactive"
+    assert mcpctl("status", MCPD_NO_START="1").returncode == 3
+    assert show("ActiveState")["ActiveState"] == "inactive"
+    done = mcpctl("status")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "systemctl --user start mcpd" in done.stderr
+    assert mcpctl_json("daemon", "status")["started_by"] == "systemd"
+
+
+@scene
+def reload_reads_the_configuration_again() -> None:
+    """ExecReload sends SIGHUP; an unchanged server keeps its process."""
+    install()
+    connected_family()
+    pid = server("plain")["pid"]
+    configure({**POLITE, "second": POLITE["plain"]})
+    systemctl("reload", "mcpd.service")
+    until(lambda: "2 connected" in show("StatusText")["StatusText"])
+    assert server("plain")["pid"] == pid
+
+
+@scene
+def a_hung_daemon_is_replaced_by_the_watchdog() -> None:
+    """SIGSTOP stands in for a loop that hangs: it is killed, restarted, and its servers come back."""
+    configure(STUBBORN)
+    install("--no-start")
+    override("[Service]\nWatchdogSec=2")
+    systemctl("start", "mcpd.service")
+    first, family = main_pid(), connected_family()
+    time.sleep(3)  # longer than the watchdog: a living daemon feeds it
+    assert main_pid() == first
+    began = time.monotonic()
+    os.kill(first, signal.SIGSTOP)
+    until(lambda: main_pid() not in (0, first) and show("ActiveState")["ActiveState"] == "active", 10.0)
+    assert time.monotonic() - began < 2 + 5
+    assert not alive(family)
+    connected_family()
+
+
+@scene
+def stopping_leaves_no_process() -> None:
+    """KillMode=mixed: the daemon ends its servers in order, and what is left is killed with the group."""
+    configure(STUBBORN)
+    install()
+    family = connected_family()
+    group = show("ControlGroup")["ControlGroup"]
+    began = time.monotonic()
+    systemctl("stop", "mcpd.service")
+    assert time.monotonic() - began < 12
+    assert not alive(family)
+    assert not alive(group_members(group))
+    assert show("Result", "ExecMainStatus") == {"Result": "success", "ExecMainStatus": "0"}
+
+
+@scene
+def a_broken_configuration_is_not_retried() -> None:
+    """Exit status 2: the service fails once, says so, and does not restart."""
+    configure_text("{ this is not JSON")
+    done = mcpctl("daemon", "install")
+    assert done.returncode == 3
+    shown = show("ActiveState", "NRestarts", "ExecMainStatus")
+    assert shown == {"ActiveState": "failed", "NRestarts": "0", "ExecMainStatus": "2"}
+    assert mcpctl("daemon", "status").returncode == 3
+    configure(POLITE)
+    assert mcpctl("daemon", "start").returncode == 0
+
+
+@scene
+def a_daemon_in_the_background_makes_way_for_the_service() -> None:
+    """Install over a running one: it is stopped in order first, so that the socket is the unit's."""
+    assert mcpctl("daemon", "start").returncode == 0
+    background = mcpctl_json("daemon", "status")
+    assert background["started_by"] == "background"
+    install()
+    assert not os.path.exists(f"/proc/{background['pid']}") or zombie(background["pid"])
+    assert mcpctl_json("daemon", "status")["started_by"] == "systemd"
+
+
+@scene
+def uninstalled_nothing_of_it_is_left() -> None:
+    """Units, links and the service are gone."""
+    install()
+    family = connected_family()
+    assert mcpctl("daemon", "uninstall").returncode == 0
+    assert not alive(family)
+    left = [path for path in (HOME / ".config/systemd").rglob("*") if not path.is_dir()]
+    assert left == []
+    assert show("LoadState", "ActiveState") == {"LoadState": "not-found", "ActiveState": "inactive"}
+
+
+# ---- what the scenes are made of -----------------------------------------------------------------
+
+
+def configure(servers: object) -> None:
+    configure_text(json.dumps({"mcpServers": servers}))
+
+
+def configure_text(text: str) -> None:
+    path = HOME / ".config" / "mcpd" / "config.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def install(*options: str, **environ: str) -> None:
+    done = mcpctl("daemon", "install", *options, **environ)
+    assert done.returncode == 0, done.stdout + done.stderr + manager_log()
+
+
+def override(text: str) -> None:
+    path = HOME / ".config/systemd/user/mcpd.service.d/test.conf"
+    path.parent.mkdir()
+    path.write_text(text + "\n")
+    systemctl("daemon-reload")
+
+
+def mcpctl(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [MCPCTL, *argv], env={**os.environ, **environ}, capture_output=True, text=True, timeout=30
+    )
+
+
+def mcpctl_json(*argv: str) -> Any:
+    done = mcpctl(*argv, "--json")
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def systemctl(*words: str) -> str:
+    done = subprocess.run(["systemctl", "--user", *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr + manager_log()
+    return done.stdout
+
+
+def show(*names: str) -> dict[str, str]:
+    lines = systemctl("show", "mcpd.service", "--property=" + ",".join(names)).splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def main_pid() -> int:
+    return int(show("MainPID")["MainPID"])
+
+
+def server(name: str) -> Any:
+    (found,) = (entry for entry in mcpctl_json("status")["servers"] if entry["name"] == name)
+    return found
+
+
+def connected_family() -> list[int]:
+    """Wait until every server is connected; then all processes of the service but the daemon itself."""
+    until(lambda: all(entry["status"] == "connected" for entry in mcpctl_json("status")["servers"]), 10.0)
+    group = show("ControlGroup")["ControlGroup"]
+    servers = 4 if any(entry["name"] == "stubborn" for entry in mcpctl_json("status")["servers"]) else 1
+    until(lambda: len(group_members(group)) >= 1 + 1 + servers)  # the daemon, its guardian, and they
+    return [pid for pid in group_members(group) if pid != main_pid()]
+
+
+def group_members(group: str) -> list[int]:
+    """The processes of a control group, in whichever of the three layouts this machine has."""
+    for tree in ("systemd", "unified", "."):
+        path = Path("/sys/fs/cgroup", tree, group.lstrip("/"), "cgroup.procs")
+        try:
+            if pids := [int(line) for line in path.read_text().split()]:
+                return pids
+        except FileNotFoundError:
+            continue
+    return []
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not zombie(pid)]
+
+
+def zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
+    except OSError:
+        return True
+
+
+def until(condition: Callable[[], object], patience: float = 5.0) -> None:
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end, manager_log()
+        time.sleep(0.02)
+
+
+def manager_log() -> str:
+    shown = subprocess.run(["systemctl", "--user", "status", "mcpd"], capture_output=True, text=True).stdout
+    return shown + "\n" + (RUNTIME / "manager.log").read_text()[-4000:]
+
+
+if __name__ == "__main__":
+    configure(POLITE)
+    SCENES[sys.argv[1]]()

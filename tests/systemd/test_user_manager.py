@@ -1,0 +1,34 @@
+"""The real mcpd as a service of a real `systemd --user` (RELIABILITY E1, E3, E6, E7)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.systemd import scenarios
+
+HERE = Path(__file__).parent
+CANNOT = 77
+"""What user-manager.sh exits with where a machine has no root, namespaces or systemd."""
+
+
+@pytest.mark.parametrize("name", scenarios.SCENES)
+def test_as_a_service(name: str, tmp_path: Path) -> None:
+    """Each scene of scenarios.py, in a manager of its own; its docstring is the sentence."""
+    if not shutil.which("bash"):
+        pytest.skip("bash is not installed")
+    argv = ["bash", str(HERE / "user-manager.sh"), str(tmp_path), sys.executable, scenarios.__file__, name]
+    environ = {
+        "PATH": os.environ["PATH"],
+        "SECRET_TOKEN": "SECRET",
+        "LANG": "C.UTF-8",
+    }
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=90)
+    if done.returncode == CANNOT:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stderr + done.stdout

@@ -1,0 +1,162 @@
+"""The documentation is held to the code: what exists is described, what is described exists."""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import attrs
+import click
+import pytest
+
+from ctl.app import app
+from ctl.commands import COMMANDS
+from ctl.errors import EXIT_CODES
+from mcpd.config.schema import json_schema
+from mcpd.model import errors
+from mcpd.model.status import FailureKind, ServerState
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDE, API, REFERENCE, MCPCTL = (
+    (ROOT / "docs" / f"{name}.md").read_text() for name in ("guide", "control-api", "configuration", "mcpctl")
+)
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def subcommands(command: click.Command, path: str) -> Iterator[str]:
+    """Every way to say something to mcpctl, aliases and hidden ones excepted."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from subcommands(child, f"{path} {name}")
+    else:
+        yield path
+
+
+@pytest.mark.parametrize("command", [*subcommands(app, "mcpctl")])
+def test_every_command_is_on_a_page(command: str) -> None:
+    """A command nobody can look up does not exist."""
+    text = "\n".join(page.read_text() for page in PAGES)
+    assert re.search(rf"(?:`|^\$ ){command}\b", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", [name for name, entry in COMMANDS.items() if not entry.hidden])
+def test_every_command_has_its_place_on_the_page_of_mcpctl(command: str) -> None:
+    """The one page that has them all."""
+    headings = re.findall(r"^#+ (.+)$", MCPCTL, re.MULTILINE)
+    assert any(command in re.split(r"[,` ]+", heading) for heading in headings)
+
+
+@each_page
+def test_no_page_shows_a_command_that_does_not_exist(page: Path) -> None:
+    """Renaming a command is not done before the pages know."""
+    said = re.findall(r"(?:^\$ |`|&& )mcpctl ((?:--[a-z-]+ )*)([a-z][a-z-]*)", page.read_text(), re.MULTILINE)
+    assert {name for _, name in said} <= COMMANDS.keys()
+
+
+@each_page
+def test_no_page_shows_a_target_that_make_does_not_have(page: Path) -> None:
+    """The same for make."""
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    said = re.findall(r"(?:^\$ |`|&& )make ([a-z][a-z -]*[a-z])", page.read_text(), re.MULTILINE)
+    assert {name for names in said for name in names.split()} <= {*targets}
+
+
+@each_page
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """To a file that is there, and to a heading that it has."""
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        file, _, anchor = target.partition("#")
+        place = (page.parent / file).resolve() if file else page
+        assert place.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(place.read_text()), f"{page.name} links to {target}"
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a forge makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("state", ServerState)
+def test_every_state_is_explained_in_the_guide(state: ServerState) -> None:
+    """A status is only honest with people who can look up what it means."""
+    assert f"| `{state.value}` |" in GUIDE
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_every_kind_of_failure_is_explained_in_the_guide(kind: FailureKind) -> None:
+    """And whether it is tried again."""
+    assert f"| `{kind.value}` |" in GUIDE
+
+
+@pytest.mark.parametrize(("code", "meaning"), EXIT_CODES)
+def test_every_exit_code_is_in_the_guide(code: int, meaning: str) -> None:
+    """In the words of `mcpctl help exit-codes`."""
+    assert f"| {code} | {meaning} |" in GUIDE
+
+
+def error_classes() -> list[type[errors.McpdError]]:
+    found = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    return [kind for kind in found if issubclass(kind, errors.McpdError)]
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.code)
+def test_every_error_is_on_the_page_of_the_control_api(kind: type[errors.McpdError]) -> None:
+    """With the codes that programs and scripts will see."""
+    assert f"| `{kind.code}` | {kind.rpc} | {kind.exit} |" in API
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    """As the published schema spells them, synonyms of other products included."""
+    definitions = json_schema()["$defs"]
+    assert isinstance(definitions, dict)
+    settings = definitions["settings"]["properties"]
+    assert [name for name in settings if f"| `{name}` |" not in REFERENCE] == []
+
+
+def test_the_reference_of_the_control_api_is_as_the_types_are() -> None:
+    """Changed a type? `make docs`."""
+    assert maker().page(API) == API
+
+
+def test_a_member_is_described_by_the_sentence_below_it() -> None:
+    """Readers of the code and readers of the page get the same words."""
+
+    @attrs.frozen
+    class Sample:
+        plain: int = 0
+        told: str = ""
+        """Said once."""
+
+    class Kind(enum.Enum):
+        A = "a"
+        """The first."""
+
+    assert maker()._meanings(Sample) == {"told": "Said once."}
+    assert maker()._meanings(Kind) == {"A": "The first."}
+
+
+def test_the_example_on_the_page_is_the_example() -> None:
+    """What a reader copies is what we run (tests/test_examples.py)."""
+    code = (ROOT / "examples/client.py").read_text().split('"""\n\n', 1)[1]
+    assert f"```python\n{code}```" in API
+
+
+def maker() -> ModuleType:
+    """docs/make_control_api.py, which is no part of any package."""
+    spec = importlib.util.spec_from_file_location("make_control_api", ROOT / "docs/make_control_api.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

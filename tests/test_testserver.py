@@ -1,0 +1,464 @@
+"""The bundled test server says what the five revisions' own schemas allow, over stdio and over HTTP."""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import json
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # it has no types of its own
+import pytest
+
+LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+MODERN = "2026-07-28"
+LIMIT = 5.0
+META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+RESULTS: list[tuple[str, dict[str, Any], str]] = [
+    ("tools/list", {}, "ListToolsResult"),
+    ("tools/call", {"name": "echo", "arguments": {"text": "hi"}}, "CallToolResult"),
+    ("tools/call", {"name": "fail"}, "CallToolResult"),
+    ("tools/call", {"name": "json_response"}, "CallToolResult"),
+    ("tools/call", {"name": "add", "arguments": {"a": "x"}}, "CallToolResult"),
+    ("resources/list", {}, "ListResourcesResult"),
+    ("resources/templates/list", {}, "ListResourceTemplatesResult"),
+    ("resources/read", {"uri": "test://greeting"}, "ReadResourceResult"),
+    ("resources/read", {"uri": "test://pixel.png"}, "ReadResourceResult"),
+    ("resources/read", {"uri": "test://echo/a%20b"}, "ReadResourceResult"),
+    ("prompts/list", {}, "ListPromptsResult"),
+    ("prompts/get", {"name": "greet", "arguments": {"name": "Ada"}}, "GetPromptResult"),
+    (
+        "completion/complete",
+        {"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "name", "value": "a"}},
+        "CompleteResult",
+    ),
+]
+
+
+class Peer:
+    """The server as a child, spoken to in one era; a reader thread so that every wait has a limit."""
+
+    def __init__(self, version: str | None = None) -> None:
+        self.version = version
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mcpd.testserver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.lines: queue.Queue[bytes] = queue.Queue()
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+        self.next_id = 0
+        if version in LEGACY:
+            hello = self.ask("initialize", _hello(version))["result"]
+            check(version, "InitializeResult", hello)
+            assert hello["protocolVersion"] == version
+            self.say({"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.put(line)
+
+    def say(self, message: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def send(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> int:
+        self.next_id += 1
+        stamped = dict(META) if self.version == MODERN else {}
+        stamped |= meta or {}
+        body = dict(params) | ({"_meta": stamped} if stamped else {})
+        self.say({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": body})
+        return self.next_id
+
+    def hear(self) -> Any:
+        return json.loads(self.lines.get(timeout=LIMIT))
+
+    def ask(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> Any:
+        wanted = self.send(method, params, meta)
+        answer = self.hear()
+        assert answer["id"] == wanted
+        return answer
+
+    def close(self) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            return self.process.wait(LIMIT)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.reader.join(LIMIT)
+            self.process.stdout.close()
+
+
+@contextmanager
+def peer(version: str | None = None) -> Iterator[Peer]:
+    one = Peer(version)
+    try:
+        yield one
+    finally:
+        status = one.close()
+    assert status == 0
+
+
+def _hello(version: str | None) -> dict[str, Any]:
+    return {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+@functools.cache
+def _validator(version: str, name: str) -> Any:
+    schema = json.loads((Path(__file__).parent / "schema" / f"schema-{version}.json").read_text())
+    where = "$defs" if "$defs" in schema else "definitions"
+    return jsonschema.validators.validator_for(schema)(
+        {"$schema": schema["$schema"], where: schema[where], "allOf": [{"$ref": f"#/{where}/{name}"}]}
+    )
+
+
+def check(version: str, name: str, value: object) -> None:
+    """Fails unless the revision's schema allows `value` as a `name`."""
+    _validator(version, name).validate(value)
+
+
+@pytest.mark.parametrize("version", [*LEGACY, MODERN])
+def test_every_answer_is_what_the_revision_allows(version: str) -> None:
+    """Each method's result and the envelope around it validate against the revision's schema."""
+    with peer(version) as one:
+        for method, params, name in RESULTS:
+            answer = one.ask(method, params)
+            check(version, "JSONRPCMessage", answer)
+            check(version, name, answer["result"])
+            assert ("resultType" in answer["result"]) == (version == MODERN)
+        if version == MODERN:
+            check(version, "DiscoverResult", one.ask("server/discover", {})["result"])
+        else:
+            assert one.ask("ping", {})["result"] == {}
+            assert one.ask("logging/setLevel", {"level": "info"})["result"] == {}
+
+
+def test_structured_data_appears_only_in_revisions_that_know_it() -> None:
+    """`outputSchema` and `structuredContent` came with 2025-06-18, tool annotations with 2025-03-26."""
+    seen = {}
+    for version in (*LEGACY, MODERN):
+        with peer(version) as one:
+            tools = one.ask("tools/list", {})["result"]["tools"]
+            result = one.ask("tools/call", {"name": "json_response"})["result"]
+        if any("outputSchema" in tool for tool in tools):
+            [schema] = [tool["outputSchema"] for tool in tools if "outputSchema" in tool]
+            jsonschema.validate(result["structuredContent"], schema)
+        seen[version] = ("structuredContent" in result, any("annotations" in tool for tool in tools))
+    assert seen == {
+        "2024-11-05": (False, False),
+        "2025-03-26": (False, True),
+        "2025-06-18": (True, True),
+        "2025-11-25": (True, True),
+        "2026-07-28": (True, True),
+    }
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
+def test_the_tools_do_what_they_say(version: str) -> None:
+    """echo, add and fail, and a complaint about arguments as a result, not as an error."""
+    with peer(version) as one:
+
+        def call(name: str, **arguments: object) -> tuple[str, bool]:
+            result = one.ask("tools/call", {"name": name, "arguments": arguments})["result"]
+            return result["content"][0]["text"], result["isError"]
+
+        assert call("echo", text="hé\u2028\U0001f600") == ("hé\u2028\U0001f600", False)
+        assert call("add", a=2**70, b=-1) == (str(2**70 - 1), False)
+        assert call("fail", message="no") == ("no", True)
+        assert call("echo") == ("Missing argument: text", True)
+        assert call("add", a=1, b=True) == ("Argument b must be of type integer", True)
+        assert one.ask("tools/call", {"name": "nope"})["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
+def test_a_slow_call_reports_progress_and_keeps_nobody_waiting(version: str) -> None:
+    """Progress under the caller's own token, strictly rising, while an echo overtakes the call."""
+    with peer(version) as one:
+        slow = one.send(
+            "tools/call",
+            {"name": "slow", "arguments": {"seconds": 0.4, "steps": 4}},
+            {"progressToken": "p-1"},
+        )
+        echo = one.send("tools/call", {"name": "echo", "arguments": {"text": "quick"}})
+        heard = [one.hear() for _ in range(6)]
+    assert [message["id"] for message in heard if "id" in message] == [echo, slow]
+    progress = [message for message in heard if "method" in message]
+    assert [note["params"]["progress"] for note in progress] == [1, 2, 3, 4]
+    for note in progress:
+        check(version, "ProgressNotification", note)
+        assert note["params"]["progressToken"] == "p-1"
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
+def test_a_cancelled_call_stops_early_and_is_not_answered(version: str) -> None:
+    """The next thing heard after the cancel is the answer to something else."""
+    with peer(version) as one:
+        slow = one.send("tools/call", {"name": "slow", "arguments": {"seconds": 60}})
+        one.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": slow}})
+        assert one.ask("tools/call", {"name": "echo", "arguments": {"text": "x"}})["result"]
+
+
+def test_logs_come_only_to_who_asked() -> None:
+    """Legacy peers ask once for the session, modern ones with each request."""
+    call = {"name": "echo", "arguments": {"text": "x"}}
+    with peer("2025-06-18") as one:
+        one.ask("tools/call", call)
+        one.ask("logging/setLevel", {"level": "info"})
+        one.send("tools/call", call)
+        check("2025-06-18", "LoggingMessageNotification", one.hear())
+        one.hear()
+    with peer(MODERN) as one:
+        one.send("tools/call", call, {"io.modelcontextprotocol/logLevel": "debug"})
+        check(MODERN, "LoggingMessageNotification", one.hear())
+        one.hear()
+        one.ask("tools/call", call)
+
+
+def test_both_eras_share_one_pipe() -> None:
+    """`server/discover` is answered before `initialize`, and modern requests still are after it."""
+    with peer() as one:
+        assert one.ask("tools/list", {})["error"]["code"] == -32600
+        assert MODERN in one.ask("server/discover", {}, META)["result"]["supportedVersions"]
+        assert one.ask("initialize", _hello("2025-03-26"))["result"]["protocolVersion"] == "2025-03-26"
+        assert one.ask("tools/list", {}, META)["result"]["resultType"] == "complete"
+        assert "resultType" not in one.ask("tools/list", {})["result"]
+
+
+def test_an_unknown_version_is_met_with_what_we_know() -> None:
+    """`initialize` is answered with our newest; a modern request is refused, with the list."""
+    with peer() as one:
+        assert one.ask("initialize", _hello(MODERN))["result"]["protocolVersion"] == "2025-11-25"
+        later = META | {"io.modelcontextprotocol/protocolVersion": "2027-01-01"}
+        error = one.ask("server/discover", {}, later)["error"]
+        assert error["code"] == -32022
+        assert error["data"] == {"supported": [MODERN], "requested": "2027-01-01"}
+        assert one.ask("server/discover", {})["error"]["code"] == -32602
+        assert one.ask("ping", {}, META)["error"]["code"] == -32601
+
+
+@pytest.mark.parametrize(("version", "code"), [("2025-11-25", -32002), (MODERN, -32602)])
+def test_what_is_not_there_is_refused(version: str, code: int) -> None:
+    """Unknown resources (the code differs by era), prompts, completions, cursors and methods."""
+    with peer(version) as one:
+        assert one.ask("resources/read", {"uri": "test://none"})["error"]["code"] == code
+        assert one.ask("prompts/get", {"name": "none"})["error"]["code"] == -32602
+        assert one.ask("tools/list", {"cursor": ""})["error"]["code"] == -32602
+        assert one.ask("completion/complete", {"ref": {}, "argument": {}})["error"]["code"] == -32602
+        assert one.ask("tasks/list", {})["error"]["code"] == -32601
+
+
+def test_garbage_is_answered_and_survived() -> None:
+    """No JSON, no message, a bad id, deep nesting: an error each, and the next request is served."""
+    with peer("2025-11-25") as one:
+        assert one.process.stdin is not None
+        for line in (b"junk\n", b"3\n", b"[" * 100_000 + b"\n", b"\n"):
+            one.process.stdin.write(line)
+        one.say({"jsonrpc": "2.0", "id": 1.5, "method": "ping"})
+        one.say({"jsonrpc": "2.0", "id": 99, "method": "ping", "params": []})
+        codes = [one.hear()["error"]["code"] for _ in range(5)]
+        assert codes == [-32700, -32600, -32700, -32600, -32602]
+        assert one.ask("ping", {})["result"] == {}
+
+
+def test_a_batch_is_answered_as_one_in_the_revision_that_has_them() -> None:
+    """2025-03-26 only."""
+    batch = [{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in (7, 8)]
+    with peer("2025-03-26") as one:
+        one.say([*batch, {"jsonrpc": "2.0", "method": "notifications/initialized"}])
+        assert [answer["id"] for answer in one.hear()] == [7, 8]
+    with peer("2025-06-18") as one:
+        one.say(batch)
+        assert one.hear()["error"]["code"] == -32600
+
+
+@pytest.mark.parametrize("how", ["eof", "term", "reader gone"])
+def test_it_ends_cleanly_even_in_the_middle_of_a_call(how: str) -> None:
+    """Status 0 at once, on the end of stdin, on SIGTERM and when nobody reads any more; nothing on stderr."""
+    command = [sys.executable, "-m", "mcpd.testserver"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n"
+            slow = {"name": "slow", "arguments": {"seconds": 60}, "_meta": META}
+            call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": slow}
+            process.stdin.write(json.dumps(call).encode() + b"\n" + line)
+            process.stdin.flush()
+            process.stdout.readline()
+            if how == "eof":
+                process.stdin.close()
+            elif how == "term":
+                process.send_signal(signal.SIGTERM)
+            else:
+                process.stdout.close()
+                process.stdin.write(line)
+                process.stdin.flush()
+            assert process.wait(LIMIT) == 0
+            assert process.stderr.read() == b""
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """The server over HTTP on a port of its own choice."""
+    command = [sys.executable, "-m", "mcpd.testserver", "--http", "127.0.0.1:0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr
+            found = re.fullmatch(r"listening on http://127\.0\.0\.1:(\d+)/mcp\n", process.stderr.readline())
+            assert found
+            yield int(found[1])
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(LIMIT) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+
+
+Reply = tuple[int, http.client.HTTPMessage, Any]
+
+
+def post(port: int, message: object, *, method: str = "POST", path: str = "/mcp", **headers: str) -> Reply:
+    """Status, headers and body: parsed JSON, or the list of events' data."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
+    try:
+        given = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        body = message if isinstance(message, bytes) else json.dumps(message).encode()
+        connection.request(method, path, body, given)
+        response = connection.getresponse()
+        text = response.read().decode()
+    finally:
+        connection.close()
+    if response.headers.get_content_type() == "text/event-stream":
+        events = [part.partition("data: ")[2] for part in text.split("\n\n") if part]
+        return response.status, response.headers, [json.loads(event) for event in events]
+    return response.status, response.headers, json.loads(text) if text else None
+
+
+def _modern(method: str, params: Mapping[str, Any] | None = None, **meta: object) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**(params or {}), "_meta": META | meta}}
+
+
+def test_http_serves_modern_requests_without_a_session(port: int) -> None:
+    """Plain JSON, or an event stream when there is progress; errors carry the statuses of the revision."""
+    version = {"MCP_Protocol_Version": MODERN}
+    status, headers, body = post(port, _modern("server/discover"), **version, Mcp_Method="server/discover")
+    assert (status, headers["Mcp-Session-Id"]) == (200, None)
+    check(MODERN, "DiscoverResult", body["result"])
+    call = _modern("tools/call", {"name": "slow", "arguments": {"seconds": 0.2, "steps": 2}}, progressToken=5)
+    status, headers, events = post(
+        port, call, **version, Mcp_Method="tools/call", Mcp_Name="=?base64?c2xvdw==?="
+    )
+    assert [event.get("method", event.get("id")) for event in events] == ["notifications/progress"] * 2 + [1]
+    wrong: list[tuple[dict[str, Any], dict[str, str], int, int]] = [
+        (call, {"Mcp_Method": "tools/call"}, 400, -32020),
+        (call, {"Mcp_Method": "tools/call", "Mcp_Name": "echo"}, 400, -32020),
+        (_modern("ping"), {"Mcp_Method": "ping"}, 404, -32601),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, {"Mcp_Method": "tools/list"}, 400, -32602),
+    ]
+    for message, given, status, code in wrong:
+        answer = post(port, message, **version, **given)
+        assert (answer[0], answer[2]["error"]["code"], answer[2]["id"]) == (status, code, 1)
+
+
+def test_http_keeps_a_session_for_legacy_peers(port: int) -> None:
+    """Made by initialize, asked for ever after, ended by DELETE; notifications are taken with 202."""
+    version = "2025-06-18"
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _hello(version)}
+    _, headers, body = post(port, hello)
+    check(version, "InitializeResult", body["result"])
+    session = {"Mcp_Session_Id": headers["Mcp-Session-Id"], "MCP_Protocol_Version": version}
+    note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    assert post(port, note, **session)[::2] == (202, None)
+    tools = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    check(version, "ListToolsResult", post(port, tools, **session)[2]["result"])
+    assert post(port, tools)[0] == 400
+    assert post(port, tools, **session | {"Mcp_Session_Id": "other"})[0] == 404
+    assert post(port, tools, **session | {"MCP_Protocol_Version": "2023-01-01"})[0] == 400
+    assert post(port, b"", method="DELETE", **session)[0] == 204
+    assert post(port, tools, **session)[0] == 404
+
+
+def test_http_cancels_a_legacy_call_by_notification(port: int) -> None:
+    """A cancelled legacy call ends its stream without an answer, long before its time."""
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _hello("2025-11-25")}
+    session = {"Mcp_Session_Id": post(port, hello)[1]["Mcp-Session-Id"]}
+    slow = {"name": "slow", "arguments": {"seconds": 60, "steps": 600}, "_meta": {"progressToken": 1}}
+    call = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": slow}
+    replies: queue.Queue[Reply] = queue.Queue()
+    caller = threading.Thread(target=lambda: replies.put(post(port, call, **session)))
+    caller.start()
+    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}
+    deadline = time.monotonic() + LIMIT
+    while replies.empty() and time.monotonic() < deadline:
+        assert post(port, cancel, **session)[0] == 202  # until the call has arrived
+        caller.join(0.05)
+    _, _, heard = replies.get(timeout=LIMIT)
+    assert not any("id" in event for event in heard or [])
+    caller.join(LIMIT)
+
+
+def test_http_cancels_a_modern_call_when_its_caller_hangs_up(port: int) -> None:
+    """Half-closing is hanging up: the server ends the connection without an answer, long before its time."""
+    params = {"name": "slow", "arguments": {"seconds": 60, "steps": 1}}
+    body = json.dumps(_modern("tools/call", params)).encode()
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+        f"MCP-Protocol-Version: {MODERN}\r\nMcp-Method: tools/call\r\nMcp-Name: slow\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
+        connection.sendall(head.encode() + body)
+        connection.shutdown(socket.SHUT_WR)
+        received = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert b"took 60 s" not in received
+
+
+def test_http_turns_web_pages_and_wrong_requests_away(port: int) -> None:
+    """Foreign origins and host names, other paths, methods and media types, bad JSON, no length."""
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    assert post(port, ping, Origin="http://evil.example")[0] == 403
+    assert post(port, ping, Host="evil.example")[0] == 403
+    assert post(port, ping, Origin="null")[0] == 403
+    assert post(port, ping, path="/")[0] == 404
+    assert post(port, ping, Content_Type="text/plain")[0] == 415
+    assert post(port, ping, Accept="application/json")[0] == 406
+    assert post(port, b"junk")[::2][1]["error"]["code"] == -32700
+    assert post(port, [ping])[0] == 400
+    status, headers, _ = post(port, b"", method="GET")
+    assert (status, headers["Allow"]) == (405, "POST, DELETE")
+
+
+def test_a_wrong_command_line_is_explained() -> None:
+    """Status 2 with the usage on stderr; `--help` is no mistake."""
+    for arguments, status in (["--stdio"], 2), (["--http", "here"], 2), (["--help"], 0):
+        done = subprocess.run(
+            [sys.executable, "-m", "mcpd.testserver", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+        )
+        assert done.returncode == status
+        assert "--http [[HOST:]PORT]" in (done.stderr if status else done.stdout)

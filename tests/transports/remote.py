@@ -1,0 +1,79 @@
+"""What the tests of the HTTP transports share: a channel that runs, with an era agreed on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from mcpd.eras.base import Hooks, Upstream
+from mcpd.eras.negotiate import Hint, negotiate
+from mcpd.model.errors import McpdError
+from mcpd.model.spec import RemoteSpec
+from mcpd.transports.base import Channel
+from mcpd.transports.exchange import Awaited
+from mcpd.transports.http import HttpChannel, open_http
+from mcpd.transports.http_sse import open_http_sse
+
+
+@attrs.define(eq=False)
+class Talk:
+    """A connected server, as seen from the client's side."""
+
+    link: Channel
+    upstream: Upstream
+    changes: list[str]
+    steps: list[tuple[str, str]]
+    ended: list[McpdError]
+
+    @property
+    def http(self) -> HttpChannel:
+        assert isinstance(self.link, HttpChannel)
+        return self.link
+
+    def call(self, **arguments: Any) -> Awaited:
+        """A `tools/call` under way."""
+        import json
+
+        exchange = Awaited(what="tool 'echo'", idle=5, limit=5)
+        params = json.dumps({"name": "echo", "arguments": arguments}).encode()
+        self.link.submit(exchange, "tools/call", params)
+        return exchange
+
+
+@asynccontextmanager
+async def talking(
+    url: str, *, kind: str = "http", hint: Hint = "auto", follow: bool = True, **spec: Any
+) -> AsyncIterator[Talk]:
+    """Connect, agree on an era, and keep the channel running. How it ended is in `ended`."""
+    definition = RemoteSpec(name="it", kind=kind, url=url, **spec)  # type: ignore[arg-type]
+    changes: list[str] = []
+    steps: list[tuple[str, str]] = []
+    ended: list[McpdError] = []
+    open_it = open_http if kind == "http" else open_http_sse
+
+    async def run(link: Channel) -> None:
+        try:
+            await link.run()
+        except McpdError as error:
+            ended.append(error)
+
+    async with open_it(definition, {}) as link, trio.open_nursery() as nursery:
+        nursery.start_soon(run, link)
+        try:
+            with trio.fail_after(5):
+                upstream = await negotiate(
+                    link,
+                    Hooks(changes.append, lambda line: None),
+                    hint,
+                    1,
+                    lambda step, outcome, seconds: steps.append((step, outcome)),
+                )
+            if follow and upstream.follow is not None:
+                nursery.start_soon(upstream.follow)
+            yield Talk(link, upstream, changes, steps, ended)
+        finally:
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,338 @@
+"""Which era a server speaks: every row of the probe table, against a scripted peer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from mcpd.eras import legacy, modern
+from mcpd.eras.base import Hooks, Upstream
+from mcpd.eras.negotiate import DiedOfTheProbe, Hint, negotiate
+from mcpd.model.errors import LinkLost, NoCommonVersion, ProtocolViolation, UpstreamRefused
+from tests.transports.peer import Json, Peer, connected
+
+MODERN = "2026-07-28"
+NEWEST = legacy.VERSIONS[0]
+NAME = "io.modelcontextprotocol/serverInfo"
+
+
+def discovered(*versions: str, **more: Any) -> Json:
+    body = {"supportedVersions": versions, "capabilities": {"tools": {}}, "resultType": "complete"}
+    return {"result": {**body, "_meta": {NAME: {"name": "peer", "version": "1"}}, **more}}
+
+
+def initialized(version: str | None = None) -> Any:
+    """Accept what is asked for, or answer `version` to whatever is."""
+
+    def answer(request: Json) -> Json:
+        agreed = version or request["params"]["protocolVersion"]
+        return {
+            "result": {
+                "protocolVersion": agreed,
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "peer"},
+            }
+        }
+
+    return answer
+
+
+def refused(code: int, data: Any = None) -> Json:
+    return {"error": {"code": code, "message": "no", "data": data}}
+
+
+def quiet() -> Hooks:
+    return Hooks(lambda feature: None, lambda line: None)
+
+
+async def agree(peer: Peer, hint: Hint = "auto", probe_timeout: float = 5.0) -> Upstream:
+    steps: list[str] = []
+    with trio.fail_after(5):
+        upstream = await negotiate(
+            peer.link, quiet(), hint, probe_timeout, lambda step, outcome, seconds: steps.append(step)
+        )
+    assert steps
+    assert set(steps) <= set(peer.methods)
+    return upstream
+
+
+async def test_a_modern_server_is_adopted_without_any_handshake() -> None:
+    """Row 1: DiscoverResult with a version in common."""
+    async with connected({"server/discover": discovered(MODERN, "2025-11-25")}) as peer:
+        upstream = await agree(peer)
+
+    assert (upstream.era, upstream.version, upstream.info.name) == ("modern", MODERN, "peer")
+    assert peer.methods == ["server/discover"]
+    assert upstream.has("tools")
+    meta = peer.heard[0]["params"]["_meta"]
+    assert meta["io.modelcontextprotocol/protocolVersion"] == MODERN
+    assert meta["io.modelcontextprotocol/clientCapabilities"] == {}
+
+
+async def test_a_discovery_of_legacy_versions_leads_to_initialize_with_the_best() -> None:
+    """Row 2, digest 7.7: `supportedVersions` may name handshake versions only."""
+    script = {"server/discover": discovered("2024-11-05", "2025-06-18"), "initialize": initialized()}
+    async with connected(script) as peer:
+        upstream = await agree(peer)
+
+    assert (upstream.era, upstream.version) == ("legacy", "2025-06-18")
+    assert peer.heard[1]["params"]["protocolVersion"] == "2025-06-18"
+
+
+async def test_a_refused_version_with_another_in_common_is_discovered_again_once() -> None:
+    """Row 3: and `initialize` is not tried."""
+    answers = [refused(-32022, {"supported": [MODERN]}), discovered(MODERN)]
+    async with connected({"server/discover": lambda request: answers.pop(0)}) as peer:
+        upstream = await agree(peer)
+
+    assert upstream.version == MODERN
+    assert peer.methods == ["server/discover", "server/discover"]
+
+
+async def test_a_server_that_refuses_its_own_version_again_is_not_asked_a_third_time() -> None:
+    """Row 3: it cannot be mended from here."""
+    async with connected({"server/discover": refused(-32022, {"supported": [MODERN]})}) as peer:
+        with pytest.raises(UpstreamRefused):
+            await agree(peer)
+
+        assert peer.methods == ["server/discover", "server/discover"]
+
+
+async def test_a_refused_version_with_only_legacy_ones_leads_to_initialize() -> None:
+    """Row 4, digest 8.1: a listed legacy version is chosen by initialize."""
+    script = {
+        "server/discover": refused(-32022, {"supported": ["2025-03-26", "2024-11-05"]}),
+        "initialize": initialized(),
+    }
+    async with connected(script) as peer:
+        upstream = await agree(peer)
+
+    assert (upstream.era, upstream.version) == ("legacy", "2025-03-26")
+
+
+async def test_no_version_in_common_fails_with_both_lists() -> None:
+    """Row 5."""
+    for answer in (refused(-32022, {"supported": ["2031-01-01"]}), discovered("2031-01-01")):
+        async with connected({"server/discover": answer}) as peer:
+            with pytest.raises(NoCommonVersion, match=r"2031-01-01.*2026-07-28.*2024-11-05"):
+                await agree(peer)
+
+
+@pytest.mark.parametrize("code", [-32021, -32020])
+async def test_a_modern_complaint_is_shown_and_not_taken_for_legacy(code: int) -> None:
+    """Row 6."""
+    async with connected({"server/discover": refused(code), "initialize": initialized()}) as peer:
+        with pytest.raises(UpstreamRefused) as error:
+            await agree(peer)
+
+        assert error.value.upstream_code == code
+        assert peer.methods == ["server/discover"]
+
+
+@pytest.mark.parametrize("code", [-32601, -32602, -32600, -32000, -32603, -32700, -32004, 0, 17, 10**30])
+async def test_any_other_error_means_legacy_on_the_same_process(code: int) -> None:
+    """Row 7, digest 7.4: never keyed to one code."""
+    async with connected({"server/discover": refused(code), "initialize": initialized()}) as peer:
+        upstream = await agree(peer)
+        await peer.hear("notifications/initialized")
+
+    assert (upstream.era, upstream.version) == ("legacy", NEWEST)
+    assert peer.methods == ["server/discover", "initialize", "notifications/initialized"]
+
+
+async def test_silence_means_legacy_and_a_late_discovery_changes_nothing() -> None:
+    """Row 8, and 2.2.4: `initialize` pins the process; nobody is told of a cancelled probe."""
+    async with connected({"initialize": initialized()}) as peer:
+        upstream = await agree(peer, probe_timeout=0.05)
+        await peer.say({"jsonrpc": "2.0", "id": peer.heard[0]["id"], **discovered(MODERN)})
+        peer.script["ping"] = {"result": {}}
+        await upstream.request("ping")
+
+    assert upstream.era == "legacy"
+    assert peer.link.late_replies == 1
+    assert "notifications/cancelled" not in peer.methods
+
+
+async def test_a_server_that_dies_of_the_probe_is_to_be_started_again_as_legacy() -> None:
+    """Row 9: Rust's rmcp ends on any first frame but initialize."""
+    async with connected() as peer, trio.open_nursery() as nursery:
+        nursery.start_soon(_close_when_probed, peer)
+        with pytest.raises(DiedOfTheProbe):
+            await agree(peer)
+
+
+async def _close_when_probed(peer: Peer) -> None:
+    await peer.hear("server/discover")
+    await peer.close()
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{}, {"supportedVersions": "2026-07-28"}, {"supportedVersions": [1, None]}, [], "text", None, 5],
+    ids=repr,
+)
+async def test_an_answer_that_is_no_discovery_means_legacy(result: object) -> None:
+    """Row 10."""
+    async with connected({"server/discover": {"result": result}, "initialize": initialized()}) as peer:
+        assert (await agree(peer)).era == "legacy"
+
+
+async def test_a_slow_modern_server_is_probed_again_when_it_refuses_initialize() -> None:
+    """2.2.3: -32022 to initialize is evidence of modern."""
+    answers: list[Json | None] = [None, discovered(MODERN)]
+    script: dict[str, Any] = {
+        "server/discover": lambda request: answers.pop(0),
+        "initialize": refused(-32022, {"supported": [MODERN]}),
+    }
+    async with connected(script) as peer:
+        upstream = await agree(peer, probe_timeout=0.05)
+
+    assert upstream.era == "modern"
+    assert peer.methods == ["server/discover", "initialize", "server/discover"]
+
+
+async def test_a_server_that_refuses_everything_is_asked_thrice_and_no_more() -> None:
+    """2.2.3: once more, not for ever."""
+    script = {"server/discover": refused(-32601), "initialize": refused(-32022)}
+    async with connected(script) as peer:
+        with pytest.raises(NoCommonVersion, match="refuses both"):
+            await agree(peer)
+
+        assert peer.methods == ["server/discover", "initialize", "server/discover"]
+
+
+async def test_initialize_is_repeated_once_with_a_version_the_server_names() -> None:
+    """2.5 step B: -32602 with `data.supported`; a server that changes its mind for ever is given up."""
+    answers = [
+        refused(-32602, {"supported": ["2024-11-05"]}),
+        initialized()({"params": {"protocolVersion": "2024-11-05"}}),
+    ]
+    async with connected({"initialize": lambda request: answers.pop(0)}) as peer:
+        assert (await agree(peer, "legacy")).version == "2024-11-05"
+
+    fickle = [["2024-11-05"], ["2025-03-26"]] * 10
+    async with connected(
+        {"initialize": lambda request: refused(-32602, {"supported": fickle.pop(0)})}
+    ) as peer:
+        with pytest.raises(UpstreamRefused):
+            await agree(peer, "legacy")
+        assert peer.methods == ["initialize", "initialize"]
+
+
+@pytest.mark.parametrize("version", legacy.VERSIONS)
+async def test_every_legacy_revision_can_be_agreed_on(version: str) -> None:
+    """2.6: adopted if known; batches are for one revision only."""
+    async with connected({"initialize": initialized(version)}) as peer:
+        upstream = await agree(peer, "legacy")
+
+    assert upstream.version == version
+    assert peer.link.batches is (version == "2025-03-26")
+
+
+@pytest.mark.parametrize("version", [MODERN, "1999-01-01", "", None, 5, ["2025-11-25"]], ids=repr)
+async def test_a_version_we_do_not_know_ends_the_handshake(version: object) -> None:
+    """2.6.2: also a modern one, which initialize cannot agree on."""
+    result = {"protocolVersion": version, "capabilities": {}, "serverInfo": {}}
+    async with connected({"initialize": {"result": result}}) as peer:
+        with pytest.raises(NoCommonVersion):
+            await agree(peer, "legacy")
+
+
+@pytest.mark.parametrize("result", [[], "hello", 5, None], ids=repr)
+async def test_a_handshake_without_an_object_breaks_the_protocol(result: object) -> None:
+    async with connected({"initialize": {"result": result}}) as peer:
+        with pytest.raises(ProtocolViolation):
+            await agree(peer, "legacy")
+
+
+async def test_the_hint_legacy_asks_no_probe_and_modern_no_handshake() -> None:
+    """2.1: a setting for each server."""
+    async with connected({"initialize": initialized()}) as peer:
+        await agree(peer, "legacy")
+        assert peer.methods[0] == "initialize"
+    async with connected({"server/discover": refused(-32601), "initialize": initialized()}) as peer:
+        with pytest.raises(NoCommonVersion, match="`era`"):
+            await agree(peer, "modern")
+        assert peer.methods == ["server/discover"]
+    async with connected() as peer:
+        await peer.close()
+        with pytest.raises(LinkLost):
+            await agree(peer, "modern")
+
+
+async def test_a_legacy_server_is_answered_from_the_first_moment() -> None:
+    """Digest 7.37, 7.39: pings get `{}`, the rest is refused at once, before the handshake is through."""
+
+    def ask_first(request: Json) -> bytes:
+        asked = [("ping", 1), ("roots/list", "r"), ("sampling/createMessage", 3)]
+        lines = [f'{{"jsonrpc":"2.0","id":{_json(key)},"method":"{method}"}}\n' for method, key in asked]
+        return "".join(lines).encode()
+
+    async with connected({"initialize": ask_first}) as peer, trio.open_nursery() as nursery:
+        nursery.start_soon(_ignore_end, peer)
+        await peer.hear("initialize")
+        await peer.hear("", 3)
+        nursery.cancel_scope.cancel()
+
+    answers = {message["id"]: message for message in peer.heard if "method" not in message}
+    assert answers[1]["result"] == {}
+    assert answers["r"]["error"]["code"] == answers[3]["error"]["code"] == -32601
+
+
+def _json(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+async def _ignore_end(peer: Peer) -> None:
+    await negotiate(peer.link, quiet(), "legacy", 5, lambda step, outcome, seconds: None)
+
+
+async def test_a_modern_server_that_asks_gets_no_answer() -> None:
+    """2.2: we never write a response on its stdin; that it asked is noted."""
+    noted: list[str] = []
+    async with connected({"server/discover": discovered(MODERN)}) as peer:
+        with trio.fail_after(5):
+            upstream = await negotiate(
+                peer.link, Hooks(lambda feature: None, noted.append), "auto", 5, lambda *step: None
+            )
+        await peer.say({"jsonrpc": "2.0", "id": 1, "method": "roots/list"})
+        await upstream.request("server/discover")
+
+    assert all("method" in message for message in peer.heard)
+    assert "roots/list" in noted[0]
+
+
+async def test_changes_are_followed_on_one_subscription_of_our_own() -> None:
+    """2.12, digest 7.17: only what was declared is asked for, and notifications of others are not ours."""
+    changed: list[str] = []
+    capabilities = {"tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": True}}
+    script = {"server/discover": discovered(MODERN, capabilities=capabilities)}
+    async with connected(script, max_in_flight=1) as peer, trio.open_nursery() as nursery:
+        upstream = await negotiate(peer.link, Hooks(changed.append, print), "auto", 5, lambda *step: None)
+        assert upstream.follow is not None
+        nursery.start_soon(upstream.follow)
+        listen = await peer.hear("subscriptions/listen")
+        assert listen["params"]["notifications"] == {"toolsListChanged": True, "resourcesListChanged": True}
+        for key in (listen["id"], str(listen["id"]), 99, None):
+            await peer.say(
+                {
+                    "jsonrpc": "2.0",
+                    "method": "notifications/tools/list_changed",
+                    "params": {"_meta": {"io.modelcontextprotocol/subscriptionId": key}},
+                }
+            )
+        await peer.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        with trio.fail_after(1):  # the subscription does not take the only place in the window
+            await upstream.request("server/discover")
+        nursery.cancel_scope.cancel()
+
+    assert changed == ["tools"]
+    assert not peer.link.busy
+
+
+def test_the_table_of_versions_is_complete() -> None:
+    """One modern and four legacy revisions, newest first."""
+    assert modern.VERSIONS == (MODERN,)
+    assert legacy.VERSIONS == ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")

@@ -1,0 +1,173 @@
+"""HTTP+SSE, the transport of revision 2024-11-05, against a scripted server on loopback."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+
+from mcpd.model.errors import HttpRefused, LinkLost, NeedsAuth, ProtocolViolation
+from mcpd.model.spec import RemoteSpec
+from mcpd.transports.exchange import Awaited
+from mcpd.transports.http_sse import open_http_sse
+from tests.fakes.http import FakeHttp, Json, Request, fake_http
+from tests.transports.remote import talking
+
+BOUND = 5
+
+
+class SseScript:
+    """A server of the first revision: one stream, one inbox."""
+
+    def __init__(self, endpoint: str = "/inbox?sessionId=1") -> None:
+        self.endpoint = endpoint
+        self.stream: Request | None = None
+        self.posted: list[Json] = []
+        self.calls = True
+        self.accepts = 202
+
+    async def __call__(self, request: Request) -> None:
+        if request.method == "GET":
+            self.stream = request
+            await request.events()
+            await request.event(self.endpoint.encode(), event="endpoint")
+            await request.wait_hung_up()
+            return
+        assert self.stream is not None
+        self.posted.append(request.message)
+        await request.reply(self.accepts, b"Accepted", "text/plain")
+        answer = self.answer(request)
+        if answer is not None and self.accepts < 300:
+            await self.stream.event(answer, event="message")
+
+    def answer(self, request: Request) -> bytes | None:
+        match request.rpc:
+            case "initialize":
+                return request.answer({"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}})
+            case "tools/call" if self.calls:
+                return request.answer({"content": []})
+            case "tools/list":
+                return request.answer({"tools": []})
+            case _:
+                return None
+
+
+def sse(server: FakeHttp) -> str:
+    return f"http://127.0.0.1:{server.port}/sse"
+
+
+async def test_messages_go_to_the_endpoint_and_answers_come_on_the_stream() -> None:
+    """The endpoint is relative to the stream; the handshake keeps its order."""
+    script = SseScript()
+    async with (
+        fake_http(script) as server,
+        talking(sse(server), kind="sse", hint="legacy", headers={"X-Key": "k"}) as talk,
+    ):
+        with trio.fail_after(BOUND):
+            await talk.call().answer()
+        assert talk.upstream.version == "2024-11-05"
+    assert [request.path for request in server.requests] == ["/sse"] + 3 * ["/inbox?sessionId=1"]
+    assert [message["method"] for message in script.posted] == [
+        "initialize",
+        "notifications/initialized",
+        "tools/call",
+    ]
+    assert {request.headers["x-key"] for request in server.requests} == {"k"}
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://evil.example/inbox",
+        "//evil.example/inbox",
+        "https://127.0.0.1/inbox",
+        "http://127.0.0.1:1/inbox",
+        "http://127.0.0.1:x/inbox",
+        "file:///etc/passwd",
+    ],
+)
+async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
+    """RELIABILITY H7: nothing is sent there."""
+    async with fake_http(SseScript(endpoint)) as server:
+        async with open_http_sse(RemoteSpec(name="it", kind="sse", url=sse(server)), {}) as link:
+            exchange = Awaited()
+            link.submit(exchange, "initialize", b"{}")
+            with pytest.raises(ProtocolViolation, match="another origin") as raised, trio.fail_after(BOUND):
+                await link.run()
+        assert exchange.error is raised.value
+        assert len(server.requests) == 1
+
+
+async def test_the_end_of_the_stream_is_the_end_of_the_channel() -> None:
+    """What is under way fails; calls that were sent may have run."""
+    script = SseScript()
+    script.calls = False
+    async with fake_http(script) as server, talking(sse(server), kind="sse", hint="legacy") as talk:
+        exchange = talk.call()
+        with trio.fail_after(BOUND):
+            while len(script.posted) < 3:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.01)
+            assert script.stream is not None
+            script.stream.reset()
+            await exchange.done.wait()
+            while not talk.ended:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.01)
+        assert isinstance(exchange.error, LinkLost)
+        assert exchange.error.may_have_run
+        assert isinstance(talk.ended[0], LinkLost)
+
+
+async def test_a_refused_message_fails_its_call_alone() -> None:
+    """The stream goes on."""
+    script = SseScript()
+    async with fake_http(script) as server, talking(sse(server), kind="sse", hint="legacy") as talk:
+        script.accepts = 503
+        exchange = talk.call()
+        with trio.fail_after(BOUND):
+            await exchange.done.wait()
+        assert isinstance(exchange.error, HttpRefused)
+        script.accepts = 202
+        with trio.fail_after(BOUND):
+            await talk.call().answer()
+
+
+async def test_cancelling_is_said_in_a_message() -> None:
+    """There is no stream of the call's own to close."""
+    script = SseScript()
+    script.calls = False
+    async with fake_http(script) as server, talking(sse(server), kind="sse", hint="legacy") as talk:
+        exchange = talk.call()
+        with trio.fail_after(BOUND):
+            while len(script.posted) < 3:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.01)
+            talk.link.cancel(exchange, "enough")
+            while len(script.posted) < 4:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.01)
+        assert script.posted[3]["method"] == "notifications/cancelled"
+        assert json.dumps(script.posted[3]["params"]["requestId"]) == exchange.key.decode()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "error"),
+    [
+        (401, "text/plain", NeedsAuth),
+        (405, "text/plain", HttpRefused),
+        (200, "text/html", ProtocolViolation),
+    ],
+)
+async def test_what_is_no_stream_ends_the_attempt_with_its_reason(
+    status: int, kind: str, error: type[Exception]
+) -> None:
+    """The reason is in what `run` raises; what was submitted is failed."""
+
+    async def no(request: Request) -> None:
+        await request.reply(status, b"no", kind)
+
+    async with fake_http(no) as server:
+        async with open_http_sse(RemoteSpec(name="it", kind="sse", url=sse(server)), {}) as link:
+            exchange = Awaited()
+            link.submit(exchange, "initialize", b"{}")
+            with pytest.raises(error), trio.fail_after(BOUND):
+                await link.run()
+        assert isinstance(exchange.error, error)

@@ -1,0 +1,296 @@
+"""Many exchanges over one channel: window, queue, deadlines, cancellation, ends; without any process."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+
+import msgspec
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from mcpd.eras.base import ask
+from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, ProtocolViolation, UpstreamRefused
+from mcpd.transports.exchange import Awaited
+from mcpd.transports.link import Link
+from mcpd.wire.message import BadFrame
+from tests.transports.peer import Json, connected
+
+OK: Json = {"result": {}}
+
+
+async def test_answers_find_their_callers_in_any_order() -> None:
+    async with connected() as peer:
+        exchanges = [Awaited() for _ in range(3)]
+        for exchange in exchanges:
+            peer.link.submit(exchange, "m", b"{}")
+        await peer.hear("m", 3)
+        for key in (3, 1, 2):
+            await peer.say({"jsonrpc": "2.0", "id": key, "result": {"for": key}})
+        answers = [await exchange.answer() for exchange in exchanges]
+
+    assert [json.loads(bytes(answer.result)) for answer in answers] == [{"for": 1}, {"for": 2}, {"for": 3}]
+
+
+async def test_the_window_holds_the_rest_back_and_the_queue_is_bounded() -> None:
+    """RELIABILITY 3: what neither fits is refused at once, with nothing sent."""
+    async with connected(max_in_flight=2, max_queued=3) as peer:
+        exchanges = [Awaited() for _ in range(5)]
+        for exchange in exchanges:
+            peer.link.submit(exchange, "m")
+        with pytest.raises(Overloaded, match="2 requests are unanswered and 3 wait"):
+            peer.link.submit(Awaited(), "m")
+        await peer.hear("m", 2)
+        await wait_all_tasks_blocked()
+        assert peer.methods == ["m", "m"]
+        assert peer.link.in_flight == 5
+        peer.link.cancel(exchanges[4], "not wanted")  # never sent, so nobody is told
+        for count in (2, 3, 4):
+            await peer.say({"jsonrpc": "2.0", "id": count - 1, **OK})
+            await peer.hear("m", min(count + 1, 4))
+        await peer.say({"jsonrpc": "2.0", "id": 4, **OK})
+        await exchanges[3].answer()
+
+    assert peer.methods == ["m"] * 4
+
+
+async def test_progress_starts_the_silence_afresh_and_the_hard_limit_holds(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Digest 2.13: an idle budget that progress extends, up to a maximum."""
+    async with connected() as peer, trio.open_nursery() as nursery:
+        silent, patient = Awaited(idle=1, limit=10), Awaited(idle=1, limit=3)
+        for exchange in (silent, patient):
+            peer.link.submit(exchange, "tools/call", b'{"name":"x"}')
+        await peer.hear("tools/call", 2)
+        began = trio.current_time()
+
+        async def report() -> None:
+            for n in range(20):
+                await trio.sleep(0.5)
+                params = {"progressToken": 2, "progress": n}
+                await peer.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+
+        nursery.start_soon(report)
+        with pytest.raises(CallTimeout, match="1 s without an answer or progress"):
+            await silent.answer()
+        assert trio.current_time() - began == pytest.approx(1, abs=0.1)
+        with pytest.raises(CallTimeout, match="3 s in all"):
+            await patient.answer()
+        assert trio.current_time() - began == pytest.approx(3, abs=0.1)
+        nursery.cancel_scope.cancel()
+        await peer.hear("notifications/cancelled", 2)
+
+    cancels = [message["params"]["requestId"] for message in peer.heard if "cancelled" in message["method"]]
+    assert cancels == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"progressToken": "1"},
+        {"progressToken": 1.0},
+        {"progressToken": None},
+        {"progressToken": 99},
+        [],
+        "x",
+    ],
+    ids=repr,
+)
+async def test_progress_for_nobody_is_dropped(params: object) -> None:
+    """A token of another type is another token."""
+    async with connected() as peer:
+        exchange = Awaited()
+        exchange_told: list[object] = []
+        peer.link.submit(exchange, "tools/call", b"{}")
+        await peer.hear("tools/call")
+        await peer.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+        await peer.say({"jsonrpc": "2.0", "id": 1, **OK})
+        await exchange.answer()
+
+    assert exchange_told == []
+    assert peer.link.junk_lines == 0
+
+
+async def test_an_answer_with_neither_result_nor_error_breaks_the_protocol() -> None:
+    """Node writes it for `undefined`; its caller hears of it, nobody else."""
+    async with connected({"m": lambda request: b'{"jsonrpc":"2.0","id":1}\n', "ok": OK}) as peer:
+        with pytest.raises(ProtocolViolation, match="neither result nor error"):
+            await ask(peer.link, "m")
+        await ask(peer.link, "ok")
+
+
+async def test_an_error_of_any_shape_is_a_refusal() -> None:
+    async with connected() as peer:
+        errors: list[object] = [{"code": -5, "data": [1]}, {"code": "x"}, "text", None, [], {"message": 5}]
+        for error in errors:
+            peer.script["m"] = {"error": error}
+            with pytest.raises(UpstreamRefused) as refused:
+                await ask(peer.link, "m")
+            assert isinstance(refused.value.upstream_code, int)
+
+
+async def test_the_end_of_the_channel_fails_everybody_and_says_what_may_have_run() -> None:
+    """What never left did not run."""
+    async with connected(max_in_flight=2) as peer:
+        exchanges = [Awaited(what="tool 'x'") for _ in range(3)]
+        for exchange in exchanges:
+            peer.link.submit(exchange, "tools/call", b"{}")
+        await peer.hear("tools/call", 2)
+        await peer.close()
+        errors: list[LinkLost] = []
+        for exchange in exchanges:
+            with pytest.raises(LinkLost, match="peer: it has ended before tool 'x' was answered") as lost:
+                await exchange.answer()
+            errors.append(lost.value)
+        with pytest.raises(LinkLost):
+            peer.link.submit(Awaited(), "m")
+
+    assert [error.may_have_run for error in errors] == [True, True, False]
+    assert peer.ended is not None
+
+
+async def test_a_server_that_does_not_read_fails_only_what_cannot_leave(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """RELIABILITY A9: again and again; small calls that had left before go on."""
+    to_us, answers = os.pipe()
+    nobody, from_us = os.pipe()
+    for fd in (to_us, from_us):
+        os.set_blocking(fd, False)
+
+    async def why() -> str:
+        return "over"
+
+    try:
+        link = Link(
+            "deaf",
+            to_us,
+            from_us,
+            max_frame=1 << 20,
+            max_in_flight=9,
+            max_queued=9,
+            write_timeout=8,
+            why_ended=why,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            left = Awaited()
+            link.submit(left, "tools/call", b"{}")
+            for _ in range(2):
+                stuck = [Awaited(), Awaited()]
+                for exchange in stuck:
+                    link.submit(exchange, "tools/call", msgspec.json.encode({"a": "x" * (1 << 20)}))
+                began = trio.current_time()
+                for exchange in stuck:
+                    with pytest.raises(LinkLost, match="has not read its input") as lost:
+                        await exchange.answer()
+                    assert not lost.value.may_have_run
+                assert trio.current_time() - began < 10
+            os.write(answers, b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
+            await left.answer()
+            nursery.cancel_scope.cancel()
+    finally:
+        for fd in (to_us, answers, nobody, from_us):
+            os.close(fd)
+
+
+async def test_replies_to_a_server_that_asks_and_never_reads_do_not_pile_up() -> None:
+    """A hundred thousand requests of its own cost a bounded memory."""
+    to_us, asks = os.pipe()
+    nobody, from_us = os.pipe()
+    for fd in (to_us, from_us):
+        os.set_blocking(fd, False)
+
+    async def why() -> str:
+        return "over"
+
+    try:
+        link = Link(
+            "nosy",
+            to_us,
+            from_us,
+            max_frame=1 << 20,
+            max_in_flight=9,
+            max_queued=9,
+            write_timeout=8,
+            why_ended=why,
+        )
+
+        class Refusing:
+            def on_request(self, message: object) -> None:
+                link.refuse(message, -32601, "x" * 1000)  # type: ignore[arg-type]  # it is one
+
+            def on_notification(self, message: object) -> None: ...
+
+        link.inbound = Refusing()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            async with trio.lowlevel.FdStream(os.dup(asks)) as stream:
+                await stream.send_all(b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}\n' * 20_000)
+            await wait_all_tasks_blocked(0.05)
+            assert link._outbox.backlog < 2 << 20
+            nursery.cancel_scope.cancel()
+    finally:
+        for fd in (to_us, asks, nobody, from_us):
+            os.close(fd)
+
+
+async def test_a_cancelled_request_is_withdrawn_or_cancelled_at_the_server() -> None:
+    async with connected({"other": OK}) as peer:
+        exchange = Awaited()
+        peer.link.submit(exchange, "m", b"{}")
+        await peer.hear("m")
+        peer.link.cancel(exchange, "not wanted")
+        told = await peer.hear("notifications/cancelled")
+        peer.link.cancel(exchange, "again")
+        await peer.say({"jsonrpc": "2.0", "id": 1, **OK})
+        await ask(peer.link, "other")
+
+    assert told["params"] == {"requestId": 1, "reason": "not wanted"}
+    assert peer.methods.count("notifications/cancelled") == 1
+    assert peer.link.late_replies == 1
+
+
+async def test_strays_are_told_apart() -> None:
+    """Late: ids we have given out. Junk: everything else, of another type or from the future."""
+    async with connected({"m": OK}) as peer:
+        await ask(peer.link, "m")
+        for key in ("1", '"1"', "1.0", "99", "null", "-1", "true", "1" * 400, "[1]"):
+            await peer.say(f'{{"jsonrpc":"2.0","id":{key},"result":{{}}}}\n'.encode())
+        await ask(peer.link, "m")
+
+    assert (peer.link.late_replies, peer.link.junk_lines) == (1, 8)
+
+
+async def test_a_refused_submission_leaves_nothing_behind() -> None:
+    async with connected() as peer:
+        with pytest.raises(BadFrame):
+            peer.link.submit(Awaited(), "tools/call", b"[]")
+        assert peer.link.in_flight == 0
+
+
+async def test_what_stands_open_is_not_due_and_takes_no_turn() -> None:
+    """A subscription in a window of one: calls go on, and the end of the link ends it."""
+    async with connected({"m": OK}, max_in_flight=1) as peer:
+        standing = Awaited(standing=True)
+        peer.link.submit(standing, "subscriptions/listen", b"{}")
+        await ask(peer.link, "m", timeout=5)
+        assert not peer.link.busy
+        assert standing.deadline == math.inf
+        await peer.close()
+        with pytest.raises(McpdError):
+            await standing.answer()
+
+
+async def test_the_tap_sees_what_goes_and_comes() -> None:
+    seen: list[tuple[str, bytes]] = []
+    async with connected({"m": OK}) as peer:
+        peer.link.tap = lambda way, frame: seen.append((way, frame))
+        await ask(peer.link, "m")
+
+    assert [way for way, _ in seen] == ["→", "←"]
+    assert all(b"\n" not in frame for _, frame in seen)

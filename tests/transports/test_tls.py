@@ -1,0 +1,140 @@
+"""RELIABILITY H9: certificates are checked, the reason is told, and a private authority can be trusted."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+import trio
+
+from mcpd.model.errors import LinkLost
+from mcpd.model.spec import RemoteSpec
+from mcpd.transports.environment import CannotStart
+from mcpd.transports.exchange import Awaited
+from mcpd.transports.http import open_http
+from mcpd.transports.pool import proxy_for
+from tests.fakes.http import ModernScript, fake_http
+from tests.transports.remote import talking
+
+BOUND = 5
+
+
+class Authority:
+    """A certificate authority of our own, in a directory."""
+
+    def __init__(self, home: Path) -> None:
+        if shutil.which("openssl") is None:
+            pytest.skip("openssl is not there")
+        self.home = home
+        self.file = home / "ca.pem"
+        self._key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+        self._openssl("req", "-x509", *self._key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=own")
+
+    def server(self, names: str, days: int = 2) -> ssl.SSLContext:
+        """What a server needs that has a certificate for `names`, good for so many days."""
+        (self.home / "names").write_text(f"subjectAltName={names}")
+        self._openssl("req", *self._key, "-keyout", "it.key", "-out", "it.csr", "-subj", "/CN=it")
+        signed_by = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+        with_names = ("-extfile", "names", "-days", str(days))
+        self._openssl("x509", "-req", "-in", "it.csr", "-out", "it.pem", *signed_by, *with_names)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.home / "it.pem", self.home / "it.key")
+        return context
+
+    def _openssl(self, *words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=self.home, check=True, capture_output=True)
+
+
+async def refusal(url: str, ca_file: str | None) -> LinkLost:
+    """How the first request to that server fails."""
+    async with open_http(RemoteSpec(name="it", kind="http", url=url, ca_file=ca_file), {}) as link:
+        exchange = Awaited()
+        link.submit(exchange, "x")
+        with pytest.raises(LinkLost), trio.fail_after(BOUND):
+            await link.run()
+    assert isinstance(exchange.error, LinkLost)
+    return exchange.error
+
+
+async def test_a_private_authority_is_trusted_when_it_is_named(tmp_path: Path) -> None:
+    """`caFile` in the definition."""
+    authority = Authority(tmp_path)
+    async with (
+        fake_http(ModernScript(), tls=authority.server("IP:127.0.0.1")) as server,
+        talking(server.url, ca_file=str(authority.file)) as talk,
+    ):
+        assert talk.upstream.era == "modern"
+
+
+@pytest.mark.parametrize(
+    ("names", "days", "trusted", "words"),
+    [
+        ("IP:127.0.0.1", 2, False, "unable to get local issuer|self-signed"),
+        ("DNS:elsewhere.example", 2, True, "mismatch|not valid for"),
+        ("IP:127.0.0.1", -1, True, "expired"),
+    ],
+)
+async def test_a_certificate_that_is_not_good_is_refused_with_the_reason(
+    tmp_path: Path, names: str, days: int, trusted: bool, words: str
+) -> None:
+    """Nothing was sent; there is no way to look away."""
+    authority = Authority(tmp_path)
+    async with fake_http(ModernScript(), tls=authority.server(names, days)) as server:
+        error = await refusal(server.url, str(authority.file) if trusted else None)
+        assert "certificate is refused" in error.message
+        assert re.search(words, error.message), error.message
+        assert not error.may_have_run
+        assert server.requests == []
+
+
+async def test_a_ca_file_that_cannot_be_used_is_a_mistake_in_the_definition(tmp_path: Path) -> None:
+    """It would fail the same way again."""
+    (tmp_path / "ca.pem").write_text("no certificate")
+    for name in ("ca.pem", "missing.pem"):
+        spec = RemoteSpec(name="it", kind="http", url="https://h/", ca_file=str(tmp_path / name))
+        with pytest.raises(CannotStart, match=name):
+            async with open_http(spec, {}):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "proxy"),
+    [
+        ("https://h.example/", {}, None),
+        ("https://h.example/", {"HTTPS_PROXY": "http://p:1"}, "http://p:1"),
+        ("https://h.example/", {"https_proxy": "p:1"}, "http://p:1"),
+        ("http://h.example/", {"HTTPS_PROXY": "http://p:1"}, None),
+        ("https://h.example/", {"ALL_PROXY": "http://p:1"}, "http://p:1"),
+        ("https://h.example/", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "other,.example"}, None),
+        ("https://127.0.0.1/", {"HTTPS_PROXY": "http://p:1"}, None),
+        ("http://localhost:80/", {"HTTP_PROXY": "http://p:1"}, None),
+        ("http://[::1]:80/", {"HTTP_PROXY": "http://p:1"}, None),
+    ],
+)
+def test_proxies_are_those_of_the_environment(url: str, environ: dict[str, str], proxy: str | None) -> None:
+    """In either spelling; never for this machine itself."""
+    assert proxy_for(url, environ) == proxy
+
+
+async def test_a_proxy_carries_what_goes_out() -> None:
+    """Plain HTTP: the proxy is asked for the whole URL."""
+    async with (
+        fake_http(ModernScript()) as proxy,
+        open_http(
+            RemoteSpec(name="it", kind="http", url="http://far.example/mcp"),
+            {"HTTP_PROXY": f"http://me:secret@127.0.0.1:{proxy.port}"},
+        ) as link,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(link.run)
+        exchange = Awaited()
+        link.submit(exchange, "tools/list", b"{}")
+        with trio.fail_after(BOUND):
+            await exchange.answer()
+        assert proxy.requests[0].path == "http://far.example/mcp"
+        assert proxy.requests[0].headers["proxy-authorization"] == "Basic bWU6c2VjcmV0"
+        nursery.cancel_scope.cancel()

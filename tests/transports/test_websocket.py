@@ -1,0 +1,414 @@
+"""A server over WebSocket: exchanges, liveness, closing, and no descriptor left behind."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, serve_websocket
+from wsproto.events import TextMessage
+
+from mcpd.eras import negotiate as eras
+from mcpd.eras.base import Hooks
+from mcpd.model.errors import CallTimeout, HttpRefused, LinkLost, McpdError, NeedsAuth
+from mcpd.model.spec import MEBIBYTE, RemoteSpec, Timeouts
+from mcpd.transports import websocket
+from mcpd.transports.exchange import Awaited
+from mcpd.transports.websocket import WebSocketChannel, open_websocket
+
+Handler = Callable[[WebSocketRequest], Awaitable[None]]
+Json = dict[str, Any]
+
+
+def a_spec(port: int, **more: Any) -> RemoteSpec:
+    return RemoteSpec(name="ws", kind="ws", url=f"ws://127.0.0.1:{port}/mcp?x=1", **more)
+
+
+async def answer(connection: WebSocketConnection, request: Json) -> None:
+    """A small server: `echo` gives its params back, `mute` nothing."""
+    if request.get("method") == "echo":
+        reply = {"jsonrpc": "2.0", "id": request["id"], "result": request.get("params", {})}
+        await connection.send_message(json.dumps(reply))
+
+
+async def echoing(request: WebSocketRequest) -> None:
+    connection = await request.accept(subprotocol="mcp")
+    while True:
+        await answer(connection, json.loads(await connection.get_message()))
+
+
+async def deaf(max_bytes: int | None = None) -> bytes:
+    """In place of `receive_some`: a peer that takes nothing."""
+    await trio.sleep_forever()
+    return b""
+
+
+@asynccontextmanager
+async def serving(handler: Handler, **options: Any) -> AsyncIterator[int]:
+    """A WebSocket server on a free port, which does not mind when a client leaves."""
+
+    async def patient(request: WebSocketRequest) -> None:
+        with suppress(ConnectionClosed, trio.BrokenResourceError):
+            await handler(request)
+
+    async with trio.open_nursery() as nursery:
+        server = await nursery.start(partial(serve_websocket, patient, "127.0.0.1", 0, None, **options))
+        yield server.port
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def connected(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
+    """A running channel; how it ends is not this test's business."""
+    async with trio.open_nursery() as nursery:
+        async with open_websocket(spec) as channel:
+
+            async def run() -> None:
+                with pytest.raises(McpdError):
+                    await channel.run()
+
+            nursery.start_soon(run)
+            yield channel
+        nursery.cancel_scope.cancel()
+
+
+async def asked(channel: WebSocketChannel, method: str, params: Json | None = None, **how: Any) -> Json:
+    exchange = Awaited(**how)
+    channel.submit(exchange, method, json.dumps(params or {}).encode())
+    with trio.fail_after(5):
+        message = await exchange.answer()
+    result: Json = json.loads(bytes(message.result))
+    return result
+
+
+async def test_a_request_is_answered() -> None:
+    """And the handshake asks for the subprotocol, on the whole path, with the definition's headers."""
+    seen: list[WebSocketRequest] = []
+
+    async def handler(request: WebSocketRequest) -> None:
+        seen.append(request)
+        await echoing(request)
+
+    text = {"text": "größer \N{ROCKET}"}
+    headers = {"Authorization": "Bearer s"}
+    async with serving(handler) as port, connected(a_spec(port, headers=headers)) as channel:
+        assert await asked(channel, "echo", text) == text
+    assert seen[0].proposed_subprotocols == ("mcp",)
+    assert seen[0].path == "/mcp?x=1"
+    assert (b"authorization", b"Bearer s") in [(key.lower(), value) for key, value in seen[0].headers]
+
+
+async def test_many_requests_share_the_connection_and_each_gets_its_own_answer() -> None:
+    """Answered in the order the server likes."""
+
+    async def backwards(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        waiting = [json.loads(await connection.get_message()) for _ in range(50)]
+        for one in reversed(waiting):
+            await answer(connection, one)
+        await trio.sleep_forever()
+
+    results: dict[int, Json] = {}
+    async with serving(backwards) as port, connected(a_spec(port)) as channel, trio.open_nursery() as nursery:
+
+        async def one(number: int) -> None:
+            results[number] = await asked(channel, "echo", {"n": number})
+
+        for number in range(50):
+            nursery.start_soon(one, number)
+    assert results == {number: {"n": number} for number in range(50)}
+
+
+async def test_both_eras_are_spoken() -> None:
+    """The same probe as on a pipe, and the handshake where the probe is refused."""
+
+    async def modern(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        asking = json.loads(await connection.get_message())
+        assert asking["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
+        result = {"supportedVersions": ["2026-07-28"], "capabilities": {}}
+        await connection.send_message(json.dumps({"jsonrpc": "2.0", "id": asking["id"], "result": result}))
+        await trio.sleep_forever()
+
+    async def legacy(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        probe = json.loads(await connection.get_message())
+        refusal = {"code": -32601, "message": "no such method"}
+        await connection.send_message(json.dumps({"jsonrpc": "2.0", "id": probe["id"], "error": refusal}))
+        asking = json.loads(await connection.get_message())
+        result = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "old"}}
+        await connection.send_message(json.dumps({"jsonrpc": "2.0", "id": asking["id"], "result": result}))
+        assert json.loads(await connection.get_message())["method"] == "notifications/initialized"
+        await trio.sleep_forever()
+
+    for server, version in ((modern, "2026-07-28"), (legacy, "2025-06-18")):
+        async with serving(server) as port, connected(a_spec(port)) as channel:
+            with trio.fail_after(5):
+                upstream = await eras.negotiate(
+                    channel, Hooks(lambda _: None, lambda _: None), "auto", 5, lambda *_: None
+                )
+            assert upstream.version == version
+
+
+async def test_a_deadline_cancels_the_request_by_notification() -> None:
+    """As on a pipe: the connection carries others."""
+    told: list[Json] = []
+
+    async def handler(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        while True:
+            message = json.loads(await connection.get_message())
+            told.append(message)
+            await answer(connection, message)
+
+    async with serving(handler) as port, connected(a_spec(port)) as channel:
+        with pytest.raises(CallTimeout):
+            await asked(channel, "mute", limit=0.05)
+        assert await asked(channel, "echo", {"a": 1}) == {"a": 1}
+    assert [m["method"] for m in told] == ["mute", "notifications/cancelled", "echo"]
+    assert told[1]["params"]["requestId"] == told[0]["id"]
+
+
+async def test_messages_of_32_mebibytes_pass_both_ways_and_longer_ones_end_the_link() -> None:
+    """The library's own limit is 1 MiB; ours is the definition's, also for what comes in fragments."""
+    big = "x" * (32 * MEBIBYTE - 200)
+    async with serving(echoing, max_message_size=64 * MEBIBYTE) as port:
+        async with connected(a_spec(port)) as channel:
+            exchange = Awaited()
+            channel.submit(exchange, "echo", json.dumps({"text": big}).encode())
+            with trio.fail_after(20):
+                message = await exchange.answer()
+            assert len(bytes(message.result)) > len(big)
+        async with connected(a_spec(port, max_frame=MEBIBYTE)) as channel:
+            with pytest.raises(LinkLost, match=r"longer than 1048576 bytes \(raise `maxFrame`"):
+                await asked(channel, "echo", {"text": "x" * MEBIBYTE})
+
+
+async def test_a_message_may_come_in_fragments_but_not_for_ever() -> None:
+    """32 MiB in a thousand pieces pass; pieces with nothing in them, which no limit counts, end the link."""
+
+    async def in_pieces(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        asking = json.loads(await connection.get_message())
+        whole = json.dumps(
+            {"jsonrpc": "2.0", "id": asking["id"], "result": {"text": "x" * (32 * MEBIBYTE - 99)}}
+        )
+        for start in range(0, len(whole), 1 << 15):
+            piece = whole[start : start + (1 << 15)]
+            last = start + len(piece) == len(whole)
+            await connection._send(TextMessage(data=piece, message_finished=last))
+        await connection.get_message()
+
+    async def endless(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        await connection._stream.send_all(b"\x01\x00")  # text, to be continued
+        while True:
+            await connection._stream.send_all(b"\x00\x00" * 5000)
+
+    async with serving(in_pieces) as port, connected(a_spec(port)) as channel:
+        assert len((await asked(channel, "echo"))["text"]) == 32 * MEBIBYTE - 99
+    async with serving(endless) as port, connected(a_spec(port, max_frame=100_000)) as channel:
+        with pytest.raises(LinkLost, match="without a whole message among them"):
+            await asked(channel, "echo")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        (1000, "done", "closed the connection with code 1000: done"),
+        (1001, None, "closed the connection with code 1001"),
+        (1008, "policy\x07", "closed the connection with code 1008: policy\N{REPLACEMENT CHARACTER}"),
+        (1009, "too big for me", "refused a message of ours as too long: too big for me"),
+        (4001, "kicked", "closed the connection with code 4001: kicked"),
+    ],
+)
+async def test_how_the_server_closed_is_told_to_whoever_waits(
+    code: int, reason: str | None, words: str
+) -> None:
+    """With its code and its words, made harmless; whether the call may have run is said too."""
+
+    async def handler(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        await connection.get_message()
+        await connection.aclose(code, reason)
+
+    async with serving(handler) as port, connected(a_spec(port)) as channel:
+        with pytest.raises(LinkLost) as caught:
+            await asked(channel, "tools/call", {"name": "x"})
+        assert words in caught.value.message
+        assert caught.value.may_have_run
+        with pytest.raises(LinkLost) as later:
+            channel.submit(Awaited(), "echo")
+        assert not later.value.may_have_run
+
+
+async def test_a_connection_that_breaks_without_a_word_is_lost() -> None:
+    """The server's process died: no closing handshake."""
+
+    async def handler(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        await connection.get_message()
+        await trio.aclose_forcefully(connection._stream)
+
+    async with serving(handler) as port, connected(a_spec(port)) as channel:
+        with pytest.raises(LinkLost, match="the connection broke"):
+            await asked(channel, "echo")
+
+
+async def test_a_silent_peer_is_asked_and_lost_when_it_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A half-open connection: nothing comes, nothing breaks."""
+    monkeypatch.setattr(websocket, "PING_AFTER", 0.05)
+    monkeypatch.setattr(websocket, "PONG_WITHIN", 0.1)
+
+    async def handler(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        connection._stream.receive_some = deaf  # type: ignore[method-assign]
+        await trio.sleep_forever()
+
+    async def lively(request: WebSocketRequest) -> None:
+        await request.accept(subprotocol="mcp")
+        await trio.sleep_forever()  # pings are answered all the same
+
+    async with serving(handler) as port, connected(a_spec(port)) as channel:
+        with pytest.raises(LinkLost, match=r"has not answered a ping within 0\.1 s"):
+            await asked(channel, "mute")
+    async with serving(lively) as port, connected(a_spec(port)) as channel:
+        await trio.sleep(0.5)
+        assert channel.ended is None
+
+
+async def test_a_peer_that_does_not_read_is_given_up() -> None:
+    """Within the write timeout, counted anew with every portion that does leave."""
+
+    async def handler(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        connection._stream.receive_some = deaf  # type: ignore[method-assign]
+        await trio.sleep_forever()
+
+    async with serving(handler) as port, connected(a_spec(port, timeouts=Timeouts(write=0.2))) as channel:
+        first = Awaited()
+        channel.submit(first, "echo", json.dumps({"text": "x" * (24 * MEBIBYTE)}).encode())
+        with pytest.raises(LinkLost, match=r"has not read what it was sent for 0\.2 s") as caught:
+            await asked(channel, "tools/call")
+        assert not caught.value.may_have_run
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (401, NeedsAuth, "HTTP 401 instead of a WebSocket: put an `Authorization` header"),
+        (404, HttpRefused, "HTTP 404 instead of a WebSocket: nothing here"),
+        (503, HttpRefused, "HTTP 503"),
+    ],
+)
+async def test_a_server_that_refuses_the_handshake_is_classified(
+    status: int, kind: type[McpdError], words: str
+) -> None:
+    """Logging in helps with one, nothing with another; the body is quoted."""
+
+    async def handler(request: WebSocketRequest) -> None:
+        await request.reject(status, extra_headers=[(b"WWW-Authenticate", b"Bearer x")], body=b"nothing here")
+
+    async with serving(handler) as port:
+        with pytest.raises(kind, match=words) as caught:
+            async with open_websocket(a_spec(port)):
+                pass
+        assert caught.value.server == "ws"
+        if isinstance(caught.value, NeedsAuth):
+            assert caught.value.challenge == "Bearer x"
+
+
+@pytest.mark.parametrize(
+    ("greeting", "kind", "words"),
+    [
+        (b"", LinkLost, "does not answer as a WebSocket server does"),
+        (b"SSH-2.0-OpenSSH\r\n", LinkLost, "does not answer as"),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>", HttpRefused, "HTTP 200 instead"),
+        (b"HTTP/1.1 502 Bad\r\n\r\n" + b"x" * (1 << 20), HttpRefused, "HTTP 502 instead"),
+    ],
+    ids=["nothing", "ssh", "page", "flood"],
+)
+async def test_what_is_no_websocket_server_is_told_so(
+    greeting: bytes, kind: type[McpdError], words: str
+) -> None:
+    """Never a hang, and never more of it than a greeting's length."""
+
+    async def handler(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(greeting)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, handler, 0, host="127.0.0.1"))
+        port = listeners[0].socket.getsockname()[1]
+        with trio.fail_after(5):
+            with pytest.raises(kind, match=words):
+                async with open_websocket(a_spec(port)):
+                    pass
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_port_nobody_listens_on_cannot_be_reached() -> None:
+    """In words a person understands."""
+    with pytest.raises(LinkLost, match="ws: it cannot be reached: Connection refused") as caught:
+        async with open_websocket(a_spec(1)):
+            pass
+    assert not caught.value.may_have_run
+
+
+async def test_a_thousand_connections_leave_no_descriptor_behind() -> None:
+    """Closed by us, closed by the server, too long a message, refused: without the garbage collector."""
+    turns = 0
+
+    async def handler(request: WebSocketRequest) -> None:
+        nonlocal turns
+        turns += 1
+        if turns % 4 == 3:
+            await request.reject(503)
+            return
+        connection = await request.accept(subprotocol="mcp")
+        turn = turns % 4
+        await connection.get_message()
+        if turn == 1:
+            await connection.aclose(1001)
+        elif turn == 2:
+            await connection.send_message("x" * 3000)
+            await connection.get_message()
+        else:
+            await trio.sleep_forever()
+
+    async def cycle(spec: RemoteSpec) -> None:
+        try:
+            async with open_websocket(spec) as channel:
+                channel.submit(Awaited(), "mute")
+                with trio.move_on_after(0.005 if turns % 4 == 0 else 5):
+                    await channel.run()
+        except* (LinkLost, HttpRefused):
+            pass
+
+    with trio.fail_after(60):
+        async with serving(handler) as port:
+            spec = a_spec(port, max_frame=1000)
+            for _ in range(20):
+                await cycle(spec)
+            gc.collect()
+            before = len(os.listdir("/proc/self/fd"))
+            gc.disable()
+            try:
+                for _ in range(1000):
+                    await cycle(spec)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                after = len(os.listdir("/proc/self/fd"))
+            finally:
+                gc.enable()
+    assert after == before

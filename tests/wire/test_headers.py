@@ -1,0 +1,191 @@
+"""Header values and mirrored parameters: what survives the way, and which tools cannot be offered."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpd.wire.headers import (
+    annotated,
+    decode_header_value,
+    encode_header_value,
+    invalid_annotations,
+    param_headers,
+)
+
+HTTP_VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?|")
+
+
+def schema(**properties: object) -> dict[str, object]:
+    return {"type": "object", "properties": properties}
+
+
+def mirrored(name: object = "Region", kind: object = "string", **more: object) -> dict[str, object]:
+    return {"type": kind, "x-mcp-header": name, **more}
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_survives_a_header(text: str) -> None:
+    """And what travels is a legal value with nothing a proxy would trim."""
+    encoded = encode_header_value(text)
+    assert HTTP_VALUE.fullmatch(encoded)
+    assert decode_header_value(encoded) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "encoded"),
+    [
+        ("eu-west", "eu-west"),
+        ("", ""),
+        ("a b", "a b"),
+        ("café_menu", "=?base64?Y2Fmw6lfbWVudQ==?="),
+        (" a", "=?base64?IGE=?="),
+        ("a ", "=?base64?YSA=?="),
+        ("a\tb", "=?base64?YQli?="),
+        ("a\r\nX-Evil: 1", "=?base64?YQ0KWC1FdmlsOiAx?="),
+        ("=?base64?YQ==?=", "=?base64?PT9iYXNlNjQ/WVE9PT89?="),
+        ("=?BASE64?YQ==?=", "=?BASE64?YQ==?="),
+    ],
+)
+def test_a_value_is_encoded_only_where_it_would_not_survive(text: str, encoded: str) -> None:
+    """Known values, so that both directions cannot be wrong in the same way."""
+    assert encode_header_value(text) == encoded
+    assert decode_header_value(encoded) == text
+
+
+@pytest.mark.parametrize("inside", ["YQ=", "YQ", "Y Q==", "YR==", "é", "/w==", "YQ==\n"])
+def test_a_damaged_value_is_refused(inside: str) -> None:
+    """Wrong padding, a foreign letter, bits too many, no UTF-8: never a value by accident."""
+    with pytest.raises(ValueError, match="cannot be decoded"):
+        decode_header_value(f"=?base64?{inside}?=")
+
+
+def test_half_a_surrogate_pair_cannot_stop_a_call() -> None:
+    """It has no bytes of its own; what is sent is at least a legal header."""
+    assert HTTP_VALUE.fullmatch(encode_header_value("a\ud83d"))
+
+
+def test_annotated_arguments_become_headers() -> None:
+    """Text as it is, whole numbers in digits, truth in words; nested ones by their path."""
+    shape = schema(
+        region=mirrored("Region"),
+        count=mirrored("Count", "integer"),
+        dry=mirrored("Dry-Run", "boolean"),
+        empty=mirrored("Empty"),
+        none=mirrored("None"),
+        absent=mirrored("Absent"),
+        plain={"type": "string"},
+        inner=schema(deep=mirrored("Deep", "integer")),
+    )
+    arguments = {
+        "region": "köln",
+        "count": 42.0,
+        "dry": True,
+        "empty": "",
+        "none": None,
+        "plain": "x",
+        "inner": {"deep": -7},
+    }
+    assert invalid_annotations(shape) is None
+    assert param_headers(shape, arguments) == {
+        "Mcp-Param-Region": "=?base64?a8O2bG4=?=",
+        "Mcp-Param-Count": "42",
+        "Mcp-Param-Dry-Run": "true",
+        "Mcp-Param-Empty": "",
+        "Mcp-Param-Deep": "-7",
+    }
+    assert annotated(shape)["inner", "deep"] == "Mcp-Param-Deep"
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": 1}, ["x"], 10**5000, None], ids=["object", "list", "endless", "null"]
+)
+def test_what_has_no_spelling_in_a_header_is_left_out(value: object) -> None:
+    """Such arguments are refused by the tool's schema; the header does not have to say so first."""
+    assert param_headers(schema(region=mirrored()), {"region": value}) == {}
+
+
+def test_arguments_of_another_shape_than_the_schema_have_no_headers() -> None:
+    """Nothing in here may fail on what a client sends."""
+    assert param_headers(schema(inner=schema(deep=mirrored())), {"inner": "text"}) == {}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"a": mirrored("")},
+        {"a": mirrored("Two Words")},
+        {"a": mirrored("Colon:")},
+        {"a": mirrored("Zeile\n")},
+        {"a": mirrored("Größe")},
+        {"a": mirrored(7)},
+        {"a": mirrored(None)},
+        {"a": mirrored(kind="number")},
+        {"a": mirrored(kind="array")},
+        {"a": mirrored(kind="object")},
+        {"a": mirrored(kind=["string", "null"])},
+        {"a": {"x-mcp-header": "Region"}},
+        {"a": mirrored("Region"), "b": mirrored("REGION")},
+        {"a.b": mirrored("Region"), "a": schema(b=mirrored("region"))},
+        {"a": {"type": "array", "items": mirrored()}},
+        {"a": {"type": "array", "items": [mirrored()]}},
+        {"a": {"type": "array", "items": schema(b=mirrored())}},
+        {"a": {"anyOf": [mirrored(), {"type": "null"}]}},
+        {"a": {"additionalProperties": mirrored()}},
+        {"a": {"$defs": {"b": mirrored()}}},
+        {"a": {"if": schema(b=mirrored())}},
+    ],
+)
+def test_a_tool_with_a_wrong_annotation_is_not_to_be_offered(properties: dict[str, object]) -> None:
+    """No header name, claimed twice, of a type that has no one spelling, or about no one argument."""
+    assert invalid_annotations(schema(**properties))
+
+
+def test_an_annotation_of_the_whole_is_wrong() -> None:
+    """There is no argument that it could name."""
+    assert invalid_annotations({"type": "object", "x-mcp-header": "All"})
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"x-mcp-header": {"type": "number"}},
+        {"a": {"type": "object", "default": {"x-mcp-header": ""}, "examples": [{"x-mcp-header": ""}]}},
+        {"a": {"enum": [{"x-mcp-header": ""}]}, "b": {"const": {"x-mcp-header": ""}}},
+        {"a": {"type": "string"}, "b": True},
+    ],
+)
+def test_what_only_looks_like_an_annotation_is_none(properties: dict[str, object]) -> None:
+    """A property of that name, and data: neither asks for a header."""
+    assert invalid_annotations(schema(**properties)) is None
+    assert annotated(schema(**properties)) == {}
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(["properties", "items", "anyOf", "$defs", "x-mcp-header", "type", "a"]), inner
+            )
+        ),
+    )
+)
+def test_no_schema_is_too_strange(strange: object) -> None:
+    """Whatever a server calls a schema gets an answer."""
+    whole = {"properties": strange, "type": "object"}
+    assert invalid_annotations(whole) is None or annotated(whole) is not None
+    assert isinstance(param_headers(whole, {"a": "x"}), dict)
+
+
+def test_a_deep_schema_is_walked_without_recursion() -> None:
+    """Depth is the server's choice."""
+    deep: dict[str, object] = mirrored()
+    for _ in range(5000):
+        deep = {"items": deep}
+    assert invalid_annotations(schema(a=deep))

@@ -1,0 +1,234 @@
+"""The decoder of server-sent events, against the standard's rules and against two other decoders."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from httpx2._sse import _SSEParser
+from httpx_sse._decoders import SSEDecoder, SSELineDecoder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpd.wire.sse import EventTooLong, SseDecoder, SseEvent
+
+CASES = 100_000
+LIMIT = 1 << 20
+
+
+def decoded(stream: bytes, *cuts: int) -> list[SseEvent]:
+    """All events of a stream that arrives in portions, cut at these places."""
+    decoder = SseDecoder(LIMIT)
+    edges = [0, *sorted(cuts), len(stream)]
+    return [event for start, end in pairwise(edges) for event in decoder.feed(stream[start:end])]
+
+
+def data_of(stream: bytes) -> list[bytes]:
+    return [event.data for event in decoded(stream)]
+
+
+RULES = {
+    "a plain message": (b"data: hi\n\n", [SseEvent("message", b"hi", None, None)]),
+    "all fields": (
+        b"event: endpoint\nid: 7\nretry: 250\ndata: /post\n\n",
+        [SseEvent("endpoint", b"/post", "7", 250)],
+    ),
+    "CRLF ends lines": (b"data: a\r\n\r\n", [SseEvent("message", b"a", None, None)]),
+    "CRLF is one end": (b"data: a\r\ndata: b\r\n\r\n", [SseEvent("message", b"a\nb", None, None)]),
+    "CR ends lines": (b"data: a\r\r", [SseEvent("message", b"a", None, None)]),
+    "all three ends mixed": (
+        b"data: a\rdata: b\ndata: c\r\n\n",
+        [SseEvent("message", b"a\nb\nc", None, None)],
+    ),
+    "one space after the colon goes, a second stays": (
+        b"data:  a\ndata:b\n\n",
+        [SseEvent("message", b" a\nb", None, None)],
+    ),
+    "empty data lines count": (b"data\ndata: a\ndata:\n\n", [SseEvent("message", b"\na\n", None, None)]),
+    "comments and unknown fields say nothing": (b": ping\nfoo: bar\nDATA: x\n\n", []),
+    "a byte order mark at the start": (b"\xef\xbb\xbfdata: a\n\n", [SseEvent("message", b"a", None, None)]),
+    "a second byte order mark is part of a name": (b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\n", []),
+    "a priming event": (b"id: e1\ndata:\n\n", [SseEvent("message", b"", "e1", None)]),
+    "a priming event without a data line": (b"id: e1\n\n", [SseEvent("message", b"", "e1", None)]),
+    "a time to wait and nothing else": (b"retry: 1500\n\n", [SseEvent("message", b"", None, 1500)]),
+    "the id stays until the next one": (
+        b"id: 1\ndata: a\n\ndata: b\n\nid: 2\ndata: c\n\n",
+        [SseEvent("message", d, i, None) for d, i in ((b"a", "1"), (b"b", "1"), (b"c", "2"))],
+    ),
+    "an empty id takes it back": (
+        b"id: 1\ndata: a\n\nid\ndata: b\n\n",
+        [SseEvent("message", b"a", "1", None), SseEvent("message", b"b", None, None)],
+    ),
+    "an id with NUL is none": (
+        b"id: 1\ndata: a\n\nid: 2\x003\ndata: b\n\n",
+        [SseEvent("message", b"a", "1", None), SseEvent("message", b"b", "1", None)],
+    ),
+    "an id that no header could carry is none": (
+        b"id: a\x01b\ndata: a\n\n",
+        [SseEvent("message", b"a", None, None)],
+    ),
+    "nor is one with spaces around it": (b"id:  a\ndata: a\n\n", [SseEvent("message", b"a", None, None)]),
+    "an endless id is none": (
+        b"id: %b\ndata: a\n\n" % (b"x" * 5000),
+        [SseEvent("message", b"a", None, None)],
+    ),
+    "retry is digits": (
+        b"retry: -5\nretry: 1_0\nretry: +1\nretry: \xd9\xa1\nretry: 1s\nretry:\ndata: a\n\n",
+        [SseEvent("message", b"a", None, None)],
+    ),
+    "retry that nobody lives to see": (
+        b"retry: %b\ndata: a\n\n" % (b"9" * 5000),
+        [SseEvent("message", b"a", None, None)],
+    ),
+    "an unfinished event is none": (b"data: a\n\ndata: b\n", [SseEvent("message", b"a", None, None)]),
+    "U+2028 and form feed end no line": (
+        "data: a\u2028b\x0cc\x85d\n\n".encode(),
+        [SseEvent("message", "a\u2028b\x0cc\x85d".encode(), None, None)],
+    ),
+    "data keeps bytes that are no UTF-8": (
+        b"data: \xff\xfe\n\n",
+        [SseEvent("message", b"\xff\xfe", None, None)],
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_rules_of_the_standard(rule: str) -> None:
+    """In one portion, byte by byte, and with empty portions in between."""
+    stream, events = RULES[rule]
+    assert decoded(stream) == events
+    every = range(1, len(stream))
+    assert decoded(stream, *every) == events
+    assert decoded(stream, *every, *every) == events
+
+
+def test_an_event_is_reported_as_soon_as_its_blank_line_is_there() -> None:
+    """Also where lines end with CR: the LF that may follow is not waited for, and not counted twice."""
+    decoder = SseDecoder(LIMIT)
+    assert [e.data for e in decoder.feed(b"data: a\r\r")] == [b"a"]
+    assert decoder.feed(b"\ndata: b") == []
+    assert [e.data for e in decoder.feed(b"\r\n\r\n")] == [b"b"]
+
+
+def test_a_message_of_exactly_the_limit_passes_and_one_byte_more_does_not() -> None:
+    """In one portion or in many, in one line or in many; and before its end has come."""
+    for data in (b"x" * 100, b"\n".join([b"x" * 24] * 4)):
+        stream = b"".join(b"data: %b\n" % line for line in data.split(b"\n")) + b"\n"
+        for step in (1, 7, 1000):
+            exact, tight = SseDecoder(len(data)), SseDecoder(len(data) - 1)
+            portions = [stream[at : at + step] for at in range(0, len(stream), step)]
+            assert [e.data for portion in portions for e in exact.feed(portion)] == [data]
+            with pytest.raises(EventTooLong, match=str(len(data) - 1)):
+                _ = [tight.feed(portion) for portion in portions]
+
+
+@pytest.mark.parametrize(
+    "endless", [b"data: " + b"x" * 200, b"x" * 200, b": " + b"x" * 200, b"data:\n" * 200]
+)
+def test_nothing_endless_is_collected(endless: bytes) -> None:
+    """Whatever it is that a server never ends: a message, a name, a comment, or empty lines of data."""
+    decoder = SseDecoder(150)
+    with pytest.raises(EventTooLong):
+        decoder.feed(endless)
+
+
+def test_keep_alive_comments_may_go_on_for_ever() -> None:
+    """They count towards no event."""
+    decoder = SseDecoder(50)
+    for _ in range(1000):
+        assert decoder.feed(b": ping\n\n") == []
+    assert decoder.feed(b"data: a\n: ping\n" * 5 + b"\n") == [
+        SseEvent("message", b"\n".join([b"a"] * 5), None, None)
+    ]
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=10))
+def test_the_portions_do_not_matter(stream: bytes, cuts: list[int]) -> None:
+    """Any bytes, cut anywhere, give what they give in one piece, and never an error."""
+    assert decoded(stream, *(cut for cut in cuts if cut < len(stream))) == decoded(stream)
+
+
+@given(
+    st.lists(st.binary(max_size=50).filter(lambda b: b"\r" not in b), min_size=1, max_size=5), st.booleans()
+)
+def test_what_is_written_as_an_event_is_read_back(lines: list[bytes], crlf: bool) -> None:
+    """A writer that splits data at its newlines loses nothing."""
+    data = b"\n".join(lines)
+    end = b"\r\n" if crlf else b"\n"
+    stream = b"".join(b"data: " + line + end for line in data.split(b"\n")) + end
+    assert data_of(stream) == [data]
+
+
+# ── against others ──────────────────────────────────────────────────────────────────────────────────────
+
+Fields = tuple[str, str, str | None, int | None]
+
+
+TEXTS = {
+    "": ("", "a", "é", "x:y", '{"id":1}', " ", "\u2028", "\x0b", "\N{ROCKET}"),
+    "id": ("", "1", "é", "s3:41", "\0", "a\0b"),
+    "retry": ("0", "250", "x", "5s"),
+}
+
+
+def generated(random: random.Random) -> str:
+    """A stream of a few events with everything in it that decoders disagree about least: the standard."""
+    pieces = []
+    for _ in range(random.randrange(1, 6)):
+        for _ in range(random.randrange(0, 5)):
+            field = random.choice(
+                ("data", "data", "data", "event", "id", "retry", "", "other", "data2", "Data")
+            )
+            colon = random.choice((":", ":", ": ", ": ", ": " if field in TEXTS else ":  ", ""))
+            text = random.choice(TEXTS.get(field, TEXTS[""]))
+            pieces += [field, colon, text if colon else "", random.choice(("\n", "\r\n", "\r"))]
+        pieces.append(random.choice(("\n", "\r\n", "\r", "\n\n", "")))
+    return "".join(pieces) + ":\n"  # the others hold a last CR back until more comes
+
+
+def portions(random: random.Random, text: str) -> list[str]:
+    edges = sorted({0, len(text), *(random.randrange(len(text) + 1) for _ in range(random.randrange(4)))})
+    return [text[start:end] for start, end in pairwise(edges)]
+
+
+def with_httpx_sse(pieces: list[str]) -> list[Fields]:
+    lines, decoder = SSELineDecoder(), SSEDecoder()
+    found = [decoder.decode(line) for piece in pieces for line in lines.decode(piece)]
+    return [(e.event or "message", e.data, e.id or None, e.retry) for e in found if e is not None]
+
+
+def with_httpx2(pieces: list[str]) -> list[Fields]:
+    parser = _SSEParser()
+    found = [event for piece in pieces for event in parser.decode(piece)]
+    return [(e.event, e.data, e.id or None, e.retry) for e in found]
+
+
+def with_ours(pieces: list[str]) -> list[Fields]:
+    decoder = SseDecoder(LIMIT)
+    found = [event for piece in pieces for event in decoder.feed(piece.encode())]
+    return [(e.event, e.data.decode(), e.id, e.retry) for e in found]
+
+
+def told_apart(events: list[Fields]) -> list[Fields]:
+    """Without those that say nothing new, which are reported here and not there: for httpx-sse every
+    blank line is an event once there is an id, and an id taken back is none."""
+    kept, last = [], None
+    for event in events:
+        if event[1] or event[0] != "message" or event[2] not in (None, last) or event[3] is not None:
+            kept.append(event)
+            last = event[2]
+    return kept
+
+
+def test_others_read_the_same() -> None:
+    """100,000 generated streams, cut at random: httpx-sse and httpx2's parser find the same events."""
+    dice = random.Random(20260728)
+    seen = 0
+    for _ in range(CASES):
+        pieces = portions(dice, generated(dice))
+        ours = told_apart(with_ours(pieces))
+        assert ours == told_apart(with_httpx_sse(pieces)), pieces
+        assert ours == told_apart(with_httpx2(pieces)), pieces
+        seen += len(ours)
+    assert seen > CASES  # the generator makes something to compare
