@@ -14,6 +14,7 @@ from msgspec import Raw
 from ctl.bridge import envelope, legacy, modern
 from ctl.bridge.batch import Batches
 from ctl.bridge.envelope import ABSENT, Head, Malformed, Message
+from mcpd.support.mending import mended
 
 Put = Callable[[bytes], None]
 
@@ -218,9 +219,9 @@ class Conversation:
             self._to_daemon(envelope.error(theirs, envelope.INTERNAL_ERROR, words))
 
     def _odd_line(self, line: bytes, now: float, problem: Malformed) -> None:
-        bare = envelope.without_bom(line).strip()
-        if len(bare) < len(line.strip()):
-            self.from_editor(bare, now)
+        bare = line.strip()
+        if (sound := mended(bare)) != bare:
+            self.from_editor(sound, now)
         elif bare[:1] == b"[" and self._session is not None and self._session.batches:
             self._batch(bare, now)
         elif bare:

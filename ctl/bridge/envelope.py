@@ -8,7 +8,6 @@ from msgspec import Raw
 ABSENT = Raw(b"")
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 SERVER_ERROR, INTERNAL_ERROR = -32000, -32603
-_BOM = b"\xef\xbb\xbf"
 _STARTS_OF_AN_ID = b'"-0123456789'
 
 
@@ -91,10 +90,6 @@ def error_of(raw: Raw) -> Error:
         return _error(raw)
     except _UNREADABLE:
         return Error()
-
-
-def without_bom(line: bytes) -> bytes:
-    return line.removeprefix(_BOM)
 
 
 def is_id(raw: Raw) -> bool:
