@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, ProtocolViolation, shorten
-from mcpd.transports.pool import CONNECT_TIMEOUT
+from mcpd.transports.engine import CONNECT_TIMEOUT
 from mcpd.wire.url import bare, origin
 
 _REDIRECTS = 3
