@@ -32,6 +32,8 @@ _KEEP_IDLE = 64
 _IDLE_FOR = 60.0
 """Seconds; most servers and proxies close what is idle for longer."""
 _READ_SMALL, _READ_LARGE = 1 << 16, 1 << 20
+_REMEMBERED = 256
+"""Heads of requests; most are the same again and again."""
 _JOINED = 1 << 16
 """A body up to this leaves with its headers in one write."""
 
@@ -94,6 +96,7 @@ class Engine(httpx.AsyncBaseTransport):
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._context = context if url.scheme == "https" else None
         self._proxy = proxy
+        self._head = functools.lru_cache(_REMEMBERED)(_head)
         self._idle: list[_Connection] = []
         self._closed = False
         self.opened = 0
@@ -102,9 +105,13 @@ class Engine(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if _origin(request.url) != self._origin:
             raise httpx.UnsupportedProtocol("a request to another origin", request=request)
-        forwarded = self._proxy if self._context is None else None
-        body = request.read()
-        head = _head(request, len(body), forwarded)
+        # A `ByteStream`, which is all that is made here, has `read` look it up in an abstract base class.
+        body = b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else request.read()
+        head, framed = self._head(self._first_line(request), tuple(request.headers.raw))
+        if not framed and (body or request.method == "POST"):
+            head += b"Content-Length: %d\r\n\r\n" % len(body)
+        else:
+            head += b"\r\n"
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable():
@@ -119,6 +126,15 @@ class Engine(httpx.AsyncBaseTransport):
             return await connection.ask(request.method, head, body)
         except _NothingLeft as error:
             raise httpx.ConnectError(str(error)) from error
+
+    def _first_line(self, request: httpx.Request) -> bytes:
+        url, method = request.url, request.method.encode("ascii")
+        if self._proxy is None or self._context is not None:
+            return b"%b %b HTTP/1.1" % (method, url.raw_path)
+        line = b"%b %b://%b%b HTTP/1.1" % (method, url.raw_scheme, url.netloc, url.raw_path)
+        if not self._proxy.authorization:
+            return line
+        return line + b"\r\nProxy-Authorization: " + self._proxy.authorization
 
     def _give_back(self, connection: _Connection) -> None:
         """Keep what can be used again. What the server has closed meanwhile lies deepest, and is let go."""
@@ -352,39 +368,19 @@ class _Body(httpx.AsyncByteStream):
             self._connection.close()
 
 
-def _head(request: httpx.Request, length: int, proxy: Proxy | None) -> bytes:
-    """The request line and the headers. A length is added to a body that has none said."""
-    url = request.url
-    target = url.raw_path
-    raw = request.headers.raw
-    lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), target)]
-    if proxy is not None:
-        lines[0] = b"%b %b://%b%b HTTP/1.1" % (
-            request.method.encode("ascii"),
-            url.raw_scheme,
-            url.netloc,
-            target,
-        )
-        if proxy.authorization:
-            lines.append(b"Proxy-Authorization: " + proxy.authorization)
+def _head(first: bytes, raw: tuple[tuple[bytes, bytes], ...]) -> tuple[bytes, bool]:
+    """The request line and the headers, but for the blank line; whether they say how long the body is."""
+    lines = [first]
     framed = False
     for name, value in raw:
-        if not _is_token(name):
+        if not _TOKEN.fullmatch(name):
             raise httpx.LocalProtocolError(f"not the name of a header: {name!r}")
         framed = framed or name.lower() == b"content-length"
         lines.append(b"%b: %b" % (name, value))
-    if not framed and (length or request.method == "POST"):
-        lines.append(b"Content-Length: %d" % length)
-    count = len(lines)
     head = b"\r\n".join(lines)
-    if len(_LINE_ENDS.findall(head)) != 2 * (count - 1):
+    if len(_LINE_ENDS.findall(head)) != 2 * (len(raw) + first.count(b"\n")):
         raise httpx.LocalProtocolError("a header with a line break in it")
-    return head + b"\r\n\r\n"
-
-
-@functools.lru_cache(1024)
-def _is_token(name: bytes) -> bool:
-    return _TOKEN.fullmatch(name) is not None
+    return head + b"\r\n", framed
 
 
 def _origin(url: httpx.URL) -> tuple[bytes, bytes, int | None]:

@@ -20,6 +20,8 @@ from mcpd.transports.environment import CannotStart
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request, with the whole URL
 
+_REMEMBERED = 256
+"""Sets of headers: they differ by tool, and by arguments that are mirrored in them."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _AUTHORITIES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -31,10 +33,51 @@ _AUTHORITIES = (
 """Where distributions keep them: a Python built elsewhere looks in the place of its builder."""
 
 
+class Client:
+    """An httpx client whose requests are cheap to make: what goes with every one of them is put together
+    once for each set of headers, and the transport is asked without the detour by `AsyncClient.send`, whose
+    redirects, hooks and authentication nobody uses here. Cookies are kept as it keeps them.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, engine: Engine) -> None:
+        self.engine = engine
+        self._client = client
+        self._made: dict[tuple[object, ...], tuple[httpx.URL, httpx.Headers]] = {}
+        self._has_cookies = False
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether requests carry an `Authorization` header."""
+        return "authorization" in self._client.headers
+
+    async def send(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
+    ) -> httpx.Response:
+        """The response, its body unread; whoever asked closes it. Raises httpx.TransportError."""
+        known = (method, url, *headers.items())
+        made = self._made.get(known)
+        if made is None:
+            whole = self._client.build_request(method, url, headers=headers)
+            whole.headers.pop("content-length", None)  # of no body; the engine says that of this one
+            if len(self._made) >= _REMEMBERED:
+                self._made.clear()
+            made = self._made[known] = whole.url, whole.headers
+        request = httpx.Request(method, made[0], headers=made[1], stream=httpx.ByteStream(content or b""))
+        if self._has_cookies:
+            request.headers.pop("cookie", None)
+            self._client.cookies.set_cookie_header(request)
+        response = await self.engine.handle_async_request(request)
+        response.request = request
+        if "set-cookie" in response.headers and "cookie" not in self._client.headers:
+            self._has_cookies = True
+            self._client.cookies.extract_cookies(response)
+        return response
+
+
 @asynccontextmanager
 async def open_client(
     url: str, headers: Mapping[str, str], environ: Mapping[str, str], ca_file: str | None = None
-) -> AsyncIterator[httpx.AsyncClient]:
+) -> AsyncIterator[Client]:
     """A client for the server at `url`; its connections are closed with the block. How many there are is
     for the caller to bound: one is opened whenever none is idle.
 
@@ -47,16 +90,15 @@ async def open_client(
     fixed = httpx.Headers({"User-Agent": "mcpd", "Accept-Encoding": "gzip, deflate", **headers})
     if target.userinfo and "authorization" not in fixed:
         fixed["Authorization"] = basic(target).decode()
+    engine = Engine(target, context, _proxy(url, environ))
     client = httpx.AsyncClient(
-        transport=Engine(target, context, _proxy(url, environ)),
+        transport=engine,
         headers=fixed,
         follow_redirects=False,
         trust_env=False,  # proxies are looked up here; .netrc holds nobody's MCP token
     )
-    try:
-        yield client
-    finally:
-        await client.aclose()
+    async with client:
+        yield Client(client, engine)
 
 
 def ssl_context(ca_file: str | None = None) -> ssl.SSLContext:
