@@ -135,14 +135,14 @@ class Response:
         if length is not None and not (length.isdigit() and len(length) <= 20):
             raise BadResponse("a body's length that is no number")
         tokens = [token.strip() for token in connection.split(b",")]
-        self.reusable = b"close" not in tokens and (self._minor == b"1" or b"keep-alive" in tokens)
+        self.reusable = b"close" not in tokens and self._minor == b"1"
         if keep_alive and (found := re.search(rb"timeout=(\d{1,6})", keep_alive)):
             self.idle_for = float(found[1])
+        if coding and coding.lower() != b"chunked":
+            raise BadResponse("a transfer encoding that was not asked for")
         if self._method == "HEAD" or self.status in _NO_BODY:
             self.complete = True
         elif coding:
-            if coding.strip().lower() != b"chunked":
-                raise BadResponse("a transfer encoding that was not asked for")
             self._chunked = True
         elif length is not None:
             self._missing = int(length)
@@ -214,7 +214,7 @@ def headers(lines: Iterable[bytes]) -> list[Header]:
             found.append((matched[1], matched[2].strip(b" \t")))
         elif line[:1] in (b" ", b"\t") and found:
             name, value = found[-1]
-            found[-1] = name, value + b" " + line.strip(b" \t")
+            found[-1] = name, (value + b" " + line.strip(b" \t")).strip(b" ")
         else:
             raise BadResponse("a header that is none")
     return found
