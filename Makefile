@@ -1,8 +1,8 @@
 # What a developer types. Needs make and a Python from 3.11 on, nothing else: everything is installed into
-# .venv and .npm here, anew when what they are made from has changed. `make clean` removes both.
+# .venv, .venv-mcp1 and .npm here, anew when what they are made from has changed. `make clean` removes them.
 
 .DEFAULT_GOAL := help
-.PHONY: help install-dev npm demo test conformance check format bench docs test-mcp-server wheel clean
+.PHONY: help install-dev interop npm demo test conformance check format bench docs test-mcp-server wheel clean
 
 BIN := .venv/bin
 ARGS ?=
@@ -12,15 +12,15 @@ help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
 		printf '  make %-16s %s\n' "$$name" "$$what"; done
 
-install-dev: .venv/made npm ## mcpd, mcpctl and all that tests need, in .venv (and .npm)
+install-dev: .venv/made interop npm ## mcpd, mcpctl and all that tests need, in .venv (and .venv-mcp1, .npm)
 
 demo: .venv/made npm ## See it work, with real servers, in a private place; under a minute
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-test: .venv/made npm ## All tests; ARGS='-k word -x' goes to pytest
+test: .venv/made interop npm ## All tests; ARGS='-k word -x' goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
-conformance: .venv/made tests/conformance/npm/node_modules/made ## The official conformance suite against our client, all revisions
+conformance: .venv/made interop tests/conformance/npm/node_modules/made ## The official conformance suite against our client and our door, all revisions
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 
 check: .venv/made ## Formatting, lint, types
@@ -46,7 +46,7 @@ wheel: .venv/made ## Build dist/*.whl
 	@ls dist/*.whl
 
 clean: ## Remove what make has made
-	rm -rf .venv .npm dist tests/conformance/npm/node_modules
+	rm -rf .venv .venv-mcp1 .npm dist tests/conformance/npm/node_modules
 
 # ── what the rest stands on ──────────────────────────────────────────────────────────────────────────────
 
@@ -64,6 +64,15 @@ clean: ## Remove what make has made
 	exit 1
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+# Programs of others that cannot live in .venv, because they need another generation of the same SDK.
+interop: .venv-mcp1/made
+
+.venv-mcp1/made: tests/interop/requirements-mcp1.txt | .venv/made
+	@echo "Making .venv-mcp1, with the official SDK of the initialize revisions, once."
+	@$(BIN)/python -m venv --clear .venv-mcp1
+	@.venv-mcp1/bin/python -m pip install -qq --disable-pip-version-check -r $<
 	@touch $@
 
 # Real servers from npm, where there is a node to run them; everything works without, with less to show.

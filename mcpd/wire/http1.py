@@ -14,10 +14,12 @@ Header = tuple[bytes, bytes]
 
 LONGEST_HEAD = 100 * 1024
 """Bytes of a status line with its headers; of what stands between two chunks as well."""
+_MANY = 1000
+"""Lines of headers; no server has so many."""
 _BLANK = re.compile(rb"\n\r?\n")
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: ([^\x00\n\v\f\r]*))?")
+_STATUS = re.compile(rb"HTTP/1\.(\d) ([1-9]\d\d)(?: ([^\x00\n\v\f\r]*))?")
 _HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([^\x00\n\v\f\r]*)")  # backtracks nowhere
-_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\x00\n\v\f\r]*)?")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\n]*)?\r\n")
 _NO_BODY = (204, 304)
 _SWITCHING = 101
 _ENDLESS = -1
@@ -52,6 +54,7 @@ class Response:
         """Whether what comes next ends a chunk, rather than beginning one."""
         self._last = False
         """Whether the last chunk has been seen: trailers follow."""
+        self._trailers: list[bytes] = []
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take what was read; return what of it is body. Raises BadResponse."""
@@ -113,6 +116,8 @@ class Response:
         self._minor = status[1]
         self.status = int(status[2])
         self.reason = status[3] or b""
+        if len(lines) > _MANY:
+            raise BadResponse("headers without end")
         self.headers = headers(lines)
 
     def _find_end(self) -> None:
@@ -135,7 +140,7 @@ class Response:
         if length is not None and not (length.isdigit() and len(length) <= 20):
             raise BadResponse("a body's length that is no number")
         tokens = [token.strip() for token in connection.split(b",")]
-        self.reusable = b"close" not in tokens and self._minor == b"1"
+        self.reusable = b"close" not in tokens and self._minor != b"0"
         if keep_alive and (found := re.search(rb"timeout=(\d{1,6})", keep_alive)):
             self.idle_for = float(found[1])
         if coding and coding.lower() != b"chunked":
@@ -183,15 +188,20 @@ class Response:
                     raise BadResponse("a chunk's head without end")
                 self._pending = data[at:]
                 break
-            line = data[at:line_ends].removesuffix(b"\r")
+            line = data[at : line_ends + 1]
             at = line_ends + 1
             if self._between:
-                if line:
+                if line != b"\r\n":
                     raise BadResponse("a chunk that is longer than announced")
                 self._between = False
             elif not self._last:
                 self._begin_chunk(line)
-            elif not line:
+            elif line not in (b"\r\n", b"\n"):
+                self._trailers.append(line[:-1].removesuffix(b"\r"))
+                if len(self._trailers) > _MANY:
+                    raise BadResponse("trailers without end")
+            else:
+                headers(self._trailers)
                 self.complete = True
                 self.reusable = self.reusable and at == size
                 break
@@ -208,13 +218,19 @@ class Response:
 def headers(lines: Iterable[bytes]) -> list[Header]:
     """Header lines without their ends. A line that begins with a blank continues the one before."""
     found: list[Header] = []
-    for line in lines:
+    for line in _unfolded(lines):
         matched = _HEADER.fullmatch(line)
-        if matched is not None:
-            found.append((matched[1], matched[2].strip(b" \t")))
-        elif line[:1] in (b" ", b"\t") and found:
-            name, value = found[-1]
-            found[-1] = name, (value + b" " + line.strip(b" \t")).strip(b" ")
-        else:
+        if matched is None:
             raise BadResponse("a header that is none")
+        found.append((matched[1], matched[2].strip(b" \t")))
     return found
+
+
+def _unfolded(lines: Iterable[bytes]) -> list[bytes]:
+    whole: list[bytes] = []
+    for line in lines:
+        if line[:1] in (b" ", b"\t") and whole:
+            whole[-1] += b" " + line.lstrip(b" \t")
+        else:
+            whole.append(line)
+    return whole

@@ -33,8 +33,8 @@ def ours(parts: list[bytes], method: str = "POST") -> Outcome:
 def theirs(parts: list[bytes], method: str = "POST") -> Outcome:
     """What h11 makes of them."""
     connection = h11.Connection(h11.CLIENT)
-    for event in (h11.Request(method=method, target="/", headers=[("Host", "x")]), h11.EndOfMessage()):
-        connection.send(event)
+    connection.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
+    connection.send(h11.EndOfMessage())
     head: h11.Response | None = None
     body = b""
     pending = [*parts, b""]
@@ -126,9 +126,10 @@ def test_what_never_ends_is_refused_before_it_fills_the_memory(endless: bytes) -
     """A head, and the head of a chunk."""
     response = Response("POST")
     response.feed(endless)
+    for _ in range(LONGEST_HEAD // 1000):
+        response.feed(b"x" * 1000)
     with pytest.raises(BadResponse):
-        for _ in range(LONGEST_HEAD // 1000 + 2):
-            response.feed(b"x" * 1000)
+        response.feed(b"x" * 1000)
 
 
 def test_how_long_the_server_keeps_a_connection_is_heard() -> None:
@@ -164,7 +165,16 @@ BODIES = (
     b"A\nhellohello\n0\n\n",
     b"5\r\nhello",
 )
-STATUSES = (b"200 OK", b"202 Accepted", b"204 No Content", b"304 Not", b"404", b"500 ", b"100 Continue", b"99 x")
+STATUSES = (
+    b"200 OK",
+    b"202 Accepted",
+    b"204 No Content",
+    b"304 Not",
+    b"404",
+    b"500 ",
+    b"100 Continue",
+    b"99 x",
+)
 
 
 def test_it_agrees_with_a_general_parser() -> None:
@@ -177,7 +187,7 @@ def test_it_agrees_with_a_general_parser() -> None:
         lines = [version + b" " + chance.choice(STATUSES), *chance.choices(WORDS, k=chance.randrange(4))]
         raw = end.join(lines) + 2 * end + chance.choice(BODIES)
         if chance.random() < 0.2:
-            at = chance.randrange(len(raw))
+            at = chance.randrange(8, len(raw))  # not in its name: h11 takes HTTP/5.1 for HTTP
             raw = raw[:at] + bytes([chance.choice(b"\r\n\x00 :;x5")]) + raw[at + chance.randrange(2) :]
         cuts = sorted(chance.randrange(1, len(raw)) for _ in range(chance.randrange(4)))
         parts = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True) if b > a]
