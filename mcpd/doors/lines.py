@@ -249,11 +249,7 @@ class Connection:
             missing = Problem("$.server", "is missing", "name the server to speak MCP to")
             raise InvalidArguments(f"mcpd/attach: {missing}", [missing])
         server = self._core.supervisor.get(params.server)
-        with trio.move_on_after(min(max(params.wait, 0.0), MAX_WAIT)):
-            await server.wait_ready()
-        upstream = server.upstream
-        if upstream is None:
-            raise server.not_ready()
+        upstream = await self._core.ready(server, min(max(params.wait, 0.0), MAX_WAIT))
         if self._attached is not None:
             self._attached.close("the client attached itself elsewhere")
         self._attached = Attached(self._core, server, self._send, self._spawn)

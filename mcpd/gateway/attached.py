@@ -14,7 +14,6 @@ from mcpd.gateway import legacy, modern
 from mcpd.gateway.relay import Relay, Send, may_call, progress_token, refused, tool_name
 from mcpd.model.errors import McpdError, UnknownTool
 from mcpd.supervision.server import ManagedServer
-from mcpd.support.reader import traffic
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import may_have_meta
@@ -71,7 +70,7 @@ class Attached:
         server = self._server
         try:
             if server.upstream is None:
-                raise server.not_ready()
+                raise self._core.not_ready(server)
             spec = server.spec
             if (spec.exclude_tools or spec.include_tools is not None) and self._filtered(message):
                 return
@@ -85,7 +84,6 @@ class Attached:
             relay = Relay(key, self._send, self._open, token, idle=idle, limit=times.call_max)
             server.upstream.link.submit(relay, method, params, plain=plain)
             self._open[key] = relay
-            traffic.more_expected = True
         except McpdError as error:
             self._send(refused(key, error))
         except BadFrame as error:
