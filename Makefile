@@ -92,7 +92,7 @@ npm:
 	elif ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
 		echo "No node and npm here: the servers written in JavaScript are left out."; \
 	else \
-		echo "Installing two servers from npm into .npm, once."; \
+		echo "Installing servers from npm into .npm, once."; \
 		mkdir -p .npm && cp tests/servers/npm/package*.json .npm/ && rm -f .npm/made && \
 		if npm ci --prefix .npm --no-audit --no-fund --loglevel=error >.npm/log 2>&1; then touch .npm/made; \
 		else echo "npm could not install them (see .npm/log); they are left out." >&2; fi; \
