@@ -266,6 +266,7 @@ def test_ten_thousand_pieces_of_garbage_bring_errors_and_no_harm(start: Start) -
             with Client(daemon.socket) as client:
                 reader = threading.Thread(target=count_answers, args=(client, answers))
                 reader.start()
+                client.notify("hello")  # a first byte that is a capital letter would begin HTTP
                 for line in garbage(seed, 1000):
                     client.send_raw(line)
                 client.send_raw(b'{"jsonrpc":"2.0","id":"the end","method":"mcpd/version"}')

@@ -173,8 +173,10 @@ DELIVERED = {
     "twice": "twice",
     "unversioned": "unversioned",
     "pieces": "pieces",
+    "pretty": "pretty",
+    "stringid": "stringid",
 }
-ANSWERED_BY_AN_ERROR = {"nul": "protocol", "pretty": "timeout", "stringid": "timeout", "batch": "timeout"}
+ANSWERED_BY_AN_ERROR = {"nul": "protocol", "batch": "timeout"}
 
 
 @pytest.mark.parametrize("kind", [*DELIVERED, *ANSWERED_BY_AN_ERROR])

@@ -142,16 +142,35 @@ async def test_any_other_error_means_legacy_on_the_same_process(code: int) -> No
     assert peer.methods == ["server/discover", "initialize", "notifications/initialized"]
 
 
-async def test_silence_means_legacy_and_a_late_discovery_changes_nothing() -> None:
+@pytest.mark.parametrize(
+    ("late", "is_modern"),
+    [
+        (discovered(MODERN, NEWEST), True),
+        (discovered(NEWEST), False),
+        (refused(-32601), False),
+        ({"result": []}, False),
+    ],
+)
+async def test_silence_means_legacy_and_a_late_discovery_counts_for_the_next_time(
+    late: Json, is_modern: bool
+) -> None:
     """Row 8, and 2.2.4: `initialize` pins the process; nobody is told of a cancelled probe."""
+    learnt: list[str] = []
+    hooks = quiet()
+    hooks.modern_after_all = lambda: learnt.append("modern")
+    steps: list[str] = []
     async with connected({"initialize": initialized()}) as peer:
-        upstream = await agree(peer, probe_timeout=0.05)
-        await peer.say({"jsonrpc": "2.0", "id": peer.heard[0]["id"], **discovered(MODERN)})
+        with trio.fail_after(5):
+            upstream = await negotiate(
+                peer.link, hooks, "auto", 0.05, lambda step, outcome, seconds: steps.append(outcome)
+            )
+        await peer.say({"jsonrpc": "2.0", "id": peer.heard[0]["id"], **late})
         peer.script["ping"] = {"result": {}}
         await upstream.request("ping")
 
     assert upstream.era == "legacy"
-    assert peer.link.late_replies == 1
+    assert learnt == ["modern"] * is_modern
+    assert ("too late" in steps[-1]) is is_modern
     assert "notifications/cancelled" not in peer.methods
 
 
