@@ -202,7 +202,7 @@ def test_the_daemon_is_started_for_the_editor(tmp_path: Path) -> None:
             first = pid_of(socket_path)
             assert first is not None
             os.kill(first, signal.SIGTERM)
-            wait_until(lambda: not Path(f"/proc/{first}").exists(), BOUND, lambda: "the daemon does not stop")
+            wait_until(lambda: not _lives(first), lambda: "the daemon does not stop")
             assert "result" in ed.ask(2, "tools/list")
             second = pid_of(socket_path)
             assert second not in (None, first)
@@ -211,7 +211,7 @@ def test_the_daemon_is_started_for_the_editor(tmp_path: Path) -> None:
         finally:
             if (pid := pid_of(socket_path)) is not None:
                 os.kill(pid, signal.SIGTERM)
-                wait_until(lambda: not Path(f"/proc/{pid}").exists(), 15, lambda: "the daemon does not stop")
+                wait_until(lambda: not _lives(pid), lambda: "the daemon does not stop")
 
 
 def test_without_a_daemon_the_editor_gets_an_answer_and_the_bridge_stays(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_the_end_of_stdin_ends_it_although_a_call_is_under_way(start: Start, tmp
         def cancelled() -> bool:
             return bool(counted(client.call("fake", "counts", raw=True))["cancelled"])
 
-        wait_until(cancelled, BOUND, lambda: "the server was not told")
+        wait_until(cancelled, lambda: "the server was not told")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -294,7 +294,7 @@ def test_it_ends_with_its_parent_although_others_hold_its_stdin(tmp_path: Path) 
         assert b'"id":1' in parent.stdout.readline()
         parent.kill()
         parent.wait(BOUND)
-        wait_until(lambda: not _lives(pid), BOUND, lambda: "the bridge outlives its editor")
+        wait_until(lambda: not _lives(pid), lambda: "the bridge outlives its editor")
     finally:
         parent.kill()
         parent.wait(BOUND)
