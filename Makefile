@@ -20,7 +20,7 @@ demo: .venv/made npm ## See it work, with real servers, in a private place; unde
 test: .venv/made interop npm ## All tests; ARGS='-k word -x' goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
-conformance: .venv/made tests/conformance/npm/node_modules/made ## The official conformance suite against our client, all revisions
+conformance: .venv/made interop tests/conformance/npm/node_modules/made ## The official conformance suite against our client and our door, all revisions
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 
 check: .venv/made ## Formatting, lint, types

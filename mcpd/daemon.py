@@ -173,9 +173,7 @@ class _Daemon:
             # Polling, for DRAIN seconds at most, once in a daemon's life
             while any(server.upstream and server.upstream.link.busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
-        for server in running:
-            if server.upstream is not None:
-                server.upstream.link.close("mcpd is stopping")
+        self._core.hang_up()
         await trio.sleep(0.05)  # the answers are on their way
 
     # ── keepers ─────────────────────────────────────────────────────────────────────────────────
@@ -202,6 +200,7 @@ class _Daemon:
         """Somebody asked twice: no waiting for calls, and SIGKILL instead of the ladder."""
         await self._hurried.wait()
         self._draining.cancel(reason="asked to stop at once")
+        self._core.hang_up()  # before a killed server's own end is told as the reason
         while True:  # again and again: one may have been starting just now
             self._supervisor.kill_all()
             await trio.sleep(_KILL_AGAIN)

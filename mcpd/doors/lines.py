@@ -19,7 +19,7 @@ from mcpd.gateway.attached import Attached
 from mcpd.gateway.calls import Call, read_call
 from mcpd.gateway.relay import refused
 from mcpd.model import api, codec
-from mcpd.model.errors import FellBehind, McpdError
+from mcpd.model.errors import FellBehind, InvalidArguments, McpdError, Problem
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import READ_SMALL, Reader
@@ -245,12 +245,11 @@ class Connection:
                     self._tell(message, "mcpd/log", "line", line, None, ())
 
     async def _attach(self, message: Message, params: api.AttachParams) -> None:
+        if params.server is None:
+            missing = Problem("$.server", "is missing", "name the server to speak MCP to")
+            raise InvalidArguments(f"mcpd/attach: {missing}", [missing])
         server = self._core.supervisor.get(params.server)
-        with trio.move_on_after(min(max(params.wait, 0.0), MAX_WAIT)):
-            await server.wait_ready()
-        upstream = server.upstream
-        if upstream is None:
-            raise server.not_ready()
+        upstream = await self._core.ready(server, min(max(params.wait, 0.0), MAX_WAIT))
         if self._attached is not None:
             self._attached.close("the client attached itself elsewhere")
         self._attached = Attached(self._core, server, self._send, self._spawn)

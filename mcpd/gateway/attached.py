@@ -71,7 +71,7 @@ class Attached:
         server = self._server
         try:
             if server.upstream is None:
-                raise server.not_ready()
+                raise self._core.not_ready(server)
             spec = server.spec
             if (spec.exclude_tools or spec.include_tools is not None) and self._filtered(message):
                 return

@@ -278,8 +278,24 @@ class EventsParams:
 
 
 @attrs.frozen(kw_only=True)
+class AttachedClient:
+    """Who is at the other end of an attached connection: for people, and for servers that ask."""
+
+    name: str = ""
+    """What its configuration calls it: `cursor`, `zed`, …"""
+    pid: int | None = None
+    """Of the program that the messages come from, not of a bridge in between."""
+    cwd: str | None = None
+    """Where it works; the root of a client that declares none."""
+
+
+@attrs.frozen(kw_only=True)
 class AttachParams:
-    server: str
+    server: str | None = None
+    """None: all servers together."""
+    profile: str | None = None
+    """Which selection of servers and tools the client is to see; None: everything."""
+    client: AttachedClient | None = None
     wait: float = 30.0
     """How long to wait for the server to be connected, seconds."""
 

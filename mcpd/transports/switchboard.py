@@ -92,7 +92,9 @@ class Switchboard:
         exchange.key = key = b"%d" % number
         exchange.method = method
         # Progress is asked for on every call, wanted or not: it also tells us that the server is at work.
-        meta = self._call_meta + key if method == "tools/call" or exchange.reports else self._meta
+        meta = exchange.meta or self._meta
+        if method == "tools/call" or exchange.reports:
+            meta = (meta + b',"progressToken":' if exchange.meta else self._call_meta) + key
         now = _batch.now if _batch.depth else trio.current_time()
         deadline, hard_deadline = now + exchange.idle, now + exchange.limit
         exchange.hard_deadline = hard_deadline
@@ -184,23 +186,26 @@ class Switchboard:
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, line: bytes, *, alone: bool = True) -> None:
-        """Take one frame, or, not `alone`, one part of a batch; batches do not nest. Within a `batch()`."""
+    def receive(self, line: bytes, exchange: Exchange | None = None, *, alone: bool = True) -> None:
+        """Take one frame, or, not `alone`, one part of a batch; batches do not nest. Within a `batch()`.
+
+        `exchange`: whose own stream it came on, see `Inbound`.
+        """
         try:
             message = wire.parse(line)
         except BadFrame:
-            self._receive_odd(line, alone=alone)
+            self._receive_odd(line, exchange, alone=alone)
             return
         if self.tap is not None:
             self.tap("←", line)
         if message.method:
-            self._receive_unasked(message)
+            self._receive_unasked(message, exchange)
             return
-        exchange = self._pick(bytes(message.id))
-        if exchange is None:
+        answered = self._pick(bytes(message.id))
+        if answered is None:
             self._receive_stray(message, line)
             return
-        self._answer(exchange, message, line)
+        self._answer(answered, message, line)
 
     def _pick(self, key: bytes) -> Exchange | None:
         return self._table.pop(key, None) or self._standing.pop(key, None)
@@ -219,16 +224,16 @@ class Switchboard:
             return
         exchange.answered(message)
 
-    def _receive_unasked(self, message: Message) -> None:
+    def _receive_unasked(self, message: Message, exchange: Exchange | None) -> None:
         self.heard_at = _batch.now
         if message.id is not ABSENT:
-            self.inbound.on_request(message)
+            self.inbound.on_request(message, exchange)
         elif message.method == "notifications/progress":
             self._receive_progress(message)
         else:
-            self.inbound.on_notification(message)
+            self.inbound.on_notification(message, exchange)
 
-    def _receive_odd(self, line: bytes, *, alone: bool) -> None:
+    def _receive_odd(self, line: bytes, exchange: Exchange | None, *, alone: bool) -> None:
         stripped = line.strip()
         if not stripped:
             return  # blank lines between messages are common and mean nothing
@@ -239,7 +244,7 @@ class Switchboard:
                 pass  # junk after all
             else:
                 for part in parts:
-                    self.receive(part, alone=False)
+                    self.receive(part, exchange, alone=False)
                 return
         self._junk(line)
         unreadable = self._pick(wire.answered_in(line))

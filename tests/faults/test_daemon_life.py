@@ -274,6 +274,25 @@ def test_a_daemon_told_to_stop_under_load_is_gone_in_ten_seconds(
     assert said.count("STOPPING=1") == 1
 
 
+def test_who_waits_for_a_server_when_the_daemon_stops_is_told_so(start: Start) -> None:
+    """RELIABILITY E6: nothing of "next attempt": there will be none. The call, and the attaching client."""
+    daemon = start({"slow": fake("--drop", "initialize,server/discover")})
+    client = daemon.client()
+    waiting = [
+        client.send("mcpd/call", server="slow", tool="echo", arguments={}),
+        client.send("mcpd/attach", server="slow"),
+        client.send("mcpd/read", server="slow", uri="a:b"),
+    ]
+    client.request("mcpd/version")  # answered in order: the others have been taken in
+    os.kill(daemon.pid, signal.SIGTERM)
+    for request in waiting:
+        with pytest.raises(Refused, match=r"^slow: mcpd is stopping\. Nothing was sent") as refused:
+            client.answer(request)
+        assert refused.value.code == "not_ready"
+        assert refused.value.body["data"]["may_have_run"] is False
+    assert daemon.process.wait(12) == 0
+
+
 def test_a_second_sigterm_means_at_once(start: Start) -> None:
     """RELIABILITY E6: neither the calls under way nor the ladder are waited for."""
     stubborn = fake("--ignore-eof", "--ignore-term", restart=impatient())  # it would be back at once
@@ -282,15 +301,17 @@ def test_a_second_sigterm_means_at_once(start: Start) -> None:
     daemon.wait_connected("deaf", "busy")
     client, instance = daemon.client(), instance_marks(daemon)
     waiting = client.send("mcpd/call", server="busy", tool="drop", arguments={})
+    wait_until(lambda: daemon.status("busy")["in_flight"] == 1, 10, lambda: "it was not sent")
     os.kill(daemon.pid, signal.SIGTERM)
-    wait_until(lambda: "stopping: SIGTERM" in daemon.log, 5, lambda: daemon.log)
+    wait_until(lambda: "stopping: SIGTERM" in daemon.log, 10, lambda: daemon.log)
     began = time.monotonic()
     os.kill(daemon.pid, signal.SIGTERM)
-    with pytest.raises(Refused, match="busy: "):
+    with pytest.raises(Refused, match="busy: mcpd is stopping before tool 'drop' was answered; it may have"):
         client.answer(waiting)
     assert daemon.process.wait(12) == 0
     assert time.monotonic() - began <= 1.0
     assert marked(instance) == []
+    assert "next attempt" not in daemon.log
 
 
 def test_sighup_reads_the_configuration_again(start: Start) -> None:

@@ -49,6 +49,7 @@ class Life:
     """Refuses `initialize`; a server that is not refuses `server/discover`."""
     lists: Callable[[], list[str]] = lambda: ["echo"]
     list_takes: float = 0
+    capabilities: Json = attrs.field(factory=lambda: {"tools": {}})
 
 
 class Guard:
@@ -91,6 +92,8 @@ class Script:
     """`trio.current_time()` of each."""
     asked: list[str] = attrs.field(factory=list)
     """Every method the server was asked, over all lives."""
+    answers: list[Json] = attrs.field(factory=list)
+    """What it got for requests of its own."""
     marks: list[str] = attrs.field(factory=list)
     talk: Callable[[Json], None] = lambda message: None
     """Send a message of the server's own, in the current life."""
@@ -157,6 +160,9 @@ class Script:
                 message = json.loads(line)
                 method = message.get("method", "")
                 self.asked.append(method)
+                if not method:
+                    self.answers.append(message)
+                    continue
                 age = trio.current_time() - child.born
                 if "id" not in message or life.mute or life.deaf_after <= age < life.deaf_until:
                     continue
@@ -176,7 +182,7 @@ class Script:
                     dies_at = trio.current_time() + life.lasts
 
     def _answer(self, life: Life, method: str) -> Json | None:
-        hello: Json = {"capabilities": {"tools": {}}}
+        hello: Json = {"capabilities": life.capabilities}
         refused = {"error": {"code": -32601, "message": f"no {method}"}}
         match method:
             case "server/discover":

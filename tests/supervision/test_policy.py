@@ -261,7 +261,7 @@ async def test_lists_that_changed_wait_until_a_busy_server_is_free(
     async with living(tmp_path, BUSY, era="legacy") as world:
         await world.wait_connected()
         await trio.sleep_until(world.starts[0] + 5)
-        world.server._relist("tools")
+        world.server._lists.mark_stale("tools")
         assert world.server.upstream is not None
         await world.server.upstream.request("tools/call", {"name": "echo"}, timeout=200)
         await trio.sleep(20)

@@ -620,13 +620,12 @@ async def test_a_server_that_declares_nothing_to_tell_is_not_listened_to() -> No
     """No stream is opened for nothing."""
     async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
         await answer(talk.call())
-        assert talk.upstream.follow is None
         assert server.of("GET") == []
 
 
 async def test_a_modern_subscription_that_breaks_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a request like any other, that stays open; what changed meanwhile is looked up."""
-    monkeypatch.setattr("mcpd.eras.modern._LISTEN_AGAIN_AFTER", 0.05)
+    monkeypatch.setattr("mcpd.eras.subscription.LISTEN_AGAIN_AFTER", 0.05)
     lives = 0
 
     async def tell(request: Request) -> None:

@@ -221,10 +221,10 @@ async def test_replies_to_a_server_that_asks_and_never_reads_do_not_pile_up() ->
         )
 
         class Refusing:
-            def on_request(self, message: object) -> None:
+            def on_request(self, message: object, exchange: object = None) -> None:
                 link.refuse(message, -32601, "x" * 1000)  # type: ignore[arg-type]  # it is one
 
-            def on_notification(self, message: object) -> None: ...
+            def on_notification(self, message: object, exchange: object = None) -> None: ...
 
         link.inbound = Refusing()
         async with trio.open_nursery() as nursery:
