@@ -12,6 +12,7 @@ from mcpd.config.fields import FLAG, MILLISECONDS, NUMBERS, TEXT, Field
 from mcpd.config.section import Section
 from mcpd.model.errors import Problem, shorten
 from mcpd.model.naming import ClientStyle, NameStyle
+from mcpd.model.profile import Profile
 from mcpd.model.spec import RestartPolicy, Timeouts
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -50,6 +51,8 @@ class Settings:
     """How many servers may be starting at once."""
     tool_names: NameStyle = NameStyle.SUFFIX
     client_tool_names: ClientStyle = ClientStyle.UNDERSCORES
+    profiles: Mapping[str, Profile] = attrs.field(factory=dict)
+    """By name."""
 
 
 def parse_settings(
@@ -95,9 +98,7 @@ def _style(section: Section, field: str, styles: list[str]) -> str | None:
     """The named style, None for none or a wrong one, which has been complained about."""
     name = section.string(field)
     if name is not None and name not in styles:
-        section.complain(
-            field, f"unknown style '{shorten(name, 40)}'", f"write one of {', '.join(styles)}"
-        )
+        section.complain(field, f"unknown style '{shorten(name, 40)}'", f"write one of {', '.join(styles)}")
         return None
     return name
 

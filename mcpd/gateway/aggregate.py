@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from mcpd.core import Core
 from mcpd.gateway.naming import Owned, public_names
-from mcpd.gateway.view import CAPABILITIES, Route, listed
+from mcpd.gateway.view import CAPABILITIES, UNKEPT, Route, listed
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool, shorten
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
@@ -49,7 +49,7 @@ class _Index:
 class Aggregate:
     """All servers of a profile. Which they are is looked up anew each time."""
 
-    single = None
+    single: ManagedServer | None = None
 
     def __init__(self, core: Core, profile: Profile) -> None:
         self._core = core
@@ -148,6 +148,9 @@ class Aggregate:
                 parts.append(f"## {server.spec.name}\n\n{words[:_OF_ONE_SERVER]}")
         return "\n\n".join(parts)[:_INSTRUCTIONS]
 
+    def freshness(self) -> tuple[int, str]:
+        return UNKEPT
+
     # ── the index ───────────────────────────────────────────────────────────────────────────────
 
     def _index(self) -> _Index:
@@ -170,7 +173,9 @@ class Aggregate:
         templates: dict[str, tuple[str, str]] = {}
         entries = {
             "tools": _renamed(tools, ((s, item.name, item.raw) for s, c in catalogs for item in c.tools)),
-            "prompts": _renamed(prompts, ((s, item.name, item.raw) for s, c in catalogs for item in c.prompts)),
+            "prompts": _renamed(
+                prompts, ((s, item.name, item.raw) for s, c in catalogs for item in c.prompts)
+            ),
             "resources": _located(resources, catalogs, "resources", "uri"),
             "resourceTemplates": _located(templates, catalogs, "resourceTemplates", "uriTemplate"),
         }
@@ -250,5 +255,3 @@ def _string(raw: Raw | None) -> str:
         return "" if raw is None else msgspec.json.decode(raw, type=str)
     except msgspec.MsgspecError:
         return ""
-
-

@@ -11,8 +11,8 @@ from msgspec import Raw
 
 from mcpd.core import Core
 from mcpd.eras.base import Said
+from mcpd.eras.wishes import LEVELS
 from mcpd.gateway.aggregate import Aggregate
-from mcpd.gateway.legacy import LEVELS
 from mcpd.gateway.parked import Parked
 from mcpd.gateway.questions import Questions
 from mcpd.gateway.relay import MAY_ASK, Relay
@@ -27,10 +27,8 @@ from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import ClientSide
-from mcpd.transports.base import Channel
-from mcpd.transports.exchange import Exchange
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.message import BadFrame
 
 CAPABILITIES = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {"listChanged": True}}
 """What some client may be able to do: declared to every server that is told once for all."""
@@ -51,7 +49,7 @@ class Gateway:
         self._disabled: dict[str, bool] = {}
         self._aggregates: dict[Profile, Aggregate] = {}
         clients.capabilities = CAPABILITIES
-        clients.asked = self._asked
+        clients.asked = self.questions.asked
         clients.heard = self._heard
 
     # ── clients come and go ─────────────────────────────────────────────────────────────────────
@@ -113,11 +111,7 @@ class Gateway:
 
     # ── what servers say ────────────────────────────────────────────────────────────────────────
 
-    def _asked(self, name: str, link: Channel, message: Message, exchange: Exchange | None) -> bool:
-        return self.questions.asked(self.core.supervisor.get(name), link, message, exchange)
-
-    def _heard(self, name: str, link: Channel | None, said: Said) -> None:
-        server = self.core.supervisor.get(name)
+    def _heard(self, server: ManagedServer, said: Said) -> None:
         method = said.method
         if method.endswith("/list_changed"):
             self._list_changed(server, method.split("/")[1])
@@ -125,9 +119,9 @@ class Gateway:
             self._updated(server, said.uri)
         elif method == "notifications/message":
             self._logged(server, said)
-        elif method == "notifications/cancelled" and link is not None:
+        elif method == "notifications/cancelled" and server.upstream is not None:
             try:
-                self.questions.withdrawn(link, said.params)
+                self.questions.withdrawn(server.upstream.link, said.params)
             except BadFrame:
                 return
 
@@ -150,14 +144,18 @@ class Gateway:
                 if each.method in MAY_ASK
             }
             relay = next(iter(calls.values())) if len(calls) == 1 else None
-        if isinstance(relay, Relay) and relay.request is not None and _wanted(relay.asker.log_level, relay.asker.modern, said.params):
+        if (
+            isinstance(relay, Relay)
+            and relay.request is not None
+            and _wanted(relay.asker.log_level, relay.asker.modern, said.params)
+        ):
             members = wire.members(said.params)
             members.pop("_meta", None)
             frame = wire.notification("notifications/message", msgspec.json.encode(members))
             relay.request.reply.note(frame)
 
     def _happened(self, event: Event) -> None:
-        """A server that is switched on or off, or removed, changes what clients see without a list of its own."""
+        """A server that is switched on or off, or removed, changes what clients of several see."""
         if event.server is None:
             return
         if event.kind is EventKind.REMOVED:

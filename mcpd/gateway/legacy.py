@@ -1,16 +1,17 @@
-"""What a client of revisions 2024-11-05 to 2025-11-25 asks of its own hop: handshake, ping, wishes that last."""
+"""What a client of revisions 2024-11-05 to 2025-11-25 asks of its own hop: handshake, ping, wishes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-import attrs
 import msgspec
+import trio
 from msgspec import Raw
 
 from mcpd import __version__
 from mcpd.eras.legacy import VERSIONS
+from mcpd.eras.wishes import LEVELS
 from mcpd.gateway.asker import Asker, Request
 from mcpd.model.errors import McpdError, Unsupported
 from mcpd.wire import message as wire
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 NEWEST = VERSIONS[0]
 NOT_FOUND = -32002
 """What these revisions say of a resource that there is not."""
-LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""From the most to the least talkative (RFC 5424)."""
 _INVALID_PARAMS = -32602
 _MOST_ROOTS = 100
+_AGREED = 10.0
+"""Seconds for a server to agree to tell of a resource; after that it is asked on, and may do so later."""
 
 
 def _initialize(session: Session, request: Request) -> None:
@@ -82,7 +83,7 @@ def _set_level(session: Session, request: Request) -> None:
         session.fail(request, _INVALID_PARAMS, f"`level` must be one of {', '.join(LEVELS)}")
         return
     session.asker = msgspec.structs.replace(session.asker, log_level=level)
-    session.gateway.levels.changed(session)
+    session.gateway.level_changed(session)
     session.answer(request, b"{}")
 
 
@@ -90,9 +91,25 @@ def _subscribe(session: Session, request: Request) -> None:
     uri = _uri(request)
     server, own = session.view.resource(uri)
     if server.upstream is not None and not server.upstream.has("resources", "subscribe"):
-        raise Unsupported(f"{server.spec.name} does not tell when a resource changes", server=server.spec.name)
-    session.gateway.subscriptions.add(session, b"", uri, server, own)
-    session.answer(request, b"{}")
+        raise Unsupported(
+            f"{server.spec.name} does not tell when a resource changes", server=server.spec.name
+        )
+    subscriptions = session.gateway.subscriptions
+    subscriptions.add(session, b"", uri, server, own)
+    if server.upstream is None:  # it will be told when it is there
+        session.answer(request, b"{}")
+        return
+
+    async def when_agreed() -> None:
+        outcome = ""
+        with trio.move_on_after(_AGREED):
+            outcome = await server.wishes.settled(own)
+        if outcome:
+            subscriptions.drop(session, b"", uri)
+            raise Unsupported(f"{server.spec.name}: {outcome}", server=server.spec.name)
+        session.answer(request, b"{}")
+
+    session.later(request, when_agreed)
 
 
 def _unsubscribe(session: Session, request: Request) -> None:
@@ -146,20 +163,3 @@ NOTIFICATIONS: Mapping[str, Callable[[Session], None]] = {
 def not_found(key: bytes, error: McpdError) -> bytes:
     """The response for a resource that there is not."""
     return wire.error(key, wire.error_body(NOT_FOUND, error.message, error.data()))
-
-
-@attrs.define(eq=False)
-class Levels:
-    """How talkative servers must be: as the most talkative of their clients wants it."""
-
-    sessions: Callable[[], list[Session]]
-
-    def changed(self, session: Session) -> None:
-        for server in session.view.servers():
-            wanted = [
-                other.asker.log_level
-                for other in self.sessions()
-                if other.asker.log_level and other.view.covers(server)
-            ]
-            if wanted:
-                server.set_log_level(min(wanted, key=LEVELS.index))

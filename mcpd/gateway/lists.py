@@ -47,7 +47,8 @@ def _answer(session: Session, request: Request, member: str) -> None:
     entries = session.view.entries(member)
     translate = entry_translation(member, request.asker.version)
     start = _start(request, entries)
-    page, size = [], 0
+    page: list[Raw] = []
+    size = 0
     for entry in entries[start : start + PAGE]:
         size += len(entry)
         if page and size > PAGE_BYTES:

@@ -12,8 +12,8 @@ from msgspec import Raw
 from mcpd import __version__
 from mcpd.eras.modern import VERSIONS
 from mcpd.eras.negotiate import PROTOCOL_VERSIONS
+from mcpd.eras.wishes import LEVELS
 from mcpd.gateway.asker import Asker, Request
-from mcpd.gateway.legacy import LEVELS
 from mcpd.model.errors import McpdError, UnknownRevision
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame

@@ -17,6 +17,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.gateway import order
 from mcpd.gateway.asker import Request
 from mcpd.gateway.questions import Asking
 from mcpd.gateway.relay import Relay, refused
@@ -82,6 +83,7 @@ class Parked:
             request = relay.request
             assert request is not None
             call = self._calls[relay] = _Call(relay, _digest(request.method, request.params))
+            relay.parked = True
         call.number += 1
         call.questions[f"q{call.number}"] = (asking, params)
         if relay.request is not None and not call.gathering:
@@ -105,9 +107,7 @@ class Parked:
             for name, (asking, params) in call.questions.items()
         }
         body = {"resultType": "input_required", "inputRequests": asked, "requestState": call.state}
-        call.relay.session.park(
-            call.relay, request, wire.result(request.key, msgspec.json.encode(body))
-        )
+        call.relay.session.park(call.relay, request, wire.result(request.key, msgspec.json.encode(body)))
         state = call.state
 
         async def expire() -> None:
@@ -140,7 +140,7 @@ class Parked:
             return False
         call = self._states.get(state)
         if call is None or call.digest != _digest(request.method, request.params):
-            words = "`requestState` is of no call that waits here for this request: it has expired, was used, or is another's"
+            words = "`requestState` is of no call that waits here for this request: expired, or used"
             raise InvalidArguments(f"{words}; call again", [Problem("$.requestState", words)])
         answers = wire.members(members.get("inputResponses", Raw(b"{}")))
         for name, answer in answers.items():
@@ -208,8 +208,8 @@ class Parked:
             self._gateway.questions.settled(asking)
             asking.nobody(reason)
         call.relay.give_up(reason)
-        if self._gateway.turns.in_use:
-            self._gateway.turns.over(call.relay)
+        if call.relay.lined:
+            order.leave(call.relay)
 
 
 def _digest(method: str, params: Raw) -> bytes:

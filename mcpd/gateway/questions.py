@@ -59,7 +59,7 @@ class Asking:
             self.link.refuse(self.message, code, words)
 
     def nobody(self, why: str) -> None:
-        """The answer for a question that reaches nobody (digest 4.3): every server knows what to do with it."""
+        """The answer to a question that reaches nobody (digest 4.3): servers know what to do with it."""
         if self.feature == "elicitation":
             self.respond(b'{"action":"decline"}')
         else:
@@ -82,7 +82,9 @@ class Questions:
         self._gateway = gateway
         self._open: dict[tuple[Channel, bytes], Asking] = {}
 
-    def asked(self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None) -> bool:
+    def asked(
+        self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
+    ) -> bool:
         """See `Hooks.asked`."""
         asking = Asking(server, link, message)
         if message.method == "roots/list":
@@ -90,7 +92,7 @@ class Questions:
             return True
         if message.method not in ("elicitation/create", "sampling/createMessage"):
             return False
-        self._gateway.turns.asks(server)
+        server.curiosity.asks = True
         self._open[link, message.key] = asking
         meant = _meant(link, exchange)
         if len(meant) <= 1:
@@ -193,7 +195,12 @@ class Questions:
         """The roots of all who use the server, from what is known: some ask before they are ready."""
         meant = _meant(asking.link, exchange)
         relay = meant[0] if len(meant) == 1 and isinstance(meant[0], Relay) else None
-        if relay is not None and relay.request is not None and relay.asker.modern and relay.asker.can("roots"):
+        if (
+            relay is not None
+            and relay.request is not None
+            and relay.asker.modern
+            and relay.asker.can("roots")
+        ):
             self._open[asking.link, asking.message.key] = asking
             self._put(asking, relay)
             return

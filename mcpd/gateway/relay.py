@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.eras.base import Upstream
-from mcpd.gateway.asker import Request
+from mcpd.gateway.asker import Asker, Request
 from mcpd.gateway.translate import Translation
 from mcpd.model.errors import McpdError
 from mcpd.supervision.catalog import allowed
@@ -35,6 +35,7 @@ class Relay(Exchange):
     """
 
     session: Session
+    asker: Asker
     request: Request | None
     """What the client waits with; None while a question is out with a client that holds no line."""
     upstream: Upstream
@@ -45,10 +46,12 @@ class Relay(Exchange):
     asked: int = 0
     """Questions of the server that the client has not answered yet."""
     rounds: int = 0
+    parked: bool = False
+    """Whether a modern client was asked something in the middle of it."""
+    lined: bool = False
+    """Whether it stands in its server's `line`."""
     stop: Callable[[str], None] | None = None
     """How to end what is done for it between two requests to the server, while that is under way."""
-    kept: bytes = b""
-    """The response, for a client that comes back for it."""
 
     def answered(self, message: Message) -> None:
         traffic.more_expected = True
@@ -57,13 +60,19 @@ class Relay(Exchange):
             self.session.gateway.parked.over(self, message)
             return
         if message.error is ABSENT:
-            if self.translation.from_modern and self.method in MAY_ASK and _INPUT in bytes(message.result):
-                if self.session.wants_input(self, request, message.result):
-                    return
-            self.session.finished(self, wire.result(request.key, self.translation.result(self.method, message.result)))
+            if self._may_be_a_question(message.result) and self.session.wants_input(
+                self, request, message.result
+            ):
+                return
+            self.session.finished(
+                self, wire.result(request.key, self.translation.result(self.method, message.result))
+            )
         else:
             body = self.translation.error(self.method, message.error)
             self.session.finished(self, wire.error(request.key, body))
+
+    def _may_be_a_question(self, result: Raw) -> bool:
+        return self.translation.from_modern and self.method in MAY_ASK and _INPUT in bytes(result)
 
     def progressed(self, params: Raw) -> None:
         request = self.request

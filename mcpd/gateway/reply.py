@@ -8,10 +8,10 @@ import attrs
 
 
 class Reply(Protocol):
-    """Frames are JSON text; a newline at the end may be there and is no part of it. Must not block or raise."""
+    """Frames are JSON text; a newline at the end is no part of them. Must not block or raise."""
 
     def note(self, frame: bytes) -> None:
-        """A notification, or a request of ours, that belongs to this request: it comes before the response."""
+        """A notification, or a request of ours, that belongs to this request: it comes before the end."""
 
     def finish(self, frame: bytes, code: int = 0) -> None:
         """The response, exactly once. `code`: the JSON-RPC code of an error of our own, 0 for all else."""

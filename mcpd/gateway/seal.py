@@ -1,4 +1,4 @@
-"""A server's note to itself, carried by a client: sealed, so that it comes back unchanged and to the same server."""
+"""A server's note to itself, carried by a client: sealed, so that it comes back unchanged."""
 
 from __future__ import annotations
 
@@ -24,8 +24,12 @@ class Seal:
         text = bytes(state).decode("utf-8", "surrogatepass")
         return f"{_MARK}{self._sign(server, text)}.{text}"
 
-    def open(self, server: str, sealed: str) -> Raw | None:
-        """What `close` was given, by its bytes; None for anything else."""
+    def open(self, server: str, raw: Raw) -> Raw | None:
+        """What `close` was given, by its bytes, from what the client sent (JSON); None for anything else."""
+        try:
+            sealed = msgspec.json.decode(raw, type=str)
+        except msgspec.MsgspecError:
+            return None
         if not sealed.startswith(_MARK):
             return None
         signature, _, text = sealed.removeprefix(_MARK).partition(".")

@@ -15,13 +15,13 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.gateway import legacy, lists, modern, rounds
+from mcpd.gateway import inputs, legacy, lists, modern, order
 from mcpd.gateway.asker import Asker, Request
 from mcpd.gateway.relay import MAY_ASK, Relay, refused
 from mcpd.gateway.reply import Client, Reply
 from mcpd.gateway.translate import translation
 from mcpd.gateway.view import MEMBERS, View
-from mcpd.model.errors import LinkLost, McpdError
+from mcpd.model.errors import InvalidArguments, McpdError, Problem
 from mcpd.supervision.server import ManagedServer
 from mcpd.support.reader import traffic
 from mcpd.wire import message as wire
@@ -39,6 +39,11 @@ Answered = Callable[[Message | None], None]
 
 _ROUTED = frozenset({*MAY_ASK, "completion/complete"})
 _INVALID_REQUEST, _METHOD_NOT_FOUND, _INVALID_PARAMS = -32600, -32601, -32602
+
+
+def is_mcp(method: str) -> bool:
+    """Whether it is one of the protocol's own methods."""
+    return method in _ROUTED or method in MEMBERS or method in legacy.METHODS or method in modern.METHODS
 
 
 class Session:
@@ -108,7 +113,7 @@ class Session:
             own(self, request)
         elif request.method in modern.METHODS and self.version == "":
             self.fail(request, _INVALID_PARAMS, f"{request.method} needs a `_meta` that says the revision")
-        elif self.view.single is not None and rounds.passes_through(self.view.single, request):
+        elif self.view.single is not None and inputs.passes_through(self.view.single, request):
             self._relay(request)
         else:
             self.fail(request, _METHOD_NOT_FOUND, f"no method {request.method[:100]!r}")
@@ -128,15 +133,27 @@ class Session:
     # ── passing on ──────────────────────────────────────────────────────────────────────────────
 
     def _relay(self, request: Request) -> None:
-        if request.asker.modern and b'"requestState"' in bytes(request.params) and request.method in MAY_ASK:
-            if self.gateway.parked.resume(self, request):
-                return
         route = self.view.route(request.method, request.params)
-        server = route.server
+        server, params = route.server, route.params
+        if request.method in MAY_ASK and b'"requestState"' in bytes(params):
+            if request.asker.modern and self.gateway.parked.resume(self, request):
+                return
+            params = self._unsealed(server, params)
         if server.upstream is not None:
-            self._send(request, server, route.params, route.tool)
+            self._send(request, server, params, route.tool)
         else:
-            self.later(request, lambda: self._send_when_ready(request, server, route.params, route.tool))
+            self.later(request, lambda: self._send_when_ready(request, server, params, route.tool))
+
+    def _unsealed(self, server: ManagedServer, params: Raw | bytes) -> bytes:
+        """With the state as the server wrote it. Raises InvalidArguments for one that is not from it."""
+        members = wire.members(params)
+        if "requestState" in members:
+            state = self.gateway.seal.open(server.spec.name, members["requestState"])
+            if state is None:
+                words = "`requestState` is not what this server gave, or the daemon has started anew since"
+                raise InvalidArguments(f"{words}; call again", [Problem("$.requestState", words)])
+            members["requestState"] = state
+        return msgspec.json.encode(members)
 
     async def _send_when_ready(
         self, request: Request, server: ManagedServer, params: Raw | bytes, tool: str
@@ -152,6 +169,7 @@ class Session:
         times, asker = server.spec.timeouts, request.asker
         relay = Relay(
             session=self,
+            asker=asker,
             request=request,
             upstream=upstream,
             server=server,
@@ -160,12 +178,15 @@ class Session:
             idle=times.tools.get(tool, times.call) if times.tools else times.call,
             limit=times.call_max,
         )
-        relay.meta = upstream.on_behalf(asker.capabilities, asker.log_level)
+        relay.meta = upstream.dress(asker.capabilities, asker.log_level or None)
         self.calls += 1
-        if request.method in MAY_ASK and asker.can_be_asked and self.gateway.turns.must_wait(relay):
-            self._open[request.key] = relay
-            return
-        self.submit(relay)
+        self._open[request.key] = relay
+        try:
+            if order.enter(relay, request):
+                self.submit(relay)
+        except (McpdError, BadFrame):
+            self._open.pop(request.key, None)
+            raise
 
     def submit(self, relay: Relay) -> None:
         """Put it to its server now. Raises LinkLost, Overloaded, BadFrame, with nothing sent."""
@@ -173,7 +194,6 @@ class Session:
         assert request is not None
         params = relay.translation.params(request.method, relay.params)
         relay.upstream.link.submit(relay, request.method, params, plain=not may_have_meta(bytes(params)))
-        self._open[request.key] = relay
         traffic.more_expected = True
 
     def finished(self, relay: Relay, frame: bytes) -> None:
@@ -182,12 +202,17 @@ class Session:
         assert request is not None
         self._open.pop(request.key, None)
         request.reply.finish(frame)
-        if self.gateway.turns.in_use:
-            self.gateway.turns.over(relay)
+        self._over(relay)
+
+    def _over(self, relay: Relay) -> None:
+        if relay.lined:
+            order.leave(relay)
+        if relay.parked:
+            self.gateway.parked.left(relay)
 
     def wants_input(self, relay: Relay, request: Request, result: Raw) -> bool:
-        """A modern server's answer is a question. False when it is an answer after all."""
-        return rounds.go_on(self, relay, request, result)
+        """Whether a modern server's answer is a question, which is being seen to."""
+        return inputs.go_on(self, relay, request, result)
 
     def park(self, relay: Relay, request: Request, frame: bytes) -> None:
         """Answer the request for now; the relay goes on without one."""
@@ -217,8 +242,8 @@ class Session:
         if code == _INVALID_PARAMS and request.method == "resources/read" and not modern_client:
             frame, code = legacy.not_found(request.key, error), legacy.NOT_FOUND
         request.reply.finish(frame, code)
-        if relay is not None and self.gateway.turns.in_use:
-            self.gateway.turns.over(relay)
+        if relay is not None:
+            self._over(relay)
 
     def later(self, request: Request, work: Callable[[], Awaitable[None]]) -> None:
         """Answer a request in a task of its own; an McpdError that `work` raises is its response."""
@@ -279,6 +304,27 @@ class Session:
             body = msgspec.json.encode({"requestId": Raw(key), "reason": reason})
             self.tell(wire.notification("notifications/cancelled", body))
 
+    # ── telling the client ──────────────────────────────────────────────────────────────────────
+
+    def label(self, server: str) -> str:
+        """What a question of that server begins with, for a client that sees several."""
+        return "" if self.view.single is not None else f"[{server}] "
+
+    def list_changed(self, feature: str) -> None:
+        method = f"notifications/{feature}/list_changed"
+        if self.version:
+            self.tell(wire.notification(method))
+        for listen in self.listens.values():
+            if feature in listen.lists:
+                listen.tell(method)
+
+    def updated(self, listen: bytes, uri: str) -> None:
+        """A resource changed; `listen` is the subscription that follows it, empty for a legacy client."""
+        if listen:
+            self.listens[listen].tell("notifications/resources/updated", {"uri": uri})
+        else:
+            self.tell(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
+
     # ── ends ────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -294,16 +340,14 @@ class Session:
         relay = self._open.pop(key, None)
         if relay is not None:
             self._give_up(relay, reason)
-        listen = self.listens.pop(key, None)
-        if listen is not None:
-            self.gateway.subscriptions.left(self)
+        if self.listens.pop(key, None) is not None:
+            self.gateway.subscriptions.ended(self, key)
 
     def _give_up(self, relay: Relay, reason: str) -> None:
         relay.request = None
         self.gateway.questions.forget(relay, reason)
         relay.give_up(reason)
-        if self.gateway.turns.in_use:
-            self.gateway.turns.over(relay)
+        self._over(relay)
 
     def close(self, reason: str) -> None:
         """The client is gone. Idempotent."""
@@ -320,8 +364,3 @@ class Session:
             answered(None)
         self.listens.clear()
         self.gateway.left(self)
-
-
-def lost(server: ManagedServer, words: str) -> LinkLost:
-    """For a request whose server is no longer the one that was asked."""
-    return LinkLost(f"{server.spec.name}: {words}", server=server.spec.name, may_have_run=True)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mcpd.gateway.session import Session
 
 _Watched = dict[tuple[bytes, str], tuple[ManagedServer, str]]
-"""(subscription's id, or empty for a legacy session's own; the URI as the client says it) → (server, its URI)."""
+"""(subscription's id, empty for a legacy client's own; the URI as the client says it) → (server, its URI)."""
 
 
 class Subscriptions:

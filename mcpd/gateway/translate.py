@@ -1,4 +1,4 @@
-"""What a client's revision calls differently from a server's: parameters up, results, errors and entries down.
+"""What one revision calls differently from another: parameters up, results, errors and entries down.
 
 Between the same revisions, and wherever a client knows everything that its server may say, nothing is
 opened and the bytes pass. What a revision lacks is left out, or said in the words that it has. Pure
@@ -8,6 +8,7 @@ functions; the rules are those of the revisions' schemas, side by side.
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -161,7 +162,9 @@ def _narrowed(method: str, members: dict[str, Raw], client: str) -> dict[str, Ra
         narrowed["content"] = Raw(msgspec.json.encode([_item(item, client) for item in content]))
     elif method == "prompts/get":
         messages = [
-            {**message, "content": _item(message.get("content"), client)} if isinstance(message, dict) else message
+            {**message, "content": _item(message.get("content"), client)}
+            if isinstance(message, dict)
+            else message
             for message in _list(members.get("messages"))
         ]
         narrowed["messages"] = Raw(msgspec.json.encode(messages))
@@ -176,28 +179,31 @@ def _list(raw: Raw | None) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _less(item: Any, *names: str) -> Any:
+def _less(item: object, *names: str) -> object:
     return {k: v for k, v in item.items() if k not in names} if isinstance(item, dict) else item
 
 
-def _item(item: Any, client: str) -> Any:
+def _item(item: object, client: str) -> object:
     """One piece of content."""
     if not isinstance(item, dict):
         return item
     kind = item.get("type")
-    if client < R4:
-        item = _less(item, "icons")
+    unknown = ("icons", "_meta") if client < R3 else ("icons",) if client < R4 else ()
+    item = {k: v for k, v in item.items() if k not in unknown}
     if client < R3:
-        item = _less(item, "_meta")
         if isinstance(item.get("annotations"), dict):
             item = {**item, "annotations": _less(item["annotations"], "lastModified")}
         if kind == "resource_link":
             about = f" ({item['mimeType']})" if isinstance(item.get("mimeType"), str) else ""
-            return {"type": "text", "text": f"{item.get('name', '')} – {item.get('uri', '')}{about}"}
+            return {"type": "text", "text": f"{item.get('name', '')}: {item.get('uri', '')}{about}"}
         if kind == "resource":
             item = {**item, "resource": _less(item.get("resource"), "_meta")}
     if client < R2 and kind == "audio":
-        resource = {"uri": "data:audio", "mimeType": item.get("mimeType", "audio/*"), "blob": item.get("data", "")}
+        resource = {
+            "uri": "about:audio",
+            "mimeType": item.get("mimeType", "audio/*"),
+            "blob": item.get("data", ""),
+        }
         return {"type": "resource", "resource": resource}
     return item
 
@@ -228,7 +234,9 @@ def _entry(member: str, client: str, raw: bytes) -> bytes:
 
 def _tool(tool: dict[str, Raw], client: str) -> dict[str, Raw]:
     if client >= R5:
-        tool.pop("execution", None)  # the modern revision has no such member; its tasks are the server's choice
+        tool.pop(
+            "execution", None
+        )  # the modern revision has no such member; its tasks are the server's choice
         return tool
     output = tool.get("outputSchema")
     if output is not None and (client < R3 or _mapping(output).get("type") != "object"):
@@ -263,8 +271,57 @@ def _mapping(raw: Raw | None) -> _Object:
     return value if isinstance(value, dict) else {}
 
 
-def _without_headers(schema: Any) -> Any:
+def _without_headers(schema: object) -> object:
     """The schema without the words for mirroring arguments in HTTP headers: they are for modern clients."""
     if isinstance(schema, Mapping):
         return {name: _without_headers(value) for name, value in schema.items() if name != "x-mcp-header"}
     return [_without_headers(value) for value in schema] if isinstance(schema, list) else schema
+
+
+# ── questions ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def question(method: str, params: Raw, client: str, label: str) -> bytes | None:
+    """What a server asks, as a client's revision says it, `label` before its message; None where that has
+    no words for it. Raises BadFrame for params that are no object."""
+    if client < R3 and method == "elicitation/create":
+        return None
+    members = wire.members(params or b"{}")
+    _strip_meta(members)
+    if client < R4:
+        members.pop("task", None)
+    if method == "elicitation/create":
+        schema = members.get("requestedSchema")
+        if client < R4:
+            if wire.value(members.pop("mode", Raw(b'"form"'))) != "form":
+                return None
+            simple = _simple_form(_mapping(schema))
+            if simple is None:
+                return None
+            members["requestedSchema"] = Raw(msgspec.json.encode(simple))
+        elif client < R5 and wire.value(members.get("mode", Raw(b'"form"'))) == "url":
+            if "elicitationId" not in members:  # this revision cannot do without
+                members["elicitationId"] = Raw(msgspec.json.encode(secrets.token_urlsafe(12)))
+        elif client >= R5:
+            members.pop("elicitationId", None)
+        if label and "message" in members:
+            words = wire.value(members["message"])
+            members["message"] = Raw(msgspec.json.encode(f"{label}{words}"))
+    return msgspec.json.encode(members)
+
+
+def _simple_form(schema: _Object) -> _Object | None:
+    """A form as 2025-06-18 has it: one choice by name, defaults for yes and no only; None if it cannot."""
+    properties: _Object = {}
+    for name, field in (schema.get("properties") or {}).items():
+        if not isinstance(field, dict) or field.get("type") == "array":
+            return None
+        field = dict(field)
+        choices = field.pop("oneOf", None)
+        if isinstance(choices, list):
+            field["enum"] = [str(each.get("const")) for each in choices if isinstance(each, dict)]
+            field["enumNames"] = [str(each.get("title")) for each in choices if isinstance(each, dict)]
+        if field.get("type") != "boolean":
+            field.pop("default", None)
+        properties[name] = field
+    return {**schema, "properties": properties}

@@ -21,6 +21,8 @@ MEMBERS = {
     "prompts/list": "prompts",
 }
 """A method that lists → the member of its result that is the list."""
+UNKEPT = (0, "private")
+"""A list that tells when it changes need not be kept, and may be another's tomorrow."""
 CAPABILITIES = {
     "tools": {"listChanged": True},
     "resources": {"listChanged": True, "subscribe": True},
@@ -43,9 +45,12 @@ class Route:
 class View(Protocol):
     """Raises UnknownTool for what it does not have."""
 
-    title: str
-    single: ManagedServer | None
-    """The one server that this is a view of, and all of it; None for several."""
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def single(self) -> ManagedServer | None:
+        """The one server that this is a view of, and all of it; None for several."""
 
     def servers(self) -> Sequence[ManagedServer]:
         """In a stable order, without the disabled ones."""
@@ -64,6 +69,9 @@ class View(Protocol):
         """What is offered: kept to whatever servers come and go."""
 
     def instructions(self) -> str: ...
+
+    def freshness(self) -> tuple[int, str]:
+        """How long a list may be kept, milliseconds, and by whom (`ttlMs`, `cacheScope`)."""
 
 
 def listed(catalog: Catalog, member: str) -> Sequence[Item]:
@@ -99,7 +107,9 @@ class OneServer:
         filtered = spec.exclude_tools or spec.include_tools is not None
         tool = tool_name(params) if filtered or spec.timeouts.tools else ""
         if filtered and not may_call(server, params):
-            raise UnknownTool(f"{spec.name}: this tool is excluded by the server's definition", server=spec.name)
+            raise UnknownTool(
+                f"{spec.name}: this tool is excluded by the server's definition", server=spec.name
+            )
         return Route(server=server, params=params, tool=tool)
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
@@ -115,9 +125,12 @@ class OneServer:
                 part: yes for part, yes in parts.items() if part == "listChanged" or upstream.has(name, part)
             }
             for name, parts in CAPABILITIES.items()
-            if upstream.has(name) or name == "logging" and upstream.era == "modern"
+            if upstream.has(name) or (name == "logging" and upstream.era == "modern")
         }
 
     def instructions(self) -> str:
         upstream = self.single.upstream
         return upstream.info.instructions if upstream is not None else ""
+
+    def freshness(self) -> tuple[int, str]:
+        return UNKEPT

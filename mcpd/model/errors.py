@@ -2,6 +2,7 @@
 
     McpdError                code               http  rpc      exit
      ├─ UnknownServer        unknown_server     404   -32602   5
+     ├─ UnknownProfile       unknown_profile    404   -32602   5
      ├─ UnknownTool          unknown_tool       404   -32602   5
      ├─ UnknownResource      unknown_resource   404   -32602   5    the URI is in its data
      ├─ InvalidArguments     invalid_arguments  400   -32602   2
@@ -74,6 +75,11 @@ class McpdError(Exception):
 @final
 class UnknownServer(McpdError):
     code, http, rpc, exit = "unknown_server", 404, -32602, 5
+
+
+@final
+class UnknownProfile(McpdError):
+    code, http, rpc, exit = "unknown_profile", 404, -32602, 5
 
 
 @final

@@ -1,4 +1,4 @@
-"""Whose turn it is at a server: calls of one owner together, those of different owners one owner after the other.
+"""Whose turn it is at a server: one owner after the other, and all calls of an owner together.
 
 Some servers cannot tell for whom they ask a question, and some lose updates that overlap. Nobody is
 passed over: while others wait, an owner that is inside waits for a new turn like everybody else.
