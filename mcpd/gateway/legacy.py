@@ -35,15 +35,19 @@ def _initialize(session: Session, request: Request) -> None:
     session.peer = _peer(members.get("clientInfo"))
     declared = _mapping(members.get("capabilities"))
     session.asker = Asker(version=version, capabilities=declared, log_level=session.asker.log_level)
-    body: dict[str, object] = {
-        "protocolVersion": version,
-        "capabilities": session.view.capabilities(),
-        "serverInfo": {"name": "mcpd", "title": session.view.title, "version": __version__},
-    }
-    instructions = session.view.instructions()
-    if instructions:
-        body["instructions"] = instructions
-    session.answer(request, msgspec.json.encode(body))
+
+    def greet() -> None:
+        body: dict[str, object] = {
+            "protocolVersion": version,
+            "capabilities": session.view.capabilities(),
+            "serverInfo": {"name": "mcpd", "title": session.view.title, "version": __version__},
+        }
+        instructions = session.view.instructions()
+        if instructions:
+            body["instructions"] = instructions
+        session.answer(request, msgspec.json.encode(body))
+
+    session.once_known(request, greet)
 
 
 def _agreed(asked: Raw | None) -> str:

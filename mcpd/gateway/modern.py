@@ -66,6 +66,10 @@ def _string(members: Mapping[str, Raw], name: str) -> str:
 
 
 def _discover(session: Session, request: Request) -> None:
+    session.once_known(request, lambda: _tell_all(session, request))
+
+
+def _tell_all(session: Session, request: Request) -> None:
     body: dict[str, object] = {
         **_CACHEABLE,
         "supportedVersions": PROTOCOL_VERSIONS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,6 +38,8 @@ Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 Answered = Callable[[Message | None], None]
 """Called with a client's response to a question, or None when there will be none."""
 
+_FIRST = 10.0
+"""Seconds that a client's first words wait for the one server that they are meant for."""
 _ROUTED = frozenset({*MAY_ASK, "completion/complete"})
 _INVALID_REQUEST, _METHOD_NOT_FOUND, _INVALID_PARAMS = -32600, -32601, -32602
 
@@ -262,6 +265,20 @@ class Session:
                 del self._waiting[request.key]
 
         self._spawn(run)
+
+    def once_known(self, request: Request, work: Callable[[], None]) -> None:
+        """Answer when it is known what the view's one server offers, if that is soon; else with what may be."""
+        single = self.view.single
+        if single is None or single.upstream is not None or single.catalog is not None:
+            work()
+            return
+
+        async def wait() -> None:
+            with suppress(McpdError):  # then all that it may offer is said, and each request says why not
+                await self.gateway.core.ready(single, _FIRST)
+            work()
+
+        self.later(request, wait)
 
     def beside(self, relay: Relay, work: Callable[[], Awaitable[None]]) -> None:
         """Do something for a relay that its server has answered for now; it can still be cancelled."""
