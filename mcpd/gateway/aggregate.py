@@ -76,8 +76,10 @@ class Aggregate:
         try:
             members = wire.members(params or b"{}")
             if method == "resources/read":
-                server, uri = self.resource(_text(members, "uri"))
-                return Route(server=server, params=_with(members, "uri", uri))
+                public = _text(members, "uri")
+                server, uri = self.resource(public)
+                alias = None if public == uri else (uri, public)
+                return Route(server=server, params=_with(members, "uri", uri), alias=alias)
             if method == "completion/complete":
                 return self._completion(members)
             return self._named(method, members)

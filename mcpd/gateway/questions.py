@@ -214,7 +214,10 @@ def _meant(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:
     found: dict[object, Exchange] = {}
     for each in link.under_way():
         if each.method in MAY_ASK:
-            found[each.session if isinstance(each, Relay) else each] = each
+            owner = each.session if isinstance(each, Relay) else each
+            known = found.setdefault(owner, each)
+            if isinstance(known, Relay) and known.asked and isinstance(each, Relay) and not each.asked:
+                found[owner] = each  # most servers ask in the order in which they were called
     return tuple(found.values())
 
 

@@ -43,6 +43,8 @@ class Relay(Exchange):
     params: Raw | bytes
     """As they were sent, for asking again with what the server wanted to know."""
     translation: Translation
+    alias: tuple[str, str] | None = None
+    """See `Route`."""
     asked: int = 0
     """Questions of the server that the client has not answered yet."""
     rounds: int = 0
@@ -64,9 +66,10 @@ class Relay(Exchange):
                 self, request, message.result
             ):
                 return
-            self.session.finished(
-                self, wire.result(request.key, self.translation.result(self.method, message.result))
-            )
+            result = self.translation.result(self.method, message.result)
+            if self.alias is not None:
+                result = _aliased(result, *self.alias)
+            self.session.finished(self, wire.result(request.key, result))
         else:
             body = self.translation.error(self.method, message.error)
             self.session.finished(self, wire.error(request.key, body))
@@ -94,6 +97,22 @@ class Relay(Exchange):
             self.stop(reason)
         else:
             self.upstream.link.cancel(self, reason)
+
+
+def _aliased(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
+    """A read resource under the URI that the client asked for."""
+    try:
+        members = wire.members(result)
+        contents = wire.value(members["contents"])
+    except (BadFrame, KeyError):
+        return result
+    if not isinstance(contents, list):
+        return result
+    renamed = [
+        {**each, "uri": public} if isinstance(each, dict) and each.get("uri") == own else each
+        for each in contents
+    ]
+    return msgspec.json.encode({**members, "contents": renamed})
 
 
 def refused(key: bytes, error: McpdError, *, modern: bool = False) -> bytes:

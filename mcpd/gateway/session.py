@@ -21,7 +21,7 @@ from mcpd.gateway.asker import Asker, Request
 from mcpd.gateway.relay import MAY_ASK, Relay, refused
 from mcpd.gateway.reply import Client, Reply
 from mcpd.gateway.translate import translation
-from mcpd.gateway.view import MEMBERS, View
+from mcpd.gateway.view import MEMBERS, Route, View
 from mcpd.model.errors import InvalidArguments, McpdError, Problem
 from mcpd.supervision.server import ManagedServer
 from mcpd.support.reader import traffic
@@ -143,9 +143,9 @@ class Session:
                 return
             params = self._unsealed(server, params)
         if server.upstream is not None:
-            self._send(request, server, params, route.tool)
+            self._send(request, route, params)
         else:
-            self.later(request, lambda: self._send_when_ready(request, server, params, route.tool))
+            self.later(request, lambda: self._send_when_ready(request, route, params))
 
     def _unsealed(self, server: ManagedServer, params: Raw | bytes) -> bytes:
         """With the state as the server wrote it. Raises InvalidArguments for one that is not from it."""
@@ -158,14 +158,13 @@ class Session:
             members["requestState"] = state
         return msgspec.json.encode(members)
 
-    async def _send_when_ready(
-        self, request: Request, server: ManagedServer, params: Raw | bytes, tool: str
-    ) -> None:
-        await self.gateway.core.ready(server)
+    async def _send_when_ready(self, request: Request, route: Route, params: Raw | bytes) -> None:
+        await self.gateway.core.ready(route.server)
         del self._waiting[request.key]
-        self._send(request, server, params, tool)
+        self._send(request, route, params)
 
-    def _send(self, request: Request, server: ManagedServer, params: Raw | bytes, tool: str) -> None:
+    def _send(self, request: Request, route: Route, params: Raw | bytes) -> None:
+        server, tool = route.server, route.tool
         upstream = server.upstream
         if upstream is None:
             raise server.not_ready()
@@ -177,6 +176,7 @@ class Session:
             upstream=upstream,
             server=server,
             params=params,
+            alias=route.alias,
             translation=translation(asker.version, upstream.version),
             idle=times.tools.get(tool, times.call) if times.tools else times.call,
             limit=times.call_max,
@@ -267,7 +267,7 @@ class Session:
         self._spawn(run)
 
     def once_known(self, request: Request, work: Callable[[], None]) -> None:
-        """Answer when it is known what the view's one server offers, if that is soon; else with what may be."""
+        """Answer when it is known what the one server offers, if that is soon; else with what may be."""
         single = self.view.single
         if single is None or single.upstream is not None or single.catalog is not None:
             work()

@@ -40,6 +40,8 @@ class Route:
     params: Raw | bytes
     tool: str = ""
     """The tool's own name, of a `tools/call`."""
+    alias: tuple[str, str] | None = None
+    """A resource's own URI, and what the client calls it instead."""
 
 
 class View(Protocol):
