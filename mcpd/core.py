@@ -19,6 +19,7 @@ from mcpd.model.api import (
     ConfigStatus,
     DaemonInfo,
     DaemonStatus,
+    HttpDoor,
     PromptsResult,
     ResourcesResult,
     ServerDetail,
@@ -52,6 +53,8 @@ class Core:
     stop: Callable[[str], None]
     """End the daemon, with a reason for the log."""
     clients: int = 0
+    http: HttpDoor | None = None
+    """Set by the door when it is open."""
     _started_at: float = attrs.field(factory=time.time)
     _waiting: set[trio.CancelScope] = attrs.field(factory=set)
     """Who waits for a server to be there."""
@@ -70,6 +73,7 @@ class Core:
                 socket=self.socket,
                 instance=self.instance,
                 clients=self.clients,
+                http=self.http,
             ),
         )
 
