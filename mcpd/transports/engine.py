@@ -47,6 +47,7 @@ KEEPALIVE = [
 ]
 """A link that drops packets is noticed within 35 s. By default the kernel takes two hours."""
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _LINE_ENDS = re.compile(rb"[\r\n\x00]")
 _BROKEN = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -247,7 +248,7 @@ class _Connection:
 
     def is_usable(self) -> bool:
         """An idle connection on which something can be read has been closed, or is out of step."""
-        return time.monotonic() < self._expires and not _readable(self._fd)
+        return _now() < self._expires and not _readable(self._fd)
 
     def close(self) -> None:
         """At once, without a word."""
@@ -296,7 +297,7 @@ class _Connection:
             self.close()
             return
         kept = _IDLE_FOR if response.idle_for is None else min(response.idle_for - 1, _IDLE_FOR)
-        self._expires = time.monotonic() + kept
+        self._expires = _now() + kept
         self._give_back(self)
 
     # ── bytes ───────────────────────────────────────────────────────────────────────────────────
@@ -396,6 +397,11 @@ def _beneath(stream: trio.abc.Stream) -> trio.socket.SocketType:
 
 def _close(stream: trio.abc.Stream) -> None:
     _beneath(stream).close()
+
+
+def _now() -> float:
+    """Seconds; goes on while the machine sleeps, when connections die as well."""
+    return time.clock_gettime(_CLOCK)
 
 
 def _readable(fd: int) -> bool:
