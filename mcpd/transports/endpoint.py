@@ -107,10 +107,11 @@ def unsent(error: Exception) -> bool:
 
 def explain(error: Exception) -> str:
     """A transport's error in words that help."""
-    if isinstance(error, httpx.ProxyError):  # which names the proxy
-        return f"it cannot be reached: {shorten(str(error))}"
     if isinstance(error, httpx.ConnectTimeout):
         return f"it cannot be reached: no connection within {CONNECT_TIMEOUT:g} s"
+    reason = _reason([cause for cause in _causes(error) if isinstance(cause, OSError)])
+    if isinstance(error, httpx.ProxyError):  # which names the proxy
+        return f"it cannot be reached: {shorten(str(error))}" + (f": {reason}" if reason else "")
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return (
@@ -119,7 +120,6 @@ def explain(error: Exception) -> str:
             )
         if isinstance(cause, ssl.SSLError):
             return f"TLS failed: {cause.reason or cause}"
-    reason = _reason([cause for cause in _causes(error) if isinstance(cause, OSError)])
     if isinstance(error, httpx.ConnectError):
         return f"it cannot be reached: {shorten(reason or str(error) or 'connecting failed')}"
     return f"the connection broke: {shorten(reason or str(error) or type(error).__name__)}"

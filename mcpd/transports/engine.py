@@ -174,7 +174,7 @@ class Engine(httpx.AsyncBaseTransport):
             if proxy.tls:
                 stream = await _guard(stream, proxy.host, ssl.create_default_context())
         except _BROKEN as error:
-            raise httpx.ProxyError(f"{proxy}: {_words(error)}") from error
+            raise httpx.ProxyError(f"{proxy} cannot be used") from error
         if self._context is not None:
             try:
                 await self._tunnel(stream, proxy)
@@ -197,8 +197,10 @@ class Engine(httpx.AsyncBaseTransport):
                 if not data:
                     response.end()
                 response.feed(bytes(data))
-        except (*_BROKEN, BadResponse) as error:
-            raise httpx.ProxyError(f"{proxy}: {_words(error)}") from error
+        except BadResponse as error:
+            raise httpx.ProxyError(f"{proxy} does not answer as one: {error}") from error
+        except _BROKEN as error:
+            raise httpx.ProxyError(f"{proxy} has hung up") from error
         if not 200 <= response.status < 300:
             reason = response.reason.decode("latin-1")
             raise httpx.ProxyError(f"{proxy} refuses: HTTP {response.status} {reason}".rstrip())
@@ -219,12 +221,6 @@ async def _guard(stream: trio.abc.Stream, host: str, context: ssl.SSLContext) ->
         _close(stream)
         raise
     return guarded
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error.__cause__ or error) or type(error).__name__
 
 
 # ── one connection ──────────────────────────────────────────────────────────────────────────────────

@@ -125,7 +125,7 @@ async def test_a_proxy_that_is_not_there_is_named() -> None:
         port = gone.port
     error = await ask("https://far.example/mcp", {"HTTPS_PROXY": f"http://127.0.0.1:{port}"})
     assert error is not None
-    assert f"the proxy 127.0.0.1:{port}: Connection refused" in error.message
+    assert f"the proxy 127.0.0.1:{port} cannot be used: Connection refused" in error.message
     assert not error.may_have_run
 
 
