@@ -193,7 +193,7 @@ class HttpChannel(Switchboard):
             return False
         if not bytes(message.error).lstrip().startswith(b"{") or message.method:
             return False
-        if bytes(message.id) not in (b"", b"null", exchange.key):
+        if wire.as_number(bytes(message.id)) not in (b"", b"null", exchange.key):
             return False
         if self._pick(exchange.key) is exchange:
             if self.tap is not None:
