@@ -14,7 +14,6 @@ import re
 import select
 import socket
 import ssl
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from urllib.parse import unquote
@@ -23,6 +22,7 @@ import attrs
 import httpx
 import trio
 
+from mcpd.support.naps import now
 from mcpd.wire.http1 import BadResponse, Response
 
 CONNECT_TIMEOUT = 10.0
@@ -47,7 +47,6 @@ KEEPALIVE = [
 ]
 """A link that drops packets is noticed within 35 s. By default the kernel takes two hours."""
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _LINE_ENDS = re.compile(rb"[\r\n\x00]")
 _BROKEN = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -244,7 +243,7 @@ class _Connection:
 
     def is_usable(self) -> bool:
         """An idle connection on which something can be read has been closed, or is out of step."""
-        return _now() < self._expires and not _readable(self._fd)
+        return now() < self._expires and not _readable(self._fd)
 
     def close(self) -> None:
         """At once, without a word."""
@@ -293,7 +292,7 @@ class _Connection:
             self.close()
             return
         kept = _IDLE_FOR if response.idle_for is None else min(response.idle_for - 1, _IDLE_FOR)
-        self._expires = _now() + kept
+        self._expires = now() + kept
         self._give_back(self)
 
     # ── bytes ───────────────────────────────────────────────────────────────────────────────────
@@ -393,11 +392,6 @@ def _beneath(stream: trio.abc.Stream) -> trio.socket.SocketType:
 
 def _close(stream: trio.abc.Stream) -> None:
     _beneath(stream).close()
-
-
-def _now() -> float:
-    """Seconds; goes on while the machine sleeps, when connections die as well."""
-    return time.clock_gettime(_CLOCK)
 
 
 def _readable(fd: int) -> bool:
