@@ -35,8 +35,8 @@ class World:
     server: ManagedServer
     events: list[Event]
 
-    async def wait(self, state: ServerState) -> ServerStatus:
-        with trio.fail_after(BOUND):
+    async def wait(self, state: ServerState, bound: float = BOUND) -> ServerStatus:
+        with trio.fail_after(bound):
             while self.server.state is not state:  # noqa: ASYNC110 - a test's wait
                 await trio.sleep(0.005)
         return self.server.status()
@@ -45,9 +45,17 @@ class World:
         return [(step.step, step.outcome) for step in self.server.negotiation]
 
     def call(self) -> Awaited:
-        assert self.server.upstream is not None
-        exchange = Awaited(what="tool 'echo'", idle=BOUND, limit=BOUND)
-        self.server.upstream.submit(exchange, "tools/call", b'{"name":"echo","arguments":{}}')
+        return self._call(b"{}", BOUND)
+
+    def hanging_call(self) -> Awaited:
+        """One that the server is to leave unanswered."""
+        return self._call(b'{"hang":true}', 100)
+
+    def _call(self, arguments: bytes, limit: float) -> Awaited:
+        if self.server.upstream is None:
+            raise LinkLost("it: not connected")
+        exchange = Awaited(what="tool 'echo'", idle=limit, limit=limit)
+        self.server.upstream.submit(exchange, "tools/call", b'{"name":"echo","arguments":%b}' % arguments)
         return exchange
 
 
