@@ -1,4 +1,4 @@
-"""One address for MCP clients of every revision: which era a request belongs to, and what HTTP wants of it."""
+"""One address for MCP clients of every revision: to which era a request belongs, and what HTTP asks of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from mcpd.doors.http.connection import Spawn
 from mcpd.doors.http.exchange import Exchange
 from mcpd.doors.http.parser import Head
 from mcpd.doors.mcp import legacy, modern
+from mcpd.doors.mcp.frames import PARSE_ERROR, refuse, refuse_as
 from mcpd.doors.mcp.legacy import Who
-from mcpd.doors.mcp.frames import INVALID_REQUEST, PARSE_ERROR, refuse, refuse_as
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import Session
 from mcpd.gateway.view import View
@@ -43,7 +43,7 @@ class Endpoint:
 
 
 class Visitor:
-    """One connection at the endpoint. Modern requests need no session; theirs is as long as the connection."""
+    """One connection at the endpoint. What modern clients do on it is one conversation for each view."""
 
     def __init__(self, endpoint: Endpoint, who: Who, spawn: Spawn) -> None:
         self._endpoint = endpoint

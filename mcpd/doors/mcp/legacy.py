@@ -95,7 +95,7 @@ class LegacyReply:
         self._lost = False
         http.replies.add(self)
         exchange.on_hang_up = self._hung_up
-        exchange.on_quiet = self._begin
+        exchange.on_quiet = self._quiet
 
     def note(self, frame: bytes) -> None:
         if not self._lost:
@@ -121,6 +121,9 @@ class LegacyReply:
             self._stream = self._http.streams.new()
             self._stream.attach(self._exchange)
         return self._stream
+
+    def _quiet(self) -> None:
+        self._begin()
 
     def _hung_up(self, _: str) -> None:
         """Before the stream began: the client has nothing to come back with."""

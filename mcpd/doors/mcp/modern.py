@@ -1,4 +1,4 @@
-"""Clients of revision 2026-07-28: every request stands alone, and its headers repeat what proxies want to see.
+"""Clients of revision 2026-07-28: every request stands alone, its headers repeat what proxies want to see.
 
 The ladder of checks is the specification's, in its order; what is not about HTTP is the gateway's.
 """
@@ -92,7 +92,9 @@ def check(head: Head, message: Message, view: View) -> None:
         raise Mismatch(INVALID_PARAMS, words)
     version = _string(meta.version)
     if version is None or bytes(meta.capabilities)[:1] != b"{":
-        raise Mismatch(INVALID_PARAMS, "params._meta: the revision is a string, the capabilities are an object")
+        raise Mismatch(
+            INVALID_PARAMS, "params._meta: the revision is a string, the capabilities are an object"
+        )
     headers = head.headers
     if headers.get(b"mcp-protocol-version") != version.encode("utf-8", "replace"):
         raise _differs(head, "MCP-Protocol-Version", version)
