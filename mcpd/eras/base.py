@@ -62,6 +62,9 @@ class Hooks:
     refused at once. Pings never come here."""
     heard: Callable[[Said], None] = _nobody
     """Called with what clients may want to know, in the order in which it came among the answers."""
+    modern_after_all: Callable[[], None] = lambda: None
+    """Called when a server that was taken for legacy, since it did not answer in time, turns out not
+    to be: for the next connection, since this one's era is settled."""
     wishes: Wishes = attrs.field(factory=Wishes)
     """What clients want to hear: fulfilled by `Upstream.follow`, while it runs."""
 

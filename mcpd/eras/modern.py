@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 import msgspec
@@ -13,9 +13,9 @@ from mcpd.eras.base import (
     CLIENT_NAME,
     Hooks,
     Upstream,
-    ask,
     capabilities_of,
     open_result,
+    refusal,
     server_info,
     tell,
 )
@@ -23,8 +23,9 @@ from mcpd.eras.mirror import Mirror
 from mcpd.eras.subscription import Subscription
 from mcpd.model.errors import UpstreamRefused
 from mcpd.transports.base import Channel, Dialect
-from mcpd.transports.exchange import Exchange
-from mcpd.wire.message import Message
+from mcpd.transports.exchange import Awaited, Exchange
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import RESERVED
 
 VERSIONS = ("2026-07-28",)
@@ -64,14 +65,45 @@ def dialect(
     )
 
 
-async def discover(link: Channel, version: str = VERSIONS[0]) -> Mapping[str, object]:
+class _Probe(Awaited, kw_only=True):
+    """The first request; its answer may come when nobody waits for it any more."""
+
+    too_late: Callable[[], None] | None = None
+
+    def answered(self, message: Message) -> None:
+        super().answered(message)
+        if self.too_late is not None and _is_modern(message):
+            self.too_late()
+
+
+async def discover(
+    link: Channel, version: str = VERSIONS[0], too_late: Callable[[], None] | None = None
+) -> Mapping[str, object]:
     """Ask `server/discover` and return its result. Raises UpstreamRefused, LinkLost, ProtocolViolation.
 
-    Being cancelled tells the server nothing: a legacy one would not know what is cancelled.
+    Being cancelled tells the server nothing: a legacy one would not know what is cancelled. `too_late`
+    is then called should a modern server answer all the same, for as long as the link lives.
     """
     link.speak(dialect(version))
-    answer = await ask(link, "server/discover", {}, cancellable=False)
-    return open_result(link.name, "server/discover", answer)
+    probe = _Probe(standing=True, cancellable=False)
+    link.submit(probe, "server/discover", b"{}")
+    try:
+        message = await probe.answer()
+    except trio.Cancelled:
+        probe.too_late = too_late
+        raise
+    if message.error is not ABSENT:
+        raise refusal(link.name, message)
+    return open_result(link.name, "server/discover", message.result)
+
+
+def _is_modern(message: Message) -> bool:
+    try:
+        body = wire.value(message.result)
+    except BadFrame:
+        return False
+    versions = supported(body.get("supportedVersions")) if isinstance(body, dict) else ()
+    return any(version in VERSIONS for version in versions)
 
 
 def adopt(link: Channel, hooks: Hooks, version: str, discovered: Mapping[str, object]) -> Upstream:

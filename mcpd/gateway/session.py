@@ -24,7 +24,6 @@ from mcpd.gateway.translate import translation
 from mcpd.gateway.view import MEMBERS, Route, View
 from mcpd.model.errors import InvalidArguments, McpdError, Problem
 from mcpd.supervision.server import ManagedServer
-from mcpd.support.reader import traffic
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import may_have_meta
@@ -197,7 +196,6 @@ class Session:
         assert request is not None
         params = relay.translation.params(request.method, relay.params)
         relay.upstream.link.submit(relay, request.method, params, plain=not may_have_meta(bytes(params)))
-        traffic.more_expected = True
 
     def finished(self, relay: Relay, frame: bytes) -> None:
         """Give the client its response."""

@@ -186,6 +186,8 @@ class ManagedServer:
         if upstream is not None and upstream.link.junk_lines:
             where = "lines on its stdout" if self.child is not None else "frames"
             warnings.append(f"{upstream.link.junk_lines} {where} were no messages")
+        if upstream is not None:
+            warnings += [f"{count} {what}" for what, count in upstream.link.oddities.items()]
         if self.log.dropped:
             warnings.append(f"{self.log.dropped} log lines could not be written to {self.log.path}")
         return ServerStatus(
@@ -402,8 +404,12 @@ class ManagedServer:
         times = self.spec.timeouts
         if not self._approach.goes_on:
             self.negotiation = []
+        self._approach.begin()
         with trio.move_on_after(times.connect) as waiting:
-            upstream = await negotiate(link, self._hooks(), self._approach.hint, times.probe, self._trace)
+            approach = self._approach
+            upstream = await negotiate(
+                link, self._hooks(), approach.hint, approach.patience(times), self._trace
+            )
         if waiting.cancelled_caught:
             raise trio.TooSlowError(
                 f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
@@ -418,6 +424,7 @@ class ManagedServer:
             capabilities=clients.capabilities,
             asked=None if asked is None else partial(asked, self),
             heard=self.heard,
+            modern_after_all=self._approach.modern_after_all,
             wishes=self.wishes,
         )
 

@@ -71,6 +71,8 @@ class Channel(Protocol):
     """Messages that were none."""
     junk_sample: str
     late_replies: int
+    oddities: dict[str, int]
+    """What the server does against the standard and was understood all the same (words), how often."""
     heard_at: float
     """When the last whole message came (`trio.current_time()`)."""
     called_well_at: float

@@ -54,6 +54,8 @@ class _Post:
     frame: bytes
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     begun: bool = False
+    streams: bool = False
+    """Whether it is answered by an event stream, which may go on after the answer."""
 
 
 class HttpChannel(Switchboard):
@@ -192,7 +194,7 @@ class HttpChannel(Switchboard):
             return False
         if not bytes(message.error).lstrip().startswith(b"{") or message.method:
             return False
-        if bytes(message.id) not in (b"", b"null", exchange.key):
+        if wire.as_number(bytes(message.id)) not in (b"", b"null", exchange.key):
             return False
         if self._pick(exchange.key) is exchange:
             if self.tap is not None:
@@ -225,6 +227,9 @@ class HttpChannel(Switchboard):
     async def _follow(self, exchange: Exchange, response: httpx.Response) -> None:
         """Hear a request's stream to its answer, resuming it where the server allows that."""
         heard = Heard()
+        post = self._posts.get(exchange.key)
+        if post is not None:
+            post.streams = True
         why = await self._hear(response, heard, exchange)
         attempts = 0
         while self._waits(exchange):
@@ -325,7 +330,7 @@ class HttpChannel(Switchboard):
 
     def _answer(self, exchange: Exchange, message: Message, line: bytes) -> None:
         post = self._posts.get(exchange.key)
-        if post is not None:  # what carried it has a moment to come to its end
+        if post is not None and post.streams:  # it has a moment to come to its end
             post.scope.deadline = trio.current_time() + _ORDERLY_END
         super()._answer(exchange, message, line)
 

@@ -47,6 +47,7 @@ class Switchboard:
         self.junk_lines = 0
         self.junk_sample = ""
         self.late_replies = 0
+        self.oddities: dict[str, int] = {}
         self.heard_at = trio.current_time()
         self.called_well_at = -math.inf
         self.ended: McpdError | None = None
@@ -264,10 +265,19 @@ class Switchboard:
 
     def _receive_stray(self, message: Message, line: bytes) -> None:
         key = message.key
-        if key.isdigit() and int(key[:20]) <= self._last_id:
+        number = wire.as_number(key)
+        exchange = self._pick(number) if number != key else None
+        if exchange is not None:
+            self._odd("answers came with the id as another type than it was sent")
+            message.id = Raw(number)
+            self._answer(exchange, message, line)
+        elif key.isdigit() and int(key[:20]) <= self._last_id:
             self.late_replies += 1
         else:
             self._junk(line)
+
+    def _odd(self, what: str) -> None:
+        self.oddities[what] = self.oddities.get(what, 0) + 1
 
     def _junk(self, line: bytes) -> None:
         self.junk_lines += 1
@@ -278,7 +288,7 @@ class Switchboard:
             token = bytes(wire.members(message.params).get("progressToken", b""))
         except BadFrame:
             return
-        exchange = self._table.get(token)
+        exchange = self._table.get(token) or self._table.get(wire.as_number(token))
         if exchange is None:
             return
         exchange.deadline = min(trio.current_time() + exchange.idle, exchange.hard_deadline)

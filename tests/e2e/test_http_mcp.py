@@ -240,6 +240,7 @@ def test_a_stream_can_be_taken_up_again_and_nothing_comes_twice(daemon: Daemon, 
         session = Session(http, "/servers/one/mcp")
         body = session.calling("progress", 5, "t", total=1.5)
         seen: list[tuple[str | None, Json]] = []
+        primed: str | None = None
         with http.stream("POST", session.path, json=body, headers=session.headers) as stream:
             for event in events(stream.iter_raw()):
                 if not seen and not event.data:
@@ -316,7 +317,7 @@ def test_a_session_that_ends_answers_what_was_under_way(daemon: Daemon, web: Doo
         answers: list[httpx.Response] = []
         caller = threading.Thread(target=lambda: answers.append(session.call("drop")))
         caller.start()
-        wait_until(lambda: calls(daemon) > before + 1, BOUND, lambda: "the call has not begun")
+        wait_until(lambda: calls(daemon) > before + 1, lambda: "the call has not begun")
         assert beside.delete(session.path, headers=session.headers).status_code == 204
         caller.join(BOUND)
         assert [answer.status_code for answer in answers] == [404]
