@@ -137,13 +137,13 @@ def test_a_client_that_hangs_up_has_cancelled(daemon: Daemon, web: Door) -> None
     with web.client() as http, http.stream("POST", "/servers/one/mcp", json=body, headers=headers) as stream:
         next(events(stream.iter_raw()))
     wait_until(
-        lambda: len(counts(daemon, "one")["cancelled"]) == before + 1, BOUND, lambda: "not cancelled (stream)"
+        lambda: len(counts(daemon, "one")["cancelled"]) == before + 1, lambda: "not cancelled (stream)"
     )
     body, headers = modern("tools/call", name="drop", arguments={})
     with web.client() as http, pytest.raises(httpx.ReadTimeout):
         http.post("/servers/one/mcp", json=body, headers=headers, timeout=0.3)
     wait_until(
-        lambda: len(counts(daemon, "one")["cancelled"]) == before + 2, BOUND, lambda: "not cancelled (silent)"
+        lambda: len(counts(daemon, "one")["cancelled"]) == before + 2, lambda: "not cancelled (silent)"
     )
 
 
