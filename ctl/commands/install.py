@@ -18,7 +18,7 @@ from ctl.editors.home import find_home
 from ctl.editors.installing import Change
 from ctl.editors.installing import install as install_entry
 from ctl.editors.installing import uninstall as uninstall_entry
-from ctl.editors.merging import key_of, known_as
+from ctl.editors.merging import keys_of, known_as
 from ctl.editors.ourselves import mcpctl_path
 from ctl.editors.places import Found, Surroundings, existing
 from ctl.editors.survey import look_into
@@ -165,7 +165,7 @@ def _shared_with(session: Session, around: Surroundings) -> Callable[[Target, Sl
     except Refused as error:
         session.out.talk(paint("warning: ", "yellow"), f"{error.message}, so nothing can be taken over")
         return lambda one, slot, document: []
-    ours = {key_of(spec): name for name, spec in home.servers.items()}
+    ours = keys_of(home.servers, os.environ)
 
     def find(one: Target, slot: Slot, document: Document) -> list[str]:
         project = around.project if one.place.scope == "project" else None

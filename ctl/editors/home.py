@@ -9,15 +9,15 @@ from pathlib import Path
 import attrs
 
 from ctl.client import Json
-from ctl.editors.merging import Anything
 from ctl.errors import DaemonUnreachable, Refused
 from ctl.session import Session
 from ctl.views import objects
-from mcpd.config.files import load
+from mcpd.config.document import read_document
+from mcpd.config.files import path_of
 from mcpd.config.schema import parse_servers
 from mcpd.config.settings import Settings
-from mcpd.model.errors import BadSpec
-from mcpd.model.spec import ServerSpec
+from mcpd.config.shapes import outline
+from mcpd.model.errors import BadSpec, Problem
 
 
 @attrs.frozen
@@ -25,7 +25,8 @@ class Home:
     """The user's configuration of mcpd."""
 
     path: Path
-    servers: Mapping[str, ServerSpec]
+    servers: Mapping[str, Mapping[str, object]] = attrs.field(repr=False)
+    """Name → definition, as written."""
     addresses: frozenset[str]
     """HOST:PORT where it listens, if it does."""
     running: bool
@@ -35,25 +36,27 @@ class Home:
 def find_home(session: Session) -> Home:
     """What the running daemon reads; without one, what it would read. Never starts one.
 
-    Raises Refused when that file cannot be used: it is to be mended first.
+    Raises Refused when that file cannot be read: it is to be mended first. Whether its definitions
+    would do is not asked: they may refer to variables that the daemon has, and we have not.
     """
     session.may_start = False
-    environ = {name: value for name, value in os.environ.items() if name != "MCPD_SERVERS"}
-    path: Path | None = None
-    running = False
     try:
         path = Path(str(session.call("mcpd/config").value["path"]))
         running = True
     except DaemonUnreachable:
-        pass  # then it is not running, which is as good
+        path, running = Path(), False
+    problems: list[Problem] = []
     try:
-        # Its variables are those of the daemon, not ours: here it only matters which servers there are.
-        loaded = load(path if path is not None and path.exists() else None, Anything(environ))
+        path = path if running else path_of({**os.environ, "MCPD_SERVERS": ""})
+        found = outline(read_document(path).value, problems, [])
+        if problems:
+            raise BadSpec(problems, str(path))
     except BadSpec as error:
         raise Refused({"message": f"{error.source or path} cannot be used", "data": error.data()}) from None
-    http = loaded.settings.http
-    addresses = frozenset() if http is None else frozenset({http})
-    return Home(path or loaded.path, loaded.specs, addresses, running)
+    http = found.settings.get("http")
+    addresses = frozenset({http}) if isinstance(http, str) else frozenset[str]()
+    servers = {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
+    return Home(path, servers, addresses, running)
 
 
 def troubles(session: Session, home: Home, definitions: Mapping[str, Mapping[str, object]]) -> dict[str, str]:

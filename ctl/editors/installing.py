@@ -94,51 +94,58 @@ def _install(
     dry_run: bool,
 ) -> Change:
     path = one.path
-    record = backups.load(path)
-    base, clean = data, _document(one, data)
-    if record is not None and data is not None and digest(data) == record.after:
-        base = record.before if record.existed else None
-        clean = _document(one, base)
-    elif data is not None:
-        # Changed since, or not by us at all: the state to come back to is this one without our entry.
-        slot = slot_of(one, clean)
-        again = _without(clean, slot, _replaced(clean, slot, name, entry_for(slot)))
-        if record is not None:
-            again, _ = _give_back(one.editor, again, record)
-        base, clean = again.data, again
-    slot = slot_of(one, clean)
+    record = backups.load(path) if data is not None else None
+    document = _document(one, data)
+    slot = slot_of(one, document)
+    new = entry_for(slot)
+    replaced = _replaced(document, slot, name, new)
+    clean = _without(document, slot, replaced)
     if name in clean.names(slot):
-        raise BadSpec(
-            [Problem("$", f"it has another server called '{name}'", "choose another name with --name")],
-            str(path),
-        )
-    already = [] if record is None else [taken.name for taken in record.taken]
-    chosen = dict.fromkeys([*(already if data is not None else []), *take_over(slot, clean)])
-    taken: list[Taken] = []
-    document = clean
-    for other in [other for other in chosen if other in clean.names(slot)]:
-        document, done = _take(one.editor, document, slot, other)
-        taken.append(done)
-    document = document.with_entry(slot, name, entry_for(slot), listed=listed(one))
-    if data is not None and document.data == data:
+        fix = "choose another name with --name"
+        raise BadSpec([Problem("$", f"it has another server called '{name}'", fix)], str(path))
+    already = () if record is None else record.taken
+    chosen = [other for other in take_over(slot, clean) if other not in [one.name for one in already]]
+    if (
+        replaced == [name]
+        and _entry(document, slot, name) == _stored(document, slot, name, new)
+        and not chosen
+    ):
         return Change(path)
-    news = tuple(each for each in taken if each.name not in already)
-    change = Change(path, added=name, taken=news, existed=base is not None)
+    taken: list[Taken] = []
+    result = clean
+    for other in dict.fromkeys(chosen):
+        result, done = _take(one.editor, result, slot, other)
+        taken.append(done)
+    result = result.with_entry(slot, name, new, listed=listed(one))
+    before = _before(one, document, slot, record, data)
+    change = Change(path, added=name, taken=tuple(taken), existed=before is not None)
     if not dry_run:
-        kept = Record(
-            str(path),
-            base is not None,
-            base or b"",
-            digest(document.data),
-            slot,
-            tuple(taken),
-            _missing(path),
-        )
-        if record is not None and base == record.before:
-            kept = attrs.evolve(kept, existed=record.existed, made=record.made)
-        _keep(backups, kept)
-        _write(path, document, data)
+        made = record.made if record is not None else _missing(path)
+        everything = (*already, *taken)
+        after = digest(result.data)
+        _keep(backups, Record(str(path), before is not None, before or b"", after, slot, everything, made))
+        _write(path, result, data)
     return change
+
+
+def _before(
+    one: Target, document: Document, slot: Slot, record: Record | None, data: bytes | None
+) -> bytes | None:
+    """What the file is to come back to: as it was before us, or, changed since, as it would be without us."""
+    if data is None:
+        return None
+    if record is not None and digest(data) == record.after:
+        return record.before if record.existed else None
+    ours = [name for name in document.names(slot) if _is_entry_ours(document, slot, name)]
+    document = _without(document, slot, ours)
+    if record is not None:
+        document, _ = _give_back(one.editor, document, record)
+    return document.data
+
+
+def _stored(document: Document, slot: Slot, name: str, new: Mapping[str, object]) -> Mapping[str, object]:
+    """The entry as it would be read back."""
+    return {"name": name, **new} if _in_list(document, slot) else new
 
 
 def _uninstall(
@@ -154,7 +161,8 @@ def _uninstall(
     slot = slot_of(one, document)
     ours = [name for name in document.names(slot) if _is_entry_ours(document, slot, name)]
     chosen = [name for name in ours if not names or name in names]
-    if record is not None and digest(data) == record.after and chosen == ours:
+    untouched = record is not None and digest(data) == record.after
+    if record is not None and untouched and chosen == ours:
         if not dry_run:
             if record.existed:
                 _write(path, document_of(record.before, path, foreign=True), data)
@@ -168,6 +176,8 @@ def _uninstall(
         document, back = _give_back(one.editor, document, record)
     change = Change(path, removed=tuple(chosen), given_back=tuple(back))
     if change.anything and not dry_run:
+        if record is not None and untouched:
+            _keep(backups, attrs.evolve(record, after=digest(document.data)))
         _write(path, document, data)
         if chosen == ours:
             backups.forget(path)

@@ -15,7 +15,7 @@ from ctl.editors.variables import Needed
 from mcpd.config.schema import LONGEST_NAME, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
-from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
+from mcpd.model.spec import RemoteSpec, StdioSpec
 
 Key = tuple[object, ...]
 Lookup = Mapping[str, str]
@@ -41,19 +41,9 @@ class Merged:
     """Our server's name, and where else it stands."""
 
 
-class Anything(dict[str, str]):
-    """An environment in which no reference is unset: what has no value stands for itself."""
-
-    def get(self, name: str, default: object = None) -> str:
-        value = super().get(name)
-        if value is None:
-            return f"<{name}>" if default is None else str(default)
-        return value
-
-
 def merged(
     candidates: list[Candidate],
-    ours: Mapping[str, ServerSpec],
+    ours: Mapping[str, Mapping[str, object]],
     environ: Lookup,
     secrets_in: Callable[[Candidate], int],
 ) -> Merged:
@@ -62,7 +52,7 @@ def merged(
     Two definitions that differ in a credential are two servers. Of equal ones, the one with the fewest
     literal secrets (`secrets_in`) is taken.
     """
-    here = {key_of(spec): name for name, spec in ours.items()}
+    here = keys_of(ours, environ)
     groups: dict[Key, list[Candidate]] = {}
     known: list[tuple[str, Source]] = []
     for one in candidates:
@@ -90,6 +80,11 @@ def merged(
     return Merged(tuple(servers), tuple(known))
 
 
+def keys_of(ours: Mapping[str, Mapping[str, object]], environ: Lookup) -> dict[Key, str]:
+    """The identities of our servers → their names."""
+    return {identity(definition, None, environ): name for name, definition in ours.items()}
+
+
 def known_as(one: Candidate, ours: Mapping[Key, str], environ: Lookup) -> str | None:
     """The name of the server of ours that it is, if it is one."""
     keys = (identity(one.definition, cwd, environ) for cwd in (_effective_cwd(one), _cwd(one)))
@@ -97,24 +92,40 @@ def known_as(one: Candidate, ours: Mapping[Key, str], environ: Lookup) -> str | 
 
 
 def identity(definition: Mapping[str, object], cwd: str | None, environ: Lookup) -> Key:
-    """What makes it this server: the program, its words, variables and directory, or the URL and headers."""
-    try:
-        parsed = parse_servers(
-            {"x": definition}, environ=Anything(environ), settings=Settings(), base_dir=Path("/"), place="$"
-        )
-    except BadSpec:
-        return ("unread", json.dumps(definition, sort_keys=True, default=str), cwd)
-    return key_of(parsed.specs["x"], cwd)
+    """What makes it this server: the program, its words, variables and directory, or the URL and headers.
+
+    `cwd` is where it runs when it does not say so. A variable that is not set stands for itself.
+    """
+    for form in ("{}.unset", "http://{}.unset"):  # the second for a URL that begins with one
+        try:
+            parsed = parse_servers(
+                {"x": definition},
+                environ=_WithUnset(environ, form),
+                settings=Settings(),
+                base_dir=Path("/"),
+                place="$",
+            )
+        except BadSpec:
+            continue
+        spec = parsed.specs["x"]
+        if isinstance(spec, StdioSpec):
+            program = shutil.which(spec.command) or spec.command
+            return ("program", program, spec.args, tuple(sorted(spec.env.items())), spec.cwd or cwd)
+        assert isinstance(spec, RemoteSpec)
+        return ("url", spec.url, tuple(sorted(spec.headers.items())))
+    return ("unread", json.dumps(definition, sort_keys=True, default=str), cwd)
 
 
-def key_of(spec: ServerSpec, cwd: str | None = None) -> Key:
-    """The same for a server that is checked; `cwd` counts where it names no directory itself."""
-    if isinstance(spec, StdioSpec):
-        cwd = spec.cwd or cwd
-        program = shutil.which(spec.command) or spec.command
-        return ("program", program, spec.args, tuple(sorted(spec.env.items())), cwd)
-    assert isinstance(spec, RemoteSpec)
-    return ("url", spec.url, tuple(sorted(spec.headers.items())))
+class _WithUnset(dict[str, str]):
+    """An environment in which no variable is unset."""
+
+    def __init__(self, environ: Lookup, form: str) -> None:
+        super().__init__(environ)
+        self.form = form
+
+    def get(self, name: str, default: object = None) -> str:
+        value = super().get(name)
+        return self.form.format(name) if value is None else value
 
 
 def _cwd(one: Candidate) -> str | None:
