@@ -14,16 +14,18 @@ from msgspec import Raw
 
 from mcpd import __version__
 from mcpd.configuration import Configuration
+from mcpd.eras.base import Upstream
 from mcpd.model.api import (
     ConfigStatus,
     DaemonInfo,
     DaemonStatus,
+    HttpDoor,
     PromptsResult,
     ResourcesResult,
     ServerDetail,
     ToolsResult,
 )
-from mcpd.model.errors import Unsupported
+from mcpd.model.errors import NotReady, Unsupported
 from mcpd.model.events import Event, EventKind
 from mcpd.model.naming import qualified
 from mcpd.model.status import ServerStatus, rfc3339
@@ -35,6 +37,7 @@ from mcpd.support.orphans import MARK
 from mcpd.support.redact import Redactor
 
 LOG_TAIL = 10
+_STOPPING = "mcpd is stopping"
 
 
 @attrs.define(eq=False)
@@ -50,7 +53,12 @@ class Core:
     stop: Callable[[str], None]
     """End the daemon, with a reason for the log."""
     clients: int = 0
+    http: HttpDoor | None = None
+    """Set by the door when it is open."""
     _started_at: float = attrs.field(factory=time.time)
+    _waiting: set[trio.CancelScope] = attrs.field(factory=set)
+    """Who waits for a server to be there."""
+    _stopping: bool = False
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -65,6 +73,7 @@ class Core:
                 socket=self.socket,
                 instance=self.instance,
                 clients=self.clients,
+                http=self.http,
             ),
         )
 
@@ -160,12 +169,42 @@ class Core:
 
     # ── asking a server ─────────────────────────────────────────────────────────────────────────
 
-    async def ready(self, server: ManagedServer) -> None:
-        """Wait for the server to be connected, as long as its handshake may take. Raises NotReady."""
-        with trio.move_on_after(server.spec.timeouts.connect):
-            await server.wait_ready()
-        if server.upstream is None:
-            raise server.not_ready()
+    async def ready(self, server: ManagedServer, patience: float | None = None) -> Upstream:
+        """Wait for the server to be connected: `patience` seconds, or as long as its handshake may take.
+
+        Raises NotReady.
+        """
+        if self._stopping:
+            raise self.not_ready(server)
+        with trio.move_on_after(server.spec.timeouts.connect if patience is None else patience) as waiting:
+            self._waiting.add(waiting)
+            try:
+                await server.wait_ready()
+            finally:
+                self._waiting.discard(waiting)
+        if (upstream := server.upstream) is None:
+            raise self.not_ready(server)
+        return upstream
+
+    def not_ready(self, server: ManagedServer) -> NotReady:
+        """Why nothing can be sent to it now, and what to do."""
+        if not self._stopping:
+            return server.not_ready()
+        return NotReady(
+            f"{server.spec.name}: {_STOPPING}. Nothing was sent; try again when it has been started anew",
+            server=server.spec.name,
+            state=server.state.value,
+        )
+
+    def hang_up(self) -> None:
+        """The daemon ends, and every server with it: whoever waits is told so, and whoever still comes."""
+        self._stopping = True
+        for server in self.supervisor.servers():
+            if server.upstream is not None:
+                server.upstream.link.close(_STOPPING)
+        self.supervisor.end_all(_STOPPING)
+        for waiting in self._waiting:
+            waiting.cancel(reason=_STOPPING)
 
     async def ask(self, name: str, feature: str, method: str, params: Mapping[str, object]) -> Raw:
         """An MCP request by its own name; the result's bytes.
@@ -174,10 +213,7 @@ class Core:
         UpstreamRefused, CallTimeout, LinkLost.
         """
         server = self.supervisor.get(name)
-        await self.ready(server)
-        upstream = server.upstream
-        if upstream is None:
-            raise server.not_ready()
+        upstream = await self.ready(server)
         if not upstream.has(feature):
             raise Unsupported(f"{name} offers no {feature}", server=name)
         return await upstream.request(method, params, timeout=server.spec.timeouts.call)

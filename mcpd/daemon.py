@@ -14,27 +14,35 @@ import signal
 import socket as sockets
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
 from mcpd import __version__
+from mcpd.config.address import Address
 from mcpd.config.files import Loaded
 from mcpd.configuration import Configuration
 from mcpd.core import Core
 from mcpd.doors import listeners
+from mcpd.doors.entrance import speaks_http
 from mcpd.doors.lines import Connection
+from mcpd.gateway.gateway import Gateway
 from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
 from mcpd.store import Store
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.supervision.surroundings import Surroundings
+from mcpd.supervision.surroundings import ClientSide, Surroundings
 from mcpd.support import orphans, paths, single, systemd
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.guardian import Guardian
 from mcpd.support.redact import Redactor
+
+if TYPE_CHECKING:
+    from mcpd.doors import web
+    from mcpd.doors.site import Site
 
 log = logging.getLogger("mcpd")
 
@@ -53,6 +61,10 @@ class Options:
     debug: bool
     environ: Mapping[str, str]
     loaded: Loaded
+    http: Address | None = None
+    """Where to listen for HTTP."""
+    http_token: bool = True
+    """Whether HTTP clients need one."""
 
 
 async def run(options: Options, redactor: Redactor) -> None:
@@ -64,9 +76,7 @@ async def run(options: Options, redactor: Redactor) -> None:
         given = systemd.listen_fds()
         runtime = paths.socket_directory(options.socket)
         held.enter_context(single.sole_daemon(options.socket))
-        listener = _listener(options.socket, given)
-        if not given:
-            held.callback(_unlink, options.socket)
+        unix, ports = _listeners(options, given, held)
         instances = os.path.join(runtime, "instances")
         paths.private_directory(instances)
         for instance, found in orphans.sweep_dead_instances(instances).items():
@@ -76,15 +86,24 @@ async def run(options: Options, redactor: Redactor) -> None:
         held.callback(orphans.end_marked, instance)  # normally nobody: each server's stop has ended its own
         orphans.become_subreaper()
         orphans.undumpable()
-        await _Daemon(options, redactor, instance, listener).run()
+        await _Daemon(options, redactor, instance, unix, ports, runtime).run()
     log.info("stopped")
 
 
-def _listener(path: str, given: Mapping[str, int]) -> sockets.socket:
-    if given:
-        return listeners.adopt_fd(next(iter(given.values())))
-    single.remove_stale_socket(path)
-    return listeners.bind_unix(path)
+def _listeners(
+    options: Options, given: Mapping[str, int], held: ExitStack
+) -> tuple[sockets.socket, list[sockets.socket]]:
+    """The Unix socket and the ports for HTTP; those that systemd gave us are not made anew."""
+    passed = [held.enter_context(listeners.adopt_fd(fd)) for fd in given.values()]
+    unix = next((each for each in passed if each.family == sockets.AF_UNIX), None)
+    if unix is None:
+        single.remove_stale_socket(options.socket)
+        unix = held.enter_context(listeners.bind_unix(options.socket))
+        held.callback(_unlink, options.socket)
+    ports = [each for each in passed if each.family != sockets.AF_UNIX]
+    if options.http is not None and not ports:
+        ports.append(held.enter_context(listeners.bind_tcp(options.http)))
+    return unix, ports
 
 
 def _unlink(path: str) -> None:
@@ -94,10 +113,23 @@ def _unlink(path: str) -> None:
 
 
 class _Daemon:
-    def __init__(self, options: Options, redactor: Redactor, instance: str, listener: sockets.socket) -> None:
+    def __init__(
+        self,
+        options: Options,
+        redactor: Redactor,
+        instance: str,
+        listener: sockets.socket,
+        ports: list[sockets.socket],
+        runtime: str,
+    ) -> None:
         environ = options.environ
-        state = Path(paths.state_dir(environ))
+        self._state = state = Path(paths.state_dir(environ))
         self._listener = listener
+        self._ports = ports
+        self._runtime = runtime
+        self._with_token = options.http_token
+        self._site: Site | None = None
+        """For HTTP on the Unix socket, once somebody speaks it."""
         self._guardian = Guardian(instance)
         self._store = Store(state, Path(paths.cache_dir(environ)))
         self._stop_asked = trio.Event()
@@ -105,6 +137,7 @@ class _Daemon:
         self._draining = trio.CancelScope()
         self._hurried = trio.Event()
         events: Broadcast[Event] = Broadcast()
+        clients = ClientSide()
         around = Surroundings(
             instance=instance,
             environ=environ,
@@ -115,6 +148,7 @@ class _Daemon:
             starts=trio.CapacityLimiter(options.loaded.settings.max_starts),
             chance=random.random,
             announce=events.send,
+            clients=clients,
             debug=options.debug or options.loaded.settings.debug,
         )
         self._supervisor = Supervisor(around)
@@ -130,6 +164,7 @@ class _Daemon:
             socket=options.socket,
             stop=self._stop,
         )
+        self._gateway = Gateway(self._core, clients)
 
     def _stop(self, reason: str) -> None:
         if not self._stop_asked.is_set():
@@ -137,6 +172,18 @@ class _Daemon:
             self._stop_asked.set()
 
     async def run(self) -> None:
+        with ExitStack() as doors:
+            ports = [doors.enter_context(self._opened(port)) for port in self._ports]
+            await self._run(ports)
+
+    def _opened(self, port: sockets.socket) -> AbstractContextManager[web.Port]:
+        from mcpd.doors import web
+
+        return web.opened(
+            port, self._core, state=self._state, runtime=self._runtime, with_token=self._with_token
+        )
+
+    async def _run(self, ports: list[web.Port]) -> None:
         async with trio.open_nursery() as keepers:
             await keepers.start(self._guardian.run)
             keepers.start_soon(self._store.run)
@@ -145,10 +192,13 @@ class _Daemon:
             keepers.start_soon(self._end_at_once)
             async with trio.open_nursery() as servers:
                 servers.start_soon(self._supervisor.run)
+                servers.start_soon(self._gateway.run)
                 async with trio.open_nursery() as clients:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._tell_systemd)
                         await accepting.start(listeners.serve, self._listener, self._serve, clients)
+                        for port in ports:
+                            await accepting.start(listeners.serve, port.listener, port.serve, clients)
                         systemd.notify(READY="1", STATUS=self._summary())
                         log.info(
                             "mcpd %s listens on %s (pid %d)", __version__, self._core.socket, os.getpid()
@@ -163,19 +213,31 @@ class _Daemon:
             keepers.cancel_scope.cancel(reason="stopping")
 
     async def _serve(self, connection: sockets.socket, pid: int) -> None:
-        await Connection(self._core, connection, pid).run()
+        http = await speaks_http(connection)
+        if http:
+            await self._serve_http(connection, pid)
+        elif http is not None:
+            await Connection(self._gateway, connection, pid).run()
+
+    async def _serve_http(self, connection: sockets.socket, pid: int) -> None:
+        from mcpd.doors.http.connection import HttpConnection  # only when somebody speaks it
+
+        if self._site is None:
+            from mcpd.doors.site import unix_site
+
+            self._site = unix_site(self._core)
+        await HttpConnection(connection, self._site.visit, f"client {pid}").run()
 
     async def _drain(self) -> None:
         """Let calls under way finish for a while, then answer the rest with an error."""
         running = [server for server in self._supervisor.servers() if server.upstream is not None]
+        self._gateway.end_subscriptions()
         self._draining.deadline = trio.current_time() + DRAIN
         with self._draining:
             # Polling, for DRAIN seconds at most, once in a daemon's life
             while any(server.upstream and server.upstream.link.busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
-        for server in running:
-            if server.upstream is not None:
-                server.upstream.link.close("mcpd is stopping")
+        self._core.hang_up()
         await trio.sleep(0.05)  # the answers are on their way
 
     # ── keepers ─────────────────────────────────────────────────────────────────────────────────
@@ -202,6 +264,7 @@ class _Daemon:
         """Somebody asked twice: no waiting for calls, and SIGKILL instead of the ladder."""
         await self._hurried.wait()
         self._draining.cancel(reason="asked to stop at once")
+        self._core.hang_up()  # before a killed server's own end is told as the reason
         while True:  # again and again: one may have been starting just now
             self._supervisor.kill_all()
             await trio.sleep(_KILL_AGAIN)

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 import attrs
 
+from mcpd.config.address import Address, parse_address
 from mcpd.config.durations import restart, timeouts
 from mcpd.config.expand import expand
 from mcpd.config.fields import FLAG, MILLISECONDS, NUMBERS, TEXT, Field
 from mcpd.config.section import Section
 from mcpd.model.errors import Problem, shorten
-from mcpd.model.naming import NameStyle
+from mcpd.model.naming import ClientStyle, NameStyle
+from mcpd.model.profile import Profile
 from mcpd.model.spec import RestartPolicy, Timeouts
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -20,10 +22,15 @@ SETTINGS = (
     Field("timeout", MILLISECONDS, "Milliseconds of silence allowed during a call, for every server."),
     Field("debug", FLAG, "Log the messages of every server and their timing."),
     Field("logLevel", {"enum": list(LEVELS)}, "How much the daemon logs."),
-    Field("http", TEXT, "HOST:PORT to listen on for HTTP."),
+    Field("http", TEXT, "HOST:PORT of this machine to listen on for HTTP; read when the daemon starts."),
     Field("maxStarts", {"type": "integer", "minimum": 1}, "How many servers may be starting at once."),
     Field(
         "toolNames", {"enum": [style.value for style in NameStyle]}, "How tools are named with their server."
+    ),
+    Field(
+        "clientToolNames",
+        {"enum": [style.value for style in ClientStyle]},
+        "How tools of several servers are named towards MCP clients.",
     ),
     Field("timeouts", NUMBERS, "Every waiting time, in seconds, for every server."),
     Field("restart", NUMBERS, "The restart policy, in seconds, for every server."),
@@ -39,11 +46,14 @@ class Settings:
     debug: bool = False
     log_level: str | None = None
     """One of `LEVELS`; None: not said."""
-    http: str | None = None
-    """`HOST:PORT`; None: no HTTP."""
+    http: Address | None = None
+    """Where to listen for HTTP; None: nowhere."""
     max_starts: int = 8
     """How many servers may be starting at once."""
     tool_names: NameStyle = NameStyle.SUFFIX
+    client_tool_names: ClientStyle = ClientStyle.UNDERSCORES
+    profiles: Mapping[str, Profile] = attrs.field(factory=dict)
+    """By name."""
 
 
 def parse_settings(
@@ -66,31 +76,31 @@ def parse_settings(
             "logLevel", f"unknown log level '{shorten(level, 40)}'", f"write one of {', '.join(LEVELS)}"
         )
     http = section.string("http")
-    if http is not None and not _is_address(http):
-        section.complain("http", "'http' must be HOST:PORT", 'write for example "127.0.0.1:8931"')
-    elif http is not None:
-        warnings.append(f"{place}.http: this version does not listen on HTTP; clients use the Unix socket")
+    address = None
+    if http is not None:
+        try:
+            address = parse_address(http)
+        except ValueError as error:
+            section.complain("http", f"'http' cannot be listened on: {error}", 'write "127.0.0.1:8931"')
     starts = section.whole("maxStarts", least=1)
-    names = section.string("toolNames")
-    styles = [style.value for style in NameStyle]
-    if names is not None and names not in styles:
-        section.complain(
-            "toolNames", f"unknown style '{shorten(names, 40)}'", f"write one of {', '.join(styles)}"
-        )
-        names = None
+    names = _style(section, "toolNames", [style.value for style in NameStyle])
+    client_names = _style(section, "clientToolNames", [style.value for style in ClientStyle])
     return Settings(
         timeouts=timeouts(section, Timeouts(), warnings),
         restart=restart(section, RestartPolicy()),
         debug=section.boolean("debug") or False,
         log_level=level,
-        http=http,
+        http=address,
         max_starts=8 if starts is None else starts,
         tool_names=NameStyle.SUFFIX if names is None else NameStyle(names),
+        client_tool_names=ClientStyle.UNDERSCORES if client_names is None else ClientStyle(client_names),
     )
 
 
-def _is_address(text: str) -> bool:
-    host, colon, port = text.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host.replace(":", " ")
-    right_host = bool(bare) and not any(c.isspace() or c == "/" for c in bare)
-    return bool(colon) and right_host and port.isascii() and port.isdigit() and int(port) <= 65535
+def _style(section: Section, field: str, styles: list[str]) -> str | None:
+    """The named style, None for none or a wrong one, which has been complained about."""
+    name = section.string(field)
+    if name is not None and name not in styles:
+        section.complain(field, f"unknown style '{shorten(name, 40)}'", f"write one of {', '.join(styles)}")
+        return None
+    return name

@@ -105,7 +105,7 @@ class Call(Exchange, kw_only=True):
         schemas = ToolSchemas() if tool is None else await _compiled(server, tool)
         upstream = server.upstream
         if upstream is None:  # it ended while we compiled
-            raise server.not_ready()
+            raise core.not_ready(server)
         self._send(server, upstream, schemas)
 
     def cancel(self, reason: str) -> None:
@@ -123,7 +123,6 @@ class Call(Exchange, kw_only=True):
         self.server, self.upstream, self.schemas = server, upstream, schemas
         params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(request.tool), request.arguments)
         upstream.submit(self, "tools/call", params)
-        traffic.more_expected = True
 
     # ── what comes back: in the server's reader ─────────────────────────────────────────────────
 

@@ -67,6 +67,18 @@ class ConfigStatus:
 
 
 @attrs.frozen(kw_only=True)
+class HttpDoor:
+    """Where clients come in over HTTP."""
+
+    url: str
+    """The endpoint of all servers together, with the real port."""
+    auth: str
+    """`token`, or `none`: whoever can reach the port may come in."""
+    token_file: str | None = None
+    """Holds what goes into `Authorization: Bearer …`."""
+
+
+@attrs.frozen(kw_only=True)
 class DaemonInfo:
     version: str
     pid: int
@@ -75,6 +87,8 @@ class DaemonInfo:
     instance: str
     """The mark that every process of this daemon carries in `MCPD_INSTANCE`."""
     clients: int
+    http: HttpDoor | None = None
+    """None: nobody listens for HTTP."""
 
 
 @attrs.frozen(kw_only=True)
@@ -278,18 +292,36 @@ class EventsParams:
 
 
 @attrs.frozen(kw_only=True)
+class AttachedClient:
+    """Who is at the other end of an attached connection: for people, and for servers that ask."""
+
+    name: str = ""
+    """What its configuration calls it: `cursor`, `zed`, …"""
+    pid: int | None = None
+    """Of the program that the messages come from, not of a bridge in between."""
+    cwd: str | None = None
+    """Where it works; the root of a client that declares none."""
+
+
+@attrs.frozen(kw_only=True)
 class AttachParams:
-    server: str
-    wait: float = 30.0
-    """How long to wait for the server to be connected, seconds."""
+    server: str | None = None
+    """None: all servers together."""
+    profile: str | None = None
+    """Which selection of servers and tools the client is to see; None: everything."""
+    client: AttachedClient | None = None
+    wait: float = 0.0
+    """How long to wait for the server to be connected, seconds; requests wait by themselves."""
 
 
 @attrs.frozen(kw_only=True)
 class Attached:
-    """From here on this connection speaks MCP to one server, unrenamed."""
+    """From here on this connection speaks MCP: to one server, unrenamed, or to those of a profile."""
 
-    server: str
-    protocol_version: str
+    server: str | None = None
+    profile: str | None = None
+    protocol_version: str | None = None
+    """The revision the server speaks, when it is connected."""
 
 
 @attrs.frozen(kw_only=True)

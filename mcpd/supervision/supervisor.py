@@ -84,6 +84,11 @@ class Supervisor:
     def announce(self, event: Event) -> None:
         self._around.announce(event)
 
+    def end_all(self, reason: str) -> None:
+        """Begin to end every server: none is started again. `run` is to be cancelled soon."""
+        for life in self._lives.values():
+            life.scope.cancel(reason=reason)
+
     def kill_all(self) -> None:
         """No more patience: SIGKILL to every group. What waits for their ends goes on at once."""
         for life in self._lives.values():
