@@ -231,7 +231,7 @@ def _tell_installed(
     else:
         session.out.line(f"{one.editor.title}: '{change.added}' {would}written to {around.shown(one.path)}")
     for taken in change.taken:
-        how = "taken out, as the editor has no switch" if taken.removed else "switched off there"
+        how = "taken out until mcpctl uninstall" if taken.removed else "switched off"
         session.out.line(f"  {taken.name}: {would}{how}, as mcpd has it")
     if left:
         session.out.talk(

@@ -5,7 +5,6 @@ Every change is checked by reading its outcome: one that would alter anything el
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -84,7 +83,7 @@ class Document:
                 entry for entry in value if not isinstance(entry, dict) or entry.get("name") != name
             ]
         elif isinstance(value, dict):
-            del value[name]
+            inner[slot[-1]] = {key: entry for key, entry in value.items() if key != name}
         return self._changed(wanted, slot, lambda editor: editor.remove(self.text, slot, listed, name))
 
     def with_value(self, path: Slot, value: object) -> Document:
@@ -94,14 +93,16 @@ class Document:
         return self._changed(wanted, path, lambda editor: editor.change(self.text, path, value))
 
     def _copied(self, slot: Slot) -> tuple[dict[str, object], dict[str, object]]:
-        """A copy of the whole, and the object in it at `slot`, made where it is missing."""
-        whole = copy.deepcopy(self.value)
+        """The whole, and the object in it at `slot`, made where it is missing; only these are copied."""
+        whole = dict(self.value)
         inner = whole
         for key in slot:
-            below = inner.setdefault(key, {})
+            below = inner.get(key, {})
             if not isinstance(below, dict):
                 raise self._unsafe()
-            inner = below
+            copied = dict(below)
+            inner[key] = copied
+            inner = copied
         return whole, inner
 
     def _changed(
