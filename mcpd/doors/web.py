@@ -46,7 +46,7 @@ class Web:
     def __init__(self, gateway: Gateway) -> None:
         self._core = gateway.core
         self._endpoint = Endpoint(gateway, Sessions(gateway))
-        self._unix = Site(self._endpoint, UnixGuard(), "user")
+        self._unix = Site(self._endpoint, UnixGuard(), "user", controls=True)
 
     async def serve_unix(self, connection: sockets.socket, pid: int) -> None:
         def visit(spawn: Spawn) -> Visit:
