@@ -47,6 +47,12 @@ def test_what_differs_in_what_runs_is_another_server(difference: dict[str, objec
     assert [*merge(one("a", NPX), one("a", NPX | difference, "zed"))] == ["a", "a-zed"]
 
 
+def test_two_accounts_at_one_url_are_two_servers() -> None:
+    """A shared connection must not act under somebody else's name."""
+    mine, theirs = ({"url": "https://x.y/mcp", "headers": {"Authorization": f"Bearer {who}"}} for who in "ab")
+    assert [*merge(one("a", {**mine}), one("a", {**theirs}, "zed"))] == ["a", "a-zed"]
+
+
 def test_a_third_of_the_same_name_gets_a_number() -> None:
     """And a name never grows beyond what is allowed."""
     many = [one("a" * 64, NPX | {"env": {"N": str(n)}}) for n in range(3)]
