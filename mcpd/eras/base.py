@@ -96,6 +96,9 @@ class Upstream:
     """`Exchange.meta` for a request that no client stands behind: nobody can be asked, but a call may
     become a task, where the server has such."""
 
+    roots_changed: Callable[[], None] = lambda: None
+    """Tell the server that a `roots/list` would be answered otherwise, where an era has words for that."""
+
     admit: Callable[[str, bytes], str | None] | None = None
     """Must see every tool listed (name, definition) before it is called, where the era needs it; says
     why a tool must not be offered, if it must not."""

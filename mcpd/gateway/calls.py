@@ -132,7 +132,6 @@ class Call(Exchange, kw_only=True):
             self.as_task = True
             params = b'%b,"task":{"ttl":%d}}' % (params[:-1], self.limit * 1000)
         upstream.submit(self, "tools/call", params)
-        traffic.more_expected = True
 
     # ── what comes back: in the server's reader ─────────────────────────────────────────────────
 

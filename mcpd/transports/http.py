@@ -54,12 +54,15 @@ class _Post:
     frame: bytes
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     begun: bool = False
+    streams: bool = False
+    """Whether it is answered by an event stream, which may go on after the answer."""
 
 
 class HttpChannel(Switchboard):
     """One server at one URL. `end_session` is for whoever opened it, when it is over."""
 
     has_headers = True
+    tells_apart = True
 
     def __init__(
         self, name: str, endpoint: Endpoint, *, max_frame: int, max_in_flight: int, max_queued: int
@@ -224,6 +227,9 @@ class HttpChannel(Switchboard):
     async def _follow(self, exchange: Exchange, response: httpx.Response) -> None:
         """Hear a request's stream to its answer, resuming it where the server allows that."""
         heard = Heard()
+        post = self._posts.get(exchange.key)
+        if post is not None:
+            post.streams = True
         why = await self._hear(response, heard, exchange)
         attempts = 0
         while self._waits(exchange):
@@ -324,7 +330,7 @@ class HttpChannel(Switchboard):
 
     def _answer(self, exchange: Exchange, message: Message, line: bytes) -> None:
         post = self._posts.get(exchange.key)
-        if post is not None:  # what carried it has a moment to come to its end
+        if post is not None and post.streams:  # it has a moment to come to its end
             post.scope.deadline = trio.current_time() + _ORDERLY_END
         super()._answer(exchange, message, line)
 

@@ -9,7 +9,7 @@ import trio
 
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
-from mcpd.support.reader import Reader
+from mcpd.support.reader import Reader, traffic
 from mcpd.transports.exchange import Exchange
 from mcpd.transports.switchboard import Switchboard
 from mcpd.wire import message as wire
@@ -68,6 +68,7 @@ class Link(Switchboard):
 
     def _post(self, exchange: Exchange, frame: bytes) -> None:
         self._outbox.put(frame, exchange)
+        traffic.more_expected = True  # said here: the answer of a remote server comes another way
 
     def _withdraw(self, exchange: Exchange, reason: str) -> bool:
         return self._outbox.withdraw(exchange)

@@ -7,14 +7,15 @@ has to succeed through mcpd; there is no list of exceptions.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
+import httpx
 import trio
 
 from tests.conformance import suite
@@ -25,9 +26,6 @@ from tests.interop import peers
 DIRECT, STDIO, HTTP = "direct", "via stdio", "via http"
 WAYS = (DIRECT, STDIO, HTTP)
 """How the suite gets to the reference server: directly, or through an mcpd that reaches it like this."""
-
-NO_DOOR = "has no HTTP door"
-"""What an mcpd says that cannot serve HTTP."""
 
 SCENARIO = 30.0
 """Seconds that one scenario may take; the longest waits a few on purpose."""
@@ -51,18 +49,6 @@ REFERENCES = (
 )
 
 
-def has_door() -> bool:
-    """Whether this mcpd serves HTTP. As soon as it does, the columns through it are no longer left out."""
-    asked = subprocess.run(
-        [sys.executable, "-m", "mcpd", "--http", "127.0.0.1:0", "--validate-config"],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    return NO_DOOR not in asked.stderr
-
-
 @contextmanager
 def listening(reference: Reference) -> Iterator[str]:
     """A reference server over HTTP; its URL."""
@@ -72,14 +58,31 @@ def listening(reference: Reference) -> Iterator[str]:
 
 
 @contextmanager
-def behind_mcpd(home: Path, definition: Mapping[str, Any]) -> Iterator[str]:
-    """An mcpd whose one server is this, open to everybody on loopback; the URL of that server's door."""
+def mcpd(home: Path, servers: Mapping[str, Any]) -> Iterator[tuple[harness.Daemon, str]]:
+    """An mcpd that is open to everybody on loopback, as the suite can show no token; and its origin."""
     home.mkdir(parents=True)
-    port = peers.free_port()
-    flags = ("--http", f"127.0.0.1:{port}", "--http-auth", "none")
-    with harness.running(home, {"reference": dict(definition)}, *flags) as daemon:
+    with harness.running(home, servers, "--http", "127.0.0.1:0", "--http-auth", "none") as daemon:
+        with daemon.client() as client:
+            told = urlsplit(client.request("mcpd/status")["daemon"]["http"]["url"])
+        yield daemon, f"{told.scheme}://{told.netloc}"
+
+
+@contextmanager
+def behind_mcpd(home: Path, definition: Mapping[str, Any]) -> Iterator[str]:
+    """An mcpd whose one server is this; the URL of that server's door."""
+    with mcpd(home, {"reference": dict(definition)}) as (daemon, origin):
         daemon.wait_connected("reference", bound=30)
-        yield f"http://127.0.0.1:{port}/servers/reference/mcp"
+        yield f"{origin}/servers/reference/mcp"
+
+
+def has_door(home: Path) -> bool:
+    """Whether this mcpd has anything at `/servers/<name>/mcp`; if not, it knows no more to say than 404.
+
+    As soon as it has, the columns through it are no longer left out.
+    """
+    with mcpd(home, {}) as (_, origin):
+        said = httpx.post(f"{origin}/servers/reference/mcp", json={}, timeout=10)
+    return said.status_code != 404 or bool(said.content)
 
 
 @contextmanager
@@ -189,7 +192,7 @@ def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> lis
     for reference in REFERENCES:
         if not reference.python.exists():
             raise NotInstalled(f"{reference.python} is missing: `make interop` makes it")
-    ways = WAYS if has_door() else (DIRECT,)
+    ways = WAYS if has_door(out / "server" / "probe") else (DIRECT,)
     found: list[str] = []
     for reference in REFERENCES:
         listed = {r: suite.scenarios("server", r) for r in reference.revisions if r in revisions}
@@ -204,5 +207,5 @@ def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> lis
         print(table(rows, ways), end="\n\n")
         found += [line for row in rows for line in surprises(row)]
     if ways == (DIRECT,):
-        print("Not judged through mcpd: this mcpd has no HTTP door.")
+        print("Not judged through mcpd: this mcpd does not serve MCP over HTTP.")
     return found

@@ -44,18 +44,18 @@ def test_a_task_ends_with_the_caller(start: Start, era: str) -> None:
     client = daemon.client()
 
     def is_polled(times: int) -> None:
-        wait_until(lambda: counts(client).get("tasks/get", 0) > times, 5, lambda: "it is not asked after")
+        wait_until(lambda: counts(client).get("tasks/get", 0) > times, lambda: "it is not asked after")
 
     key = client.send("mcpd/call", server="it", tool="job", arguments={"seconds": 60})
     is_polled(0)
     client.notify("notifications/cancelled", requestId=key)
-    wait_until(lambda: counts(client).get("tasks cancelled") == 1, 5, lambda: "it was not cancelled")
+    wait_until(lambda: counts(client).get("tasks cancelled") == 1, lambda: "it was not cancelled")
 
     other = daemon.client()
     other.send("mcpd/call", server="it", tool="job", arguments={"seconds": 60})
     is_polled(counts(client)["tasks/get"])
     other.close()
-    wait_until(lambda: counts(client).get("tasks cancelled") == 2, 5, lambda: "it was not cancelled")
+    wait_until(lambda: counts(client).get("tasks cancelled") == 2, lambda: "it was not cancelled")
 
 
 def test_a_question_that_nobody_can_answer_is_an_error_that_names_it(start: Start) -> None:
@@ -71,7 +71,7 @@ def test_a_question_that_nobody_can_answer_is_an_error_that_names_it(start: Star
     with pytest.raises(Refused, match=r"how\?") as refused:
         client.call("it", "job", {"ends": "input_required", "seconds": 0})
     assert refused.value.code == "input_required"
-    wait_until(lambda: counts(client).get("tasks cancelled") == 1, 5, lambda: "it was not cancelled")
+    wait_until(lambda: counts(client).get("tasks cancelled") == 1, lambda: "it was not cancelled")
 
 
 def test_a_legacy_server_that_asks_is_refused_at_once(start: Start) -> None:

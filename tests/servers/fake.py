@@ -47,8 +47,9 @@ Actions, which are tools too: their arguments are the JSON object
   stop_reading {}             reads no more, and lives on
   notify {method, count=1, params}  so many notifications at once (default: list_changed of tools)
   change {}                   one more tool in the list, announced
-  ask {method, params}        a request to the client (ping, roots/list, sampling/createMessage, …);
-                              as a tool, its result is the client's answer
+  ask {method, params, rounds=1}  a request to the client (ping, roots/list, sampling/createMessage, …);
+                              as a tool, its result is the client's answer; to a modern client it
+                              answers `input_required`, that many times
   raw {text, hex}             these bytes on stdout, as they are
 
 Tools besides
@@ -63,6 +64,7 @@ Tools besides
                               batch unversioned pieces stringid
   drop                        never answered
   late {seconds=1}            answered then, cancelled or not
+  too_late                    answered when it is cancelled, so that the two cross
   progress {total=1, every=0.1}  progress at that pace, then the answer; stops when cancelled
   job {seconds=0.3, ends="completed", poll=100}  a task that comes to that end: completed, failed,
                               cancelled, or input_required; a tool only if the server has tasks
@@ -137,6 +139,7 @@ class Fake:
         self.version = "2024-11-05"
         self.seen: Counter[str] = Counter()
         self.cancelled: list[object] = []
+        self.answered_too_late: dict[int, Json] = {}
         self.answers: list[Json] = []
         self.waiting: dict[str, Callable[[Json], None]] = {}
         self.subscriptions: list[object] = []
@@ -209,7 +212,10 @@ class Fake:
         self.seen[method] += 1
         if "id" not in message:
             if method == "notifications/cancelled":
-                self.cancelled.append(message.get("params", {}).get("requestId"))
+                cancelled = message.get("params", {}).get("requestId")
+                self.cancelled.append(cancelled)
+                if isinstance(cancelled, int) and (late := self.answered_too_late.pop(cancelled, None)):
+                    self.text(late, "too late")
             return
         self.modern = f"{RESERVED}protocolVersion" in message.get("params", {}).get("_meta", {})
         if method in self.told.drop or (self.told.never_init and method in ("initialize", "server/discover")):
@@ -453,6 +459,9 @@ class Fake:
         self.notify({}, None)
 
     def ask(self, given: Json, request: Json | None) -> None:
+        if request is not None and self.modern:
+            self.require(given, request)
+            raise Stop
         key = f"fake-{len(self.waiting) + len(self.answers) + 1}"
         if request is not None:
             self.waiting[key] = lambda answer: self.text(request, json.dumps(answer))
@@ -460,6 +469,19 @@ class Fake:
         self.send(asked | ({"params": given["params"]} if "params" in given else {}))
         if request is not None:
             raise Stop
+
+    def require(self, given: Json, request: Json) -> None:
+        """The modern way of asking: in as many rounds as told, each naming the next in its state."""
+        params = request["params"]
+        state, answers = params.get("requestState"), params.get("inputResponses")
+        done = 0 if state is None else int(state.removeprefix("round-"))
+        if state is not None and not (answers and "q" in answers):
+            return self.error(request, -32602, "no answer to q")
+        if done >= given.get("rounds", 1):
+            return self.text(request, json.dumps({"result": (answers or {}).get("q"), "state": state}))
+        asked = {"method": given.get("method", "elicitation/create"), "params": given.get("params", {})}
+        told = {"inputRequests": {"q": asked}, "requestState": f"round-{done + 1}"}
+        return self.reply(request, {**told, "resultType": "input_required"})
 
     def raw(self, given: Json, request: Json | None) -> None:
         self.write(bytes.fromhex(given.get("hex", "")) + given.get("text", "").encode())
@@ -577,6 +599,10 @@ class Fake:
             return self.text(request, "the job is done", _meta={f"{RESERVED}related-task": {"taskId": key}})
         return self.reply(request, self.told_of(key) if method == "tasks/get" else {})
 
+    def too_late(self, given: Json, request: Json) -> None:
+        """Answered when it is cancelled: the two cross."""
+        self.answered_too_late[request["id"]] = request
+
     def late(self, given: Json, request: Json) -> None:
         self.later(given.get("seconds", 1), lambda: self.text(request, "late"))
 
@@ -680,6 +706,7 @@ TOOLS: dict[str, Tool] = {
     for tool in (
         *(Fake.counts, Fake.pid, Fake.exact, Fake.big, Fake.endless, Fake.deep, Fake.odd, Fake.late),
         *(Fake.progress, Fake.wants),
+        *(Fake.too_late, Fake.progress),
     )
 }
 

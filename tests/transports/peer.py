@@ -44,7 +44,7 @@ class Peer:
 
     async def hear(self, method: str, count: int = 1) -> Json:
         """Wait until `method` has come `count` times; the last one."""
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while self.methods.count(method) < count:
                 await self._moved.wait()
         return [message for message in self.heard if message.get("method", "") == method][count - 1]

@@ -324,7 +324,7 @@ async def test_what_stands_open_is_not_due_and_takes_no_turn() -> None:
     async with connected({"m": OK}, max_in_flight=1) as peer:
         standing = Awaited(standing=True)
         peer.link.submit(standing, "subscriptions/listen", b"{}")
-        await ask(peer.link, "m", timeout=5)
+        await ask(peer.link, "m", timeout=30)
         assert not peer.link.busy
         assert standing.deadline == math.inf
         await peer.close()
