@@ -96,6 +96,8 @@ class Link:
         self._retry_at = 0.0
         self._start_at = 0.0
         self._start_failures = 0
+        self._no_start = ""
+        """Why a daemon could not be started: more to the point than that there is none."""
         self._said = ""
         self._unasked = True
         """Whether to start a daemon before the editor asks for anything: only at the beginning."""
@@ -167,7 +169,7 @@ class Link:
         if self.starter is None:
             self._fail(f"{reason} (start it with: mcpctl daemon start)", now)
             return
-        self._fail(reason, now)
+        self._fail(self._no_start or reason, now)
         if now >= self._start_at and (self._unasked or self.conversation.waits):
             try:
                 self.starter.begin(path)
@@ -177,7 +179,7 @@ class Link:
     def started(self, now: float) -> None:
         """The starter is done."""
         assert self.starter is not None
-        reason = self.starter.outcome()
+        reason = self._no_start = self.starter.outcome()
         if not reason:
             self._start_failures = 0
             self._retry_at = now
@@ -257,6 +259,7 @@ class Link:
             self._refused(error, now)
             return False
         self._attached = True
+        self._no_start = ""
         if self._said:
             self._said = ""
             self._log("connected to mcpd")

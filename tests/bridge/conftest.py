@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ctl.bridge.link import Aim
+from ctl.bridge.link import Aim, Starts
 from ctl.bridge.loop import Loop
 
 Json = dict[str, Any]
@@ -56,7 +56,7 @@ class End:
 class Bridge:
     """The loop, its editor's end, and whoever listens at the daemon's place."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, starter: Starts | None = None) -> None:
         self.path = str(directory / "d.sock")
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
@@ -69,7 +69,7 @@ class Bridge:
             theirs.fileno(),
             lambda: self.path,
             Aim(server="s", profile=None, client="ed", pid=42, cwd="/w"),
-            None,
+            starter,
             self.logged.append,
             ends=(self._parent.fileno(),),
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -122,6 +124,46 @@ def test_without_a_daemon_a_handshake_is_answered_and_the_bridge_stays(bridge: B
     soon("ctl.bridge.conversation.HANDSHAKE_WITHIN", 10.0)
     bridge.editor.send(id=3, method="initialize", params=HELLO)
     assert bridge.attach().next()["id"] == 3
+
+
+class Starter:
+    """One that never succeeds, as `ctl.bridge.starter` tells it."""
+
+    def __init__(self) -> None:
+        self.fd: int | None = None
+        self.asked = 0
+
+    def begin(self, socket: str) -> None:
+        self.asked += 1
+        self.fd = os.open(os.devnull, os.O_RDONLY)
+
+    def outcome(self) -> str:
+        self.stop()
+        return "mcpd was started and exited with status 1"
+
+    def stop(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+def test_a_daemon_that_cannot_be_started_is_said_to_be_so_and_tried_again_later(
+    tmp_path: Path, soon: Soon
+) -> None:
+    """The reason outlasts the attempts to connect that follow, and starting is not tried at each of them."""
+    soon("ctl.bridge.link.LAST_CHANCE", 0.7)
+    starter = Starter()
+    bridge = Bridge(tmp_path, starter)
+    try:
+        bridge.editor.send(id=1, method="initialize", params=HELLO)
+        error = bridge.editor.next()["error"]
+        assert error["message"].startswith("mcpd was started and exited with status 1")
+        assert starter.asked < 5
+        bridge.listen()
+        bridge.editor.send(id=2, method="initialize", params=HELLO)
+        assert bridge.attach().next()["id"] == 2
+    finally:
+        bridge.close()
 
 
 def test_a_message_in_pieces_and_many_in_one_are_the_same(bridge: Bridge) -> None:
