@@ -20,6 +20,8 @@ from mcpd.gateway.calls import Call, read_call
 from mcpd.gateway.relay import refused
 from mcpd.model import api, codec
 from mcpd.model.errors import FellBehind, InvalidArguments, McpdError, Problem
+from mcpd.model.tap import TapParams
+from mcpd.support.actor import acting
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import READ_SMALL, Reader
@@ -47,6 +49,7 @@ class Connection:
         self._core = core
         self._fd = connection.fileno()
         self._pid = pid
+        self._client = core.clients.arrived(pid)
         self._outbox = Outbox(self._fd, BACKLOG)
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_FRAME)
@@ -58,7 +61,6 @@ class Connection:
 
     async def run(self) -> None:
         """The firewall: whatever a client does ends at most its own connection."""
-        self._core.clients += 1
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
@@ -72,7 +74,7 @@ class Connection:
         except* Exception:
             log.exception("client %d: an error in mcpd itself; its connection is closed", self._pid)
         finally:
-            self._core.clients -= 1
+            self._core.clients.left(self._client)
             self._cancel_everything("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
 
@@ -145,6 +147,10 @@ class Connection:
             self._dispatch(message)
 
     def _dispatch(self, message: Message) -> None:
+        with acting(self._client.who):
+            self._do(message)
+
+    def _do(self, message: Message) -> None:
         known = METHODS.get(message.method)
         try:
             if known is not None:
@@ -159,6 +165,9 @@ class Connection:
             elif message.method == "mcpd/logs":
                 asked = self._params(message, api.LogsParams)
                 self._start(message, lambda: self._logs(message, asked))
+            elif message.method == "mcpd/tap":
+                tapped = self._params(message, TapParams)
+                self._start(message, lambda: self._tap(message, tapped))
             elif message.method == "mcpd/attach":
                 attach = self._params(message, api.AttachParams)
                 self._start(message, lambda: self._attach(message, attach))
@@ -179,6 +188,7 @@ class Connection:
         key = message.key
         try:
             request = read_call(message.params)
+            self._client.used(request.server)
             token = request.progress_token
 
             def done(body: bytes | msgspec.Raw) -> None:
@@ -236,13 +246,25 @@ class Connection:
             self._send(wire.notification(method, body))
 
     async def _logs(self, message: Message, params: api.LogsParams) -> None:
-        server = self._core.supervisor.get(params.server)
-        with server.log.followers.listen() as lines:
-            tail = api.LogLines(lines=server.log.tail(params.lines))
-            self._send(wire.result(message.key, codec.encode(tail)))
-            if params.follow:
-                async for line in lines:
-                    self._tell(message, "mcpd/log", "line", line, None, ())
+        log = self._core.supervisor.get(params.server).log
+        position = log.position
+        tail = api.LogLines(lines=log.tail(params.lines))
+        self._send(wire.result(message.key, codec.encode(tail)))
+        while params.follow:
+            await log.wait_beyond(position)
+            lines, missed = log.beyond(position)
+            position = log.position
+            if missed:
+                self._tell(message, "mcpd/log", "missed", missed, None, ())
+            for line in lines:
+                self._tell(message, "mcpd/log", "line", line, None, ())
+            await self._outbox.wait_drained()  # what comes meanwhile waits in the log, which is bounded
+
+    async def _tap(self, message: Message, params: TapParams) -> None:
+        with self._core.tap(params) as tap:
+            while True:
+                self._tell(message, "mcpd/frame", "frame", await tap.next(), None, ())
+                await self._outbox.wait_drained()
 
     async def _attach(self, message: Message, params: api.AttachParams) -> None:
         if params.server is None:
@@ -252,6 +274,9 @@ class Connection:
         upstream = await self._core.ready(server, min(max(params.wait, 0.0), MAX_WAIT))
         if self._attached is not None:
             self._attached.close("the client attached itself elsewhere")
+        self._client.attached = server.spec.name
+        if params.client is not None:
+            self._client.tells(params.client.name, params.client.pid)
         self._attached = Attached(self._core, server, self._send, self._spawn)
         answer = api.Attached(server=server.spec.name, protocol_version=upstream.version)
         self._send(wire.result(message.key, codec.encode(answer)))
