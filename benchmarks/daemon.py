@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -52,13 +52,17 @@ class Daemon:
         return 100 * (sum(_ticks(pid) for pid in self.ours()) - before) / TICKS / seconds
 
 
+def on_pipes(count: int) -> dict[str, object]:
+    """Definitions of `stub-1` … `stub-N`, each a child of the daemon."""
+    return {f"stub-{n + 1}": {"command": STUB[0], "args": STUB[1:]} for n in range(count)}
+
+
 @contextmanager
-def running(servers: int) -> Iterator[Daemon]:
-    """A daemon with servers `stub-1` … `stub-N`, in directories of its own; stopped at the end."""
+def running(servers: Mapping[str, object]) -> Iterator[Daemon]:
+    """A daemon with these servers, by name, in directories of its own; stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="mcpd-bench-") as home:
         config = Path(home, "mcpd.json")
-        stub = {"command": STUB[0], "args": STUB[1:]}
-        config.write_text(json.dumps({"mcpServers": {f"stub-{n + 1}": stub for n in range(servers)}}))
+        config.write_text(json.dumps({"mcpServers": servers}))
         socket = f"{home}/run/mcpd.sock"
         environ = private_environ(home, socket)
         command = [sys.executable, "-m", "mcpd", "--config", str(config), "--socket", socket]
@@ -66,7 +70,7 @@ def running(servers: int) -> Iterator[Daemon]:
             start = time.monotonic()
             process = subprocess.Popen(command, env=environ, stderr=log)
         try:
-            _wait_connected(socket, servers, start + LIMIT)
+            _wait_connected(socket, len(servers), start + LIMIT)
             taken = time.monotonic() - start
             yield Daemon(pid=process.pid, socket=socket, environ=environ, connected_after=taken)
         except (OSError, Wrong) as error:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks.stub import BIG, ECHO, PIPE
 
@@ -64,9 +65,8 @@ class Line:
 class Calls:
     """Requests of one tool with ascending ids, and the check of their answers."""
 
-    def __init__(self, line: Line, tool: str, server: str | None = None) -> None:
+    def __init__(self, tool: str, server: str | None = None) -> None:
         """With a server it is `mcpd/call` that is measured, otherwise plain `tools/call`."""
-        self.line = line
         self.next_id = 1000
         self.waiting: set[int] = set()
         self.result = RESULTS[tool]
@@ -107,38 +107,54 @@ class Calls:
         return self._shape
 
 
-def latencies(calls: Calls, count: int) -> list[float]:
-    """Seconds of each of `count` calls, one after the other."""
-    taken = []
-    for _ in range(count):
-        request = calls.requests(1)
+class Route(Protocol):
+    """A way to reach the stub."""
+
+    def latencies(self, tool: str, count: int) -> list[float]:
+        """Seconds of each of `count` calls, one after the other."""
+
+    def rate(self, count: int, in_flight: int) -> float:
+        """Calls a second over `count` calls, never more than `in_flight` of them at once."""
+
+
+class OnLine:
+    """Calls on a connection of lines: to the stub's pipes, or with `server` by the daemon's control API."""
+
+    def __init__(self, line: Line, server: str | None = None) -> None:
+        self.line = line
+        self.server = server
+
+    def latencies(self, tool: str, count: int) -> list[float]:
+        calls = Calls(tool, self.server)
+        taken = []
+        for _ in range(count):
+            request = calls.requests(1)
+            start = time.perf_counter()
+            self.line.write(request)
+            answers = self.line.lines()
+            taken.append(time.perf_counter() - start)
+            for answer in answers:
+                calls.check(answer)
+            if calls.waiting:
+                raise Wrong("an answer is missing")
+        return taken
+
+    def rate(self, count: int, in_flight: int) -> float:
+        calls = Calls("echo", self.server)
         start = time.perf_counter()
-        calls.line.write(request)
-        answers = calls.line.lines()
-        taken.append(time.perf_counter() - start)
-        for answer in answers:
-            calls.check(answer)
+        self.line.write(calls.requests(in_flight))
+        sent, answered = in_flight, 0
+        while answered < count:
+            answers = self.line.lines()
+            for answer in answers:
+                calls.check(answer)
+            answered += len(answers)
+            if more := min(len(answers), count - sent):
+                self.line.write(calls.requests(more))
+                sent += more
         if calls.waiting:
-            raise Wrong("an answer is missing")
-    return taken
-
-
-def rate(calls: Calls, count: int, in_flight: int) -> float:
-    """Calls a second over `count` calls, never more than `in_flight` of them at once."""
-    start = time.perf_counter()
-    calls.line.write(calls.requests(in_flight))
-    sent, answered = in_flight, 0
-    while answered < count:
-        answers = calls.line.lines()
-        for answer in answers:
-            calls.check(answer)
-        answered += len(answers)
-        if more := min(len(answers), count - sent):
-            calls.line.write(calls.requests(more))
-            sent += more
-    if calls.waiting:
-        raise Wrong(f"{len(calls.waiting)} answers are missing")
-    return count / (time.perf_counter() - start)
+            raise Wrong(f"{len(calls.waiting)} answers are missing")
+        return count / (time.perf_counter() - start)
 
 
 @contextmanager

@@ -16,114 +16,57 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import attrs
-
-from benchmarks.daemon import Daemon, running
-from benchmarks.load import Calls, Line, Wrong, attached, control, direct, latencies, rate
+from benchmarks import remote
+from benchmarks.daemon import Daemon, on_pipes, running
+from benchmarks.figures import (
+    IN_FLIGHT,
+    PATIENCE,
+    Row,
+    Way,
+    a_second,
+    in_turns,
+    micro,
+    milli,
+    pair,
+    ratio,
+    table,
+)
+from benchmarks.load import OnLine, Wrong, attached, control, direct
 
 ROUNDS = 5
 CALLS, FLOOD, BIG_CALLS = 3000, 40_000, 60
-IN_FLIGHT = 64
 SERVERS = 20
-PATIENCE = 60
-"""Seconds that no single step comes near, unless an answer is missing."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
-TIMES = "×"  # noqa: RUF001 - the sign is meant
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
-
-
-@attrs.frozen
-class Row:
-    """One requirement, or with no limit one more thing to know."""
-
-    what: str
-    measured: str
-    value: float
-    limit: float | None = None
-    at_least: bool = False
-    unit: str = TIMES
-
-    @property
-    def holds(self) -> bool:
-        if self.limit is None:
-            return True
-        return self.value >= self.limit if self.at_least else self.value <= self.limit
-
-    def cells(self) -> list[str]:
-        """For the table."""
-        bound = "" if self.limit is None else f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
-        verdict = "" if self.limit is None else "yes" if self.holds else "NO"
-        return [self.what, self.measured, f"{self.value:.3g} {self.unit}", bound, verdict]
-
-
-@attrs.frozen
-class Way:
-    """A way to reach the stub, and what was seen on it: one number a round."""
-
-    name: str
-    line: Line
-    server: str | None = None
-    p50: list[float] = attrs.field(factory=list)
-    p99: list[float] = attrs.field(factory=list)
-    rate: list[float] = attrs.field(factory=list)
-    big: list[float] = attrs.field(factory=list)
-
-    def small_one_by_one(self) -> None:
-        taken = sorted(latencies(Calls(self.line, "echo", self.server), CALLS))
-        self.p50.append(statistics.median(taken))
-        self.p99.append(taken[len(taken) * 99 // 100])
-
-    def small_in_flight(self) -> None:
-        self.rate.append(rate(Calls(self.line, "echo", self.server), FLOOD, IN_FLIGHT))
-
-    def big_one_by_one(self) -> None:
-        self.big.append(statistics.median(latencies(Calls(self.line, "big", self.server), BIG_CALLS)))
-
-
-def ratio(over: Sequence[float], under: Sequence[float]) -> float:
-    """The median of the rounds' own ratios: what disturbs one round disturbs both sides of it."""
-    return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
 def speed(rounds: int) -> list[Row]:
     """Calls through the daemon against calls to the stub itself."""
     signal.alarm(PATIENCE)
     with ExitStack() as held:
-        daemon = held.enter_context(running(servers=1))
-        bare = Way("direct", held.enter_context(direct()))
-        plain = Way("unix", held.enter_context(attached(daemon.socket, "stub-1")))
-        through_api = Way("mcpd/call", held.enter_context(control(daemon.socket)), "stub-1")
-        ways = (bare, plain, through_api)
-        kinds: tuple[Callable[[Way], None], ...] = (
-            Way.small_one_by_one,
-            Way.small_in_flight,
-            Way.big_one_by_one,
-        )
-        for way in ways:
-            latencies(Calls(way.line, "echo", way.server), 500)  # the first calls pay for what is made once
-        for _ in range(rounds):
-            for measure in kinds:
-                for way in ways:
-                    signal.alarm(PATIENCE)
-                    measure(way)
+        daemon = held.enter_context(running(on_pipes(1)))
+        bare = Way("direct", OnLine(held.enter_context(direct())))
+        plain = Way("unix", OnLine(held.enter_context(attached(daemon.socket, "stub-1"))))
+        through_api = Way("mcpd/call", OnLine(held.enter_context(control(daemon.socket)), "stub-1"))
+        in_turns((bare, plain, through_api), rounds, CALLS, FLOOD, BIG_CALLS)
     rows = []
     for way, limited in (plain, True), (through_api, False):
         name = "tools/call on the Unix socket" if limited else "mcpd/call, raw"
         rows += [
             Row(
                 f"{name}: p50",
-                _pair(bare.p50, way.p50, _micro),
+                pair(bare.p50, way.p50, micro),
                 ratio(way.p50, bare.p50),
                 5 if limited else None,
             ),
-            Row(f"{name}: p99", _pair(bare.p99, way.p99, _micro), ratio(way.p99, bare.p99)),
+            Row(f"{name}: p99", pair(bare.p99, way.p99, micro), ratio(way.p99, bare.p99)),
             Row(
                 f"{name}: calls a second, {IN_FLIGHT} in flight",
-                _pair(bare.rate, way.rate, lambda value: f"{value:,.0f}/s"),
+                pair(bare.rate, way.rate, a_second),
                 100 * ratio(way.rate, bare.rate),
                 35 if limited else None,
                 at_least=True,
@@ -131,7 +74,7 @@ def speed(rounds: int) -> list[Row]:
             ),
             Row(
                 f"{name}: 1 MiB result",
-                _pair(bare.big, way.big, _milli),
+                pair(bare.big, way.big, milli),
                 ratio(way.big, bare.big),
                 6 if limited else None,
             ),
@@ -144,9 +87,9 @@ def cost(starts: int, idle_seconds: float) -> list[Row]:
     signal.alarm(2 * PATIENCE)
     taken = []
     for _ in range(starts - 1):
-        with running(SERVERS) as daemon:
+        with running(on_pipes(SERVERS)) as daemon:
             taken.append(daemon.connected_after)
-    with running(SERVERS) as daemon:
+    with running(on_pipes(SERVERS)) as daemon:
         taken.append(daemon.connected_after)
         time.sleep(2)  # what was started has settled
         memory, kind = daemon.memory()
@@ -173,7 +116,7 @@ def _client(daemon: Daemon, times: int) -> Row:
     pairs = [(_wall(bare, daemon), _wall(status, daemon)) for _ in range(times)]
     nothing, asked = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     value = statistics.median(asked) / statistics.median(nothing)
-    return Row("mcpctl status against python -c pass", _pair(nothing, asked, _milli), value, 6)
+    return Row("mcpctl status against python -c pass", pair(nothing, asked, milli), value, 6)
 
 
 def _wall(command: Sequence[str], daemon: Daemon) -> float:
@@ -183,29 +126,6 @@ def _wall(command: Sequence[str], daemon: Daemon) -> float:
     if done.returncode:
         raise Wrong(f"{' '.join(command)} ended with status {done.returncode}: {done.stderr.decode()}")
     return taken
-
-
-def _pair(under: Sequence[float], over: Sequence[float], shown: Callable[[float], str]) -> str:
-    return f"{shown(statistics.median(under))} → {shown(statistics.median(over))}"
-
-
-def _micro(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f} µs"
-
-
-def _milli(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Markdown that reads well on a terminal too."""
-    cells = [["what", "measured", "result", "limit", "holds"], *(row.cells() for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(5)]
-    cells.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in cells
-    )
 
 
 def machine() -> str:
@@ -239,15 +159,17 @@ def main() -> int:
     flags = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").partition("\n")[0])
     flags.add_argument("--quick", action="store_true", help="one round, for a look")
     flags.add_argument("--write", action="store_true", help=f"put the tables into {RESULTS.name}")
-    flags.add_argument("--only", choices=("speed", "cost"), help="half of it")
+    flags.add_argument("--only", choices=("speed", "remote", "cost"), help="a third of it")
     given = flags.parse_args()
     rows: list[Row] = []
     signal.signal(signal.SIGALRM, _overdue)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`
     try:
-        if given.only != "cost":
+        if given.only in (None, "speed"):
             rows += speed(1 if given.quick else ROUNDS)
-        if given.only != "speed":
+        if given.only in (None, "remote"):
+            rows += remote.speed(1 if given.quick else ROUNDS)
+        if given.only in (None, "cost"):
             rows += cost(1 if given.quick else 3, 3 if given.quick else 10)
     except Wrong as error:
         print(f"the benchmark is void: {error}", file=sys.stderr)

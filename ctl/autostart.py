@@ -11,15 +11,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import BinaryIO
 
 from ctl import userunit
 from ctl.client import LocalClient
 from ctl.errors import CtlError, DaemonUnreachable
 from mcpd.support import paths
 
-READY_WITHIN = 5.0
-"""Seconds for a daemon to answer. It takes a third of one; a cold disk and a busy machine take more."""
-_TURN_WITHIN = 15.0
+READY_WITHIN = 20.0
+"""Seconds for a new daemon to answer. It takes a third of one; a cold disk and a busy machine take more."""
+_ANSWERS_WITHIN = 5.0
+"""Seconds for whoever listens on the socket to say who it is."""
+_TURN_WITHIN = 40.0
 """How long to wait for another client that is starting the daemon."""
 _POLL = 0.01
 _LOG_LIMIT = 5 * 1024 * 1024
@@ -79,7 +82,7 @@ def start_in_background(socket: str) -> int:
     )
 
 
-def pid_of(socket: str, timeout: float = READY_WITHIN) -> int | None:
+def pid_of(socket: str, timeout: float = _ANSWERS_WITHIN) -> int | None:
     """The process that answers on `socket`; None when nobody does."""
     try:
         with LocalClient(socket) as client:
@@ -106,10 +109,15 @@ def last_lines(path: str, count: int) -> list[str]:
     """The end of a log, at most 64 KiB of it; empty when there is none."""
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
-            return file.read().decode("utf-8", "replace").splitlines()[-count:]
+            return tail(file, count)
     except OSError:
         return []
+
+
+def tail(file: BinaryIO, count: int) -> list[str]:
+    """The last lines of an open log, of 64 KiB at most; reading goes on behind them."""
+    file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
+    return file.read().decode("utf-8", "replace").splitlines()[-count:]
 
 
 def daemon_command() -> list[str]:

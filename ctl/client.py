@@ -113,9 +113,11 @@ class LocalClient:
     ) -> list[Reply | Refused]:
         """Several requests under way together; their answers in the order of the requests."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        ids = [self._send(method, params) for method, params in requests]
+        ids: list[int] = []
         answers: dict[object, Reply | Refused] = {}
         try:
+            for method, params in requests:
+                ids.append(self._send(method, params))
             while len(answers) < len(ids):
                 message, result = self._next(deadline, requests[0][0])
                 if "method" in message:

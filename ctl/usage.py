@@ -46,7 +46,7 @@ def server_stats(answer: Json, fit: int | None) -> list[Line]:
     clients: list[Line] = [
         [
             str(client.get("name") or "-"),
-            str(client.get("pid", "")),
+            str(client.get("pid") or "-"),
             ago(client.get("since")),
             "attached"
             if client.get("attached") == server.get("server")

@@ -83,7 +83,17 @@ def status_table(result: Json, columns: int | None) -> list[Line]:
         *table(header, rows, right=right, fit=columns),
         *_config_problems(config),
         *_next_steps(servers),
+        *_http(mapping(mapping(result.get("daemon")).get("http"))),
     ]
+
+
+def _http(door: Json) -> list[Line]:
+    """Where HTTP clients come in, when they may."""
+    if not door:
+        return []
+    file = door.get("token_file")
+    how = f"token in {file}" if file else "WITHOUT a token (--http-auth none)"
+    return [[f"http: {door.get('url')}, {how}"]]
 
 
 def _last_error(server: Json) -> str:

@@ -15,7 +15,8 @@ _MOST_SERVERS = 256
 class Client:
     """One connection to the socket, as far as others want to know of it."""
 
-    pid: int
+    pid: int | None
+    """None: the kernel does not say (TCP)."""
     since: float = attrs.field(factory=time.time)
     attached: str = ""
     """The server that it speaks MCP to; empty when it does not."""
@@ -31,11 +32,13 @@ class Client:
         if self.told_name:
             return self.told_name
         if self._program is None:
-            self._program = program_of(self.pid)
+            self._program = "" if self.pid is None else program_of(self.pid)
         return self._program
 
     def who(self) -> str:
         """For people: `mcpctl (pid 4711)`."""
+        if self.pid is None:
+            return self.name
         return f"{self.name} (pid {self.pid})" if self.name else f"pid {self.pid}"
 
     def used(self, server: str) -> None:
@@ -56,8 +59,8 @@ class Clients:
     def __init__(self) -> None:
         self._here: dict[Client, None] = {}
 
-    def arrived(self, pid: int) -> Client:
-        client = Client(pid)
+    def arrived(self, pid: int | None, name: str = "") -> Client:
+        client = Client(pid, told_name=name)
         self._here[client] = None
         return client
 

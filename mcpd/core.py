@@ -21,6 +21,7 @@ from mcpd.model.api import (
     ConfigStatus,
     DaemonInfo,
     DaemonStatus,
+    HttpDoor,
     Pong,
     PromptsResult,
     ResourcesResult,
@@ -63,6 +64,8 @@ class Core:
     clients: Clients = attrs.field(factory=Clients)
     search_path: str = ""
     """Our own PATH."""
+    http: HttpDoor | None = None
+    """Set by the door when it is open."""
     _started_at: float = attrs.field(factory=time.time)
     _waiting: set[trio.CancelScope] = attrs.field(factory=set)
     """Who waits for a server to be there."""
@@ -81,6 +84,7 @@ class Core:
                 socket=self.socket,
                 instance=self.instance,
                 clients=len(self.clients),
+                http=self.http,
             ),
         )
 

@@ -14,17 +14,20 @@ import signal
 import socket as sockets
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
 from mcpd import __version__
+from mcpd.config.address import Address
 from mcpd.config.files import Loaded
 from mcpd.configuration import Configuration
 from mcpd.core import Core
 from mcpd.doors import listeners
+from mcpd.doors.entrance import speaks_http
 from mcpd.doors.lines import Connection
 from mcpd.journal import Journal
 from mcpd.model.errors import McpdError
@@ -37,6 +40,10 @@ from mcpd.support.actor import acting, actor
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.guardian import Guardian
 from mcpd.support.redact import Redactor
+
+if TYPE_CHECKING:
+    from mcpd.doors import web
+    from mcpd.doors.site import Site
 
 log = logging.getLogger("mcpd")
 
@@ -55,6 +62,10 @@ class Options:
     debug: bool
     environ: Mapping[str, str]
     loaded: Loaded
+    http: Address | None = None
+    """Where to listen for HTTP."""
+    http_token: bool = True
+    """Whether HTTP clients need one."""
 
 
 async def run(options: Options, redactor: Redactor) -> None:
@@ -66,9 +77,7 @@ async def run(options: Options, redactor: Redactor) -> None:
         given = systemd.listen_fds()
         runtime = paths.socket_directory(options.socket)
         held.enter_context(single.sole_daemon(options.socket))
-        listener = _listener(options.socket, given)
-        if not given:
-            held.callback(_unlink, options.socket)
+        unix, ports = _listeners(options, given, held)
         instances = os.path.join(runtime, "instances")
         paths.private_directory(instances)
         for instance, found in orphans.sweep_dead_instances(instances).items():
@@ -78,15 +87,24 @@ async def run(options: Options, redactor: Redactor) -> None:
         held.callback(orphans.end_marked, instance)  # normally nobody: each server's stop has ended its own
         orphans.become_subreaper()
         orphans.undumpable()
-        await _Daemon(options, redactor, instance, listener).run()
+        await _Daemon(options, redactor, instance, unix, ports, runtime).run()
     log.info("stopped")
 
 
-def _listener(path: str, given: Mapping[str, int]) -> sockets.socket:
-    if given:
-        return listeners.adopt_fd(next(iter(given.values())))
-    single.remove_stale_socket(path)
-    return listeners.bind_unix(path)
+def _listeners(
+    options: Options, given: Mapping[str, int], held: ExitStack
+) -> tuple[sockets.socket, list[sockets.socket]]:
+    """The Unix socket and the ports for HTTP; those that systemd gave us are not made anew."""
+    passed = [held.enter_context(listeners.adopt_fd(fd)) for fd in given.values()]
+    unix = next((each for each in passed if each.family == sockets.AF_UNIX), None)
+    if unix is None:
+        single.remove_stale_socket(options.socket)
+        unix = held.enter_context(listeners.bind_unix(options.socket))
+        held.callback(_unlink, options.socket)
+    ports = [each for each in passed if each.family != sockets.AF_UNIX]
+    if options.http is not None and not ports:
+        ports.append(held.enter_context(listeners.bind_tcp(options.http)))
+    return unix, ports
 
 
 def _unlink(path: str) -> None:
@@ -96,10 +114,23 @@ def _unlink(path: str) -> None:
 
 
 class _Daemon:
-    def __init__(self, options: Options, redactor: Redactor, instance: str, listener: sockets.socket) -> None:
+    def __init__(
+        self,
+        options: Options,
+        redactor: Redactor,
+        instance: str,
+        listener: sockets.socket,
+        ports: list[sockets.socket],
+        runtime: str,
+    ) -> None:
         environ = options.environ
-        state = Path(paths.state_dir(environ))
+        self._state = state = Path(paths.state_dir(environ))
         self._listener = listener
+        self._ports = ports
+        self._runtime = runtime
+        self._with_token = options.http_token
+        self._site: Site | None = None
+        """For HTTP on the Unix socket, once somebody speaks it."""
         self._guardian = Guardian(instance)
         self._store = Store(state, Path(paths.cache_dir(environ)))
         self._stop_asked = trio.Event()
@@ -151,6 +182,18 @@ class _Daemon:
             self._stop_asked.set()
 
     async def run(self) -> None:
+        with ExitStack() as doors:
+            ports = [doors.enter_context(self._opened(port)) for port in self._ports]
+            await self._run(ports)
+
+    def _opened(self, port: sockets.socket) -> AbstractContextManager[web.Port]:
+        from mcpd.doors import web
+
+        return web.opened(
+            port, self._core, state=self._state, runtime=self._runtime, with_token=self._with_token
+        )
+
+    async def _run(self, ports: list[web.Port]) -> None:
         async with trio.open_nursery() as keepers:
             await keepers.start(self._guardian.run)
             keepers.start_soon(self._store.run)
@@ -164,6 +207,8 @@ class _Daemon:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._tell_systemd)
                         await accepting.start(listeners.serve, self._listener, self._serve, clients)
+                        for port in ports:
+                            await accepting.start(listeners.serve, port.listener, port.serve, clients)
                         systemd.notify(READY="1", STATUS=self._summary())
                         log.info(
                             "mcpd %s listens on %s (pid %d)", __version__, self._core.socket, os.getpid()
@@ -178,7 +223,20 @@ class _Daemon:
             keepers.cancel_scope.cancel(reason="stopping")
 
     async def _serve(self, connection: sockets.socket, pid: int) -> None:
-        await Connection(self._core, connection, pid).run()
+        http = await speaks_http(connection)
+        if http:
+            await self._serve_http(connection, pid)
+        elif http is not None:
+            await Connection(self._core, connection, pid).run()
+
+    async def _serve_http(self, connection: sockets.socket, pid: int) -> None:
+        from mcpd.doors.http.connection import HttpConnection  # only when somebody speaks it
+
+        if self._site is None:
+            from mcpd.doors.site import unix_site
+
+            self._site = unix_site(self._core)
+        await HttpConnection(connection, self._site.visit, f"client {pid}").run()
 
     async def _drain(self) -> None:
         """Let calls under way finish for a while, then answer the rest with an error."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mcpd import __version__
+from mcpd.config.address import Address, parse_address
 from mcpd.config.files import Loaded, load
 from mcpd.model.errors import BadSpec
 from mcpd.support import logs, paths
@@ -30,9 +31,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     given = _parser().parse_args(argv)
+    http = None
     if given.http is not None:
-        print("mcpd: --http: this version has no HTTP door; clients use the Unix socket", file=sys.stderr)
-        return WRONG
+        try:
+            http = parse_address(given.http)
+        except ValueError as error:
+            print(f"mcpd: --http {given.http}: {error}", file=sys.stderr)
+            return WRONG
     if given.socket is not None:
         environ = {**environ, "MCPD_SOCKET": given.socket}
     try:
@@ -42,10 +47,10 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return WRONG
     if given.validate_config:
         return _validated(loaded)
-    return _run(given, environ, loaded)
+    return _run(given, environ, loaded, http or loaded.settings.http)
 
 
-def _run(given: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded) -> int:
+def _run(given: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded, http: Address | None) -> int:
     import trio  # only once there is something to run: --validate-config stays quick
 
     from mcpd import daemon
@@ -63,6 +68,8 @@ def _run(given: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded) 
                 debug=debug,
                 environ=dict(environ),
                 loaded=loaded,
+                http=http,
+                http_token=given.http_auth == "token",
             )
             gc.freeze()  # what was imported lives for ever: no need to look at it again
             gc.set_threshold(20_000, 20, 20)  # calls make many short-lived objects and no cycles
@@ -99,7 +106,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="JSON, YAML or TOML, by its suffix")
     parser.add_argument("--socket", metavar="PATH", help="default: $XDG_RUNTIME_DIR/mcpd/mcpd.sock")
-    parser.add_argument("--http", metavar="HOST:PORT", help="not in this version")
+    parser.add_argument("--http", metavar="HOST:PORT", help="listen for HTTP too, on 127.0.0.1 or [::1]")
+    parser.add_argument(
+        "--http-auth",
+        choices=("token", "none"),
+        default="token",
+        help="none: whoever can reach the port may come in, without the token",
+    )
     parser.add_argument("--log-level", choices=logs.LEVELS)
     parser.add_argument("--debug", action="store_true", help="log every message and its timing")
     parser.add_argument("--validate-config", action="store_true", help="check the configuration and exit")

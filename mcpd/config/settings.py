@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from mcpd.config.address import Address, parse_address
 from mcpd.config.durations import restart, timeouts
 from mcpd.config.expand import expand
 from mcpd.config.fields import FLAG, MILLISECONDS, NUMBERS, TEXT, Field
@@ -20,7 +21,7 @@ SETTINGS = (
     Field("timeout", MILLISECONDS, "Milliseconds of silence allowed during a call, for every server."),
     Field("debug", FLAG, "Log the messages of every server and their timing."),
     Field("logLevel", {"enum": list(LEVELS)}, "How much the daemon logs."),
-    Field("http", TEXT, "HOST:PORT to listen on for HTTP."),
+    Field("http", TEXT, "HOST:PORT of this machine to listen on for HTTP; read when the daemon starts."),
     Field("maxStarts", {"type": "integer", "minimum": 1}, "How many servers may be starting at once."),
     Field(
         "toolNames", {"enum": [style.value for style in NameStyle]}, "How tools are named with their server."
@@ -39,8 +40,8 @@ class Settings:
     debug: bool = False
     log_level: str | None = None
     """One of `LEVELS`; None: not said."""
-    http: str | None = None
-    """`HOST:PORT`; None: no HTTP."""
+    http: Address | None = None
+    """Where to listen for HTTP; None: nowhere."""
     max_starts: int = 8
     """How many servers may be starting at once."""
     tool_names: NameStyle = NameStyle.SUFFIX
@@ -66,10 +67,12 @@ def parse_settings(
             "logLevel", f"unknown log level '{shorten(level, 40)}'", f"write one of {', '.join(LEVELS)}"
         )
     http = section.string("http")
-    if http is not None and not _is_address(http):
-        section.complain("http", "'http' must be HOST:PORT", 'write for example "127.0.0.1:8931"')
-    elif http is not None:
-        warnings.append(f"{place}.http: this version does not listen on HTTP; clients use the Unix socket")
+    address = None
+    if http is not None:
+        try:
+            address = parse_address(http)
+        except ValueError as error:
+            section.complain("http", f"'http' cannot be listened on: {error}", 'write "127.0.0.1:8931"')
     starts = section.whole("maxStarts", least=1)
     names = section.string("toolNames")
     styles = [style.value for style in NameStyle]
@@ -83,14 +86,7 @@ def parse_settings(
         restart=restart(section, RestartPolicy()),
         debug=section.boolean("debug") or False,
         log_level=level,
-        http=http,
+        http=address,
         max_starts=8 if starts is None else starts,
         tool_names=NameStyle.SUFFIX if names is None else NameStyle(names),
     )
-
-
-def _is_address(text: str) -> bool:
-    host, colon, port = text.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host.replace(":", " ")
-    right_host = bool(bare) and not any(c.isspace() or c == "/" for c in bare)
-    return bool(colon) and right_host and port.isascii() and port.isdigit() and int(port) <= 65535

@@ -1,7 +1,9 @@
-"""Where clients come in: the Unix socket, made by us or handed over by systemd, for our own user only."""
+"""Where clients come in: the Unix socket and a port of this machine, made by us or handed over by systemd."""
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import logging
 import os
 import socket as sockets
@@ -10,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from mcpd.config.address import Address
 from mcpd.doors.seats import MAX_CLIENTS, seats
 
 log = logging.getLogger("mcpd.listeners")
@@ -33,9 +36,31 @@ def bind_unix(path: str) -> sockets.socket:
     return listener
 
 
+def bind_tcp(address: Address) -> sockets.socket:
+    """A listening socket at a loopback address. Raises OSError."""
+    listener = sockets.socket(sockets.AF_INET6 if ":" in address.host else sockets.AF_INET)
+    try:
+        listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+        # Inherited by what is accepted: an answer must not wait for the acknowledgement of the one before.
+        listener.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"cannot listen on {address} for HTTP: {error.strerror}") from None
+    return listener
+
+
 def adopt_fd(fd: int) -> sockets.socket:
-    """A listening socket that systemd opened."""
-    return sockets.socket(fileno=fd)
+    """A listening socket that systemd opened. Raises OSError for a port that others can reach."""
+    listener = sockets.socket(fileno=fd)
+    if listener.family != sockets.AF_UNIX:
+        host = str(listener.getsockname()[0])
+        if not ipaddress.ip_address(host).is_loopback:
+            listener.close()
+            raise PermissionError(errno.EPERM, f"systemd was told to listen on {host}; only loopback is safe")
+        listener.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+    return listener
 
 
 async def serve(
@@ -47,7 +72,8 @@ async def serve(
 ) -> None:
     """Accept until cancelled; `handle(connection, peer's pid)` runs in `clients` and owns the connection.
 
-    A peer of another user is refused before a byte is read. With all seats taken, the client that has
+    A peer of another user is refused before a byte is read; of a port's peer we know nothing, and its pid
+    is 0. With all seats taken, the client that has
     been idle longest has to go; while all are busy, new ones wait.
     """
     room = trio.CapacityLimiter(MAX_CLIENTS)
@@ -87,6 +113,8 @@ async def serve(
 def _admitted(connection: sockets.socket) -> int | None:
     """The peer's pid; None when it is another user's, and the connection is closed."""
     connection.setblocking(False)
+    if connection.family != sockets.AF_UNIX:
+        return 0
     pid, uid = peer(connection)
     if uid == os.getuid():
         return pid

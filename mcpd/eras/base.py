@@ -10,6 +10,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.eras.wishes import Wishes
 from mcpd.model.errors import ProtocolViolation, UpstreamRefused, shorten
 from mcpd.model.status import ServerInfo
 from mcpd.transports.base import Channel
@@ -22,6 +23,28 @@ FEATURES = ("tools", "resources", "prompts")
 """What a server lists."""
 
 
+@attrs.frozen
+class Said:
+    """A notification that clients may want: as the server sent it, to be translated by who passes it on."""
+
+    method: str
+    """`notifications/message`, `…/resources/updated`, `…/elicitation/complete`, `…/tasks/status`,
+    `…/tasks`, `…/cancelled` (a question of the server's own is moot), and from `ManagedServer` also
+    `…/list_changed`, once the list has been fetched anew."""
+    params: Raw
+    """As they came; ABSENT for none. Of a 2026-07-28 server `_meta` names *our* subscription."""
+    exchange: Exchange | None = None
+    """The request it came for, where the transport can tell: see `Inbound`. It may be any of ours."""
+    uri: str = ""
+    """Of `notifications/resources/updated`: which; a part, perhaps, of what is followed."""
+
+
+Asked = Callable[[Channel, Message, Exchange | None], bool]
+
+
+def _nobody(said: Said) -> None: ...
+
+
 @attrs.define
 class Hooks:
     """What a server tells unasked, once an era understood it. Called in the reader: must not block."""
@@ -32,9 +55,18 @@ class Hooks:
     """A line the server wants logged."""
     capabilities: Mapping[str, object] = attrs.field(factory=dict)
     """What we can do for the server (`elicitation`, `sampling`, `roots`), as it is declared to it."""
-    asked: Callable[[Channel, Message], bool] | None = None
-    """Called with a request that the server makes in an era in which it may. True: it is taken on, and
-    will be answered with `Channel.respond` or `refuse`. False: nobody can, it is refused at once."""
+    asked: Asked | None = None
+    """Called with a request that the server makes in an era in which it may, and with the request of
+    ours that it makes it for, where the transport can tell (see `Inbound`; else None). True: it is
+    taken on, and will be answered with `Channel.respond` or `refuse`, once. False: nobody can, it is
+    refused at once. Pings never come here."""
+    heard: Callable[[Said], None] = _nobody
+    """Called with what clients may want to know, in the order in which it came among the answers."""
+    modern_after_all: Callable[[], None] = lambda: None
+    """Called when a server that was taken for legacy, since it did not answer in time, turns out not
+    to be: for the next connection, since this one's era is settled."""
+    wishes: Wishes = attrs.field(factory=Wishes)
+    """What clients want to hear: fulfilled by `Upstream.follow`, while it runs."""
 
 
 @attrs.define(eq=False)
@@ -49,9 +81,16 @@ class Upstream:
     ping_method: str
     """A real request that costs the server next to nothing."""
     follow: Callable[[], Awaitable[None]] | None = None
-    """Must run beside the link for `Hooks.changed` to be called, where the era needs it."""
+    """Must run beside the link: for `Hooks.changed` to be called, and `Hooks.wishes` to be fulfilled."""
     hearing: trio.Event = attrs.field(factory=trio.Event)
     """Set by `follow` when nothing is missed from now on, or when it can do no more about that."""
+
+    tells: set[str] = attrs.field(factory=set)
+    """The FEATURES whose changes reach us: a list of theirs is good until `Hooks.changed`."""
+    dress: Callable[[Mapping[str, object], str | None], bytes] = lambda capabilities, level: b""
+    """`Exchange.meta` for a request that is made for one client: what that client can be asked, and
+    the log level it wishes for that request. Empty where an era has no such thing: what it declares
+    is for the whole connection."""
 
     admit: Callable[[str, bytes], str | None] | None = None
     """Must see every tool listed (name, definition) before it is called, where the era needs it; says
@@ -156,12 +195,32 @@ _CHANGES = {
 }
 
 
-def tell(hooks: Hooks, message: Message) -> None:
+_UPDATED = "notifications/resources/updated"
+_PASSED_ON = frozenset(
+    {
+        "notifications/message",
+        _UPDATED,
+        "notifications/elicitation/complete",
+        "notifications/tasks",
+        "notifications/tasks/status",
+        "notifications/cancelled",
+    }
+)
+
+
+def tell(hooks: Hooks, message: Message, exchange: Exchange | None) -> None:
     """Pass on a notification that means the same in every era; ignore the rest."""
-    what = _CHANGES.get(message.method)
+    method = message.method
+    what = _CHANGES.get(method)
     if what is not None:
         hooks.changed(what)
-    elif message.method == "notifications/message":
+    elif method == _UPDATED:
+        uri = _uri(message.params)
+        if uri is not None:
+            hooks.heard(Said(method, message.params, exchange, uri))
+    elif method in _PASSED_ON:
+        hooks.heard(Said(method, message.params, exchange))
+    if method == "notifications/message":
         try:
             body = wire.members(message.params)
             data = bytes(body.get("data", b"null")).decode("utf-8", "replace")
@@ -169,3 +228,27 @@ def tell(hooks: Hooks, message: Message) -> None:
         except BadFrame:
             return
         hooks.log(f"[{shorten(level, 20)}] {data[:4000]}")
+
+
+def _uri(params: Raw) -> str | None:
+    try:
+        return msgspec.json.decode(wire.members(params)["uri"], type=str)
+    except (BadFrame, KeyError, msgspec.MsgspecError):
+        return None
+
+
+def may_have_changed(hooks: Hooks, uri: str) -> None:
+    """Tell of a followed resource what the server could not: nobody listened for a while."""
+    hooks.heard(Said(_UPDATED, Raw(msgspec.json.encode({"uri": uri})), None, uri))
+
+
+async def first_of(*events: trio.Event) -> None:
+    """Until one of them is set."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait_for(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel(reason="one of them is set")
+
+        for event in events:
+            nursery.start_soon(wait_for, event)

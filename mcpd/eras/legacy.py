@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
+import trio
 
 from mcpd import __version__
 from mcpd.eras.base import (
@@ -12,12 +15,14 @@ from mcpd.eras.base import (
     Upstream,
     ask,
     capabilities_of,
+    may_have_changed,
     open_result,
     server_info,
     tell,
 )
-from mcpd.model.errors import NoCommonVersion, shorten
+from mcpd.model.errors import McpdError, NoCommonVersion, Overloaded, shorten
 from mcpd.transports.base import Channel, Dialect
+from mcpd.transports.exchange import Exchange
 from mcpd.wire.message import Message
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -26,6 +31,9 @@ BATCHES_IN = "2025-03-26"
 """The one revision whose messages may come in arrays."""
 
 _METHOD_NOT_FOUND = -32601
+_PATIENCE = 30.0
+"""Seconds for a server to agree to what clients want to hear."""
+_ATTEMPTS = 30
 
 
 def dialect(version: str = "") -> Dialect:
@@ -47,14 +55,14 @@ class _Inbound:
     link: Channel
     hooks: Hooks
 
-    def on_request(self, message: Message) -> None:
+    def on_request(self, message: Message, exchange: Exchange | None = None) -> None:
         if message.method == "ping":
             self.link.respond(message, b"{}")
-        elif self.hooks.asked is None or not self.hooks.asked(self.link, message):
+        elif self.hooks.asked is None or not self.hooks.asked(self.link, message, exchange):
             self.link.refuse(message, _METHOD_NOT_FOUND, f"mcpd does not offer {shorten(message.method, 60)}")
 
-    def on_notification(self, message: Message) -> None:
-        tell(self.hooks, message)
+    def on_notification(self, message: Message, exchange: Exchange | None = None) -> None:
+        tell(self.hooks, message, exchange)
 
 
 async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) -> Upstream:
@@ -90,31 +98,96 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
         capabilities=capabilities_of(body),
         ping_method="ping",
     )
-    if (
-        any(upstream.has(feature, "listChanged") for feature in FEATURES)
+    upstream.tells.update(feature for feature in FEATURES if upstream.has(feature, "listChanged"))
+    follower = _Follower(link, hooks, upstream)
+    upstream.follow = follower.run
+    follower.speaks = bool(
+        upstream.tells
         or upstream.has("logging")
         or upstream.has("resources", "subscribe")
         or hooks.capabilities  # then it may ask, and some do so outside of the call that it is about
-    ):
-        upstream.follow = _Follower(link, hooks, upstream).run
+    )
     return upstream
 
 
 @attrs.define(eq=False)
 class _Follower:
-    """Listens to what the server says unasked, and lists anew what it may have said to nobody."""
+    """Listens to what the server says unasked, lists anew what it may have said to nobody, and keeps
+    the server to what clients want to hear."""
 
     link: Channel
     hooks: Hooks
     upstream: Upstream
+    followed: set[str] = attrs.field(factory=set)
+    """What it was asked to tell of, and agreed."""
+    level: str | None = None
+    """What it was last told of it."""
+    speaks: bool = True
+    """Whether it may say anything unasked."""
 
     async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._listen)
+            nursery.start_soon(self._fulfil)
+
+    async def _listen(self) -> None:
         try:
-            await self.link.listen(self._missed, self.upstream.hearing.set)
+            if self.speaks:
+                await self.link.listen(self._missed, self.upstream.hearing.set)
         finally:
             self.upstream.hearing.set()
 
     def _missed(self) -> None:
-        for feature in FEATURES:
-            if self.upstream.has(feature, "listChanged"):
-                self.hooks.changed(feature)
+        for feature in self.upstream.tells:
+            self.hooks.changed(feature)
+        for uri in sorted(self.followed):
+            may_have_changed(self.hooks, uri)
+
+    async def _fulfil(self) -> None:
+        """Tell the server of every change of the wishes; what it refuses is not asked again."""
+        wishes, can_tell = self.hooks.wishes, self.upstream.has("resources", "subscribe")
+        while self.link.ended is None:
+            changed, wanted = wishes.changed, wishes.resources
+            async with trio.open_nursery() as nursery:
+                if self.upstream.has("logging") and wishes.log_level not in (None, self.level):
+                    nursery.start_soon(self._set_level, wishes.log_level)
+                for uri in self.followed - wanted:
+                    nursery.start_soon(self._unsubscribe, uri)
+                for uri in wanted - self.followed:
+                    if not can_tell:
+                        wishes.refused(uri, "it does not tell of changes of its resources")
+                    elif not wishes.outcome(uri):
+                        nursery.start_soon(self._subscribe, uri)
+            await changed.wait()
+
+    async def _subscribe(self, uri: str) -> None:
+        why = await self._tell("resources/subscribe", {"uri": uri})
+        if why:
+            self.hooks.wishes.refused(uri, why)
+            return
+        self.followed.add(uri)
+        if self.hooks.wishes.agreed(uri):
+            may_have_changed(self.hooks, uri)
+
+    async def _unsubscribe(self, uri: str) -> None:
+        self.followed.discard(uri)
+        await self._tell("resources/unsubscribe", {"uri": uri})
+
+    async def _set_level(self, level: str) -> None:
+        self.level = level
+        why = await self._tell("logging/setLevel", {"level": level})
+        if why:
+            self.hooks.log(f"[mcpd] does not take log level {level}: {why}")
+
+    async def _tell(self, method: str, params: Mapping[str, object]) -> str:
+        """Why it does not do so; empty when it does."""
+        for _ in range(_ATTEMPTS):
+            try:
+                await ask(self.link, method, params, timeout=_PATIENCE)
+            except Overloaded:
+                await trio.sleep(1.0)
+            except McpdError as error:
+                return error.message
+            else:
+                return ""
+        return "it is overloaded"

@@ -11,19 +11,19 @@ import trio
 from mcpd import __version__
 from mcpd.eras.base import (
     CLIENT_NAME,
-    FEATURES,
     Hooks,
     Upstream,
-    ask,
     capabilities_of,
     open_result,
+    refusal,
     server_info,
     tell,
 )
 from mcpd.eras.mirror import Mirror
-from mcpd.model.errors import LinkLost, McpdError, UpstreamRefused
+from mcpd.eras.subscription import Subscription
+from mcpd.model.errors import UpstreamRefused
 from mcpd.transports.base import Channel, Dialect
-from mcpd.transports.exchange import Awaited
+from mcpd.transports.exchange import Awaited, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import RESERVED
@@ -35,48 +35,81 @@ HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION = -32020, -32021, -3202
 EVIDENCE = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 """Errors that only a modern server gives."""
 
-_LISTEN_AGAIN_AFTER = 5.0
 _NONE: Mapping[str, object] = {}
 
 
-def request_meta(version: str, capabilities: Mapping[str, object]) -> bytes:
+def request_meta(version: str, capabilities: Mapping[str, object], log_level: str | None = None) -> bytes:
     """What `_meta` of every request must carry, as JSON members."""
-    meta = {
+    meta: dict[str, object] = {
         f"{RESERVED}protocolVersion": version,
         f"{RESERVED}clientInfo": {"name": CLIENT_NAME, "version": __version__},
         f"{RESERVED}clientCapabilities": capabilities,
     }
+    if log_level is not None:
+        meta[f"{RESERVED}logLevel"] = log_level
     return msgspec.json.encode(meta)[1:-1]
 
 
 def dialect(
-    version: str, mirror: Mirror | None = None, capabilities: Mapping[str, object] = _NONE
+    version: str,
+    mirror: Mirror | None = None,
+    capabilities: Mapping[str, object] = _NONE,
+    log_level: str | None = None,
 ) -> Dialect:
     """How messages are dressed in `version`; `mirror` is the one that has seen the tools, and
     `capabilities` what we can do for the server."""
     return Dialect(
-        meta=request_meta(version, capabilities),
+        meta=request_meta(version, capabilities, log_level),
         headers=(mirror or Mirror(version)).headers,
         hanging_up_cancels=True,
     )
 
 
-async def discover(link: Channel, version: str = VERSIONS[0]) -> Mapping[str, object]:
+class _Probe(Awaited, kw_only=True):
+    """The first request; its answer may come when nobody waits for it any more."""
+
+    too_late: Callable[[], None] | None = None
+
+    def answered(self, message: Message) -> None:
+        super().answered(message)
+        if self.too_late is not None and _is_modern(message):
+            self.too_late()
+
+
+async def discover(
+    link: Channel, version: str = VERSIONS[0], too_late: Callable[[], None] | None = None
+) -> Mapping[str, object]:
     """Ask `server/discover` and return its result. Raises UpstreamRefused, LinkLost, ProtocolViolation.
 
-    Being cancelled tells the server nothing: a legacy one would not know what is cancelled.
+    Being cancelled tells the server nothing: a legacy one would not know what is cancelled. `too_late`
+    is then called should a modern server answer all the same, for as long as the link lives.
     """
     link.speak(dialect(version))
-    answer = await ask(link, "server/discover", {}, cancellable=False)
-    return open_result(link.name, "server/discover", answer)
+    probe = _Probe(standing=True, cancellable=False)
+    link.submit(probe, "server/discover", b"{}")
+    try:
+        message = await probe.answer()
+    except trio.Cancelled:
+        probe.too_late = too_late
+        raise
+    if message.error is not ABSENT:
+        raise refusal(link.name, message)
+    return open_result(link.name, "server/discover", message.result)
+
+
+def _is_modern(message: Message) -> bool:
+    try:
+        body = wire.value(message.result)
+    except BadFrame:
+        return False
+    versions = supported(body.get("supportedVersions")) if isinstance(body, dict) else ()
+    return any(version in VERSIONS for version in versions)
 
 
 def adopt(link: Channel, hooks: Hooks, version: str, discovered: Mapping[str, object]) -> Upstream:
     """The upstream that a DiscoverResult describes, spoken to in `version`."""
     mirror = Mirror(version)
     link.speak(dialect(version, mirror, hooks.capabilities))
-    inbound = _Inbound(link, hooks)
-    link.inbound = inbound
     given = discovered.get("_meta")
     meta = given if isinstance(given, Mapping) else {}
     upstream = Upstream(
@@ -89,10 +122,28 @@ def adopt(link: Channel, hooks: Hooks, version: str, discovered: Mapping[str, ob
     )
     if link.has_headers:
         upstream.admit = mirror.admit
-    wanted = {f"{feature}ListChanged": True for feature in FEATURES if upstream.has(feature, "listChanged")}
-    if wanted:
-        inbound.acknowledged = upstream.hearing
-        upstream.follow = _Follower(link, inbound, hooks, wanted).run
+    takes_level = upstream.has("logging")
+
+    def dress(capabilities: Mapping[str, object], log_level: str | None) -> bytes:
+        return request_meta(version, capabilities, log_level if takes_level else None)
+
+    async def tend_log_level() -> None:
+        while True:
+            changed = hooks.wishes.changed
+            link.speak(dialect(version, mirror, hooks.capabilities, hooks.wishes.log_level))
+            await changed.wait()
+
+    async def follow() -> None:
+        async with trio.open_nursery() as nursery:
+            if takes_level:
+                nursery.start_soon(tend_log_level)
+            await subscription.run()
+            nursery.cancel_scope.cancel(reason="the link has ended")
+
+    subscription = Subscription(upstream, hooks)
+    link.inbound = _Inbound(hooks, subscription)
+    upstream.dress = dress
+    upstream.follow = follow
     return upstream
 
 
@@ -100,81 +151,17 @@ def adopt(link: Channel, hooks: Hooks, version: str, discovered: Mapping[str, ob
 class _Inbound:
     """What a modern server may send: notifications only. Requests break the protocol and get no answer."""
 
-    link: Channel
     hooks: Hooks
-    subscription: bytes = b""
-    """Id of our open subscription; change notifications of any other are not ours."""
-    acknowledged: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the server has begun to tell of changes, or never will."""
-    missed: Callable[[], None] | None = None
-    """Called when it begins again: something may have changed since it last told."""
+    subscription: Subscription
 
-    def on_request(self, message: Message) -> None:
+    def on_request(self, message: Message, exchange: Exchange | None = None) -> None:
         self.hooks.log(f"[mcpd] ignored: a request ({message.method[:60]}), which this revision forbids")
 
-    def on_notification(self, message: Message) -> None:
-        if message.method == "notifications/message" or self._is_ours(message):
-            if message.method == "notifications/subscriptions/acknowledged":
-                if self.acknowledged.is_set() and self.missed is not None:
-                    self.missed()
-                self.acknowledged.set()
-            tell(self.hooks, message)
-
-    def _is_ours(self, message: Message) -> bool:
-        try:
-            meta = wire.members(wire.members(message.params).get("_meta", b"{}"))
-        except BadFrame:
-            return False
-        return (
-            bool(self.subscription) and bytes(meta.get(f"{RESERVED}subscriptionId", b"")) == self.subscription
-        )
-
-
-@attrs.define(eq=False)
-class _Follower:
-    """Keeps one `subscriptions/listen` open for as long as the link lives."""
-
-    link: Channel
-    inbound: _Inbound
-    hooks: Hooks
-    wanted: Mapping[str, bool]
-
-    async def run(self) -> None:
-        """Returns when the server says it has no such method; a broken link is not ours to report."""
-        self.inbound.missed = self._missed
-        try:
-            await self._run()
-        finally:
-            self.inbound.acknowledged.set()
-
-    async def _run(self) -> None:
-        params = msgspec.json.encode({"notifications": self.wanted})
-        while True:
-            exchange = Awaited(what="the subscription to its changes", standing=True)
-            try:
-                self.link.submit(exchange, "subscriptions/listen", params)
-                self.inbound.subscription = exchange.key
-                message = await exchange.answer()
-            except LinkLost as error:
-                if self.link.ended is not None:
-                    return
-                self.hooks.log(f"[mcpd] lost the subscription to its changes, asks again: {error}")
-                message = None
-            except McpdError as error:
-                self.hooks.log(f"[mcpd] cannot follow its changes: {error}")
-                return
-            finally:
-                self.link.cancel(exchange, "nobody follows any more")
-            if message is not None and message.error is not ABSENT:
-                self.hooks.log("[mcpd] refuses subscriptions/listen; its lists are fetched once")
-                return
-            await trio.sleep(_LISTEN_AGAIN_AFTER)
-            self._missed()  # and once more when the server has acknowledged, if it does
-
-    def _missed(self) -> None:
-        for feature in FEATURES:
-            if f"{feature}ListChanged" in self.wanted:
-                self.hooks.changed(feature)
+    def on_notification(self, message: Message, exchange: Exchange | None = None) -> None:
+        if message.method == "notifications/message":
+            tell(self.hooks, message, exchange)
+        else:
+            self.subscription.receive(message, exchange)
 
 
 def supported(source: object) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ class _Negotiation:
         # Over HTTP silence is no verdict: a network is slow for other reasons than a server's era.
         with trio.move_on_after(math.inf if self.link.has_headers else self.probe_timeout) as waiting:
             try:
-                found = await modern.discover(self.link)
+                found = await modern.discover(self.link, too_late=lambda: self._too_late(started))
             except UpstreamRefused as error:
                 note(f"error {error.upstream_code}: {error.message}")
                 return await self._refused(error, last)
@@ -152,6 +152,11 @@ class _Negotiation:
             raise
         self._note("initialize", f"agreed on {upstream.version}", started)
         return upstream
+
+    def _too_late(self, started: float) -> None:
+        """An `initialize` has pinned this connection to its era; the next one need not be."""
+        self._note("server/discover", "answered too late; modern from the next connection on", started)
+        self.hooks.modern_after_all()
 
     def _note(self, step: str, outcome: str, started: float) -> None:
         footing, outcome = self.link.footing, outcome.replace(f"{self.link.name}: ", "")

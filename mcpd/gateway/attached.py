@@ -14,7 +14,6 @@ from mcpd.gateway import legacy, modern
 from mcpd.gateway.relay import Relay, Send, may_call, progress_token, refused, tool_name
 from mcpd.model.errors import McpdError, UnknownTool
 from mcpd.supervision.server import ManagedServer
-from mcpd.support.reader import traffic
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import may_have_meta
@@ -85,7 +84,6 @@ class Attached:
             relay = Relay(key, self._send, self._open, token, idle=idle, limit=times.call_max)
             server.upstream.link.submit(relay, method, params, plain=plain)
             self._open[key] = relay
-            traffic.more_expected = True
         except McpdError as error:
             self._send(refused(key, error))
         except BadFrame as error:

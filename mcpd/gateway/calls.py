@@ -123,7 +123,6 @@ class Call(Exchange, kw_only=True):
         self.server, self.upstream, self.schemas = server, upstream, schemas
         params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(request.tool), request.arguments)
         upstream.submit(self, "tools/call", params)
-        traffic.more_expected = True
 
     # ── what comes back: in the server's reader ─────────────────────────────────────────────────
 

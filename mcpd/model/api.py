@@ -68,6 +68,18 @@ class ConfigStatus:
 
 
 @attrs.frozen(kw_only=True)
+class HttpDoor:
+    """Where clients come in over HTTP."""
+
+    url: str
+    """The endpoint of all servers together, with the real port."""
+    auth: str
+    """`token`, or `none`: whoever can reach the port may come in."""
+    token_file: str | None = None
+    """Holds what goes into `Authorization: Bearer …`."""
+
+
+@attrs.frozen(kw_only=True)
 class DaemonInfo:
     version: str
     pid: int
@@ -76,6 +88,8 @@ class DaemonInfo:
     instance: str
     """The mark that every process of this daemon carries in `MCPD_INSTANCE`."""
     clients: int
+    http: HttpDoor | None = None
+    """None: nobody listens for HTTP."""
 
 
 @attrs.frozen(kw_only=True)

@@ -60,7 +60,8 @@ class ProcessCost:
 class ClientUse:
     """One connected client."""
 
-    pid: int
+    pid: int | None
+    """null: it came over TCP, where nobody vouches for one."""
     name: str
     """What it calls itself, or its program."""
     since: str

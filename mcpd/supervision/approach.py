@@ -11,7 +11,7 @@ import attrs
 from mcpd.eras.base import Upstream
 from mcpd.eras.negotiate import DiedOfTheProbe, Hint, NotStreamable
 from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
-from mcpd.model.spec import RemoteSpec, ServerSpec
+from mcpd.model.spec import RemoteSpec, ServerSpec, Timeouts
 from mcpd.model.status import Failure
 from mcpd.store import Store
 from mcpd.supervision.connection import Kind
@@ -30,6 +30,8 @@ class Approach:
         self._store = store
         self._fingerprint = fingerprint
         self._presumed_legacy = False
+        self._was_late = False
+        """Whether the server of this attempt has said that it is modern after it was initialized."""
         self._not_streamable = ""
         """Why it is not reached by Streamable HTTP, with the statuses; then HTTP+SSE is tried."""
 
@@ -50,6 +52,20 @@ class Approach:
         legacy = self._presumed_legacy or self.kind == "sse" or self._remembered == "legacy"
         return "legacy" if legacy else "auto"
 
+    def patience(self, times: Timeouts) -> float:
+        """Seconds for a stdio server to answer the probe: the slow start of one known to be modern is
+        waited for, as long as that leaves time for the other way."""
+        return max(times.probe, times.connect * 0.75) if self._remembered == "modern" else times.probe
+
+    def begin(self) -> None:
+        """Another attempt, with a server that has said nothing yet."""
+        self._was_late = False
+
+    def modern_after_all(self) -> None:
+        """It has answered the probe when it had been taken for legacy: the next attempt knows better."""
+        self._was_late = True
+        self._store.learn_era(self._fingerprint, "modern")
+
     @property
     def goes_on(self) -> bool:
         """Whether the next attempt is a further step of the ladder that the last one began."""
@@ -62,7 +78,8 @@ class Approach:
 
     def found(self, upstream: Upstream) -> None:
         """This is what it speaks."""
-        self._store.learn_era(self._fingerprint, _LEGACY_OVER_SSE if self.kind == "sse" else upstream.era)
+        era = "modern" if self._was_late else upstream.era
+        self._store.learn_era(self._fingerprint, _LEGACY_OVER_SSE if self.kind == "sse" else era)
         self._not_streamable = ""
 
     def another_way(self, error: BaseException, *, was_ready: bool) -> str:

@@ -12,41 +12,44 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import attrs
 import trio
 
-from mcpd.eras.base import Hooks, Upstream
+from mcpd.eras.base import Hooks, Said, Upstream
 from mcpd.eras.negotiate import negotiate
+from mcpd.eras.wishes import Wishes
 from mcpd.model.api import Step
-from mcpd.model.errors import LinkLost, NotReady, Overloaded
+from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.store import fingerprint
-from mcpd.supervision import catalog as lists
 from mcpd.supervision.approach import Approach
 from mcpd.supervision.backoff import Backoff
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import Connection, open_process, open_remote, patience
 from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, classify, is_bug
+from mcpd.supervision.keeper import ListKeeper
 from mcpd.supervision.liveness import watch_liveness
 from mcpd.supervision.serverlog import ServerLog
 from mcpd.supervision.standing import Standing
 from mcpd.supervision.surroundings import Surroundings
 from mcpd.supervision.taps import Taps
 from mcpd.supervision.turn import Turn
+from mcpd.support.fanout import Fanout
 from mcpd.transports.base import Channel
 from mcpd.transports.environment import Launch, child_environment, prepare
 from mcpd.transports.process import Child
 from mcpd.transports.tally import Tally
+from mcpd.wire.message import ABSENT
 from mcpd.wire.url import bare
 
 log = logging.getLogger("mcpd.server")
 
 _marks = itertools.count(1)
 """No two children of a daemon share one: names may hold dots, so `1.x` would be taken for `1.x.y` too."""
-_RELIST_AT_MOST_EVERY = 0.5
 _TURN = 2.0
 """Who has been starting for so long waits for a download or hangs, and holds up nobody else any more."""
 _EAR = 1.0
@@ -62,14 +65,16 @@ class ManagedServer:
         self.taps = Taps(spec.name, around.redactor.mask)
         self.tally = Tally()
         """Of all its connections."""
-        self.catalog: Catalog | None = None
+        self.wishes = Wishes()
+        """What clients want to hear of it beside answers; held across its connections."""
+        self.heard: Fanout[Said] = Fanout()
+        """Calls every listener with what the server says unasked: see `Said`. Called in the reader, so
+        that it keeps its place among the answers: a listener must not block."""
         self.upstream: Upstream | None = None
         """There while, and only while, the state is CONNECTED."""
         self.child: Child | None = None
         self.launch: Launch | None = None
         self.negotiation: list[Step] = []
-        self.validators: dict[str, object] = {}
-        """Compiled schemas of its tools, by tool; emptied whenever the lists change."""
         self._called_well_at = -math.inf
         """When a call of the connection that ended last succeeded (`trio.current_time()`)."""
         self._around = around
@@ -89,10 +94,7 @@ class ManagedServer:
         self._ready_at: float | None = None
         self._wish = trio.Event()
         self._attempt = trio.CancelScope()
-        self._stale_lists: set[str] = set()
-        self._lists_are_stale = trio.Event()
-        if spec.lazy and (cached := around.store.cached_lists(self._fingerprint)) is not None:
-            self.catalog = lists.load(cached)
+        self._lists = ListKeeper(spec, around.store, self._fingerprint, self._list_changed)
 
     # ── wishes: synchronous, level-triggered ────────────────────────────────────────────────────
 
@@ -133,9 +135,9 @@ class ManagedServer:
         """Take over a definition of the same identity: the process and the connection stay."""
         assert spec.identity == self.spec.identity
         enabled_changed = spec.enabled != self.spec.enabled
-        self.spec = self._approach.spec = spec
+        self.spec = self._approach.spec = self._lists.spec = spec
         self._backoff.policy = patience(spec)
-        self._relist("tools")
+        self._lists.mark_stale("tools")
         if enabled_changed and self._around.store.toggled(spec.name) is None:
             self._toggled_off = not spec.enabled
             self._wish_for("its definition changed")
@@ -164,6 +166,16 @@ class ManagedServer:
     def state(self) -> ServerState:
         return self._standing.state
 
+    @property
+    def catalog(self) -> Catalog | None:
+        """Its lists as last fetched; None before the first time."""
+        return self._lists.catalog
+
+    @property
+    def validators(self) -> dict[str, object]:
+        """See `ListKeeper.validators`."""
+        return self._lists.validators
+
     def status(self) -> ServerStatus:
         """A snapshot, with the evidence."""
         upstream, catalog, stands = self.upstream, self.catalog, self._standing
@@ -173,6 +185,8 @@ class ManagedServer:
         if upstream is not None and upstream.link.junk_lines:
             where = "lines on its stdout" if self.child is not None else "frames"
             warnings.append(f"{upstream.link.junk_lines} {where} were no messages")
+        if upstream is not None:
+            warnings += [f"{count} {what}" for what, count in upstream.link.oddities.items()]
         if self.log.dropped:
             warnings.append(f"{self.log.dropped} log lines could not be written to {self.log.path}")
         return ServerStatus(
@@ -369,6 +383,7 @@ class ManagedServer:
         finally:
             turn.over()
             self.upstream = None
+            self.wishes.disconnected()
             link.close("the connection is being ended")
 
     async def _serve(self, connection: Connection, turn: Turn) -> None:
@@ -380,19 +395,22 @@ class ManagedServer:
                 nursery.start_soon(upstream.follow)
                 with trio.move_on_after(_EAR):
                     await upstream.hearing.wait()
+                upstream.hearing.set()  # from now on, whatever it could not tell has to be looked up
             await self._get_ready(upstream)
             turn.over()
             nursery.start_soon(watch_liveness, upstream, self.spec.timeouts, connection.is_stopped)
-            nursery.start_soon(self._keep_lists_fresh, upstream)
+            nursery.start_soon(self._lists.keep_fresh, upstream)
             await trio.sleep_forever()
 
     async def _shake_hands(self, link: Channel) -> Upstream:
         times = self.spec.timeouts
         if not self._approach.goes_on:
             self.negotiation = []
+        self._approach.begin()
         with trio.move_on_after(times.connect) as waiting:
+            approach = self._approach
             upstream = await negotiate(
-                link, Hooks(self._relist, self.log.add), self._approach.hint, times.probe, self._trace
+                link, self._hooks(), approach.hint, approach.patience(times), self._trace
             )
         if waiting.cancelled_caught:
             raise trio.TooSlowError(
@@ -400,50 +418,32 @@ class ManagedServer:
             )
         return upstream
 
+    def _hooks(self) -> Hooks:
+        clients, asked = self._around.clients, self._around.clients.asked
+        return Hooks(
+            changed=self._lists.mark_stale,
+            log=self.log.add,
+            capabilities=clients.capabilities,
+            asked=None if asked is None else partial(asked, self.spec.name),
+            heard=self.heard,
+            modern_after_all=self._approach.modern_after_all,
+            wishes=self.wishes,
+        )
+
     async def _get_ready(self, upstream: Upstream) -> None:
         """The lists; then, and only then, CONNECTED is announced."""
-        self._stale_lists.clear()
-        catalog = await lists.fetch(upstream, self.spec)
+        catalog = await self._lists.fetch(upstream)
         self._approach.found(upstream)
         self.upstream = upstream
         self._ready_at = trio.current_time()
         self._connections += 1
-        self._take_catalog(catalog)
+        self._lists.take(catalog)
         self._announce(ServerState.CONNECTED, "")
-        if self.spec.lazy:
-            await self._around.store.cache_lists(self._fingerprint, lists.dump(catalog))
+        await self._lists.remember()
 
-    async def _keep_lists_fresh(self, upstream: Upstream) -> None:
-        while True:
-            await self._lists_are_stale.wait()
-            self._lists_are_stale = trio.Event()
-            stale, self._stale_lists = sorted(self._stale_lists), set()
-            try:
-                catalog = await lists.fetch(upstream, self.spec, stale, self.catalog)
-            except (trio.TooSlowError, Overloaded, LinkLost) as error:
-                if upstream.link.ended is not None:
-                    raise
-                # Busy with calls, perhaps: no reason to end them. Whether it lives, others watch.
-                log.debug("%s: its lists could not be fetched again: %s", self.spec.name, error)
-                await trio.sleep(self.spec.timeouts.list)
-                for feature in stale:
-                    self._relist(feature)
-                continue
-            self._take_catalog(catalog)
-            if self.spec.lazy:
-                await self._around.store.cache_lists(self._fingerprint, lists.dump(catalog))
-            await trio.sleep(_RELIST_AT_MOST_EVERY)  # a storm of changes becomes one listing each time
-
-    def _relist(self, feature: str) -> None:
-        self._stale_lists.add(feature)
-        self._lists_are_stale.set()
-
-    def _take_catalog(self, catalog: Catalog) -> None:
-        changes = lists.differences(self.catalog, catalog)
-        self.catalog = catalog
-        self.validators.clear()
-        for feature, words in changes:
-            self._tell(EventKind(feature), words)
+    def _list_changed(self, feature: str, words: str) -> None:
+        self._tell(EventKind(feature), words)
+        self.heard(Said(f"notifications/{feature}/list_changed", ABSENT))
 
     # ── telling ─────────────────────────────────────────────────────────────────────────────────
 

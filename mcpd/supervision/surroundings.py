@@ -11,7 +11,21 @@ import trio
 from mcpd.model.events import Event
 from mcpd.store import Store
 from mcpd.support.redact import Redactor
+from mcpd.transports.base import Channel
+from mcpd.transports.exchange import Exchange
 from mcpd.transports.process import Guard
+from mcpd.wire.message import Message
+
+
+@attrs.define(kw_only=True, eq=False)
+class ClientSide:
+    """What clients do for servers. Filled in by the gateway before any server runs."""
+
+    capabilities: Mapping[str, object] = attrs.field(factory=dict)
+    """`elicitation`, `sampling`, `roots`, as declared to every server in its handshake, and in each
+    request that has no `Exchange.meta` of its own."""
+    asked: Callable[[str, Channel, Message, Exchange | None], bool] | None = None
+    """`Hooks.asked`, with the server's name in front."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -28,5 +42,6 @@ class Surroundings:
     """How many may be starting at once."""
     chance: Callable[[], float]
     announce: Callable[[Event], None]
+    clients: ClientSide = attrs.field(factory=ClientSide)
     debug: bool = False
     """Log every frame of every server."""

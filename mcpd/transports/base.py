@@ -15,17 +15,21 @@ from mcpd.wire.message import Message
 
 
 class Inbound(Protocol):
-    """What a server may begin by itself; the era decides what it means. Must not block or raise."""
+    """What a server may begin by itself; the era decides what it means. Must not block or raise.
 
-    def on_request(self, message: Message) -> None: ...
-    def on_notification(self, message: Message) -> None: ...
+    `exchange` is the request of ours on whose own stream it came, which is then what it is about. Only
+    Streamable HTTP has such streams: everywhere else, and on the stream that belongs to no request, None.
+    """
+
+    def on_request(self, message: Message, exchange: Exchange | None = None) -> None: ...
+    def on_notification(self, message: Message, exchange: Exchange | None = None) -> None: ...
 
 
 class Deaf:
     """Before an era has been agreed: nothing is expected, nothing is answered."""
 
-    def on_request(self, message: Message) -> None: ...
-    def on_notification(self, message: Message) -> None: ...
+    def on_request(self, message: Message, exchange: Exchange | None = None) -> None: ...
+    def on_notification(self, message: Message, exchange: Exchange | None = None) -> None: ...
 
 
 def _no_headers(method: str, frame: bytes) -> Mapping[str, str]:
@@ -68,6 +72,8 @@ class Channel(Protocol):
     """Messages that were none."""
     junk_sample: str
     late_replies: int
+    oddities: dict[str, int]
+    """What the server does against the standard and was understood all the same (words), how often."""
     heard_at: float
     """When the last whole message came (`trio.current_time()`)."""
     called_well_at: float

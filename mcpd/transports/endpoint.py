@@ -15,10 +15,12 @@ import msgspec
 import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, ProtocolViolation, shorten
-from mcpd.transports.pool import CONNECT_TIMEOUT
+from mcpd.transports.engine import CONNECT_TIMEOUT
+from mcpd.transports.pool import Client
 from mcpd.wire.url import bare, origin
 
 _REDIRECTS = 3
+_REDIRECTING = frozenset((301, 302, 303, 307, 308))
 _PORTION = 1 << 20
 """What is inflated at once: a portion of a few KiB may hold many MiB."""
 _ERROR_BODY = 1 << 20
@@ -32,7 +34,7 @@ class BodyTooLong(ValueError):
 class Endpoint:
     """Where a server listens. `url` moves when the server says so, within its own origin only."""
 
-    def __init__(self, name: str, client: httpx.AsyncClient, url: str) -> None:
+    def __init__(self, name: str, client: Client, url: str) -> None:
         self.name = name
         self.url = url
         self._client = client
@@ -46,10 +48,11 @@ class Endpoint:
         that no header of ours ever reaches another origin. Raises httpx.TransportError, HttpRefused.
         """
         for _ in range(_REDIRECTS):
-            request = self._client.build_request(method, self.url, headers=headers, content=content)
-            response = await self._client.send(request, stream=True)
+            response = await self._client.send(method, self.url, headers, content)
+            if response.status_code not in _REDIRECTING:
+                return response
             location = response.headers.get("location")
-            if response.status_code not in (301, 302, 303, 307, 308) or not location:
+            if not location:
                 return response
             await close(response)
             target = urljoin(self.url, location)
@@ -71,7 +74,7 @@ class Endpoint:
         said = f"HTTP {status}" + (f" {response.reason_phrase}" if response.reason_phrase else "")
         if status in (401, 403):
             challenge = response.headers.get("www-authenticate", "")
-            given = "authorization" in self._client.headers
+            given = self._client.has_credentials
             advice = (
                 "it refuses the `Authorization` header in the definition"
                 if given
@@ -143,29 +146,20 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 async def pump(response: httpx.Response, take: Callable[[bytes], None], limit: float) -> None:
     """Give `take` the decoded body as it comes, until it ends. Raises BodyTooLong, httpx.TransportError.
 
-    What `take` raises passes through. The body is left in an orderly way: httpx's own iterators
-    are unwound by their end or by cancellation only.
+    What `take` raises passes through. (httpx's own iterators are generators, which do not like to be left
+    early; the stream beneath is none.)
     """
     inflate = _decoding(response)
     size = 0
-    failed: Exception | None = None
-    with trio.CancelScope() as scope:
-        async for raw in response.aiter_raw():
-            if failed is not None:
-                continue
-            try:
-                for part in inflate(raw):
-                    size += len(part)
-                    if size > limit:
-                        raise BodyTooLong
-                    take(part)
-                    if len(part) == _PORTION:
-                        await trio.lowlevel.checkpoint()
-            except Exception as error:
-                failed = error
-                scope.cancel(reason="the rest of the body is of no use")
-    if failed is not None:
-        raise failed
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    async for raw in response.stream:
+        for part in inflate(raw):
+            size += len(part)
+            if size > limit:
+                raise BodyTooLong
+            take(part)
+            if len(part) == _PORTION:
+                await trio.lowlevel.checkpoint()
 
 
 async def read(response: httpx.Response, limit: int) -> bytes:
@@ -185,8 +179,8 @@ async def read_error(response: httpx.Response) -> bytes:
 
 async def close(response: httpx.Response) -> None:
     """Give the connection back, or up when its body was not read."""
-    with trio.move_on_after(1, shield=True):
-        await response.aclose()
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    await response.stream.aclose()  # does not wait
 
 
 def one_line(data: bytes) -> bytes:

@@ -33,6 +33,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """Whether progress is to be asked for; of a `tools/call` it always is."""
     standing: bool = False
     """Whether it stays open by its nature (a subscription): it is not due, and takes nobody's turn."""
+    meta: bytes = b""
+    """Members of `_meta` in place of the dialect's, for this request only (`Upstream.dress` makes them)."""
     key: bytes = b""
     method: str = ""
     deadline: float = math.inf

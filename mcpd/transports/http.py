@@ -54,6 +54,8 @@ class _Post:
     frame: bytes
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     begun: bool = False
+    streams: bool = False
+    """Whether it is answered by an event stream, which may go on after the answer."""
 
 
 class HttpChannel(Switchboard):
@@ -179,7 +181,7 @@ class HttpChannel(Switchboard):
         if kind != JSON and body.lstrip()[:1] not in (b"{", b"["):
             raise self._violation(exchange, f"with {shorten(kind or 'nothing', 60)} instead of JSON")
         with batch():
-            self.receive(http.one_line(body))
+            self.receive(http.one_line(body), exchange)
         if self._waits(exchange) and not self._refused_in_words(exchange, body):
             raise self._violation(exchange, f"with something else: {shorten(body)}")
 
@@ -191,7 +193,7 @@ class HttpChannel(Switchboard):
             return False
         if not bytes(message.error).lstrip().startswith(b"{") or message.method:
             return False
-        if bytes(message.id) not in (b"", b"null", exchange.key):
+        if wire.as_number(bytes(message.id)) not in (b"", b"null", exchange.key):
             return False
         if self._pick(exchange.key) is exchange:
             if self.tap is not None:
@@ -224,7 +226,10 @@ class HttpChannel(Switchboard):
     async def _follow(self, exchange: Exchange, response: httpx.Response) -> None:
         """Hear a request's stream to its answer, resuming it where the server allows that."""
         heard = Heard()
-        why = await self._hear(response, heard)
+        post = self._posts.get(exchange.key)
+        if post is not None:
+            post.streams = True
+        why = await self._hear(response, heard, exchange)
         attempts = 0
         while self._waits(exchange):
             if not self.dialect.resumable or heard.last_id is None or attempts == _RESUMES:
@@ -243,7 +248,7 @@ class HttpChannel(Switchboard):
                     why = f"its event stream ended, and HTTP {resumed.status_code} instead of resuming"
                     heard.last_id = None
                     continue
-                why = await self._hear(resumed, heard)
+                why = await self._hear(resumed, heard, exchange)
             finally:
                 await http.close(resumed)
             if heard.events:
@@ -255,12 +260,12 @@ class HttpChannel(Switchboard):
             headers["Last-Event-ID"] = last_id
         return await self._endpoint.send("GET", headers)
 
-    async def _hear(self, response: httpx.Response, heard: Heard) -> str:
-        return await hear(response, heard, self._max_frame, self._take_event)
+    async def _hear(self, response: httpx.Response, heard: Heard, exchange: Exchange | None = None) -> str:
+        def take(event: SseEvent) -> None:
+            if event.data and event.event == "message":
+                self.receive(http.one_line(event.data), exchange)
 
-    def _take_event(self, event: SseEvent) -> None:
-        if event.data and event.event == "message":
-            self.receive(http.one_line(event.data))
+        return await hear(response, heard, self._max_frame, take)
 
     async def listen(self, missed: Callable[[], None], hears: Callable[[], None]) -> None:
         """Keep the stream open on which a server says what no request asked for; return when it has none."""
@@ -324,7 +329,7 @@ class HttpChannel(Switchboard):
 
     def _answer(self, exchange: Exchange, message: Message, line: bytes) -> None:
         post = self._posts.get(exchange.key)
-        if post is not None:  # what carried it has a moment to come to its end
+        if post is not None and post.streams:  # it has a moment to come to its end
             post.scope.deadline = trio.current_time() + _ORDERLY_END
         super()._answer(exchange, message, line)
 

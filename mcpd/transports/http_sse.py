@@ -19,7 +19,7 @@ from mcpd.transports import endpoint as http
 from mcpd.transports.endpoint import Endpoint
 from mcpd.transports.events import Heard, hear
 from mcpd.transports.exchange import Exchange
-from mcpd.transports.pool import open_client
+from mcpd.transports.pool import Client, open_client
 from mcpd.transports.switchboard import Switchboard
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -39,7 +39,7 @@ class SseChannel(Switchboard):
     def __init__(
         self,
         name: str,
-        client: httpx.AsyncClient,
+        client: Client,
         url: str,
         *,
         max_frame: int,

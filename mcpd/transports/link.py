@@ -9,10 +9,13 @@ import trio
 
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
-from mcpd.support.reader import Reader
+from mcpd.support.reader import Reader, traffic
 from mcpd.transports.exchange import Exchange
 from mcpd.transports.switchboard import Switchboard
+from mcpd.wire import message as wire
 from mcpd.wire.lines import LineSplitter, LineTooLong
+from mcpd.wire.message import ABSENT, BadFrame
+from mcpd.wire.spread import Spread
 
 _batch = batch()
 _LAST_ANSWERS = 0.5
@@ -40,6 +43,7 @@ class Link(Switchboard):
         self._reads = reads
         self._outbox = Outbox(writes)
         self._splitter = LineSplitter(max_frame)
+        self._spread = Spread(max_frame)
         self._write_timeout = write_timeout
         self._why_ended = why_ended
 
@@ -64,6 +68,7 @@ class Link(Switchboard):
 
     def _post(self, exchange: Exchange, frame: bytes) -> None:
         self._outbox.put(frame, exchange)
+        traffic.more_expected = True  # said here: the answer of a remote server comes another way
 
     def _withdraw(self, exchange: Exchange, reason: str) -> bool:
         return self._outbox.withdraw(exchange)
@@ -95,6 +100,19 @@ class Link(Switchboard):
         with _batch:
             for line in self._splitter.feed(portion):
                 self.receive(line)
+
+    def _junk(self, line: bytes) -> None:
+        super()._junk(line)
+        whole = self._spread.feed(line)
+        if whole is None:
+            return
+        try:
+            message = wire.parse(whole)
+        except BadFrame:
+            return
+        if message.method or message.id is not ABSENT:
+            self._odd("messages came over several lines, and the standard wants one line for each")
+            self.receive(whole)
 
     async def _watch_writes(self, running: trio.CancelScope) -> None:
         """A server that does not read its input fails the requests that cannot leave, only those.

@@ -47,6 +47,7 @@ class Switchboard:
         self.junk_lines = 0
         self.junk_sample = ""
         self.late_replies = 0
+        self.oddities: dict[str, int] = {}
         self.heard_at = trio.current_time()
         self.called_well_at = -math.inf
         self.ended: McpdError | None = None
@@ -94,13 +95,14 @@ class Switchboard:
         exchange.key = key = b"%d" % number
         exchange.method = method
         # Progress is asked for on every call, wanted or not: it also tells us that the server is at work.
+        meta = exchange.meta or self._meta
+        is_call = method == "tools/call"
+        if is_call or exchange.reports:
+            meta = (meta + b',"progressToken":' if exchange.meta else self._call_meta) + key
         now = _batch.now if _batch.depth else trio.current_time()
-        if method == "tools/call":
-            meta = self._call_meta + key
+        if is_call:
             exchange.count = self.tally.of(params if type(params) is bytes else bytes(params))
             exchange.sent_at = now
-        else:
-            meta = self._call_meta + key if exchange.reports else self._meta
         deadline, hard_deadline = now + exchange.idle, now + exchange.limit
         exchange.hard_deadline = hard_deadline
         exchange.deadline = deadline = deadline if deadline < hard_deadline else hard_deadline
@@ -199,23 +201,26 @@ class Switchboard:
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, line: bytes, *, alone: bool = True) -> None:
-        """Take one frame, or, not `alone`, one part of a batch; batches do not nest. Within a `batch()`."""
+    def receive(self, line: bytes, exchange: Exchange | None = None, *, alone: bool = True) -> None:
+        """Take one frame, or, not `alone`, one part of a batch; batches do not nest. Within a `batch()`.
+
+        `exchange`: whose own stream it came on, see `Inbound`.
+        """
         try:
             message = wire.parse(line)
         except BadFrame:
-            self._receive_odd(line, alone=alone)
+            self._receive_odd(line, exchange, alone=alone)
             return
         if self.tap is not None:
             self.tap("←", line)
         if message.method:
-            self._receive_unasked(message)
+            self._receive_unasked(message, exchange)
             return
-        exchange = self._pick(bytes(message.id))
-        if exchange is None:
+        answered = self._pick(bytes(message.id))
+        if answered is None:
             self._receive_stray(message, line)
             return
-        self._answer(exchange, message, line)
+        self._answer(answered, message, line)
 
     def _pick(self, key: bytes) -> Exchange | None:
         return self._table.pop(key, None) or self._standing.pop(key, None)
@@ -241,16 +246,16 @@ class Switchboard:
             exchange.count.lost += 1
         exchange.failed(error)
 
-    def _receive_unasked(self, message: Message) -> None:
+    def _receive_unasked(self, message: Message, exchange: Exchange | None) -> None:
         self.heard_at = _batch.now
         if message.id is not ABSENT:
-            self.inbound.on_request(message)
+            self.inbound.on_request(message, exchange)
         elif message.method == "notifications/progress":
             self._receive_progress(message)
         else:
-            self.inbound.on_notification(message)
+            self.inbound.on_notification(message, exchange)
 
-    def _receive_odd(self, line: bytes, *, alone: bool) -> None:
+    def _receive_odd(self, line: bytes, exchange: Exchange | None, *, alone: bool) -> None:
         stripped = line.strip()
         if not stripped:
             return  # blank lines between messages are common and mean nothing
@@ -261,7 +266,7 @@ class Switchboard:
                 pass  # junk after all
             else:
                 for part in parts:
-                    self.receive(part, alone=False)
+                    self.receive(part, exchange, alone=False)
                 return
         if self.tap is not None:
             self.tap("←", line)
@@ -280,10 +285,19 @@ class Switchboard:
 
     def _receive_stray(self, message: Message, line: bytes) -> None:
         key = message.key
-        if key.isdigit() and int(key[:20]) <= self._last_id:
+        number = wire.as_number(key)
+        exchange = self._pick(number) if number != key else None
+        if exchange is not None:
+            self._odd("answers came with the id as another type than it was sent")
+            message.id = Raw(number)
+            self._answer(exchange, message, line)
+        elif key.isdigit() and int(key[:20]) <= self._last_id:
             self.late_replies += 1
         else:
             self._junk(line)
+
+    def _odd(self, what: str) -> None:
+        self.oddities[what] = self.oddities.get(what, 0) + 1
 
     def _junk(self, line: bytes) -> None:
         self.junk_lines += 1
@@ -294,7 +308,7 @@ class Switchboard:
             token = bytes(wire.members(message.params).get("progressToken", b""))
         except BadFrame:
             return
-        exchange = self._table.get(token)
+        exchange = self._table.get(token) or self._table.get(wire.as_number(token))
         if exchange is None:
             return
         exchange.deadline = min(trio.current_time() + exchange.idle, exchange.hard_deadline)

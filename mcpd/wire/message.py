@@ -80,6 +80,18 @@ def answered_in(line: bytes) -> bytes:
     return b"" if found is None else found[1]
 
 
+_LOOSE_NUMBER = re.compile(rb'"([0-9]{1,20})"|([0-9]{1,20})\.0+')
+
+
+def as_number(key: bytes) -> bytes:
+    """The number that an id stands for which was sent as one and came back as `"7"` or `7.0`; else the id.
+
+    For ids of our own only: they are all integers, so nothing else can be meant.
+    """
+    loose = _LOOSE_NUMBER.fullmatch(key)
+    return key if loose is None else loose[1] or loose[2]
+
+
 def split_batch(line: bytes) -> list[bytes]:
     """The messages of a batch array (revision 2025-03-26 only). Raises BadFrame."""
     try:

@@ -29,6 +29,7 @@ from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import open_remote
 from mcpd.supervision.failure import leaves
 from mcpd.transports.base import Channel
+from mcpd.transports.exchange import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 
@@ -71,7 +72,7 @@ async def answer(method: str, params: Raw) -> Mapping[str, object]:
     raise NotImplementedError(method)
 
 
-def asked(channel: Channel, message: Message) -> bool:
+def asked(channel: Channel, message: Message, exchange: Exchange | None) -> bool:
     """The same for a legacy server, which asks by requests."""
     if message.method == "elicitation/create":
         channel.respond(message, json.dumps(filled_in(as_object(message.params))).encode())

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.run import Outcome, expected_failures, judged, surprises, table
+from tests.conformance import server_side
+from tests.conformance.client_side import expected_failures, surprises, table
+from tests.conformance.suite import Outcome, judged, left_behind
 
 
 def checks(out: Path, *statuses: str) -> Path:
@@ -60,3 +62,40 @@ def test_only_what_needs_a_login_is_expected_to_fail() -> None:
     """The list is not a place to hide things in."""
     assert expected_failures()
     assert all(name.startswith("auth/") for name in expected_failures())
+
+
+def row(direct: Outcome, through: Outcome) -> server_side.Row:
+    return server_side.Row("sdk2", direct.scenario, direct.revision, {"direct": direct, "via stdio": through})
+
+
+def test_what_passes_directly_has_to_pass_through_mcpd() -> None:
+    """There is no list of exceptions, and a check that is no longer made counts as one that failed."""
+    both = Outcome("ping", "2025-11-25", 2, (), frozenset({"ping", "schema"}))
+    assert server_side.surprises(row(both, both)) == []
+    failed = Outcome("ping", "2025-11-25", 1, ("ping: no answer",), frozenset({"schema"}))
+    assert server_side.surprises(row(both, failed)) == ["sdk2 ping (2025-11-25), via stdio: ping: no answer"]
+    less = Outcome("ping", "2025-11-25", 1, (), frozenset({"schema"}))
+    assert server_side.surprises(row(both, less)) == [
+        "sdk2 ping (2025-11-25), via stdio: no longer proven: ping"
+    ]
+    assert server_side.surprises(row(failed, both)) == ["sdk2 ping (2025-11-25), direct: ping: no answer"]
+    shown = server_side.table([row(both, failed)], ["direct", "via stdio"])
+    assert shown.splitlines()[2:] == [
+        "ping          ok 2      FAILED",
+        "passed         1/1         0/1",
+    ]
+
+
+def test_the_suite_names_its_directories_after_scenario_and_time(tmp_path: Path) -> None:
+    """One run leaves many; which scenario it was stands in the name only."""
+    for name in (
+        "server-ping-2026-11-21T21-37-44-371Z",
+        "server-sep-2164-x-2026-11-21T21-37-44-999Z",
+        "else",
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "checks.json").write_text("[]")
+    assert left_behind(tmp_path) == {
+        "ping": tmp_path / "server-ping-2026-11-21T21-37-44-371Z",
+        "sep-2164-x": tmp_path / "server-sep-2164-x-2026-11-21T21-37-44-999Z",
+    }

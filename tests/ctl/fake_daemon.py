@@ -68,12 +68,12 @@ class FakeDaemon:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._threads[0].join(5)
+        self._threads[0].join(30)
         for connection in self._connections:
             with contextlib.suppress(OSError):  # the client may have closed it first
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(30)
             assert not thread.is_alive()
         for connection in self._connections:
             connection.close()
@@ -84,9 +84,9 @@ class FakeDaemon:
         return {key: value for key, value in found.items() if key != "_meta"}
 
     def wait_for(self, method: str) -> dict[str, Any]:
-        """The params of a message, when it has come; within 5 s."""
+        """The params of a message, when it has come; within 30 s."""
         with self.arrived:
-            assert self.arrived.wait_for(lambda: any(name == method for name, _ in self.requests), 5), method
+            assert self.arrived.wait_for(lambda: any(name == method for name, _ in self.requests), 30), method
         return self.params_of(method)
 
     def _accept(self) -> None:

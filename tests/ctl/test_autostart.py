@@ -16,6 +16,8 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.stopwatch import stopwatch
+
 ROOT = Path(__file__).resolve().parents[2]
 STANDIN = Path(__file__).with_name("standin_daemon.py")
 
@@ -34,7 +36,7 @@ class Place:
             env={**self.environ, **environ},
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=90,
         )
 
     def ensure(self, **environ: str) -> subprocess.Popen[str]:
@@ -89,19 +91,20 @@ def script(path: Path, code: str) -> None:
 
 
 def answer(client: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = client.communicate(timeout=20)
+    out, err = client.communicate(timeout=90)
     return client.returncode, out.strip(), err.strip()
 
 
 def test_a_client_without_a_daemon_starts_one_and_says_so_in_one_line(place: Place) -> None:
     """It is ready within two seconds, belongs to no terminal, and writes to a private log."""
-    began = time.monotonic()
-    code, pid, talk = answer(place.ensure())
+    with stopwatch() as watch:
+        code, pid, talk = answer(place.ensure())
+        took = watch.seconds
     assert (code, talk) == (
         0,
         f"mcpctl: starting mcpd in the background (log: {place.home}/.local/state/mcpd/daemon.log)",
     )
-    assert time.monotonic() - began < 2.0
+    assert took < 2.0
     assert place.started() == [[pid, "-", "/"]]
     assert os.getsid(int(pid)) == int(pid)
     log = place.home / ".local/state/mcpd/daemon.log"
@@ -141,7 +144,7 @@ def test_a_starter_that_is_killed_gives_up_its_turn(place: Place) -> None:
     client = place.ensure(STANDIN="mute")
     wait_until(lambda: len(place.started()) == 1)
     client.kill()
-    client.communicate(timeout=5)
+    client.communicate(timeout=30)
     code, _, _ = answer(place.ensure())
     assert code == 0
     assert len(place.started()) == 2
@@ -161,12 +164,13 @@ def test_starting_can_be_forbidden(place: Place) -> None:
 
 def test_a_daemon_that_fails_is_reported_with_the_end_of_its_log_at_once(place: Place) -> None:
     """And with its exit status, not after the whole time limit."""
-    began = time.monotonic()
-    code, words, _ = answer(place.ensure(STANDIN="fails"))
+    with stopwatch() as watch:
+        code, words, _ = answer(place.ensure(STANDIN="fails"))
+        took = watch.seconds
     assert code == 3
     assert "exited with status 78" in words
     assert "cannot read the configuration: ]" in words
-    assert time.monotonic() - began < 3.0
+    assert took < 3.0
 
 
 def test_a_daemon_started_by_a_servers_child_is_not_marked_as_that_servers(place: Place) -> None:
@@ -216,7 +220,7 @@ def test_somebody_elses_program_on_the_socket_is_left_alone(place: Place) -> Non
     assert place.started() == []
 
 
-def wait_until(condition: Callable[[], bool], patience: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], patience: float = 30.0) -> None:
     end = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < end

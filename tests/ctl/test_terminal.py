@@ -38,7 +38,7 @@ def on_terminal(terminal: tuple[int, int], mcpctl: Mcpctl, *argv: str, **environ
             seen += os.read(ours, 65536)
         except OSError:  # the other end is closed: the program has ended
             break
-    return process.wait(5), seen.decode()
+    return process.wait(30), seen.decode()
 
 
 def test_on_a_terminal_the_table_has_colour_and_fits(
@@ -111,7 +111,7 @@ def test_ctrl_c_cancels_the_call_upstream(daemon: FakeDaemon, mcpctl: Mcpctl) ->
     )
     daemon.wait_for("mcpd/call")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=5)
+    out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, b"", b"")
     assert daemon.wait_for("notifications/cancelled") == {"requestId": 1}
 
@@ -122,7 +122,7 @@ def test_a_closed_pipe_ends_it_silently(daemon: FakeDaemon, mcpctl: Mcpctl) -> N
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [*MCPCTL, "status"], env=mcpctl.environ, stdout=write, stderr=subprocess.PIPE, timeout=10, check=False
+        [*MCPCTL, "status"], env=mcpctl.environ, stdout=write, stderr=subprocess.PIPE, timeout=30, check=False
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")

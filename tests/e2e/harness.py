@@ -17,9 +17,11 @@ from typing import Any
 
 import attrs
 
+from tests.stopwatch import stopwatch
+
 FAKE = Path(__file__).parent.parent / "servers" / "fake.py"
-BOUND = 10.0
-"""Seconds that any single wait of a test may take."""
+BOUND = 30.0
+"""Seconds that any single wait of a test may take: for the hopeless, not for the slow."""
 
 Json = dict[str, Any]
 
@@ -170,7 +172,7 @@ class Daemon:
                 return child
         raise LookupError("no guardian")
 
-    def stop(self, bound: float = 12.0) -> int:
+    def stop(self, bound: float = BOUND) -> int:
         """SIGTERM, and its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(bound)
@@ -219,7 +221,7 @@ def running(
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(12)
+                process.wait(BOUND)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(5)
@@ -278,9 +280,9 @@ def marked(instance: str) -> list[int]:
     return found
 
 
-def assert_gone(instance: str, bound: float = 6.0) -> None:
+def assert_gone(instance: str, bound: float = BOUND) -> None:
     """No process of that daemon is left, at once or within `bound` seconds."""
-    wait_until(lambda: not marked(instance), bound, lambda: f"left behind: {describe(marked(instance))}")
+    wait_until(lambda: not marked(instance), lambda: f"left behind: {describe(marked(instance))}", bound)
 
 
 def describe(pids: Sequence[int]) -> list[str]:
@@ -301,11 +303,12 @@ def children(pid: int) -> list[int]:
     return [int(child) for text in lists for child in text.split()]
 
 
-def wait_until(is_so: Callable[[], bool], bound: float, otherwise: Callable[[], str]) -> float:
-    """For what no event tells (the process table): seconds it took."""
-    start = time.monotonic()
-    while not is_so():
-        if time.monotonic() - start > bound:
-            raise AssertionError(otherwise())
-        time.sleep(0.01)
-    return time.monotonic() - start
+def wait_until(is_so: Callable[[], bool], otherwise: Callable[[], str], bound: float = BOUND) -> float:
+    """For what no event tells (the process table): how long it took, by a fair `stopwatch`."""
+    with stopwatch() as watch:
+        deadline = time.monotonic() + bound
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise AssertionError(otherwise())
+            time.sleep(0.01)
+        return watch.seconds

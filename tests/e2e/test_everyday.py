@@ -43,9 +43,8 @@ def test_one_server_that_cannot_start_leaves_the_others_alone(start: Start) -> N
     """CA11: its failure is a status, with the fix."""
     daemon = start({"fake": fake(), "gone": {"command": "no-such-program"}})
     daemon.wait_connected("fake")
-    gone = daemon.status("gone")
+    gone = daemon.wait_status("gone", lambda status: status["status"] == "failed")
 
-    assert gone["status"] == "failed"
     assert gone["retry_at"] is None
     assert gone["attempts"] == 1
     assert "no-such-program" in gone["last_error"]["message"]
@@ -89,7 +88,7 @@ def test_a_client_that_leaves_after_it_stopped_writing_has_its_call_cancelled(st
     client = daemon.client()
     client.send("mcpd/call", server="fake", tool="drop", arguments={})
     client.socket.shutdown(socket.SHUT_WR)
-    wait_until(lambda: daemon.status("fake")["in_flight"] == 1, 5, lambda: "the call did not arrive")
+    wait_until(lambda: daemon.status("fake")["in_flight"] == 1, lambda: "the call did not arrive")
     client.close()
-    took = wait_until(lambda: daemon.status("fake")["in_flight"] == 0, 5, lambda: "it was not cancelled")
+    took = wait_until(lambda: daemon.status("fake")["in_flight"] == 0, lambda: "it was not cancelled")
     assert took < 1

@@ -36,10 +36,11 @@ def test_history_says_what_happened_and_who_asked_over_a_restart(tmp_path: Path)
         client.request("mcpd/disable", server="fake", wait=5)
         saved = [tmp_path / "state/mcpd" / name for name in ("history.jsonl", "state.json")]
         wait_until(
-            lambda: all(file.exists() for file in saved)
-            and b"disabled" in saved[0].read_bytes()
-            and b'"fake":false' in saved[1].read_bytes(),
-            BOUND,
+            lambda: (
+                all(file.exists() for file in saved)
+                and b"disabled" in saved[0].read_bytes()
+                and b'"fake":false' in saved[1].read_bytes()
+            ),
             lambda: "what changed was not written",
         )
         os.kill(daemon.pid, signal.SIGKILL)
@@ -91,9 +92,9 @@ def test_calls_are_counted_by_what_they_came_to_over_all_connections(start: Star
         attached.request("tools/call", name="error", arguments={})
     left = daemon.client()
     left.send("mcpd/call", server="fake", tool="drop", arguments={})
-    wait_until(lambda: daemon.status("fake")["in_flight"] == 1, 5, lambda: "the call did not arrive")
+    wait_until(lambda: daemon.status("fake")["in_flight"] == 1, lambda: "the call did not arrive")
     left.close()
-    wait_until(lambda: daemon.status("fake")["in_flight"] == 0, 5, lambda: "it was not cancelled")
+    wait_until(lambda: daemon.status("fake")["in_flight"] == 0, lambda: "it was not cancelled")
     server = stats_of(client, "fake")
     counts = {key: server["counts"][key] for key in ("calls", "errors", "lost", "cancelled")}
     assert counts == {"calls": 7, "errors": 3, "lost": 1, "cancelled": 1}
@@ -120,7 +121,7 @@ def test_who_uses_a_server_is_told_by_program_and_by_what_it_says(start: Start) 
     assert {c["name"] for c in clients if c["pid"] == 1} == {"zed"}
     bridge.close()
     wait_until(
-        lambda: len(stats_of(caller, "fake")["clients"]) == 1, 5, lambda: "the one that left is still listed"
+        lambda: len(stats_of(caller, "fake")["clients"]) == 1, lambda: "the one that left is still listed"
     )
 
 
@@ -135,7 +136,6 @@ def test_memory_and_processor_time_are_those_of_the_whole_tree(start: Start) -> 
     client.call("fake", "spawn")
     wait_until(
         lambda: stats_of(client, "fake", processes=True)["cost"]["processes"] == 3,
-        5,
         lambda: "the grandchild is not counted",
     )
     assert client.request("mcpd/stats", processes=True)["daemon"]["memory"] > 10_000_000

@@ -170,8 +170,13 @@ def test_toggles_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
         for name, method in ("off", "disable"), ("on", "disable"), ("on", "enable"), ("born-off", "enable"):
             status = daemon.client().request(f"mcpd/{method}", server=name, wait=8)["server"]["status"]
             assert status == ("disabled" if method == "disable" else "connected")
+        saved = daemon.home / "state" / "mcpd" / "state.json"
+        toggles = {"off": False, "on": True, "born-off": True}
+        harness.wait_until(
+            lambda: saved.exists() and json.loads(saved.read_text())["toggles"] == toggles, saved.read_text
+        )
         os.kill(daemon.pid, signal.SIGKILL)
-        daemon.process.wait(5)
+        daemon.process.wait(harness.BOUND)
     with harness.running(tmp_path, servers) as daemon:
         daemon.wait_connected("on", "born-off")
         off = daemon.status("off")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Refused, fake
+from tests.e2e.harness import BOUND, Refused, fake
 
 BUNDLED = {"command": "python", "args": ["-m", "mcpd.testserver"]}
 
@@ -46,7 +46,7 @@ def test_a_lazy_server_starts_on_first_use_and_is_remembered(start: Start) -> No
     """CA11: idle, listed from the cache, started by a call."""
     daemon = start({"lazy": fake(lazy=True)})
     client = daemon.client()
-    assert daemon.status("lazy")["status"] == "idle"
+    daemon.wait_status("lazy", lambda status: status["status"] == "idle")
     assert client.request("mcpd/tools")["tools"] == [], "never started: nothing is known yet"
 
     assert client.call("lazy", "echo")["success"]
@@ -56,7 +56,8 @@ def test_a_lazy_server_starts_on_first_use_and_is_remembered(start: Start) -> No
     again = start({"lazy": fake(lazy=True)})
     tools = again.client().request("mcpd/tools")["tools"]
     assert "echo@lazy" in [tool["qualified_name"] for tool in tools]
-    assert again.status("lazy")["status"] == "idle", "a list does not start it"
+    status = again.wait_status("lazy", lambda status: status["status"] != "pending")
+    assert (status["status"], status["pid"]) == ("idle", None), "a list does not start it"
 
 
 def test_a_changed_list_is_fetched_again_and_announced(start: Start) -> None:
@@ -122,6 +123,7 @@ def test_events_begin_with_a_snapshot_and_end_with_their_request(start: Start) -
     assert [(event["kind"], event["server"]) for event in first] == [("snapshot", "a"), ("snapshot", "b")]
 
     client.notify("notifications/cancelled", requestId=key)
+    client.request("mcpd/version")  # answered in order: the cancellation has been read
     daemon.client().request("mcpd/disconnect", server="a", wait=8)
     assert client.request("mcpd/version")["api"] == 1
     assert client.notifications == [], "nothing came after the cancellation"
@@ -132,8 +134,7 @@ def test_the_log_of_a_server_outlives_the_server_and_the_daemon(start: Start) ->
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client = daemon.client()
-    client.send("mcpd/logs", server="fake", lines=0, follow=True)
-    client.request("mcpd/version")
+    assert client.request("mcpd/logs", server="fake", lines=0, follow=True) == {"lines": []}
     daemon.client().call("fake", "stderr", {"text": "first words"})
     assert "first words" in client.next_notification()["params"]["line"]
     daemon.stop()
@@ -154,5 +155,5 @@ def test_tools_are_named_in_the_style_that_the_settings_say(start: Start, style:
     assert name in [tool["qualified_name"] for tool in tools]
 
     command = [sys.executable, "-m", "ctl", "--socket", daemon.socket, "call", name, "text=hi"]
-    ran = subprocess.run(command, env=daemon.environ, capture_output=True, text=True, timeout=10)
+    ran = subprocess.run(command, env=daemon.environ, capture_output=True, text=True, timeout=BOUND)
     assert (ran.returncode, ran.stdout.strip()) == (0, '{"text": "hi"}')

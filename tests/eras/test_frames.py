@@ -17,16 +17,21 @@ from mcpd.eras import legacy, modern
 from mcpd.eras.base import Hooks, Upstream
 from mcpd.eras.negotiate import negotiate
 from mcpd.eras.rounds import ask_in_rounds
+from mcpd.eras.wishes import Wishes
 from mcpd.model.spec import RemoteSpec
 from mcpd.supervision import catalog as lists
 from mcpd.transports.base import Channel
-from mcpd.transports.exchange import Awaited
+from mcpd.transports.exchange import Awaited, Exchange
 from mcpd.wire.message import Message
 from tests.transports.peer import Json, Peer, connected
 
 SCHEMAS = Path(__file__).parent.parent / "schema"
 REVISIONS = (*modern.VERSIONS, *legacy.VERSIONS)
-FEATURES = {name: {"listChanged": True} for name in ("tools", "resources", "prompts")}
+FEATURES: Json = {
+    **{name: {"listChanged": True} for name in ("tools", "prompts")},
+    "resources": {"listChanged": True, "subscribe": True},
+    "logging": {},
+}
 ASKING = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {"type": "object"}}}
 
 
@@ -76,6 +81,7 @@ def script(revision: str) -> dict[str, Any]:
         for method in ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
     }
     if revision in modern.VERSIONS:
+        answers["subscriptions/listen"] = acknowledged
         answers["server/discover"] = {"result": {"supportedVersions": [revision], "capabilities": FEATURES}}
         return answers
     refusal = {"error": {"code": -32601, "message": "no such method"}}
@@ -84,10 +90,19 @@ def script(revision: str) -> dict[str, Any]:
         "capabilities": FEATURES,
         "serverInfo": {"name": "p", "version": "1"},
     }
-    return {**answers, "server/discover": refusal, "initialize": {"result": agreed}, "ping": {"result": {}}}
+    done = ("ping", "resources/subscribe", "resources/unsubscribe", "logging/setLevel")
+    answers |= {method: {"result": {}} for method in done}
+    return {**answers, "server/discover": refusal, "initialize": {"result": agreed}}
 
 
-def asked(channel: Channel, message: Message) -> bool:
+def acknowledged(request: Json) -> bytes:
+    meta = {"io.modelcontextprotocol/subscriptionId": request["id"]}
+    params = {"notifications": request["params"]["notifications"], "_meta": meta}
+    method = "notifications/subscriptions/acknowledged"
+    return json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode() + b"\n"
+
+
+def asked(channel: Channel, message: Message, exchange: Exchange | None) -> bool:
     if message.method == "roots/list":
         channel.respond(message, b'{"roots":[{"uri":"file:///w"}]}')
     return message.method == "roots/list"
@@ -95,6 +110,23 @@ def asked(channel: Channel, message: Message) -> bool:
 
 async def answer(method: str, params: Raw) -> Mapping[str, object]:
     return {"action": "accept", "content": {"x": 1}}
+
+
+async def wish(peer: Peer, wishes: Wishes, *, era: str) -> None:
+    """What clients want to hear, and do not any more."""
+    if era == "modern":
+        await peer.hear("subscriptions/listen")  # for the lists alone
+    wishes.set_log_level("x", "debug")
+    wishes.follow_resources("x", ["file:///x"])
+    if era == "modern":
+        await peer.hear("subscriptions/listen", 2)
+        wishes.forget("x")
+        return
+    with trio.fail_after(5):
+        await wishes.settled("file:///x")
+    await peer.hear("logging/setLevel")
+    wishes.forget("x")
+    await peer.hear("resources/unsubscribe")
 
 
 async def live(peer: Peer, upstream: Upstream) -> None:
@@ -129,10 +161,11 @@ async def test_every_frame_is_valid(revision: str) -> None:
             assert upstream.version == revision
             if upstream.follow is not None:
                 nursery.start_soon(upstream.follow)
+            await wish(peer, hooks.wishes, era=upstream.era)
             await live(peer, upstream)
         nursery.cancel_scope.cancel()
     said = [message.get("method", "an answer") for message in peer.heard]
-    assert len(set(said)) == (8 if revision in modern.VERSIONS else 11), said
+    assert len(set(said)) == (8 if revision in modern.VERSIONS else 14), said
     for message in peer.heard:
         by = "2026-07-28" if message.get("method") == "server/discover" else revision
         assert complaints(by, message) == [], message

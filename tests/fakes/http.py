@@ -148,10 +148,14 @@ class FakeHttp:
 
 @asynccontextmanager
 async def fake_http(
-    script: Script, port: int = 0, tls: ssl.SSLContext | None = None
+    script: Script, bound: trio.socket.SocketType | None = None, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[FakeHttp]:
-    """Serve until the block is left; then every connection is cut."""
-    (plain,) = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    """Serve, on a free port or on a socket that is bound to one, until the block is left; then all is cut."""
+    if bound is None:
+        (plain,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    else:
+        bound.listen()
+        plain = trio.SocketListener(bound)
     listener = plain if tls is None else trio.SSLListener(plain, tls, https_compatible=True)
     server = FakeHttp(plain.socket.getsockname()[1], script, "http" if tls is None else "https")
     async with trio.open_nursery() as nursery:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import attrs
 
-from tests.e2e.harness import Client, Daemon
+from tests.e2e.harness import BOUND, Client, Daemon
 from tests.faults.bystander import resident
+from tests.stopwatch import stopwatch
 
 
 @attrs.define
@@ -43,11 +43,11 @@ def stalls(daemon: Daemon) -> Iterator[Stalls]:
     seen, over = Stalls(), threading.Event()
 
     def ask() -> None:
-        with Client(daemon.socket) as client:
+        with Client(daemon.socket) as client, stopwatch() as watch:
             while not over.wait(0.002):
-                began = time.monotonic()
+                began = watch.now()
                 client.request("mcpd/version")
-                seen.longest = max(seen.longest, time.monotonic() - began)
+                seen.longest = max(seen.longest, watch.now() - began)
 
     with _beside(ask, over):
         yield seen
@@ -61,4 +61,4 @@ def _beside(work: object, over: threading.Event) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join(10)
+        thread.join(BOUND)

@@ -24,6 +24,7 @@ from tests.faults.bystander import (
     thread_count,
     undisturbed,
 )
+from tests.stopwatch import stopwatch
 
 QUICK_STOP = {"stop_close": 0.2, "stop_term": 0.2}
 """The ladder, for tests that are not about it."""
@@ -49,15 +50,15 @@ def test_sixty_four_callers_of_a_killed_child_hear_of_it_within_a_second(start: 
     client, pid = daemon.client(), daemon.status("victim")["pid"]
     with pytest.raises(Refused, match="took"):
         client.call("victim", "drop", timeout=0.1)  # the tool's schema is compiled from here on
-    with nothing_left(daemon), undisturbed(daemon, "calm"):
+    with nothing_left(daemon), undisturbed(daemon, "calm"), stopwatch() as watch:
         calls = [client.send("mcpd/call", server="victim", tool="drop", arguments={}) for _ in range(64)]
-        wait_until(lambda: daemon.status("victim")["in_flight"] == 64, 5, lambda: "not all were sent")
+        wait_until(lambda: daemon.status("victim")["in_flight"] == 64, lambda: "not all were sent")
         os.killpg(pid, signal.SIGKILL)
-        killed = time.monotonic()
+        watch.restart()
         errors = [refusal(client, call) for call in calls]
-        heard = time.monotonic() - killed
+        heard = watch.seconds
         back = daemon.wait_status("victim", lambda status: connected(status) and status["pid"] != pid)
-        ready = time.monotonic() - killed
+        ready = watch.seconds
 
     for error in errors:
         assert error.code == "link_lost"
@@ -92,12 +93,12 @@ def test_a_child_that_ends_is_shown_within_a_second_with_its_last_words(start: S
     daemon = start(servers | {"calm": fake()})
     daemon.wait_connected("calm")
     client = daemon.client()
-    with undisturbed(daemon, "calm"):
+    with undisturbed(daemon, "calm"), stopwatch() as watch:
         for name, (_, _, kind, evidence) in A2.items():
-            began = time.monotonic()
+            watch.restart()
             client.request("mcpd/enable", server=name)
             error = daemon.wait_status(name, failed)["last_error"]
-            assert time.monotonic() - began <= 1.0, name
+            assert watch.seconds <= 1.0, name
             assert error["kind"] == kind, name
             assert {key: error[key] for key in evidence} == evidence, name
             assert error["stderr"] == [f"word {n}" for n in range(5, 25)], name
@@ -107,11 +108,10 @@ def test_a_call_that_ends_the_server_is_answered(start: Start) -> None:
     """RELIABILITY A2: nobody hangs, and the status tells what the call was told."""
     daemon = start({"fragile": fake(), "calm": fake()})
     daemon.wait_connected("fragile", "calm")
-    with undisturbed(daemon, "calm"):
-        began = time.monotonic()
+    with undisturbed(daemon, "calm"), stopwatch() as watch:
         with pytest.raises(Refused, match="fragile: exited with status 7 before tool 'die' was answered"):
             daemon.client().call("fragile", "die", {"how": 7})
-        assert time.monotonic() - began <= 1.0
+        assert watch.seconds <= 1.0
         assert (
             daemon.wait_status("fragile", lambda s: s["last_error"] is not None)["last_error"]["exit_code"]
             == 7
@@ -127,17 +127,18 @@ def test_a_child_that_never_answers_the_handshake_is_given_up_on_time(start: Sta
     daemon = start({"mute": mute | {"enabled": False}, "calm": fake()})
     daemon.wait_connected("calm")
     client = daemon.client()
-    with undisturbed(daemon, "calm"), nothing_left(daemon):
+    with undisturbed(daemon, "calm"), nothing_left(daemon), stopwatch() as watch:
         began = time.monotonic()
         client.request("mcpd/enable", server="mute")
         pid = daemon.wait_status("mute", lambda status: status["pid"] is not None)["pid"]
         status = daemon.wait_status("mute", failed)
-        took = time.monotonic() - began
-        wait_until(lambda: not alive(pid), 2, lambda: "it was not killed")
+        took, waited = watch.seconds, time.monotonic() - began
+        wait_until(lambda: not alive(pid), lambda: "it was not killed")
         client.request("mcpd/disable", server="mute", wait=5)
-        wait_until(lambda: daemon.status("mute")["pid"] is None, 5, lambda: "it was not stopped")
+        wait_until(lambda: daemon.status("mute")["pid"] is None, lambda: "it was not stopped")
 
-    assert limit - 1 <= took <= limit + 1
+    assert limit - 1 <= waited
+    assert took <= limit + 1
     assert status["last_error"]["kind"] == "timeout"
     assert "handshake within 1.5 s" in status["last_error"]["message"]
     assert status["retry_at"] is not None
@@ -152,7 +153,7 @@ def test_when_only_the_wrapper_dies_the_server_behind_it_goes_too(start: Start) 
     assert behind != wrapper
     with nothing_left(daemon), undisturbed(daemon, "calm"):
         os.kill(wrapper, signal.SIGKILL)
-        took = wait_until(lambda: not alive(wrapper) and not alive(behind), 5, lambda: "the server lives on")
+        took = wait_until(lambda: not alive(wrapper) and not alive(behind), lambda: "the server lives on")
         daemon.wait_status("npx", lambda status: connected(status) and status["pid"] != wrapper)
     assert took <= 3.0
 
@@ -171,7 +172,7 @@ def test_a_grandchild_that_left_the_group_and_ignores_sigterm_is_found(start: St
                 os.kill(pid, signal.SIGKILL)
             else:
                 client.request("mcpd/reconnect", server="parent")
-            took = wait_until(partial(gone, stray), 6, lambda: "it lives on")
+            took = wait_until(partial(gone, stray), lambda: "it lives on")
             daemon.wait_status("parent", partial(connected_anew, pid))
             assert took <= 6.0
 
@@ -185,14 +186,14 @@ def test_twenty_children_deaf_to_everything_hold_up_the_end_for_less_than_ten_se
         daemon.client().request("mcpd/status")["daemon"]["instance"],
         daemon.status("deaf-0")["pid"],
     )
-    began = time.monotonic()
-    daemon.client().request("mcpd/disconnect", server="deaf-0")
-    wait_until(lambda: not alive(pid), 8, lambda: "it lives on")
-    assert time.monotonic() - began <= 6.0
+    with stopwatch() as watch:
+        daemon.client().request("mcpd/disconnect", server="deaf-0")
+        wait_until(lambda: not alive(pid), lambda: "it lives on")
+        assert watch.seconds <= 6.0
 
-    began = time.monotonic()
-    assert daemon.stop() == 0
-    assert time.monotonic() - began <= 10.0
+        watch.restart()
+        assert daemon.stop() == 0
+        assert watch.seconds <= 10.0
     assert marked(instance) == []
 
 
@@ -203,13 +204,13 @@ def test_a_stopped_child_is_found_wedged_and_a_busy_one_is_not(start: Start) -> 
     daemon.wait_connected("wedged", "busy", "calm")
     client, pid = daemon.client(), daemon.status("wedged")["pid"]
     busy = daemon.status("busy")["pid"]
-    with nothing_left(daemon), undisturbed(daemon, "calm"):
+    with nothing_left(daemon), undisturbed(daemon, "calm"), stopwatch() as watch:
         blocking = client.send("mcpd/call", server="busy", tool="block", arguments={"seconds": 2.5})
         dropped = client.send("mcpd/call", server="wedged", tool="drop", arguments={})
         os.kill(pid, signal.SIGSTOP)
-        began = time.monotonic()
+        watch.restart()
         error = daemon.wait_status("wedged", failed)["last_error"]
-        took = time.monotonic() - began
+        took = watch.seconds
         with pytest.raises(Refused, match="wedged: "):
             client.answer(dropped)
         daemon.wait_status("wedged", lambda status: connected(status) and status["pid"] != pid)
@@ -227,18 +228,17 @@ def test_a_child_that_closes_a_pipe_and_lives_on_is_lost(start: Start, what: str
     daemon = start({"half": fake(timeouts=QUICK_STOP), "calm": fake()})
     daemon.wait_connected("half", "calm")
     client, pid = daemon.client(), daemon.status("half")["pid"]
-    with nothing_left(daemon), undisturbed(daemon, "calm"):
-        began = time.monotonic()
+    with nothing_left(daemon), undisturbed(daemon, "calm"), stopwatch() as watch:
         waiting = client.send("mcpd/call", server="half", tool="drop", arguments={})
         closing = client.send("mcpd/call", server="half", tool="close", arguments={"what": what})
         if what == "stdin":
             assert client.answer(closing)["success"]
-            began = time.monotonic()  # nothing tells until we write
+            watch.restart()  # nothing tells until we write
             closing = client.send("mcpd/call", server="half", tool="echo", arguments={})
         for call in (waiting, closing):
             error = refusal(client, call)
             assert f"closed its {what} while still running" in str(error)
-        took = time.monotonic() - began
+        took = watch.seconds
         status = daemon.wait_status("half", lambda s: connected(s) and s["pid"] != pid)
     assert took <= 1.0
     assert status["last_error"]["kind"] == "closed"
@@ -251,17 +251,17 @@ def test_a_child_that_stops_reading_fails_only_the_calls_it_will_not_read(start:
     daemon = start({"full": fake(timeouts={"write": deadline, **QUICK_STOP}), "calm": fake()})
     daemon.wait_connected("full", "calm")
     client, pid = daemon.client(), daemon.status("full")["pid"]
-    with undisturbed(daemon, "calm", slowest=0.05):
+    with undisturbed(daemon, "calm", slowest=0.05), stopwatch() as watch:
         assert client.call("full", "late", {"seconds": 0})[
             "success"
         ]  # its schema is compiled: the next is sent at once
         late = client.send("mcpd/call", server="full", tool="late", arguments={"seconds": 2.5})
         assert client.call("full", "stop_reading")["success"]
         for _ in range(2):  # those that come after the first deadline fail as well
-            began = time.monotonic()
+            watch.restart()
             with pytest.raises(Refused, match="full: it has not read its input") as refused:
                 client.call("full", "echo", {"text": "x" * (1 << 20)})
-            assert time.monotonic() - began <= deadline + 0.5
+            assert watch.seconds <= deadline + 0.5
             assert refused.value.body["data"]["may_have_run"] is False
         assert client.answer(late)["output"] == "late"
         assert daemon.status("full")["pid"] == pid
@@ -305,7 +305,7 @@ def wait_restarts(client: Client, count: int) -> None:
         servers = client.request("mcpd/status")["servers"]
         return bool(sum(server["restarts"] for server in servers) >= count)
 
-    wait_until(enough, 60, lambda: f"too slow: {client.request('mcpd/status')}")
+    wait_until(enough, lambda: f"too slow: {client.request('mcpd/status')}", 120)
 
 
 def test_what_cannot_be_started_fails_at_once_and_is_not_tried_again(start: Start, tmp_path: Path) -> None:
@@ -328,11 +328,10 @@ def test_what_cannot_be_started_fails_at_once_and_is_not_tried_again(start: Star
     daemon.wait_connected("calm")
     client = daemon.client()
     eager = {name: case | {"restart": impatient()} for name, (case, _) in cases.items()}
-    with undisturbed(daemon, "calm"):
-        began = time.monotonic()
+    with undisturbed(daemon, "calm"), stopwatch() as watch:
         client.request("mcpd/servers/set", servers=eager | {"calm": fake()})
         found = {name: daemon.wait_status(name, failed) for name in cases}
-        took = time.monotonic() - began
+        took = watch.seconds
         time.sleep(0.3)  # thirty times what a retry would have waited
         for name, (_, words) in cases.items():
             later = daemon.status(name)
@@ -354,12 +353,12 @@ def test_a_daemon_out_of_descriptors_serves_on_and_recovers(start: Start) -> Non
         held = max(int(entry.name) for entry in Path(f"/proc/{daemon.pid}/fd").iterdir())
         before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (held + 2, hard))
         client.request("mcpd/enable", server="hungry")
-        wait_until(lambda: asked(client, "hungry")["attempts"] >= 3, 5, lambda: str(asked(client, "hungry")))
+        wait_until(lambda: asked(client, "hungry")["attempts"] >= 3, lambda: str(asked(client, "hungry")))
         error = asked(client, "hungry")["last_error"]
         assert error["kind"] == "resources"
         assert "file descriptors" in error["message"]
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
-        wait_until(lambda: connected(asked(client, "hungry")), 10, lambda: str(asked(client, "hungry")))
+        wait_until(lambda: connected(asked(client, "hungry")), lambda: str(asked(client, "hungry")))
     assert daemon.process.poll() is None
     assert "an error in mcpd itself" not in daemon.log
 

@@ -21,10 +21,11 @@ import pytest
 import trio
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Client, Json, fake, wait_until
+from tests.e2e.harness import BOUND, Client, Json, fake, wait_until
 from tests.faults.bystander import nothing_left, resident, undisturbed
 from tests.faults.measure import peak_memory
 from tests.servers.fake import malformed
+from tests.stopwatch import stopwatch
 
 MIB = 1 << 20
 KILLED = """
@@ -69,19 +70,19 @@ def test_the_calls_of_killed_clients_are_cancelled_upstream(start: Start) -> Non
     daemon.wait_connected("busy", "calm")
     watcher = daemon.client()
     watcher.call("busy", "progress", {"total": 0})
-    with nothing_left(daemon), undisturbed(daemon, "calm"):
+    with nothing_left(daemon), undisturbed(daemon, "calm"), stopwatch() as watch:
         for round_ in (1, 2):
             with subprocess.Popen(
                 [sys.executable, "-I", "-c", KILLED, daemon.socket, "50"], stdout=subprocess.PIPE
             ) as victim:
                 assert victim.stdout is not None
                 assert victim.stdout.readline() == b"sent\n"
-                wait_until(lambda: daemon.status("busy")["in_flight"] == 50, 5, lambda: "not all were sent")
+                wait_until(lambda: daemon.status("busy")["in_flight"] == 50, lambda: "not all were sent")
                 victim.kill()
-                killed = time.monotonic()
+                watch.restart()
             expected = 50 * round_
-            wait_until(lambda: cancelled(watcher) == expected, 5, lambda: f"{cancelled(watcher)} cancelled")  # noqa: B023
-            assert time.monotonic() - killed < 0.5
+            wait_until(lambda: cancelled(watcher) == expected, lambda: f"{cancelled(watcher)} cancelled")  # noqa: B023
+            assert watch.seconds < 0.5
         assert daemon.status("busy")["in_flight"] == 0
 
 
@@ -94,16 +95,16 @@ def test_a_call_that_is_cancelled_is_cancelled_upstream_and_gets_no_answer(start
     attached.request("mcpd/attach", server="busy")
     first = client.send("mcpd/call", server="busy", tool="progress", arguments={"total": 60})
     second = attached.send("tools/call", name="progress", arguments={"total": 60})
-    wait_until(lambda: daemon.status("busy")["in_flight"] == 2, 5, lambda: "not sent")
+    wait_until(lambda: daemon.status("busy")["in_flight"] == 2, lambda: "not sent")
     queued = client.send("mcpd/call", server="busy", tool="echo", arguments={"never": "sent"})
-    wait_until(lambda: daemon.status("busy")["in_flight"] == 3, 5, lambda: "not queued")
+    wait_until(lambda: daemon.status("busy")["in_flight"] == 3, lambda: "not queued")
     for who, key in ((client, queued), (client, first), (attached, second)):
         who.notify("notifications/cancelled", requestId=key)
+    assert attached.request("ping") == {}  # its cancellation has been read too
     seen = counts(client, "busy")
 
     assert len(seen["cancelled"]) == 2
     assert seen["seen"]["tools/call"] == 4
-    assert attached.request("ping") == {}
     assert client._answers == attached._answers == {}
 
 
@@ -120,13 +121,15 @@ def test_a_client_that_never_reads_is_closed_and_costs_little(start: Start) -> N
     slow = daemon.client()
     slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     with peak_memory(daemon.pid) as peak, undisturbed(daemon, "calm"):
-        for _ in range(100):
-            slow.send("mcpd/call", server="busy", tool="big", arguments={"mb": 1}, raw=True)
-        wait_until(lambda: "does not read its answers" in daemon.log, 30, lambda: daemon.log)
+        params = {"server": "busy", "tool": "big", "arguments": {"mb": 1}, "raw": True}
+        calls = [{"jsonrpc": "2.0", "id": n, "method": "mcpd/call", "params": params} for n in range(100)]
+        # in one go: it may be closed on the way
+        slow.socket.sendall(b"".join(json.dumps(call).encode() + b"\n" for call in calls))
+        wait_until(lambda: "does not read its answers" in daemon.log, lambda: daemon.log)
         time.sleep(0.2)  # for the peak: what was under way may still arrive
 
     assert peak.bytes - base < 8 * MIB, f"{(peak.bytes - base) / MIB:.1f} MiB"
-    assert is_closed(slow, 5)
+    assert is_closed(slow, BOUND)
 
 
 def test_a_client_that_reads_slower_than_its_servers_write_is_served(start: Start) -> None:
@@ -148,11 +151,12 @@ def test_the_daemon_stops_at_once_although_a_client_does_not_read(start: Start) 
     slow = daemon.client()
     slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     slow.send("mcpd/call", server="busy", tool="big", arguments={"mb": 2}, raw=True)
-    wait_until(lambda: daemon.status("busy")["in_flight"] == 0, 5, lambda: "not answered")
-    began = time.monotonic()
+    assert slow.socket.recv(1, socket.MSG_PEEK)  # the answer has begun to come, and will not be taken
+    wait_until(lambda: daemon.status("busy")["in_flight"] == 0, lambda: "not answered")
 
-    assert daemon.stop() == 0
-    assert time.monotonic() - began < 1.0
+    with stopwatch() as watch:
+        assert daemon.stop() == 0
+        assert watch.seconds < 1.0
 
 
 def test_a_thousand_idle_connections_keep_nobody_out(start: Start) -> None:
@@ -164,18 +168,18 @@ def test_a_thousand_idle_connections_keep_nobody_out(start: Start) -> None:
     call = working.send("mcpd/call", server="busy", tool="late", arguments={"seconds": 3})
     idle: list[socket.socket] = []
     slowest = 0.0
-    with more_descriptors():
+    with more_descriptors(), stopwatch() as watch:
         try:
             for n in range(1000):
                 one = socket.socket(socket.AF_UNIX)
                 idle.append(one)
-                one.settimeout(5)
+                one.settimeout(BOUND)
                 one.connect(daemon.socket)
                 one.sendall(b'{"jsonrpc":"2.0","id":1,"met')
                 if n % 50 == 0:
-                    began = time.monotonic()
+                    watch.restart()
                     daemon.status("busy")
-                    slowest = max(slowest, time.monotonic() - began)
+                    slowest = max(slowest, watch.seconds)
             with Client(daemon.socket) as client:
                 clients = client.request("mcpd/status")["daemon"]["clients"]
         finally:
@@ -262,10 +266,11 @@ def test_ten_thousand_pieces_of_garbage_bring_errors_and_no_harm(start: Start) -
             with Client(daemon.socket) as client:
                 reader = threading.Thread(target=count_answers, args=(client, answers))
                 reader.start()
+                client.notify("hello")  # a first byte that is a capital letter would begin HTTP
                 for line in garbage(seed, 1000):
                     client.send_raw(line)
                 client.send_raw(b'{"jsonrpc":"2.0","id":"the end","method":"mcpd/version"}')
-                reader.join(10)
+                reader.join(BOUND)
                 assert not reader.is_alive()
 
     assert answers["the end"] == 10
@@ -298,8 +303,8 @@ def test_a_request_beyond_the_limit_is_refused_by_name(start: Start) -> None:
 
     assert answer["id"] is None
     assert "longer than the limit of 33554432 bytes" in answer["error"]["message"]
-    assert is_closed(client, 5)
-    wait_until(lambda: resident(daemon.pid) - base < 8 * MIB, 5, lambda: "the memory is not given back")
+    assert is_closed(client, BOUND)
+    wait_until(lambda: resident(daemon.pid) - base < 8 * MIB, lambda: "the memory is not given back")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -312,7 +317,7 @@ def test_another_user_is_not_served_even_where_the_modes_allow_it(start: Start, 
     got = as_another_user(path, b'{"jsonrpc":"2.0","id":1,"method":"mcpd/status"}\n')
 
     assert got == b"connected:"
-    wait_until(lambda: "refused a client of uid 65534" in daemon.log, 5, lambda: daemon.log)
+    wait_until(lambda: "refused a client of uid 65534" in daemon.log, lambda: daemon.log)
     path.chmod(0o600)
     assert as_another_user(path, b"") == b"PermissionError"
 
@@ -329,7 +334,7 @@ def as_another_user(path: Path, request: bytes) -> bytes:
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)
             with socket.socket(socket.AF_UNIX) as one:
-                one.settimeout(5)
+                one.settimeout(BOUND)
                 one.connect(path.name)
                 said = b"connected:"
                 try:
@@ -366,19 +371,19 @@ async def test_sixty_four_clients_of_ten_servers_have_their_share(start: Start) 
                 text = f"{me}/{n}"
                 params = {"server": names[(me + n) % 10], "tool": "echo", "arguments": {"text": text}}
                 request = {"jsonrpc": "2.0", "id": n, "method": "mcpd/call", "params": params}
-                began = trio.current_time()
+                began = watch.now()
                 await stream.send_all(json.dumps(request).encode() + b"\n")
                 answer = b""
                 while not answer.endswith(b"\n"):
                     answer += await stream.receive_some()
-                seconds.append(trio.current_time() - began)
+                seconds.append(watch.now() - began)
                 message = json.loads(answer)
                 assert message["id"] == n
                 assert text in message["result"]["output"]
                 done[me] += 1
         share[:] = share or done
 
-    with trio.fail_after(60):
+    with trio.fail_after(120), stopwatch() as watch:
         async with trio.open_nursery() as nursery:
             for me in range(64):
                 nursery.start_soon(client, me)
@@ -422,7 +427,8 @@ def test_the_same_ids_of_two_clients_do_not_mix(start: Start) -> None:
     for each in clients:
         each.start()
     for each in clients:
-        each.join(60)
+        each.join(120)
+        assert not each.is_alive()
 
     assert wrong == []
 
@@ -440,8 +446,7 @@ def test_an_id_that_is_in_use_is_refused_and_the_first_call_goes_on(start: Start
         (attached, "tools/call", late),
     ):
         line = json.dumps({"jsonrpc": "2.0", "id": "same", "method": method, "params": params}).encode()
-        who.send_raw(line)
-        who.send_raw(line)
+        who.send_raw(line + b"\n" + line)
         refused, answered = json.loads(who.read_line()), json.loads(who.read_line())
         assert refused["id"] == answered["id"] == "same"
         assert "under way" in refused["error"]["message"]

@@ -20,6 +20,7 @@ import pytest
 from mcpd.store import Store
 from tests.e2e.conftest import Start
 from tests.e2e.harness import (
+    BOUND,
     Client,
     Daemon,
     Json,
@@ -34,6 +35,7 @@ from tests.e2e.harness import (
     wait_until,
 )
 from tests.faults.bystander import gone, undisturbed
+from tests.stopwatch import stopwatch
 
 PROGRAMS = Path(sys.executable).parent
 
@@ -55,8 +57,8 @@ def test_when_the_daemon_is_killed_nothing_survives_it_by_two_seconds(tmp_path: 
         instance = instance_marks(daemon)
         assert len(marked(instance)) == 20 + 8 + 4  # the shells of eight wrappers, four runaways
         os.kill(daemon.pid, signal.SIGKILL)
-        daemon.process.wait(5)
-        took = wait_until(lambda: not marked(instance), 5, lambda: f"left: {marked(instance)}")
+        daemon.process.wait(BOUND)
+        took = wait_until(lambda: not marked(instance), lambda: f"left: {marked(instance)}")
         assert took <= 2.0
         assert Path(daemon.socket).is_socket()  # nobody was there to remove it
 
@@ -73,12 +75,10 @@ def test_a_killed_guardian_is_replaced_and_knows_everybody(start: Start) -> None
     with undisturbed(daemon, "server-0"):
         for _ in range(3):
             os.kill(first, signal.SIGKILL)
-            began = time.monotonic()
-            wait_until(partial(replaced, daemon, first), 2, lambda: "no new one")
-            assert time.monotonic() - began <= 1.0
-            first = daemon.guardian()
+            assert wait_until(partial(replaced, daemon, first), lambda: "no new one") <= 1.0
+            first = guardian(daemon) or 0
     os.kill(daemon.pid, signal.SIGKILL)
-    assert wait_until(lambda: not marked(instance), 5, lambda: f"left: {marked(instance)}") <= 2.0
+    assert wait_until(lambda: not marked(instance), lambda: f"left: {marked(instance)}") <= 2.0
 
 
 def replaced(daemon: Daemon, old: int) -> bool:
@@ -109,9 +109,8 @@ def test_a_daemon_starts_over_whatever_a_dead_one_left(
         if left_lock != "none":
             number = b"1\n" if left_lock == "of-the-dead" else b"\xff\0 half"
             (directory / "mcpd.sock.lock").write_bytes(number)
-        began = time.monotonic()
-        with running(home, {}) as daemon:
-            took = time.monotonic() - began
+        with stopwatch() as watch, running(home, {}) as daemon:
+            took = watch.seconds
             assert daemon.client().request("mcpd/version")["pid"] == daemon.pid
         return took
 
@@ -165,12 +164,12 @@ def start_fifty_clients(tmp_path: Path) -> float:
         )
         for _ in range(50)
     ]
-    wait_until(lambda: all(waits_at(client.pid, gate) for client in clients), 20, lambda: "they do not come")
-    began = time.monotonic()
-    with open(gate, "w"):
-        pass
-    answers = [client.communicate(timeout=20) for client in clients]
-    took = time.monotonic() - began
+    wait_until(lambda: all(waits_at(client.pid, gate) for client in clients), lambda: "they do not come", 60)
+    with stopwatch() as watch:
+        with open(gate, "w"):
+            pass
+        answers = [client.communicate(timeout=60) for client in clients]
+        took = watch.seconds
     pids = {json.loads(out)["daemon"]["pid"] for out, _ in answers if out}
     try:
         assert [client.returncode for client in clients] == [0] * 50, answers
@@ -182,7 +181,7 @@ def start_fifty_clients(tmp_path: Path) -> float:
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
-            wait_until(partial(gone, pid), 10, lambda: "it does not stop")
+            wait_until(partial(gone, pid), lambda: "it does not stop")
     return took
 
 
@@ -203,15 +202,15 @@ def test_a_second_daemon_goes_away_at_once_and_names_the_first(start: Start) -> 
     daemon.wait_connected("calm")
     times = []
     for _ in range(5):
-        began = time.monotonic()
-        second = subprocess.run(
-            [sys.executable, "-m", "mcpd", "--config", str(daemon.config)],
-            env=dict(daemon.environ),
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-        times.append(time.monotonic() - began)
+        with stopwatch() as watch:
+            second = subprocess.run(
+                [sys.executable, "-m", "mcpd", "--config", str(daemon.config)],
+                env=dict(daemon.environ),
+                capture_output=True,
+                text=True,
+                timeout=BOUND,
+            )
+            times.append(watch.seconds)
         assert second.returncode == 3
         assert f"already running as process {daemon.pid}" in second.stderr
         assert "mcpctl daemon stop" in second.stderr
@@ -256,16 +255,16 @@ def test_a_daemon_told_to_stop_under_load_is_gone_in_ten_seconds(
                 for client in clients
                 for _ in range(16)
             ]
-            finishing = clients[0].send("mcpd/call", server="busy", tool="late", arguments={"seconds": 1})
-            wait_until(lambda: daemon.status("busy")["in_flight"] > 64, 5, lambda: "not all were sent")
-            began = time.monotonic()
-            os.kill(daemon.pid, number)
-            assert clients[0].answer(finishing)["output"] == "late"  # there is time to finish
-            for client, call in waiting:
-                with pytest.raises(Refused, match="busy: mcpd is stopping"):
-                    client.answer(call)
-            assert daemon.process.wait(12) == 0
-            took = time.monotonic() - began
+            finishing = clients[0].send("mcpd/call", server="busy", tool="late", arguments={"seconds": 0.5})
+            wait_until(lambda: daemon.status("busy")["in_flight"] > 64, lambda: "not all were sent")
+            with stopwatch() as watch:
+                os.kill(daemon.pid, number)
+                assert clients[0].answer(finishing)["output"] == "late"  # there is time to finish
+                for client, call in waiting:
+                    with pytest.raises(Refused, match="busy: mcpd is stopping"):
+                        client.answer(call)
+                assert daemon.process.wait(BOUND) == 0
+                took = watch.seconds
             assert not Path(daemon.socket).exists()
             assert not Path(daemon.socket + ".lock").exists()
             assert marked(instance) == []
@@ -290,7 +289,7 @@ def test_who_waits_for_a_server_when_the_daemon_stops_is_told_so(start: Start) -
             client.answer(request)
         assert refused.value.code == "not_ready"
         assert refused.value.body["data"]["may_have_run"] is False
-    assert daemon.process.wait(12) == 0
+    assert daemon.process.wait(BOUND) == 0
 
 
 def test_a_second_sigterm_means_at_once(start: Start) -> None:
@@ -301,15 +300,17 @@ def test_a_second_sigterm_means_at_once(start: Start) -> None:
     daemon.wait_connected("deaf", "busy")
     client, instance = daemon.client(), instance_marks(daemon)
     waiting = client.send("mcpd/call", server="busy", tool="drop", arguments={})
-    wait_until(lambda: daemon.status("busy")["in_flight"] == 1, 10, lambda: "it was not sent")
+    wait_until(lambda: daemon.status("busy")["in_flight"] == 1, lambda: "it was not sent")
     os.kill(daemon.pid, signal.SIGTERM)
-    wait_until(lambda: "stopping: SIGTERM" in daemon.log, 10, lambda: daemon.log)
-    began = time.monotonic()
-    os.kill(daemon.pid, signal.SIGTERM)
-    with pytest.raises(Refused, match="busy: mcpd is stopping before tool 'drop' was answered; it may have"):
-        client.answer(waiting)
-    assert daemon.process.wait(12) == 0
-    assert time.monotonic() - began <= 1.0
+    wait_until(lambda: "stopping: SIGTERM" in daemon.log, lambda: daemon.log)
+    with stopwatch() as watch:
+        os.kill(daemon.pid, signal.SIGTERM)
+        with pytest.raises(
+            Refused, match="mcpd is stopping before tool 'drop' was answered; it may have run"
+        ):
+            client.answer(waiting)
+        assert daemon.process.wait(BOUND) == 0
+        assert watch.seconds <= 1.0
     assert marked(instance) == []
     assert "next attempt" not in daemon.log
 
@@ -322,11 +323,11 @@ def test_sighup_reads_the_configuration_again(start: Start) -> None:
     with undisturbed(daemon, "kept"):
         daemon.config.write_text(json.dumps({"mcpServers": {"kept": fake(), "new": fake()}}))
         os.kill(daemon.pid, signal.SIGHUP)
-        wait_until(lambda: set(statuses(daemon)) == {"kept", "new"}, 10, lambda: str(statuses(daemon)))
+        wait_until(lambda: set(statuses(daemon)) == {"kept", "new"}, lambda: str(statuses(daemon)))
         daemon.wait_connected("new")
         daemon.config.write_text('{"mcpServers": {"kept": 3}}')
         os.kill(daemon.pid, signal.SIGHUP)
-        wait_until(lambda: bool(problems(daemon)), 5, lambda: daemon.log)
+        wait_until(lambda: bool(problems(daemon)), lambda: daemon.log)
         assert set(statuses(daemon)) == {"kept", "new"}
     assert daemon.status("kept")["pid"] == pid
 
@@ -380,7 +381,7 @@ def test_a_bug_in_one_servers_task_stays_there(start: Start, tmp_path: Path, whe
             client.request("mcpd/disable", server="buggy")
         else:
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: "injected" in daemon.log, 5, lambda: daemon.log)
+        wait_until(lambda: "injected" in daemon.log, lambda: daemon.log)
         if where == "in the server's own task":
             client.request("mcpd/enable", server="buggy")
         daemon.wait_status("buggy", lambda s: s["status"] == "connected" and s["pid"] != pid)
@@ -412,13 +413,22 @@ async def save_for_ever(version, ready):
             store.apply(AppliedSet(servers=servers, config_digest=f"version-{version}"))
             await trio.sleep(0.0005)
 
+def saved():
+    file = home / "state.json"
+    return (file.stat().st_ino, file.stat().st_mtime_ns) if file.exists() else None
+
 for number in range(rounds):
     came, ready = os.pipe()
     child = os.fork()
     if child == 0:
         trio.run(save_for_ever, number * 100_000, ready)
+    before = saved()
     os.read(came, 1)
-    time.sleep(dice.uniform(0, 0.04))
+    patience = time.monotonic() + 20
+    while saved() == before:
+        assert time.monotonic() < patience, "it does not save"
+        time.sleep(0.001)
+    time.sleep(dice.uniform(0, 0.03))  # it has saved once, and is in the middle of something
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     os.close(came), os.close(ready)
@@ -436,16 +446,14 @@ def test_a_daemon_killed_while_it_saves_leaves_the_old_state_or_the_new(tmp_path
         [sys.executable, "-c", SAVER, str(tmp_path), "200", seed],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     found = [line.split() for line in rounds.stdout.splitlines()]
     assert len(found) == 200
-    before_the_first_save = [one for one in found if one == ["0"]]
     whole = [one for one in found if len(one) == 2 and one[0] == "500" and one[1].startswith("version-")]
-    assert len(before_the_first_save) + len(whole) == 200, found
-    assert len(before_the_first_save) < 20
-    assert len({one[1] for one in whole}) > 100  # most rounds had saved something anew
+    assert len(whole) == 200, found
+    assert len({one[1] for one in whole}) == 200  # each round had saved something anew
     half_written = [path for path in tmp_path.iterdir() if path.name.startswith(".state.json.")]
     assert half_written, "no kill came in the middle of a save"
 
@@ -483,9 +491,8 @@ def test_a_state_file_that_cannot_be_used_does_not_keep_the_daemon_from_starting
         else:
             state.write_bytes(CORRUPT.get(how, b"{}"))
             state.chmod(0o600 if how in CORRUPT else 0)
-        began = time.monotonic()
-        with running(home, {"calm": fake()}) as daemon:
-            took = time.monotonic() - began
+        with stopwatch() as watch, running(home, {"calm": fake()}) as daemon:
+            took = watch.seconds
             daemon.wait_connected("calm")
             daemon.client().request("mcpd/disable", server="calm")
             told = [line for line in daemon.log.splitlines() if str(state) in line]
@@ -493,7 +500,7 @@ def test_a_state_file_that_cannot_be_used_does_not_keep_the_daemon_from_starting
             if how in CORRUPT:
                 kept = [path for path in state.parent.iterdir() if "unreadable" in path.name]
                 assert [path.read_bytes() for path in kept] == [CORRUPT[how]]
-                wait_until(lambda: b'{"calm":false}' in saved(state), 5, lambda: "it was not saved anew")
+                wait_until(lambda: b'{"calm":false}' in saved(state), lambda: "it was not saved anew")
         return took
 
     assert_once_within(1.0, start_with_it, tmp_path)
@@ -513,13 +520,16 @@ def test_an_idle_daemon_with_twenty_servers_costs_next_to_nothing(start: Start) 
     daemon.wait_connected(*names)
     pids = {name: status["pid"] for name, status in statuses(daemon).items()}
     processes = [daemon.pid, daemon.guardian()]
-    time.sleep(1)  # what was begun at the start is over
-    before, began = [usage(pid) for pid in processes], time.monotonic()
-    time.sleep(10)
-    seconds = time.monotonic() - began
-    after = [usage(pid) for pid in processes]
-    cpu = sum(now[0] - then[0] for then, now in zip(before, after, strict=True)) / seconds
-    woken = sum(now[1] - then[1] for then, now in zip(before, after, strict=True)) / seconds
+    cpu, woken = 1.0, 0.0
+    for _ in range(3):  # what was begun at the start may not be over
+        before, began = [usage(pid) for pid in processes], time.monotonic()
+        time.sleep(10.5)
+        seconds = time.monotonic() - began
+        after = [usage(pid) for pid in processes]
+        cpu = sum(now[0] - then[0] for then, now in zip(before, after, strict=True)) / seconds
+        woken = sum(now[1] - then[1] for then, now in zip(before, after, strict=True)) / seconds
+        if cpu <= 0.005 and woken <= 5:
+            break
 
     assert cpu <= 0.005, f"{cpu:.2%} of a core"
     assert woken <= 5, f"{woken:.1f} wake-ups a second"

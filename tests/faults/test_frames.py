@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Client, Daemon, Json, Refused, fake, wait_until
+from tests.e2e.harness import BOUND, Client, Daemon, Json, Refused, fake, wait_until
 from tests.faults.bystander import nothing_left, resident, undisturbed
 from tests.faults.measure import peak_memory, stalls
 from tests.servers.fake import EXACT
+from tests.stopwatch import stopwatch
 
 MIB = 1 << 20
 ERAS = {
@@ -111,12 +112,12 @@ def test_an_answer_nested_without_end_is_an_error_for_its_caller_only(
 ) -> None:
     """RELIABILITY B3: at once, not at the timeout; and no validator sees it."""
     daemon = start_pair(start)
-    with daemon.client() as client, undisturbed(daemon, "calm"):
+    with daemon.client() as client, undisturbed(daemon, "calm"), stopwatch() as watch:
         for n in range(5):
-            began = time.monotonic()
+            watch.restart()
             with pytest.raises(Refused, match="nested too deeply") as refused:
                 client.call("odd", "deep", {"depth": depth}, raw=raw)
-            assert time.monotonic() - began < 2
+            assert watch.seconds < 2
             assert refused.value.code == "protocol"
             assert refused.value.body["data"]["server"] == "odd"
             assert client.call("odd", "echo", {"n": n})["output"] == f'{{"n": {n}}}'
@@ -157,7 +158,7 @@ def test_a_frame_of_the_limit_passes_and_a_larger_one_ends_the_connection(start:
                 daemon.wait_status("odd", _is_back(life))
         assert peak.bytes <= base + 3 * 32 * MIB
         assert stalled.longest < 0.15
-        freed = time.monotonic() + 5
+        freed = time.monotonic() + BOUND
         while (left := resident(daemon.pid) - base) > 8 * MIB and time.monotonic() < freed:
             client.call("odd", "echo")
         assert left <= 8 * MIB
@@ -172,8 +173,10 @@ DELIVERED = {
     "twice": "twice",
     "unversioned": "unversioned",
     "pieces": "pieces",
+    "pretty": "pretty",
+    "stringid": "stringid",
 }
-ANSWERED_BY_AN_ERROR = {"nul": "protocol", "pretty": "timeout", "stringid": "timeout", "batch": "timeout"}
+ANSWERED_BY_AN_ERROR = {"nul": "protocol", "batch": "timeout"}
 
 
 @pytest.mark.parametrize("kind", [*DELIVERED, *ANSWERED_BY_AN_ERROR])
@@ -188,8 +191,9 @@ def test_every_oddly_written_answer_is_delivered_or_becomes_an_error(start: Star
         raw = client.call("odd", "odd", {"kind": kind}, raw=True)
         assert raw["content"][0]["text"].replace("\ud800", "\ufffd") == DELIVERED[kind]
     else:
+        patience = {"timeout": 0.3} if ANSWERED_BY_AN_ERROR[kind] == "timeout" else {}
         with pytest.raises(Refused) as refused:
-            client.call("odd", "odd", {"kind": kind}, timeout=0.3)
+            client.call("odd", "odd", {"kind": kind}, **patience)
         assert refused.value.code == ANSWERED_BY_AN_ERROR[kind]
     assert client.call("odd", "echo", {"next": 1})["output"] == '{"next": 1}'
     assert daemon.status("odd")["restarts"] == 0
@@ -222,15 +226,21 @@ def test_batches_in_batches_are_junk_and_do_no_harm(start: Start) -> None:
 def test_a_reply_that_never_comes_is_an_error_at_the_limit(start: Start) -> None:
     """RELIABILITY B6: the server is told to cancel; what comes late all the same is dropped and counted."""
     daemon = start_pair(start)
-    with daemon.client() as client, nothing_left(daemon), undisturbed(daemon, "calm"):
+    with (
+        daemon.client() as client,
+        nothing_left(daemon),
+        undisturbed(daemon, "calm"),
+        stopwatch() as watch,
+    ):
         client.call("odd", "echo")
-        for tool, arguments in (("drop", {}), ("late", {"seconds": 0.8})):
+        for tool in ("drop", "too_late"):
+            watch.restart()
             began = time.monotonic()
             with pytest.raises(Refused, match=f"odd: tool '{tool}' took 0.5 s") as refused:
-                client.call("odd", tool, arguments, timeout=0.5)
+                client.call("odd", tool, timeout=0.5)
             assert refused.value.code == "timeout"
-            assert abs(time.monotonic() - began - 0.5) < 0.5
-        client.call("odd", "late", {"seconds": 0.5})
+            assert time.monotonic() - began > 0.49
+            assert watch.seconds < 1
         seen = counts(client, "odd")
 
     assert seen["seen"]["notifications/cancelled"] == 2
@@ -243,10 +253,8 @@ def test_a_cancel_that_crosses_the_answer_disturbs_nobody(start: Start) -> None:
     daemon = start_pair(start)
     with daemon.client() as client, nothing_left(daemon), undisturbed(daemon, "calm"):
         client.call("odd", "echo")
-        keys = [
-            client.send("mcpd/call", server="odd", tool="late", arguments={"seconds": 0.5}) for _ in range(20)
-        ]
-        wait_until(lambda: daemon.status("odd")["in_flight"] == 20, 5, lambda: "not all were sent")
+        keys = [client.send("mcpd/call", server="odd", tool="too_late", arguments={}) for _ in range(20)]
+        wait_until(lambda: daemon.status("odd")["in_flight"] == 20, lambda: "not all were sent")
         for key in keys:
             client.notify("notifications/cancelled", requestId=key)
         done = client.send("mcpd/call", server="odd", tool="echo", arguments={})
@@ -254,8 +262,7 @@ def test_a_cancel_that_crosses_the_answer_disturbs_nobody(start: Start) -> None:
         for odd in (done, 10**6, "nobody", None, {"a": 1}):
             client.notify("notifications/cancelled", requestId=odd)
         client.notify("notifications/cancelled")
-        client.call("odd", "late", {"seconds": 0.6})
-        seen = counts(client, "odd")
+        seen = counts(client, "odd")  # sent after the cancellations, answered after the late replies
 
     assert seen["seen"]["notifications/cancelled"] == 20
     assert detail(daemon.client(), "odd")["late_replies"] == 20
@@ -312,11 +319,16 @@ def test_a_hundred_thousand_lines_on_stderr_are_rotated(start: Start) -> None:
     with daemon.client(30) as client, undisturbed(daemon, "calm"):
         client.call("odd", "stderr", {"lines": 100_000})
         client.call("odd", "echo")
-        lines = client.request("mcpd/logs", server="odd", lines=5)["lines"]
+        # what a server writes to two pipes comes in no order
+        wait_until(lambda: last_words(client).endswith("line 99999"), lambda: last_words(client))
     file = Path(detail(daemon.client(), "odd")["log_file"])
 
-    assert lines[-1].endswith("line 99999")
     assert sum(each.stat().st_size for each in file.parent.glob("odd.log*")) <= 2 * MIB + 4096
+
+
+def last_words(client: Client) -> str:
+    lines: list[str] = client.request("mcpd/logs", server="odd", lines=1)["lines"]
+    return lines[-1] if lines else ""
 
 
 def test_a_version_nobody_speaks_is_a_typed_failure_that_is_not_repeated(start: Start) -> None:
@@ -353,7 +365,6 @@ def test_a_capability_that_was_not_declared_is_not_asked_for(start: Start) -> No
 
 def test_cursors_that_go_round_in_a_circle_end_with_a_warning(start: Start) -> None:
     """RELIABILITY B11: a loop of cursors, and more pages than anybody reads; what was listed is kept."""
-    began = time.monotonic()
     daemon = start(
         {
             "loop": fake("--pages", "4", "--cursor", "loop", "--tools", "10"),
@@ -364,7 +375,6 @@ def test_cursors_that_go_round_in_a_circle_end_with_a_warning(start: Start) -> N
     daemon.wait_connected("loop", "long", "empty", bound=30)
     statuses = {name: daemon.status(name) for name in ("loop", "long", "empty")}
 
-    assert time.monotonic() - began < 30
     assert any("repeats a cursor" in warning for warning in statuses["loop"]["warnings"])
     assert any("more than 1000 pages" in warning for warning in statuses["long"]["warnings"])
     assert statuses["loop"]["tools"] == statuses["empty"]["tools"] > 10

@@ -40,7 +40,7 @@ def test_a_url_is_all_that_has_to_be_known(
     """Neither era nor transport is configured: the ladder finds both, and a tool can be called."""
     with peer() as port:
         daemon = start({"far": {"url": f"http://localhost:{port}{path}"}})
-        daemon.wait_connected("far", bound=15)
+        daemon.wait_connected("far")
         status = daemon.status("far")
         assert status["transport"] == transport
         assert era in (status["protocol_version"], None)
@@ -61,7 +61,7 @@ def test_a_server_of_both_eras_is_spoken_to_as_it_is_told(start: Start, peer: Pe
     """`era` in the definition has the last word."""
     with peer() as port:
         daemon = start({"far": {"type": "http", "url": f"http://localhost:{port}/mcp", "era": era}})
-        status = daemon.wait_status("far", lambda status: status["status"] in ("connected", "failed"), 15)
+        status = daemon.wait_status("far", lambda status: status["status"] in ("connected", "failed"))
         if status["status"] == "failed" and era == "modern":
             pytest.skip("this version of the SDK knows no modern era")
         assert status["era"] == era
@@ -80,6 +80,6 @@ def test_a_server_that_restarts_is_found_again(start: Start) -> None:
             try:
                 client.call("far", "echo", {"text": "x"})
             except Refused:
-                daemon.wait_connected("far", bound=15)
+                daemon.wait_connected("far")
         assert client.call("far", "echo", {"text": "again"})["success"]
         assert daemon.status("far")["restarts"] >= 1

@@ -63,6 +63,7 @@ Tools besides
                               batch unversioned pieces stringid
   drop                        never answered
   late {seconds=1}            answered then, cancelled or not
+  too_late                    answered when it is cancelled, so that the two cross
   progress {total=1, every=0.1}  progress at that pace, then the answer; stops when cancelled
   bad_output                  violates its own outputSchema
   fail {message}              a result with isError
@@ -133,6 +134,7 @@ class Fake:
         self.version = "2024-11-05"
         self.seen: Counter[str] = Counter()
         self.cancelled: list[object] = []
+        self.answered_too_late: dict[int, Json] = {}
         self.answers: list[Json] = []
         self.waiting: dict[str, Callable[[Json], None]] = {}
         self.subscriptions: list[object] = []
@@ -204,7 +206,10 @@ class Fake:
         self.seen[method] += 1
         if "id" not in message:
             if method == "notifications/cancelled":
-                self.cancelled.append(message.get("params", {}).get("requestId"))
+                cancelled = message.get("params", {}).get("requestId")
+                self.cancelled.append(cancelled)
+                if isinstance(cancelled, int) and (late := self.answered_too_late.pop(cancelled, None)):
+                    self.text(late, "too late")
             return
         self.modern = f"{RESERVED}protocolVersion" in message.get("params", {}).get("_meta", {})
         if method in self.told.drop or (self.told.never_init and method in ("initialize", "server/discover")):
@@ -499,6 +504,10 @@ class Fake:
             line = b""
         self.write((line + self.end) * (2 if kind == "twice" else 1))
 
+    def too_late(self, given: Json, request: Json) -> None:
+        """Answered when it is cancelled: the two cross."""
+        self.answered_too_late[request["id"]] = request
+
     def late(self, given: Json, request: Json) -> None:
         self.later(given.get("seconds", 1), lambda: self.text(request, "late"))
 
@@ -601,7 +610,7 @@ TOOLS: dict[str, Tool] = {
     tool.__name__: tool
     for tool in (
         *(Fake.counts, Fake.pid, Fake.exact, Fake.big, Fake.endless, Fake.deep, Fake.odd, Fake.late),
-        Fake.progress,
+        *(Fake.too_late, Fake.progress),
     )
 }
 

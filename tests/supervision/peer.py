@@ -49,6 +49,13 @@ class Life:
     """Refuses `initialize`; a server that is not refuses `server/discover`."""
     lists: Callable[[], list[str]] = lambda: ["echo"]
     list_takes: float = 0
+    drops: tuple[str, ...] = ()
+    """Methods it never answers."""
+    dual: bool = False
+    """Speaks both eras, `modern` or not."""
+    wakes_after: float = 0
+    """Seconds from the spawn on until it reads anything."""
+    capabilities: Json = attrs.field(factory=lambda: {"tools": {}})
 
 
 class Guard:
@@ -91,6 +98,8 @@ class Script:
     """`trio.current_time()` of each."""
     asked: list[str] = attrs.field(factory=list)
     """Every method the server was asked, over all lives."""
+    answers: list[Json] = attrs.field(factory=list)
+    """What it got for requests of its own."""
     marks: list[str] = attrs.field(factory=list)
     talk: Callable[[Json], None] = lambda message: None
     """Send a message of the server's own, in the current life."""
@@ -141,6 +150,7 @@ class Script:
             os.close(nowhere)
 
         says_open = [True]
+        await trio.sleep(life.wakes_after)
         self.talk = say
         dies_at, pending = math.inf, b""
         while True:
@@ -157,8 +167,16 @@ class Script:
                 message = json.loads(line)
                 method = message.get("method", "")
                 self.asked.append(method)
+                if not method:
+                    self.answers.append(message)
+                    continue
                 age = trio.current_time() - child.born
-                if "id" not in message or life.mute or life.deaf_after <= age < life.deaf_until:
+                if (
+                    "id" not in message
+                    or life.mute
+                    or method in life.drops
+                    or life.deaf_after <= age < life.deaf_until
+                ):
                     continue
                 if life.lasts == 0 or (life.legacy_dies and method == "server/discover"):
                     end()
@@ -176,13 +194,18 @@ class Script:
                     dies_at = trio.current_time() + life.lasts
 
     def _answer(self, life: Life, method: str) -> Json | None:
-        hello: Json = {"capabilities": {"tools": {}}}
+        hello: Json = {"capabilities": life.capabilities}
         refused = {"error": {"code": -32601, "message": f"no {method}"}}
         match method:
             case "server/discover":
-                return {"result": hello | {"supportedVersions": ["2026-07-28"]}} if life.modern else refused
+                modern = life.modern or life.dual
+                return {"result": hello | {"supportedVersions": ["2026-07-28"]}} if modern else refused
             case "initialize":
-                return refused if life.modern else {"result": hello | {"protocolVersion": "2025-11-25"}}
+                return (
+                    refused
+                    if life.modern and not life.dual
+                    else {"result": hello | {"protocolVersion": "2025-11-25"}}
+                )
             case "tools/list":
                 return {"result": {"tools": [{"name": n, "inputSchema": {}} for n in life.lists()]}}
             case "never":

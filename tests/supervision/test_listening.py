@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import trio
 
 from mcpd.model.status import ServerState
@@ -14,7 +15,15 @@ from tests.supervision.test_remote import living
 CHANGES = {"tools": {"listChanged": True}}
 
 
-async def test_a_legacy_server_has_our_ear_before_it_is_asked_for_its_lists(tmp_path: Path) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, too, the ear is waited for."""
+    monkeypatch.setattr("mcpd.supervision.server._EAR", 60.0)
+
+
+async def test_a_legacy_server_has_our_ear_before_it_is_asked_for_its_lists(
+    tmp_path: Path, patient: None
+) -> None:
     """What changes between the two would be told to nobody: some servers say it to open streams only."""
 
     async def stay(request: Request) -> None:
@@ -30,7 +39,9 @@ async def test_a_legacy_server_has_our_ear_before_it_is_asked_for_its_lists(tmp_
     assert asked_before == ["server/discover", "initialize", "notifications/initialized", "GET"]
 
 
-async def test_a_modern_server_has_acknowledged_the_subscription_before_it_is_asked(tmp_path: Path) -> None:
+async def test_a_modern_server_has_acknowledged_the_subscription_before_it_is_asked(
+    tmp_path: Path, patient: None
+) -> None:
     """The same in the other era."""
 
     async def listen(request: Request) -> None:

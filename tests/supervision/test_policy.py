@@ -261,7 +261,7 @@ async def test_lists_that_changed_wait_until_a_busy_server_is_free(
     async with living(tmp_path, BUSY, era="legacy") as world:
         await world.wait_connected()
         await trio.sleep_until(world.starts[0] + 5)
-        world.server._relist("tools")
+        world.server._lists.mark_stale("tools")
         assert world.server.upstream is not None
         await world.server.upstream.request("tools/call", {"name": "echo"}, timeout=200)
         await trio.sleep(20)
@@ -422,3 +422,31 @@ async def test_no_childs_mark_is_the_beginning_of_anothers(autojump_clock: MockC
     assert len(marks) > 8
     assert [(a, b) for a in marks for b in marks if a != b and b.startswith(f"{a}.")] == []
     assert len(set(marks)) == len(marks)
+
+
+async def test_a_server_of_both_eras_that_starts_slowly_is_modern_from_the_second_time_on(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """It is taken for legacy once, since it does not answer in time; its late answer is remembered."""
+    async with living(tmp_path, Life(dual=True, wakes_after=8)) as world:
+        await world.wait_connected()
+        assert world.server.status().era == "legacy"
+        world.server.reconnect()
+        await world.wait(lambda status: status.restarts == 1)
+        await world.wait_connected()
+        assert world.server.status().era == "modern"
+        assert trio.current_time() - world.starts[1] < 9  # waited for no longer than it took
+
+
+async def test_a_server_that_is_modern_no_longer_is_found_out(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """It is waited for longer, since it was slow once, and then asked in the other way."""
+    lives = (Life(dual=True, wakes_after=8), Life(drops=("server/discover",)))
+    async with living(tmp_path, *lives) as world:
+        await world.wait_connected()
+        for _ in range(2):
+            world.server.reconnect()
+            await world.wait_connected()
+            assert world.server.status().era == "legacy"
+        assert world.server._approach.patience(world.server.spec.timeouts) == 5

@@ -17,7 +17,9 @@ import trio
 
 from mcpd.support import orphans
 from mcpd.support.guardian import Guardian
+from tests.stopwatch import stopwatch
 
+BOUND = 30.0
 FAMILIES = {
     "polite": "exec sleep 999",
     "term-proof": "trap '' TERM HUP INT; sleep 999 & wait; sleep 999",
@@ -77,11 +79,10 @@ def test_when_the_daemon_is_killed_nothing_survives_it_by_two_seconds(
     with daemon:
         assert len(orphans.marked(instance)) >= 20
         daemon.send_signal(number)
-        daemon.wait(5)
-        died = time.monotonic()
-        while orphans.marked(instance) or running(guardian):
-            assert time.monotonic() - died < 2.0, describe(orphans.marked(instance))
-            time.sleep(0.01)
+        daemon.wait(BOUND)
+        with stopwatch() as watch:
+            wait_until(lambda: not orphans.marked(instance) and not running(guardian))
+            assert watch.seconds < 2.0
 
 
 def test_signals_to_the_daemons_group_do_not_reach_the_guardian(instance: str) -> None:
@@ -91,7 +92,7 @@ def test_signals_to_the_daemons_group_do_not_reach_the_guardian(instance: str) -
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
             os.kill(guardian, number)  # not even when they are meant for it
         os.killpg(daemon.pid, signal.SIGTERM)
-        daemon.wait(5)
+        daemon.wait(BOUND)
         wait_until(lambda: not orphans.marked(instance) and not running(guardian))
 
 
@@ -151,7 +152,7 @@ async def test_a_killed_guardian_is_replaced_within_a_second_and_told_everything
             os.kill(first, signal.SIGKILL)
             await until_replaced(guardian, first)
         nursery.cancel_scope.cancel()
-    with trio.fail_after(5):
+    with trio.fail_after(BOUND):
         assert await child.wait() == -signal.SIGTERM
 
 
@@ -164,21 +165,21 @@ async def test_a_guardian_that_stopped_reading_never_blocks_us_and_is_replaced(i
         stopped = guardian.pid
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
-        started = time.monotonic()
-        guardian.guard(child.pid)
-        for _ in range(20_000):
-            guardian.release(999_999_999)
-        assert time.monotonic() - started < 1.0
+        with stopwatch() as watch:
+            guardian.guard(child.pid)
+            for _ in range(20_000):
+                guardian.release(999_999_999)
+            assert watch.seconds < 1.0
         await until_replaced(guardian, stopped)
         nursery.cancel_scope.cancel()
-    with trio.fail_after(5):
+    with trio.fail_after(BOUND):
         assert await child.wait() == -signal.SIGTERM
 
 
 async def test_a_stopped_guardian_does_not_hold_up_the_end(instance: str) -> None:
     """It is dismissed, and killed when it does not go."""
     guardian = Guardian(instance)
-    with trio.fail_after(3):
+    with trio.fail_after(BOUND):
         async with trio.open_nursery() as nursery:
             await nursery.start(guardian.run)
             assert guardian.pid is not None
@@ -213,7 +214,8 @@ def check_modesty(pid: int) -> None:
     rollup = (process / "smaps_rollup").read_text()
     own = {line.split(":")[0]: int(line.split()[1]) for line in rollup.splitlines()[1:]}
     assert own["Private_Dirty"] <= 5 * 1024, rollup
-    assert {entry.name for entry in (process / "fd").iterdir()} == {"0", "1", "2"}
+    # it reads its own program first
+    wait_until(lambda: {entry.name for entry in (process / "fd").iterdir()} == {"0", "1", "2"})
     assert os.readlink(process / "cwd") == "/"
     assert b"HOME=" not in (process / "environ").read_bytes()
     assert os.getsid(pid) == pid
@@ -221,9 +223,10 @@ def check_modesty(pid: int) -> None:
 
 async def until_replaced(guardian: Guardian, pid: int) -> None:
     """E2: a second at most. Polled, since nothing announces it."""
-    with trio.fail_after(1.0):
+    with trio.fail_after(BOUND), stopwatch() as watch:
         while guardian.pid in (pid, None):  # noqa: ASYNC110
             await trio.sleep(0.01)
+        assert watch.seconds <= 1.0
 
 
 async def family(mark: str, script: str) -> trio.Process:
@@ -248,11 +251,7 @@ def state(pid: int) -> str:
         return ""
 
 
-def describe(pids: list[int]) -> list[str]:
-    return [Path(f"/proc/{pid}/cmdline").read_text() for pid in pids if running(pid)]
-
-
-def wait_until(condition: Callable[[], bool], patience: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], patience: float = BOUND) -> None:
     end = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < end

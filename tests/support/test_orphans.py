@@ -30,7 +30,7 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
     yield children
     for child in children:
         child.kill()
-        child.wait(5)
+        child.wait(30)
 
 
 def start(children: list[subprocess.Popen[bytes]], mark: str, script: str = "exec sleep 999") -> int:
@@ -109,9 +109,9 @@ def zombies():
             except OSError: continue
             if fields[0] == "Z" and int(fields[1]) == os.getpid(): found.append(int(entry))
     return found
-end = time.monotonic() + 5
+end = time.monotonic() + 30
 while len(zombies()) < 2: assert time.monotonic() < end; time.sleep(0.01)
-assert orphans.reap_strays({ours.pid}) == 0, "too young: it might be a child that is being started"
+assert orphans.reap_strays({ours.pid}, min_age=60) == 0, "too young: perhaps a child that is being started"
 assert orphans.reap_strays({ours.pid}, min_age=0) == 1
 assert zombies() == [ours.pid]
 assert orphans.reap_strays({ours.pid}, min_age=0) == 0
@@ -133,8 +133,8 @@ if len(sys.argv) > 1: os.setresuid(4321, 4321, 4321)
 orphans.undumpable()
 os.listdir("/proc/self/fd"); open("/proc/self/smaps_rollup").read()  # what a daemon looks at itself
 mark = f"undumpable-{os.getpid()}"
-child = subprocess.Popen(["sleep", "9"], env={"PATH": os.environ["PATH"], "MCPD_INSTANCE": mark})
-end = time.monotonic() + 5
+child = subprocess.Popen(["sleep", "99"], env={"PATH": os.environ["PATH"], "MCPD_INSTANCE": mark})
+end = time.monotonic() + 30
 while orphans.marked(mark) != [child.pid]: assert time.monotonic() < end  # children are readable
 child.kill(); child.wait()
 print("ready", flush=True)
@@ -152,7 +152,7 @@ def test_an_undumpable_daemon_hides_its_memory_and_still_finds_its_children(ordi
         assert daemon.stdout is not None
         assert daemon.stdout.readline() == b"ready\n"
         assert os.stat(f"/proc/{daemon.pid}/environ").st_uid == 0
-        daemon.communicate(timeout=5)
+        daemon.communicate(timeout=30)
     assert daemon.returncode == 0
 
 
@@ -190,7 +190,7 @@ def test_left_overs_of_a_dead_instance_are_ended_and_of_a_living_one_are_not(
         assert len(orphans.marked(living)) == 1
         assert [path.name for path in tmp_path.iterdir()] == [living]
     finally:
-        daemons[living].communicate(timeout=5)
+        daemons[living].communicate(timeout=30)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -199,7 +199,7 @@ def test_sweeping_where_nothing_ever_ran_is_no_error(tmp_path: Path) -> None:
     assert orphans.sweep_dead_instances(str(tmp_path / "missing")) == {}
 
 
-def wait_until(condition: Callable[[], bool], patience: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], patience: float = 30.0) -> None:
     end = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < end
@@ -207,6 +207,7 @@ def wait_until(condition: Callable[[], bool], patience: float = 5.0) -> None:
 
 
 def timed(act: Callable[[], object]) -> float:
-    before = time.perf_counter()
+    """Of this thread, on a processor: how busy the machine is makes no difference."""
+    before = time.thread_time()
     act()
-    return time.perf_counter() - before
+    return time.thread_time() - before

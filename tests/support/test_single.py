@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from mcpd.support.single import AlreadyRunning, remove_stale_socket, sole_daemon
+from tests.stopwatch import stopwatch
 
 HOLDER = """
 import socket, sys
@@ -58,11 +58,11 @@ def test_a_second_daemon_is_told_the_pid_of_the_first_at_once(tmp_path: Path) ->
     """E5: within half a second, with words that help."""
     path = tmp_path / "s"
     with daemon(path) as first:
-        started = time.monotonic()
-        with pytest.raises(AlreadyRunning, match="mcpctl daemon stop") as caught, sole_daemon(str(path)):
-            pass
+        with stopwatch() as watch:
+            with pytest.raises(AlreadyRunning, match="mcpctl daemon stop") as caught, sole_daemon(str(path)):
+                pass
+            assert watch.seconds < 0.5
         assert caught.value.pid == first.pid
-        assert time.monotonic() - started < 0.5
 
 
 def test_after_sigkill_the_next_daemon_starts_over_what_is_left(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_after_sigkill_the_next_daemon_starts_over_what_is_left(tmp_path: Path) 
     path = tmp_path / "s"
     with daemon(path) as first:
         first.send_signal(signal.SIGKILL)
-        first.wait(5)
+        first.wait(30)
     assert path.exists()
     assert (tmp_path / "s.lock").exists()
     be_the_daemon(path)
@@ -98,14 +98,14 @@ def test_any_combination_of_left_overs_is_started_over(
     lock = {"empty": b"", "dead-pid": b"999999999\n", "living-pid": b"1\n", "garbage": b"\xff\0 half"}
     if left_lock in lock:
         (tmp_path / "s.lock").write_bytes(lock[left_lock])
-    started = time.monotonic()
-    if left_socket == "dangling-link":
-        path.symlink_to(tmp_path / "nowhere")
-        with pytest.raises(FileExistsError, match="not a socket"):
-            be_the_daemon(path)
-        path.unlink()
-    be_the_daemon(path)
-    assert time.monotonic() - started < 1.0
+    with stopwatch() as watch:
+        if left_socket == "dangling-link":
+            path.symlink_to(tmp_path / "nowhere")
+            with pytest.raises(FileExistsError, match="not a socket"):
+                be_the_daemon(path)
+            path.unlink()
+        be_the_daemon(path)
+        assert watch.seconds < 1.0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -160,7 +160,7 @@ from mcpd.support.single import AlreadyRunning, sole_daemon
 inside = sys.argv[1] + ".inside"
 wins = 0
 end = time.monotonic() + 1
-while time.monotonic() < end:
+while time.monotonic() < end or wins < 10:
     try:
         with sole_daemon(sys.argv[1]):
             os.close(os.open(inside, os.O_CREAT | os.O_EXCL))   # fails when two are inside
@@ -178,9 +178,9 @@ def test_starters_that_race_are_never_two_at_once(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", CONTENDER, str(tmp_path / "s")], stdout=subprocess.PIPE)
         for _ in range(4)
     ]
-    answers = [contender.communicate(timeout=10)[0] for contender in contenders]
+    answers = [contender.communicate(timeout=60)[0] for contender in contenders]
     assert [contender.returncode for contender in contenders] == [0] * 4
-    assert sum(map(int, answers)) > 10
+    assert all(int(answer) >= 10 for answer in answers)
 
 
 def test_leaving_frees_the_lock_and_leaves_no_descriptor(tmp_path: Path) -> None:

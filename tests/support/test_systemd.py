@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mcpd.support import systemd
+from tests.stopwatch import stopwatch
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -24,7 +25,7 @@ def manager(
     address = f"{tmp_path}/notify" if request.param == "path" else f"\0mcpd-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(address)
-        listener.settimeout(5)
+        listener.settimeout(30)
         monkeypatch.setenv("NOTIFY_SOCKET", address.replace("\0", "@"))
         yield listener
 
@@ -65,10 +66,10 @@ def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_a_manager_that_does_not_read_never_blocks_us(manager: socket.socket) -> None:
     """The loop feeds the watchdog itself, so it must not wait for anybody."""
-    began = time.monotonic()
-    sent = [systemd.notify(STATUS="x" * 1000) for _ in range(2000)]
-    assert not sent[-1]
-    assert time.monotonic() - began < 2
+    with stopwatch() as watch:
+        sent = [systemd.notify(STATUS="x" * 1000) for _ in range(2000)]
+        assert not sent[-1]
+        assert watch.seconds < 2
 
 
 def test_the_watchdog_is_fed_twice_in_its_period_and_only_by_whom_it_watches() -> None:
@@ -121,12 +122,12 @@ def test_sockets_opened_for_us_are_found_by_name(
     argv = [activate, *(word.format(tmp_path) for word in options), sys.executable, "-c", ACTIVATED]
     with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as activated:
         try:
-            end = time.monotonic() + 5
+            end = time.monotonic() + 30
             while len(list(tmp_path.iterdir())) < options.count("-l"):
                 assert time.monotonic() < end
                 time.sleep(0.01)
             with socket.socket(socket.AF_UNIX) as client:
-                client.settimeout(5)
+                client.settimeout(30)
                 client.connect(f"{tmp_path}/a")
                 answer = client.recv(4096).decode()
             assert answer == repr((names, [], [False] * len(names)))

@@ -76,8 +76,8 @@ def killed_it_comes_back_and_leaves_nothing() -> None:
     install()
     first, family = main_pid(), connected_family()
     os.kill(first, signal.SIGKILL)
-    until(lambda: not alive(family), 2.0)
-    until(lambda: main_pid() not in (0, first) and show("ActiveState")["ActiveState"] == "active", 10.0)
+    until(lambda: not alive(family))
+    until(lambda: main_pid() not in (0, first) and show("ActiveState")["ActiveState"] == "active")
     connected_family()
     assert show("NRestarts")["NRestarts"] == "1"
 
@@ -91,8 +91,8 @@ def killed_together_with_its_guardian_it_leaves_nothing_either() -> None:
     (guardian,) = (pid for pid in family if b"guardian_process" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(guardian, signal.SIGKILL)
     os.kill(first, signal.SIGKILL)
-    until(lambda: not alive(family), 2.0)
-    until(lambda: main_pid() not in (0, first) and show("ActiveState")["ActiveState"] == "active", 10.0)
+    until(lambda: not alive(family))
+    until(lambda: main_pid() not in (0, first) and show("ActiveState")["ActiveState"] == "active")
 
 
 @scene
@@ -104,7 +104,7 @@ def the_first_client_starts_it() -> None:
     assert mcpctl("daemon", "status").returncode == 3
     assert show("ActiveState")["ActiveState"] == "inactive", "looking does not start it"
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(10)
+        client.settimeout(30)
         client.connect(str(SOCKET))
         client.sendall(b'{"jsonrpc":"2.0","id":1,"method":"mcpd/version","params":{}}\n')
         answer = json.loads(client.makefile("rb").readline())
@@ -157,16 +157,15 @@ def a_hung_daemon_is_replaced_by_the_watchdog() -> None:
     """SIGSTOP stands in for a loop that hangs: it is killed, restarted, and its servers come back."""
     configure(STUBBORN)
     install("--no-start")
-    override("[Service]\nWatchdogSec=2")
+    override("[Service]\nWatchdogSec=4")
     systemctl("start", "mcpd.service")
     first, family = main_pid(), connected_family()
-    time.sleep(3)  # longer than the watchdog: a living daemon feeds it
-    assert main_pid() == first
-    began = time.monotonic()
+    fed = {show("WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"]}
+    until(lambda: len(fed | {show("WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"]}) > 1)
+    assert main_pid() == first, "a living daemon feeds it"
     os.kill(first, signal.SIGSTOP)
-    until(lambda: main_pid() not in (0, first) and show("ActiveState")["ActiveState"] == "active", 10.0)
-    assert time.monotonic() - began < 2 + 5
-    assert not alive(family)
+    until(lambda: main_pid() not in (0, first) and show("ActiveState")["ActiveState"] == "active")
+    until(lambda: not alive(family))
     connected_family()
 
 
@@ -177,9 +176,7 @@ def stopping_leaves_no_process() -> None:
     install()
     family = connected_family()
     group = show("ControlGroup")["ControlGroup"]
-    began = time.monotonic()
     systemctl("stop", "mcpd.service")
-    assert time.monotonic() - began < 12
     assert not alive(family)
     assert not alive(group_members(group))
     assert show("Result", "ExecMainStatus") == {"Result": "success", "ExecMainStatus": "0"}
@@ -248,7 +245,7 @@ def override(text: str) -> None:
 
 def mcpctl(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [MCPCTL, *argv], env={**os.environ, **environ}, capture_output=True, text=True, timeout=30
+        [MCPCTL, *argv], env={**os.environ, **environ}, capture_output=True, text=True, timeout=60
     )
 
 
@@ -280,7 +277,7 @@ def server(name: str) -> Any:
 
 def connected_family() -> list[int]:
     """Wait until every server is connected; then all processes of the service but the daemon itself."""
-    until(lambda: all(entry["status"] == "connected" for entry in mcpctl_json("status")["servers"]), 10.0)
+    until(lambda: all(entry["status"] == "connected" for entry in mcpctl_json("status")["servers"]))
     group = show("ControlGroup")["ControlGroup"]
     servers = 4 if any(entry["name"] == "stubborn" for entry in mcpctl_json("status")["servers"]) else 1
     until(lambda: len(group_members(group)) >= 1 + 1 + servers)  # the daemon, its guardian, and they
@@ -310,7 +307,7 @@ def zombie(pid: int) -> bool:
         return True
 
 
-def until(condition: Callable[[], object], patience: float = 5.0) -> None:
+def until(condition: Callable[[], object], patience: float = 30.0) -> None:
     end = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < end, manager_log()

@@ -46,7 +46,7 @@ PATH=/usr/local/bin:/usr/bin:/bin /lib/systemd/systemd --user --log-target=conso
   >"$XDG_RUNTIME_DIR/manager.log" 2>&1 &
 manager=$!
 up() { systemctl --user is-system-running 2>/dev/null | grep -qE '^(running|degraded)$'; }
-for _ in $(seq 100); do
+for _ in $(seq 300); do
   up && break
   sleep 0.1
 done

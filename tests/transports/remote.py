@@ -38,7 +38,7 @@ class Talk:
         """A `tools/call` under way."""
         import json
 
-        exchange = Awaited(what="tool 'echo'", idle=5, limit=5)
+        exchange = Awaited(what="tool 'echo'", idle=30, limit=30)
         params = json.dumps({"name": "echo", "arguments": arguments}).encode()
         self.link.submit(exchange, "tools/call", params)
         return exchange
@@ -64,12 +64,12 @@ async def talking(
     async with open_it(definition, {}) as link, trio.open_nursery() as nursery:
         nursery.start_soon(run, link)
         try:
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 upstream = await negotiate(
                     link,
                     Hooks(changes.append, lambda line: None),
                     hint,
-                    1,
+                    10,
                     lambda step, outcome, seconds: steps.append((step, outcome)),
                 )
             if follow and upstream.follow is not None:

@@ -14,7 +14,7 @@ from mcpd.transports.http_sse import open_http_sse
 from tests.fakes.http import FakeHttp, Json, Request, fake_http
 from tests.transports.remote import talking
 
-BOUND = 5
+BOUND = 30
 
 
 class SseScript:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+from typing import Any
 
 import msgspec
 import pytest
 import trio
+from msgspec import Raw
 from trio.testing import wait_all_tasks_blocked
 
 from mcpd.eras.base import ask
@@ -221,10 +223,10 @@ async def test_replies_to_a_server_that_asks_and_never_reads_do_not_pile_up() ->
         )
 
         class Refusing:
-            def on_request(self, message: object) -> None:
+            def on_request(self, message: object, exchange: object = None) -> None:
                 link.refuse(message, -32601, "x" * 1000)  # type: ignore[arg-type]  # it is one
 
-            def on_notification(self, message: object) -> None: ...
+            def on_notification(self, message: object, exchange: object = None) -> None: ...
 
         link.inbound = Refusing()
         async with trio.open_nursery() as nursery:
@@ -266,6 +268,50 @@ async def test_strays_are_told_apart() -> None:
     assert (peer.link.late_replies, peer.link.junk_lines) == (1, 8)
 
 
+@pytest.mark.parametrize("spelt", ['"%d"', "%d.0"])
+async def test_an_id_that_comes_back_as_another_type_can_mean_only_ours(spelt: str) -> None:
+    """All of ours are integers; the progress token too. It is noted as what it is."""
+    got: list[bytes] = []
+
+    class Call(Awaited):
+        def progressed(self, params: Raw) -> None:
+            got.append(bytes(params))
+
+    async with connected() as peer:
+        call = Call(limit=5)
+        peer.link.submit(call, "tools/call", b"{}")
+        key = spelt % (await peer.hear("tools/call"))["id"]
+        await peer.say(
+            b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b}}\n'
+            % key.encode()
+        )
+        await peer.say(f'{{"jsonrpc":"2.0","id":{key},"result":{{"a":1}}}}\n'.encode())
+        message = await call.answer()
+        assert (message.key, bytes(message.result)) == (call.key, b'{"a":1}')
+        assert len(got) == 1
+        assert peer.link.junk_lines == 0
+        assert list(peer.link.oddities.values()) == [1]
+
+
+@pytest.mark.parametrize("indent", [2, "\t"])
+async def test_an_answer_over_several_lines_is_put_together(indent: Any) -> None:
+    """The standard forbids it, so the lines are counted; but whoever asked gets the answer, on one line."""
+    result = {"content": [{}, {"a": [], "b": {"c": "}\n{"}}], "e": 1}
+    async with connected({"m": OK}) as peer:
+        asked = Awaited(limit=5)
+        peer.link.submit(asked, "tools/call", b"{}")
+        key = (await peer.hear("tools/call"))["id"]
+        await peer.say(b"{\nnot this\n")  # something else that looks like a beginning
+        message = {"jsonrpc": "2.0", "id": key, "result": result}
+        await peer.say(json.dumps(message, indent=indent).encode() + b"\n")
+        answer = await asked.answer()
+        assert json.loads(bytes(answer.result)) == result
+        assert b"\n" not in bytes(answer.result)
+        assert peer.link.junk_lines > 10
+        assert list(peer.link.oddities.values()) == [1]
+        await ask(peer.link, "m", timeout=5)
+
+
 async def test_a_refused_submission_leaves_nothing_behind() -> None:
     async with connected() as peer:
         with pytest.raises(BadFrame):
@@ -278,7 +324,7 @@ async def test_what_stands_open_is_not_due_and_takes_no_turn() -> None:
     async with connected({"m": OK}, max_in_flight=1) as peer:
         standing = Awaited(standing=True)
         peer.link.submit(standing, "subscriptions/listen", b"{}")
-        await ask(peer.link, "m", timeout=5)
+        await ask(peer.link, "m", timeout=30)
         assert not peer.link.busy
         assert standing.deadline == math.inf
         await peer.close()

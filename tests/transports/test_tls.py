@@ -20,7 +20,7 @@ from mcpd.transports.pool import proxy_for
 from tests.fakes.http import ModernScript, fake_http
 from tests.transports.remote import talking
 
-BOUND = 5
+BOUND = 30
 
 
 class Authority:

@@ -1,0 +1,111 @@
+"""What a benchmark shows: rows against their limits, and the ways to the stub that are compared in turns."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from benchmarks.load import Route
+
+IN_FLIGHT = 64
+PATIENCE = 60
+"""Seconds that no single step comes near, unless an answer is missing."""
+TIMES = "×"  # noqa: RUF001 - the sign is meant
+
+
+@attrs.frozen
+class Row:
+    """One requirement, or with no limit one more thing to know."""
+
+    what: str
+    measured: str
+    value: float
+    limit: float | None = None
+    at_least: bool = False
+    unit: str = TIMES
+
+    @property
+    def holds(self) -> bool:
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    def cells(self) -> list[str]:
+        """For the table."""
+        bound = "" if self.limit is None else f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
+        verdict = "" if self.limit is None else "yes" if self.holds else "NO"
+        return [self.what, self.measured, f"{self.value:.3g} {self.unit}", bound, verdict]
+
+
+@attrs.frozen
+class Way:
+    """A way to reach the stub, and what was seen on it: one number a round."""
+
+    name: str
+    route: Route
+    p50: list[float] = attrs.field(factory=list)
+    p99: list[float] = attrs.field(factory=list)
+    rate: list[float] = attrs.field(factory=list)
+    big: list[float] = attrs.field(factory=list)
+
+    def warm(self) -> None:
+        """The first calls pay for what is made once."""
+        self.route.latencies("echo", 200)
+
+    def small_one_by_one(self, calls: int) -> None:
+        taken = sorted(self.route.latencies("echo", calls))
+        self.p50.append(statistics.median(taken))
+        self.p99.append(taken[len(taken) * 99 // 100])
+
+    def small_in_flight(self, calls: int) -> None:
+        self.rate.append(self.route.rate(calls, IN_FLIGHT))
+
+    def big_one_by_one(self, calls: int) -> None:
+        self.big.append(statistics.median(self.route.latencies("big", calls)))
+
+
+def in_turns(ways: Sequence[Way], rounds: int, calls: int, flood: int, big: int) -> None:
+    """So many rounds of every measurement, each way in its turn; of 0 calls, none."""
+    for way in ways:
+        way.warm()
+    kinds = (Way.small_one_by_one, calls), (Way.small_in_flight, flood), (Way.big_one_by_one, big)
+    for _ in range(rounds):
+        for measure, count in kinds:
+            for way in ways if count else ():
+                signal.alarm(PATIENCE)
+                measure(way, count)
+
+
+def ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    """The median of the rounds' own ratios: what disturbs one round disturbs both sides of it."""
+    return statistics.median(a / b for a, b in zip(over, under, strict=True))
+
+
+def pair(under: Sequence[float], over: Sequence[float], shown: Callable[[float], str]) -> str:
+    return f"{shown(statistics.median(under))} → {shown(statistics.median(over))}"
+
+
+def micro(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} µs"
+
+
+def a_second(value: float) -> str:
+    return f"{value:,.0f}/s"
+
+
+def milli(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown that reads well on a terminal too."""
+    cells = [["what", "measured", "result", "limit", "holds"], *(row.cells() for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(5)]
+    cells.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in cells
+    )

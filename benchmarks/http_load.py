@@ -1,0 +1,138 @@
+"""The same load as `load`, on an HTTP server without us: the least that a client of it can cost.
+
+Plain sockets, one request each at a time; requests are put together from two pieces, and of a response
+only its end and its answer are looked for. Every answer is checked.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.load import LIMIT, Calls, Wrong
+from benchmarks.stub import MIB
+
+ROOT = Path(__file__).parent.parent
+HEADERS = {
+    "legacy": b"MCP-Protocol-Version: 2025-11-25\r\nMcp-Session-Id: 0123456789abcdef\r\n",
+    "modern": b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: echo\r\n",
+}
+
+
+@contextmanager
+def stub(era: str, shape: str = "json") -> Iterator[int]:
+    """A stub server in a process of its own; its port."""
+    argv = [sys.executable, "-S", "-m", "benchmarks.http_stub", era, shape]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            yield int(child.stdout.readline())
+        finally:
+            child.stdin.close()
+            child.wait(LIMIT)
+
+
+class Direct:
+    """A client that costs next to nothing. `connections` are as many as calls were ever in flight."""
+
+    def __init__(self, port: int, era: str) -> None:
+        self._port = port
+        self._head = (
+            b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Accept: application/json, text/event-stream\r\n" + HEADERS[era]
+        )
+        self._open: list[socket.socket] = []
+
+    def close(self) -> None:
+        while self._open:
+            self._open.pop().close()
+
+    def latencies(self, tool: str, count: int) -> list[float]:
+        """Seconds of each of `count` calls, one after the other on one connection."""
+        calls = _Calls(tool)
+        [connection] = self._connections(1)
+        taken = []
+        for _ in range(count):
+            request = self._request(calls)
+            start = time.perf_counter()
+            connection.sendall(request)
+            response = _receive(connection)
+            taken.append(time.perf_counter() - start)
+            calls.check(response)
+        return taken
+
+    def rate(self, count: int, in_flight: int) -> float:
+        """Calls a second over `count` calls, each of `in_flight` connections with one at a time."""
+        calls = _Calls("echo")
+        connections = self._connections(in_flight)
+        by_number = {connection.fileno(): connection for connection in connections}
+        with select.epoll() as poll:
+            for number in by_number:
+                poll.register(number, select.EPOLLIN)
+            start = time.perf_counter()
+            for connection in connections:
+                connection.sendall(self._request(calls))
+            sent, answered = in_flight, 0
+            while answered < count:
+                for number, _ in poll.poll(LIMIT):
+                    connection = by_number[number]
+                    calls.check(_receive(connection))
+                    answered += 1
+                    if sent < count:
+                        connection.sendall(self._request(calls))
+                        sent += 1
+            return count / (time.perf_counter() - start)
+
+    def _connections(self, count: int) -> list[socket.socket]:
+        while len(self._open) < count:
+            connection = socket.create_connection(("127.0.0.1", self._port), LIMIT)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._open.append(connection)
+        return self._open[:count]
+
+    def _request(self, calls: _Calls) -> bytes:
+        body = calls.requests(1)[:-1]
+        return b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
+
+
+class _Calls(Calls):
+    def __init__(self, tool: str) -> None:
+        super().__init__(tool)
+
+    def check(self, answer: bytes) -> None:
+        start, end = answer.find(b'{"jsonrpc"'), answer.rfind(b"}")
+        if not answer.startswith(b"HTTP/1.1 200 ") or start < 0:
+            raise Wrong(f"not the answer expected: {answer[:200]!r}")
+        super().check(answer[start : end + 1])
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """One whole response, of one of the two shapes that the stub sends."""
+    data = connection.recv(1 << 16)
+    end = data.find(b"\r\n\r\n")
+    at = data.find(b"Content-Length: ", 0, end)
+    if at < 0:
+        parts = [data]
+        while not parts[-1].endswith(b"0\r\n\r\n"):
+            parts.append(_more(connection))
+        return b"".join(parts)
+    missing = int(data[at + 16 : data.find(b"\r\n", at)]) - (len(data) - end - 4)
+    parts = [data]
+    while missing > 0:
+        parts.append(_more(connection))
+        missing -= len(parts[-1])
+    return b"".join(parts)
+
+
+def _more(connection: socket.socket) -> bytes:
+    data = connection.recv(MIB)
+    if not data:
+        raise Wrong("the stub closed the connection")
+    return data

@@ -1,0 +1,145 @@
+"""The daemon as a service of the user's systemd: its units, and what the journal has of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ctl import autostart, background, userunit
+from ctl.errors import CtlError
+from ctl.render import paint
+from ctl.session import Session
+
+
+def install(session: Session) -> bool:
+    """Write the units, enable and start them, and say so. Whether how it is now remains to be told."""
+    command = autostart.daemon_command()
+    search_path = userunit.usable_path(os.environ.get("PATH", os.defpath))
+    written = userunit.write(command, search_path)
+    manager = userunit.reachable()
+    if manager:
+        userunit.systemctl("daemon-reload")
+        userunit.systemctl("enable", userunit.SOCKET, userunit.SERVICE)
+        if session.may_start:
+            _start_installed(session)
+    started = manager and session.may_start
+    if session.out.json:
+        session.out.value(
+            {
+                "units": [str(path) for path in written],
+                "command": command,
+                "path": search_path,
+                "enabled": manager,
+                "started": started,
+            }
+        )
+        return False
+    for path in written:
+        session.out.line("wrote ", str(path))
+    session.out.line("servers will be looked for in this shell's PATH: ", search_path)
+    if not manager:
+        session.out.talk(
+            "no service manager of yours is reachable here, so nothing was enabled; after logging in: "
+            "systemctl --user daemon-reload && systemctl --user enable --now mcpd.socket mcpd.service"
+        )
+    else:
+        session.out.line("enabled mcpd.socket and mcpd.service")
+        session.out.talk("to keep it running after you log out: loginctl enable-linger")
+    return started
+
+
+def show_units(session: Session) -> None:
+    """What `install` would write."""
+    command = autostart.daemon_command()
+    search_path = userunit.usable_path(os.environ.get("PATH", os.defpath))
+    units = {
+        str(Path(userunit.directory(), name)): userunit.filled(name, command, search_path)
+        for name in (userunit.SERVICE, userunit.SOCKET)
+    }
+    if session.out.json:
+        session.out.value({"units": units})
+        return
+    for path, text in units.items():
+        session.out.line(paint(f"# {path}", "bold"))
+        session.out.block(text)
+
+
+def uninstall(session: Session) -> None:
+    """Stop the service, remove its units, and say so."""
+    found = [
+        path for name in (userunit.SERVICE, userunit.SOCKET) if (path := userunit.directory() / name).exists()
+    ]
+    if found and userunit.reachable():
+        userunit.systemctl("disable", "--now", userunit.SOCKET, userunit.SERVICE)
+    for path in found:
+        path.unlink()
+    if found and userunit.reachable():
+        userunit.systemctl("daemon-reload")
+    if session.out.json:
+        session.out.value({"removed": [str(path) for path in found]})
+        return
+    for path in found:
+        session.out.line("removed ", str(path))
+    if not found:
+        session.out.line("the service was not installed")
+
+
+def journal(session: Session, lines: int, follow: bool) -> int:
+    """Show the end of it; the exit code."""
+    import subprocess
+
+    command = ["journalctl", "--user", "--no-pager", "--quiet", "-u", userunit.SERVICE, "-n", str(lines)]
+    command += ["-o", "json" if session.out.json and follow else "cat"] + ["-f"] * follow
+    session.out.flush()
+    try:
+        if follow:
+            return subprocess.run(command, check=False).returncode
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    except FileNotFoundError:
+        raise CtlError("journalctl is not installed", hint="systemctl --user status mcpd") from None
+    if session.out.json:
+        session.out.value({"source": "journal", "lines": done.stdout.splitlines()})
+    elif done.stdout:
+        session.out.block(done.stdout.rstrip("\n"))
+    else:
+        session.out.talk("the journal has nothing of it; is journald running? (systemctl --user status mcpd)")
+    return done.returncode
+
+
+def stop(session: Session) -> bool:
+    """Stop whichever daemon there is. Whether one was running."""
+    if userunit.serves(session.socket):
+        active = userunit.properties().get("ActiveState") in ("active", "activating", "reloading")
+        if active or socket_listens():
+            userunit.stop()
+            return active
+    return stop_background(session)
+
+
+def stop_background(session: Session) -> bool:
+    """Stop the daemon in the background, which would be in the way. Whether there was one."""
+    if userunit.serves(session.socket) and socket_listens():
+        return False  # whoever answers there is the service; asking would start it
+    return background.stop(session.socket)
+
+
+def socket_listens() -> bool:
+    """Whether connecting would start the service."""
+    try:
+        return userunit.systemctl("is-active", userunit.SOCKET).strip() == "active"
+    except CtlError:
+        return False
+
+
+def _start_installed(session: Session) -> None:
+    """Start the service; a daemon in the background would be in its way, and is stopped first."""
+    if not userunit.serves(session.socket):
+        session.out.talk(
+            f"note: the service listens on {userunit.socket_path()}, and you chose {session.socket}"
+        )
+    elif userunit.properties().get("ActiveState") == "active":
+        userunit.systemctl("restart", userunit.SERVICE)
+        return
+    else:
+        stop_background(session)
+    userunit.start()

@@ -1,0 +1,252 @@
+"""Revision 2026-07-28: one `subscriptions/listen` is kept open, for what is wanted at any time.
+
+What it is to tell of cannot be changed: another is opened, and the old one ended once the new one has
+been acknowledged, so that nothing is missed in between.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import msgspec
+import trio
+
+from mcpd.eras.base import FEATURES, Hooks, Upstream, first_of, may_have_changed, refusal, tell
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError
+from mcpd.transports.exchange import Exchange
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.meta import RESERVED
+
+LISTEN_AGAIN_AFTER, LISTEN_AGAIN_AT_MOST = 5.0, 60.0
+"""Seconds of pause when a subscription has ended; they double, and vary by half, until one lasts."""
+_LASTED = 10.0
+_ACKNOWLEDGED_WITHIN = 10.0
+"""A server that never says so is believed after this time: it was asked, and did not refuse."""
+_NO_VERDICT = (408, 429)
+
+
+class _Listen(Exchange, kw_only=True):
+    """One subscription: the feature lists and the resources it is about, and how far it has come."""
+
+    server: str
+    features: frozenset[str]
+    uris: frozenset[str]
+    """Once it is acknowledged: those that the server agreed to."""
+    after_a_gap: bool
+    """Whether nobody listened before it: something may have changed."""
+    opened_at: float = msgspec.field(default_factory=trio.current_time)
+    acknowledged: trio.Event = msgspec.field(default_factory=trio.Event)
+    over: trio.Event = msgspec.field(default_factory=trio.Event)
+    error: McpdError | None = None
+    """Why it ended; None: the server ended it in order."""
+
+    def answered(self, message: Message) -> None:
+        if message.error is not ABSENT:
+            self.error = refusal(self.server, message)
+        self.over.set()
+
+    def failed(self, error: McpdError) -> None:
+        self.error = error
+        self.over.set()
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether asking again would be answered in the same way."""
+        if isinstance(self.error, HttpRefused):
+            return self.error.status < 500 and self.error.status not in _NO_VERDICT
+        return self.error is not None and not isinstance(self.error, LinkLost)
+
+
+class Subscription:
+    """Fulfils what it can of `Hooks.wishes`, and calls `Hooks.changed`, while `run` runs."""
+
+    def __init__(self, upstream: Upstream, hooks: Hooks) -> None:
+        self._upstream = upstream
+        self._link = upstream.link
+        self._hooks = hooks
+        self._features = frozenset(name for name in FEATURES if upstream.has(name, "listChanged"))
+        self._tells_of_resources = upstream.has("resources", "subscribe")
+        self._open: dict[bytes, _Listen] = {}
+        """By the id, which the server repeats in all it says on a subscription. Two, while one replaces
+        the other."""
+
+    # ── what comes: in the reader ───────────────────────────────────────────────────────────────
+
+    def receive(self, message: Message, exchange: Exchange | None) -> None:
+        """Take a notification, if it belongs to an open subscription."""
+        if message.method == "notifications/cancelled":
+            listen = self._open.get(_member(message, "requestId"))
+            if listen is not None:
+                listen.cancellable = False  # it has been, by the server
+                self._close(listen)
+                listen.over.set()
+            return
+        listen = self._open.get(_subscription(message))
+        if listen is None:
+            return
+        if message.method == "notifications/subscriptions/acknowledged":
+            if not listen.acknowledged.is_set():
+                listen.acknowledged.set()
+                self._agreed(listen, *_honoured(message))
+        else:
+            tell(self._hooks, message, exchange)
+
+    def _agreed(self, listen: _Listen, features: frozenset[str], uris: frozenset[str]) -> None:
+        wishes = self._hooks.wishes
+        for uri in sorted(listen.uris):
+            if uri not in uris:
+                wishes.refused(uri, "it did not agree to tell of changes of this resource")
+            elif wishes.agreed(uri) and listen.after_a_gap:
+                may_have_changed(self._hooks, uri)
+        listen.uris &= uris
+        self._upstream.tells.difference_update(FEATURES)
+        self._upstream.tells.update(features & listen.features)
+        if listen.after_a_gap:
+            self._missed(listen.features)
+        self._upstream.hearing.set()
+
+    def _missed(self, features: Iterable[str]) -> None:
+        if self._upstream.hearing.is_set():  # else no list has been fetched yet
+            for feature in sorted(features):
+                self._hooks.changed(feature)
+
+    # ── what is asked ───────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Until cancelled, or the link has ended."""
+        try:
+            await self._run()
+        finally:
+            self._upstream.hearing.set()
+            for listen in tuple(self._open.values()):
+                self._close(listen)
+
+    async def _run(self) -> None:
+        wishes, current, pause, gap = self._hooks.wishes, None, LISTEN_AGAIN_AFTER, True
+        features = self._features
+        while self._link.ended is None:
+            changed, uris = wishes.changed, self._wanted()
+            if not features and not uris:
+                if current is not None:
+                    self._close(current)
+                self._upstream.hearing.set()
+                current, gap = None, True
+                await changed.wait()
+                continue
+            if current is None or current.uris != uris:
+                fresh = await self._listen(features, uris, after_a_gap=gap)
+                if fresh.is_refused:
+                    self._close(fresh)
+                    before = frozenset[str]() if current is None else current.uris
+                    if uris - before:  # it may be one of these that it does not want
+                        for uri in uris - before:
+                            wishes.refused(uri, f"it refuses the subscription: {fresh.error}".rstrip(": "))
+                    elif current is None:
+                        self._hooks.log(
+                            f"[mcpd] refuses subscriptions/listen ({fresh.error}); its lists are fetched once"
+                        )
+                        features = frozenset()
+                    else:  # what is open tells of all this and more
+                        current.uris = uris
+                    continue
+                if current is not None and current.over.is_set():
+                    self._missed(features)  # in between nobody listened after all
+                    for uri in sorted(current.uris & fresh.uris):
+                        may_have_changed(self._hooks, uri)
+                elif current is not None and fresh.over.is_set():  # try again; the other one tells on
+                    pause = await self._rest(pause)
+                    continue
+                elif current is not None:
+                    self._close(current)
+                current, gap = fresh, False
+            await first_of(changed, current.over)
+            if not current.over.is_set() or self._link.ended is not None:
+                continue
+            if trio.current_time() - current.opened_at >= _LASTED:
+                pause = LISTEN_AGAIN_AFTER
+            if current.error is not None:
+                self._hooks.log(f"[mcpd] lost the subscription to its changes, asks again: {current.error}")
+            self._close(current)
+            current, gap = None, True
+            self._upstream.tells.difference_update(FEATURES)
+            self._upstream.hearing.set()  # waiting for it holds up nobody any more
+            pause = await self._rest(pause)
+            self._missed(features)  # and once more when the server has acknowledged, if it does
+
+    async def _rest(self, pause: float) -> float:
+        """Wait, not as long as all others do; how long to wait the next time."""
+        await trio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - no secret depends on it
+        return min(2 * pause, LISTEN_AGAIN_AT_MOST)
+
+    def _wanted(self) -> frozenset[str]:
+        """The resources to ask for: without those that it has refused."""
+        wishes = self._hooks.wishes
+        wanted = wishes.resources
+        if not self._tells_of_resources:
+            for uri in wanted:
+                wishes.refused(uri, "it does not tell of changes of its resources")
+            return frozenset()
+        return frozenset(uri for uri in wanted if not wishes.outcome(uri))
+
+    async def _listen(self, features: frozenset[str], uris: frozenset[str], *, after_a_gap: bool) -> _Listen:
+        """Open another and wait for what comes of it: it is acknowledged, over, or silent for long."""
+        listen = _Listen(
+            server=self._link.name,
+            what="the subscription to its changes",
+            standing=True,
+            features=features,
+            uris=uris,
+            after_a_gap=after_a_gap,
+        )
+        wanted: dict[str, object] = {f"{feature}ListChanged": True for feature in sorted(features)}
+        if uris:
+            wanted["resourceSubscriptions"] = sorted(uris)
+        try:
+            self._link.submit(listen, "subscriptions/listen", msgspec.json.encode({"notifications": wanted}))
+        except McpdError as error:
+            listen.failed(error)
+            return listen
+        self._open[listen.key] = listen
+        with trio.move_on_after(_ACKNOWLEDGED_WITHIN):
+            await first_of(listen.acknowledged, listen.over)
+        if not listen.acknowledged.is_set() and not listen.over.is_set():
+            listen.acknowledged.set()
+            self._agreed(listen, features, uris)
+        return listen
+
+    def _close(self, listen: _Listen) -> None:
+        if self._open.pop(listen.key, None) is not None:
+            self._link.cancel(listen, "another subscription takes its place, or nobody follows any more")
+
+
+def _subscription(message: Message) -> bytes:
+    try:
+        meta = wire.members(wire.members(message.params).get("_meta", b"{}"))
+    except BadFrame:
+        return b""
+    return bytes(meta.get(f"{RESERVED}subscriptionId", b""))
+
+
+def _member(message: Message, name: str) -> bytes:
+    try:
+        return bytes(wire.members(message.params).get(name, b""))
+    except BadFrame:
+        return b""
+
+
+def _honoured(message: Message) -> tuple[frozenset[str], frozenset[str]]:
+    """The features and the resources that the server agreed to tell of."""
+    try:
+        body = wire.value(message.params)
+    except BadFrame:
+        return frozenset(), frozenset()
+    told = body.get("notifications") if isinstance(body, dict) else None
+    if not isinstance(told, dict):
+        return frozenset(), frozenset()
+    uris = told.get("resourceSubscriptions")
+    return (
+        frozenset(feature for feature in FEATURES if told.get(f"{feature}ListChanged") is True),
+        frozenset(uri for uri in uris if isinstance(uri, str)) if isinstance(uris, list) else frozenset(),
+    )

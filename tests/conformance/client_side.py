@@ -1,0 +1,107 @@
+"""Our client under the conformance suite: every scenario of every revision, except those expected to fail.
+
+A scenario that fails is a surprise when it is not in `expected-failures.txt`; so is one there that passes.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from tests.conformance import suite
+from tests.conformance.suite import HERE, REVISIONS, Outcome, judged
+
+AT_ONCE = 2
+"""One scenario measures half a second to within 200 ms: more at once than cores would spoil it."""
+TIMEOUT = 60.0
+
+
+def expected_failures() -> frozenset[str]:
+    lines = (HERE / "expected-failures.txt").read_text().splitlines()
+    return frozenset(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+
+
+async def run_one(scenario: str, revision: str, out: Path) -> Outcome:
+    """One scenario in a harness of its own."""
+    client = f"{shlex.quote(sys.executable)} -m tests.conformance.client"
+    command = (
+        *("client", "--command", client, "--scenario", scenario, "--spec-version", revision),
+        *("--output-dir", str(out), "--timeout", str(int((TIMEOUT - 5) * 1000))),
+    )
+    trouble, status = await suite.run(command, TIMEOUT)
+    return judged(scenario, revision, out, trouble, status)
+
+
+async def run_all(wanted: Sequence[tuple[str, str]], out: Path) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    turns = trio.CapacityLimiter(AT_ONCE)
+
+    async def one(scenario: str, revision: str) -> None:
+        async with turns:
+            outcomes.append(await run_one(scenario, revision, out / revision / scenario.replace("/", "-")))
+
+    async with trio.open_nursery() as nursery:
+        for scenario, revision in wanted:
+            nursery.start_soon(one, scenario, revision)
+    return outcomes
+
+
+def table(outcomes: Sequence[Outcome], expected: frozenset[str]) -> str:
+    """Scenarios by revisions: checks that succeeded, `expected` for a failure that is listed, or `FAILED`."""
+    cells = {(outcome.scenario, outcome.revision): cell(outcome, expected) for outcome in outcomes}
+    revisions = [revision for revision in REVISIONS if any(o.revision == revision for o in outcomes)]
+    names = sorted({outcome.scenario for outcome in outcomes}, key=lambda name: ("/" in name, name))
+    width = max(map(len, names))
+    lines = [f"{'':{width}}  " + "  ".join(f"{revision:>10}" for revision in revisions)]
+    lines += [
+        f"{name:{width}}  " + "  ".join(f"{cells.get((name, revision), ''):>10}" for revision in revisions)
+        for name in names
+    ]
+    counts = [
+        f"{sum(o.passed for o in outcomes if o.revision == r)}/{sum(o.revision == r for o in outcomes)}"
+        for r in revisions
+    ]
+    return "\n".join([*lines, f"{'passed':{width}}  " + "  ".join(f"{count:>10}" for count in counts)])
+
+
+def cell(outcome: Outcome, expected: frozenset[str]) -> str:
+    if outcome.passed:
+        return "PASSED?" if outcome.scenario in expected else f"ok {outcome.succeeded}"
+    return "expected" if outcome.scenario in expected else "FAILED"
+
+
+def surprises(outcomes: Sequence[Outcome], expected: frozenset[str]) -> list[str]:
+    found = []
+    for outcome in outcomes:
+        where = f"{outcome.scenario} ({outcome.revision})"
+        if outcome.passed and outcome.scenario in expected:
+            found.append(f"{where} passes: take it out of expected-failures.txt")
+        elif not outcome.passed and outcome.scenario not in expected:
+            found += [f"{where}: {complaint}" for complaint in outcome.complaints]
+    return found
+
+
+def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> list[str]:
+    """Run what is chosen, print the table; what is wrong, a line each."""
+    wanted = [
+        (scenario, revision)
+        for revision in revisions
+        for scenario in suite.scenarios("client", revision)
+        if only is None or scenario in only
+    ]
+    if not wanted:
+        return []
+    expected = expected_failures()
+    outcomes = trio.run(run_all, wanted, out)
+    found = surprises(outcomes, expected)
+    if only is None and tuple(revisions) == REVISIONS:
+        found += [
+            f"{name} is expected to fail, but there is no such scenario"
+            for name in sorted(expected - {scenario for scenario, _ in wanted})
+        ]
+    print(table(outcomes, expected))
+    return found

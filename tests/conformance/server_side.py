@@ -1,0 +1,211 @@
+"""mcpd's MCP door under the conformance suite: whatever passes directly has to pass through mcpd too.
+
+The reference servers of `tests/servers/reference` are judged three times: directly over HTTP, through an mcpd
+that reaches them over stdio, and through one that reaches them over HTTP. Every check that succeeds directly
+has to succeed through mcpd; there is no list of exceptions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import attrs
+import httpx
+import trio
+
+from tests.conformance import suite
+from tests.conformance.suite import REVISIONS, ROOT, NotInstalled, Outcome, judged, left_behind
+from tests.e2e import harness
+from tests.interop import peers
+
+DIRECT, STDIO, HTTP = "direct", "via stdio", "via http"
+WAYS = (DIRECT, STDIO, HTTP)
+"""How the suite gets to the reference server: directly, or through an mcpd that reaches it like this."""
+
+SCENARIO = 30.0
+"""Seconds that one scenario may take; the longest waits a few on purpose."""
+
+
+@attrs.frozen
+class Reference:
+    """A reference server, and the revisions that it can be asked in."""
+
+    name: str
+    python: Path
+    revisions: tuple[str, ...]
+
+    def argv(self, *flags: str) -> list[str]:
+        return [str(self.python), "-m", f"tests.servers.reference.{self.name}", *flags]
+
+
+REFERENCES = (
+    Reference("sdk2", Path(sys.executable), REVISIONS),
+    Reference("sdk1", ROOT / ".venv-mcp1" / "bin" / "python", REVISIONS[:-1]),
+)
+
+
+@contextmanager
+def listening(reference: Reference) -> Iterator[str]:
+    """A reference server over HTTP; its URL."""
+    port = peers.free_port()
+    with peers.listening(reference.argv("--http", f"127.0.0.1:{port}"), port):
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+@contextmanager
+def mcpd(home: Path, servers: Mapping[str, Any]) -> Iterator[tuple[harness.Daemon, str]]:
+    """An mcpd that is open to everybody on loopback, as the suite can show no token; and its origin."""
+    home.mkdir(parents=True)
+    with harness.running(home, servers, "--http", "127.0.0.1:0", "--http-auth", "none") as daemon:
+        with daemon.client() as client:
+            told = urlsplit(client.request("mcpd/status")["daemon"]["http"]["url"])
+        yield daemon, f"{told.scheme}://{told.netloc}"
+
+
+@contextmanager
+def behind_mcpd(home: Path, definition: Mapping[str, Any]) -> Iterator[str]:
+    """An mcpd whose one server is this; the URL of that server's door."""
+    with mcpd(home, {"reference": dict(definition)}) as (daemon, origin):
+        daemon.wait_connected("reference", bound=30)
+        yield f"{origin}/servers/reference/mcp"
+
+
+def has_door(home: Path) -> bool:
+    """Whether this mcpd has anything at `/servers/<name>/mcp`; if not, it knows no more to say than 404.
+
+    As soon as it has, the columns through it are no longer left out.
+    """
+    with mcpd(home, {}) as (_, origin):
+        said = httpx.post(f"{origin}/servers/reference/mcp", json={}, timeout=10)
+    return said.status_code != 404 or bool(said.content)
+
+
+@contextmanager
+def reached(reference: Reference, way: str, home: Path) -> Iterator[str]:
+    """A fresh reference server, reached in one of `WAYS`; the URL for the suite."""
+    with ExitStack() as stack:
+        if way == STDIO:
+            command, *args = reference.argv("--stdio")
+            definition = {"command": command, "args": args, "env": {"PYTHONPATH": str(ROOT)}}
+            yield stack.enter_context(behind_mcpd(home, definition))
+            return
+        url = stack.enter_context(listening(reference))
+        yield url if way == DIRECT else stack.enter_context(behind_mcpd(home, {"url": url}))
+
+
+async def judge(url: str, revision: str, names: Sequence[str], all_of_them: bool, out: Path) -> list[Outcome]:
+    """All scenarios of a revision in one run of the suite, one after the other. Those that it did not get to,
+    because it came to grief itself, and those that were singled out, in runs of their own."""
+    common = ("server", "--url", url, "--spec-version", revision, "--timeout", str(int(SCENARIO * 1000)))
+    trouble = ""
+    if all_of_them:
+        whole = (*common, "--suite", "all", "--output-dir", str(out))
+        trouble, _ = await suite.run(whole, SCENARIO * len(names) / 4)
+    outcomes = []
+    for name in names:
+        if name not in left_behind(out):
+            alone = (*common, "--scenario", name, "--output-dir", str(out))
+            trouble, _ = await suite.run(alone, SCENARIO + 5)
+            where = left_behind(out).get(name, out / name)
+            outcomes.append(judged(name, revision, where, trouble, 0))
+        else:
+            outcomes.append(judged(name, revision, left_behind(out)[name], "", 0))
+    return outcomes
+
+
+@attrs.frozen
+class Row:
+    """What one scenario of one revision showed in each way."""
+
+    reference: str
+    scenario: str
+    revision: str
+    outcomes: Mapping[str, Outcome]
+
+
+def surprises(row: Row) -> list[str]:
+    """What is wrong: a failure anywhere, and a check that succeeds directly but is not made through mcpd."""
+    where = f"{row.reference} {row.scenario} ({row.revision})"
+    found = []
+    for way, outcome in row.outcomes.items():
+        found += [f"{where}, {way}: {complaint}" for complaint in outcome.complaints]
+        if outcome.passed and (lost := row.outcomes[DIRECT].proven - outcome.proven):
+            found.append(f"{where}, {way}: no longer proven: {', '.join(sorted(lost))}")
+    return found
+
+
+def cell(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return ""
+    return f"ok {outcome.succeeded}" if outcome.passed else "FAILED"
+
+
+def table(rows: Sequence[Row], ways: Sequence[str]) -> str:
+    """Scenarios by revisions, and in each revision by the ways: how many checks succeeded."""
+    cells = {(row.scenario, row.revision): row.outcomes for row in rows}
+    columns = [(revision, way) for revision in sorted({row.revision for row in rows}) for way in ways]
+    names = list(dict.fromkeys(row.scenario for row in rows))
+    width = max(map(len, (*names, "passed")))
+
+    def line(first: str, others: Sequence[str]) -> str:
+        return f"{first:{width}}  " + "  ".join(f"{other:>10}" for other in others)
+
+    def passed(revision: str, way: str) -> str:
+        judged_here = [o[way] for (_, r), o in cells.items() if r == revision]
+        return f"{sum(outcome.passed for outcome in judged_here)}/{len(judged_here)}"
+
+    return "\n".join(
+        [
+            line(rows[0].reference, [revision for revision, _ in columns]),
+            line("", [way for _, way in columns]),
+            *(line(name, [cell(cells.get((name, r), {}).get(way)) for r, way in columns]) for name in names),
+            line("passed", [passed(r, way) for r, way in columns]),
+        ]
+    )
+
+
+async def judge_all(
+    name: str, urls: Mapping[str, str], wanted: Mapping[str, Sequence[str]], all_of_them: bool, out: Path
+) -> list[Row]:
+    """One way after the other: scenarios look at clocks, and the ways would share the processor."""
+    rows = []
+    for revision, names in wanted.items():
+        ways = {
+            way: await judge(url, revision, names, all_of_them, out / revision / way)
+            for way, url in urls.items()
+        }
+        for index, scenario in enumerate(names):
+            rows.append(Row(name, scenario, revision, {way: found[index] for way, found in ways.items()}))
+    return rows
+
+
+def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> list[str]:
+    """Run what is chosen, print a table for each reference server; what is wrong, a line each.
+
+    One mcpd for each way serves all revisions, as it does for a user with clients of different ages.
+    """
+    for reference in REFERENCES:
+        if not reference.python.exists():
+            raise NotInstalled(f"{reference.python} is missing: `make interop` makes it")
+    ways = WAYS if has_door(out / "server" / "probe") else (DIRECT,)
+    found: list[str] = []
+    for reference in REFERENCES:
+        listed = {r: suite.scenarios("server", r) for r in reference.revisions if r in revisions}
+        chosen = {r: [name for name in names if only is None or name in only] for r, names in listed.items()}
+        wanted = {revision: names for revision, names in chosen.items() if names}
+        if not wanted:
+            continue
+        place = out / "server" / reference.name
+        with ExitStack() as stack:
+            urls = {way: stack.enter_context(reached(reference, way, place / "mcpd" / way)) for way in ways}
+            rows = trio.run(judge_all, reference.name, urls, wanted, only is None, place)
+        print(table(rows, ways), end="\n\n")
+        found += [line for row in rows for line in surprises(row)]
+    if ways == (DIRECT,):
+        print("Not judged through mcpd: this mcpd does not serve MCP over HTTP.")
+    return found

@@ -1,0 +1,108 @@
+"""The official conformance suite as a program: where it is, how a run of it ends, what its checks prove."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import trio
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+REVISIONS = ("2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+_MODULES = HERE / "npm" / "node_modules"
+_BAD = ("FAILURE", "WARNING")
+
+
+class NotInstalled(Exception):
+    """Something is not where `make conformance` puts it."""
+
+
+@attrs.frozen
+class Outcome:
+    """What one run of one scenario showed. Passed: nothing was wrong, and something was right."""
+
+    scenario: str
+    revision: str
+    succeeded: int
+    complaints: tuple[str, ...]
+    proven: frozenset[str] = frozenset()
+    """The ids of the checks that succeeded."""
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.succeeded) and not self.complaints
+
+
+def suite(*arguments: str) -> list[str]:
+    """The suite's command line. It needs a node from 22 on; one is installed with it for x86-64 Linux."""
+    index = _MODULES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+    if not index.exists():
+        raise NotInstalled(f"{index} is missing: run `make conformance`, which installs it")
+    ours = _MODULES / ".bin" / "node"
+    return [str(ours) if ours.exists() else "node", str(index), *arguments]
+
+
+def scenarios(side: str, revision: str) -> list[str]:
+    """The names of a revision's scenarios; `side`: client or server."""
+    listed = subprocess.run(
+        suite("list", f"--{side}", "--spec-version", revision), check=True, capture_output=True, text=True
+    )
+    return [line.split()[1] for line in listed.stdout.splitlines() if line.startswith("  - ")]
+
+
+async def run(arguments: Sequence[str], bound: float) -> tuple[str, int]:
+    """Run the suite; when it hangs, end it with all it has started. What the trouble was, and its status."""
+    process = await trio.lowlevel.open_process(
+        suite(*arguments),
+        cwd=ROOT,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    hung = False
+    try:
+        with trio.move_on_after(bound) as waiting:
+            await process.wait()
+        hung = waiting.cancelled_caught
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
+                await process.wait()
+    return "it hung" if hung else "", process.returncode or 0
+
+
+def judged(scenario: str, revision: str, out: Path, trouble: str, status: int) -> Outcome:
+    """What a run left in `out`. A scenario proves nothing by what it skipped, nor by checks that came before
+    its client failed: `status` is the harness's, 0 where it says nothing about one scenario."""
+    written = sorted(out.rglob("checks.json"))
+    checks = json.loads(written[-1].read_text()) if written else []
+    complaints = [
+        f"{check['id']}: {check.get('errorMessage') or check['description']}"
+        for check in checks
+        if check["status"] in _BAD
+    ]
+    right = [check["id"] for check in checks if check["status"] == "SUCCESS"]
+    if trouble:
+        complaints.append(trouble)
+    elif status and not complaints:
+        complaints.append("the client ended with an error")
+    elif not right and not complaints:
+        complaints.append("nothing was proven")
+    return Outcome(scenario, revision, len(right), tuple(complaints), frozenset(right))
+
+
+def left_behind(out: Path) -> dict[str, Path]:
+    """Which scenarios of server mode have left their checks below `out`, and where."""
+    found = {}
+    for written in out.glob("server-*/checks.json"):
+        if named := re.fullmatch(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z", written.parent.name):
+            found[named[1]] = written.parent
+    return found

@@ -1,0 +1,392 @@
+"""One connection: answers in order and whole, deadlines for what does not come, an end for the deaf."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from mcpd.doors.http import connection as door
+from mcpd.doors.http.connection import HttpConnection, Spawn
+from mcpd.doors.http.exchange import Exchange
+from mcpd.doors.http.parser import BadRequest, Head
+
+MIB = 1 << 20
+
+
+@attrs.define(eq=False)
+class Peer:
+    """A handler that keeps what it is given, and the client's end of its connection."""
+
+    near: socket.socket
+    far: socket.socket
+    asked: list[tuple[str, bytes, Exchange]] = attrs.field(factory=list)
+    answers: Callable[[str, bytes, Exchange], None] | None = None
+    over: str = ""
+    left_because: str = ""
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    connection: HttpConnection | None = None
+
+    def admit(self, head: Head) -> None:
+        if head.path == "/forbidden":
+            raise BadRequest(403, "not here")
+
+    def handle(self, head: Head, body: bytes, exchange: Exchange) -> None:
+        self.asked.append((head.path, body, exchange))
+        exchange.on_hang_up = self._hung_up
+        if self.answers is not None:
+            self.answers(head.path, body, exchange)
+
+    def _hung_up(self, reason: str) -> None:
+        self.over = reason
+
+    def left(self, reason: str) -> None:
+        self.left_because = reason
+
+    async def send(self, data: bytes) -> None:
+        self.far.sendall(data)
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Until the daemon's side has taken what was sent."""
+        await trio.testing.wait_all_tasks_blocked(0.02)
+
+    async def read(self, until: bytes = b"") -> bytes:
+        """What comes, up to and with `until`; without it up to the end."""
+        got = b""
+        with trio.fail_after(30):
+            while not (until and got.endswith(until)):
+                try:
+                    portion = self.far.recv(MIB)
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(self.far)
+                    continue
+                except ConnectionError:
+                    break
+                if not portion:
+                    break
+                got += portion
+        return got
+
+
+def echo(path: str, body: bytes, exchange: Exchange) -> None:
+    exchange.respond(200, path.encode() + b" " + body)
+
+
+@asynccontextmanager
+async def connected(
+    answers: Callable[[str, bytes, Exchange], None] | None = None, *, unix: bool = False, max_body: int = MIB
+) -> AsyncIterator[Peer]:
+    near, far = socket.socketpair() if unix else tcp_pair()
+    near.setblocking(False)
+    far.setblocking(False)
+    peer = Peer(near, far, answers=answers)
+
+    def handler(_: Spawn) -> Peer:
+        return peer
+
+    async def run() -> None:
+        peer.connection = HttpConnection(near, handler, "a test", max_body=max_body)
+        await peer.connection.run()
+        near.close()
+        peer.ended.set()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await peer.settled()
+            yield peer
+            far.close()
+            nursery.cancel_scope.cancel(reason="the test is over")
+    finally:
+        near.close()
+        far.close()
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        far = socket.create_connection(listener.getsockname())
+        near, _ = listener.accept()
+    return near, far
+
+
+def request(path: str = "/", body: bytes = b"", more: str = "", version: str = "1.1") -> bytes:
+    return (
+        f"POST {path} HTTP/{version}\r\nHost: h\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
+    )
+
+
+async def test_an_answer_is_whole_and_the_connection_stays() -> None:
+    async with connected(echo) as peer:
+        for n in range(3):
+            await peer.send(request(f"/{n}", b"hi"))
+            answer = await peer.read(b" hi")
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b"Content-Length: 5\r\n" in answer
+            assert answer.endswith(b"\r\n\r\n/%d hi" % n)
+
+
+async def test_requests_sent_at_once_are_answered_in_order_one_at_a_time() -> None:
+    """Also when the first one takes its time."""
+    async with connected() as peer:
+        await peer.send(request("/1") + request("/2", b"x") + request("/3"))
+        assert [path for path, _, _ in peer.asked] == ["/1"]
+        peer.answers = echo
+        peer.asked[0][2].respond(200, b"late")
+        answers = await peer.read(b"/3 ")
+        assert answers.index(b"late") < answers.index(b"/2 x") < answers.index(b"/3 ")
+
+
+async def test_too_many_requests_at_once_are_refused_behind_the_one_under_way() -> None:
+    async with connected() as peer:
+        await peer.send(request("/0") * (door.PIPELINE + 2))
+        assert len(peer.asked) == 1
+        peer.asked[0][2].respond(200, b"first")
+        answers = await peer.read()
+        assert answers.index(b"200 OK") < answers.index(b"first") < answers.index(b"503 ")
+        assert len(peer.asked) == 1
+
+
+async def test_a_refusal_comes_in_order_and_ends_the_connection() -> None:
+    """And the client can read it although it is still sending."""
+    async with connected() as peer:
+        await peer.send(request("/1") + b"garbage\r\n\r\n")
+        await peer.send(b"x" * 100_000)
+        peer.asked[0][2].respond(200, b"first")
+        answers = await peer.read()
+        assert answers.index(b"first") < answers.index(b"HTTP/1.1 400 Bad Request")
+        assert b"Connection: close\r\n" in answers
+
+
+async def test_who_is_not_admitted_is_told_before_the_body() -> None:
+    async with connected(echo) as peer:
+        await peer.send(b"POST /forbidden HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n")
+        assert (await peer.read()).endswith(b"\r\n\r\nnot here\n")
+        assert peer.asked == []
+
+
+async def test_continue_is_said_to_who_waits_for_it() -> None:
+    async with connected(echo) as peer:
+        await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert await peer.read(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await peer.send(b"hi")
+        assert (await peer.read(b" hi")).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize(
+    "last", [request("/", more="Connection: close\r\n"), request("/", version="1.0")], ids=["close", "1.0"]
+)
+async def test_the_last_response_says_so_and_the_connection_ends(last: bytes) -> None:
+    async with connected(echo) as peer:
+        await peer.send(last + request("/ignored"))
+        answer = await peer.read()
+        assert b"Connection: close\r\n" in answer
+        assert answer.count(b"HTTP/1.1 ") == 1
+        await peer.ended.wait()
+
+
+async def test_a_head_request_gets_the_head_alone() -> None:
+    async with connected(echo) as peer:
+        await peer.send(b"HEAD /x HTTP/1.1\r\nHost: h\r\n\r\n" + request("/y"))
+        answers = await peer.read(b"/y ")
+        assert b"Content-Length: 3\r\n" in answers
+        assert answers.count(b"/x ") == 0
+
+
+async def test_a_stream_is_chunked_and_the_connection_stays() -> None:
+    async with connected() as peer:
+        await peer.send(request("/1"))
+        exchange = peer.asked[0][2]
+        exchange.stream(b"text/event-stream", b"X-A: b\r\n")
+        exchange.write(b"data: 1\n\n")
+        exchange.write(b"data: 23456789\n\n")
+        exchange.end()
+        exchange.write(b"too late")
+        exchange.end()
+        answer = await peer.read(b"0\r\n\r\n")
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b"Transfer-Encoding: chunked" in head
+        assert b"X-A: b" in head
+        assert body == b"9\r\ndata: 1\n\n\r\n10\r\ndata: 23456789\n\n\r\n0\r\n\r\n"
+        peer.answers = echo
+        await peer.send(request("/2"))
+        assert (await peer.read(b"/2 ")).startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
+    """HTTP/1.0 knows no chunks."""
+    async with connected() as peer:
+        await peer.send(b"GET / HTTP/1.0\r\n\r\n")
+        exchange = peer.asked[0][2]
+        exchange.stream(b"text/event-stream")
+        exchange.write(b"data: 1\n\n")
+        exchange.end()
+        head, _, body = (await peer.read()).partition(b"\r\n\r\n")
+        assert b"chunked" not in head
+        assert b"Connection: close" in head
+        assert body == b"data: 1\n\n"
+
+
+@pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_hanging_up_is_noticed_while_a_response_is_under_way(unix: bool, streams: bool) -> None:
+    """RELIABILITY D1: at once, also when nothing was to be written."""
+    async with connected(unix=unix) as peer:
+        await peer.send(request())
+        if streams:
+            peer.asked[0][2].stream(b"text/event-stream")
+        peer.far.close()
+        with trio.fail_after(5):
+            await peer.ended.wait()
+        assert peer.over == peer.left_because == "the client left"
+        peer.asked[0][2].respond(200, b"for nobody")
+
+
+async def test_who_only_stops_sending_still_gets_the_answer_on_the_unix_socket() -> None:
+    """`… | nc -U`: there the kernel tells a closed direction from a closed connection."""
+    async with connected(unix=True) as peer:
+        await peer.send(request("/1"))
+        peer.far.shutdown(socket.SHUT_WR)
+        await peer.settled()
+        peer.asked[0][2].respond(200, b"still")
+        assert (await peer.read()).endswith(b"still")
+        assert peer.over == ""
+
+
+async def test_what_is_answered_at_once_is_also_for_who_stops_sending_over_tcp() -> None:
+    async with connected(echo) as peer:
+        peer.far.sendall(request("/1"))
+        peer.far.shutdown(socket.SHUT_WR)
+        assert (await peer.read()).endswith(b"/1 ")
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def later(clock: trio.testing.MockClock, peer: Peer, seconds: float) -> None:
+    clock.jump(seconds)
+    await peer.settled()
+
+
+async def test_a_head_that_does_not_end_is_given_up(mock_clock: trio.testing.MockClock) -> None:
+    """RELIABILITY D3: five seconds from its first byte, however much of it trickles in."""
+    async with connected(echo) as peer:
+        await later(mock_clock, peer, 60)
+        await peer.send(b"GET / HTTP/1.1\r\n")
+        for _ in range(4):
+            await later(mock_clock, peer, 1)
+            await peer.send(b"A: b\r\n")
+        assert not peer.ended.is_set()
+        await later(mock_clock, peer, 1.5)
+        assert (await peer.read()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_body_may_take_its_time_while_something_comes(mock_clock: trio.testing.MockClock) -> None:
+    async with connected(echo) as peer:
+        await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n")
+        for _ in range(4):
+            await later(mock_clock, peer, door.BODY_PAUSE - 5)
+            await peer.send(b"x")
+        assert not peer.ended.is_set()
+        await later(mock_clock, peer, door.BODY_PAUSE)
+        await later(mock_clock, peer, door.QUIET)
+        assert (await peer.read()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_an_idle_connection_is_closed(mock_clock: trio.testing.MockClock) -> None:
+    """But not while a response is under way."""
+    async with connected() as peer:
+        await peer.send(request("/1"))
+        for _ in range(10):
+            await later(mock_clock, peer, door.KEEP_ALIVE)
+        assert not peer.ended.is_set()
+        peer.asked[0][2].respond(200, b"at last")
+        assert (await peer.read(b"at last")).startswith(b"HTTP/1.1 200 OK")
+        for _ in range(10):
+            await later(mock_clock, peer, door.QUIET)
+        assert await peer.read() == b""
+
+
+async def test_silence_is_reported_to_who_answers(mock_clock: trio.testing.MockClock) -> None:
+    async with connected() as peer:
+        await peer.send(request("/1"))
+        silences = 0
+
+        def quiet() -> None:
+            nonlocal silences
+            silences += 1
+
+        peer.asked[0][2].on_quiet = quiet
+        await later(mock_clock, peer, door.QUIET - 1)
+        assert silences == 0
+        for expected in (1, 2, 3):
+            await later(mock_clock, peer, door.QUIET)
+            assert silences == expected
+
+
+async def test_who_does_not_read_is_closed_after_a_while(
+    mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RELIABILITY D2."""
+    async with connected() as peer:
+        await peer.send(request("/1"))
+        exchange = peer.asked[0][2]
+        exchange.stream(b"text/event-stream")
+        exchange.write(b"x" * 20 * MIB)
+        await peer.settled()
+        for _ in range(5):
+            await later(mock_clock, peer, 10)
+        await peer.ended.wait()
+        assert peer.over == "the client does not read"
+        assert "does not read" in caplog.text
+
+
+async def test_a_stream_that_runs_far_ahead_of_its_reader_is_closed(
+    mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The bound is on what waits, not on time: nothing of the daemon's memory is the client's."""
+    async with connected() as peer:
+        await peer.send(request("/1"))
+        exchange = peer.asked[0][2]
+        exchange.stream(b"text/event-stream")
+        for _ in range(100):
+            exchange.write(b"x" * MIB)
+            mock_clock.jump(0.1)
+        assert exchange.is_over
+        await peer.ended.wait()
+        assert peer.over == "the client does not read"
+        assert "does not read" in caplog.text
+
+
+async def test_an_idle_connection_may_lose_its_seat_and_a_busy_one_may_not() -> None:
+    async with connected() as peer:
+        assert peer.connection is not None
+        assert peer.connection.idle_since is not None
+        await peer.send(b"GET /")
+        assert peer.connection.idle_since is None
+        await peer.send(b" HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert peer.connection.idle_since is None
+        peer.asked[0][2].respond(204)
+        assert peer.connection.idle_since is not None
+        peer.connection.leave("its seat was needed")
+        await peer.ended.wait()
+
+
+async def test_an_error_of_ours_ends_the_connection_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The firewall."""
+
+    def fail(path: str, body: bytes, exchange: Exchange) -> None:
+        raise RuntimeError("a bug")
+
+    async with connected(fail) as peer:
+        await peer.send(request("/1"))
+        await peer.ended.wait()
+        assert peer.over
+    assert "a bug" in caplog.text

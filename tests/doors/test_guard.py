@@ -1,0 +1,148 @@
+"""Programs with the token come in; web pages never do, whatever their host and origin."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from mcpd.doors.guard import TcpGuard, UnixGuard, token_in
+from mcpd.doors.http.parser import BadRequest, Head
+from mcpd.support.paths import UnusablePath
+
+TOKEN = "t" * 43
+GUARD = TcpGuard(8931, TOKEN, frozenset({"/health"}))
+OPEN = TcpGuard(8931, None)
+RIGHT = {"host": "127.0.0.1:8931", "authorization": f"Bearer {TOKEN}"}
+
+
+def head(path: str = "/mcp", **headers: str | None) -> Head:
+    given = {
+        name.replace("_", "-").encode(): text.encode() for name, text in headers.items() if text is not None
+    }
+    return Head("POST", path, "", given, frozenset(), True, True)
+
+
+def status(guard: TcpGuard | UnixGuard, request: Head) -> int:
+    try:
+        guard.admit(request)
+    except BadRequest as refusal:
+        return refusal.status
+    return 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"host": "localhost:8931"},
+        {"host": "LOCALHOST:8931"},
+        {"host": "[::1]:8931"},
+        {"origin": "http://127.0.0.1:8931"},
+        {"authorization": f"bearer  {TOKEN}"},
+        {"sec_fetch_site": "none"},
+        {"sec_fetch_site": "same-origin"},
+    ],
+)
+def test_a_program_with_the_token_comes_in(headers: dict[str, str]) -> None:
+    assert status(GUARD, head("/mcp", **{**RIGHT, **headers})) == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": None},
+        {"host": "127.0.0.1"},
+        {"host": "127.0.0.1:80"},
+        {"host": "evil.example:8931"},
+        {"host": "localhost.evil.example:8931"},
+        {"host": "127.0.0.1.nip.io:8931"},
+        {"host": "0.0.0.0:8931"},
+        {"host": "127.0.0.2:8931"},
+        {"host": "[::ffff:127.0.0.1]:8931"},
+        {"host": "2130706433:8931"},
+        {"host": "127.0.0.1:8931@evil.example"},
+        {"origin": "null"},
+        {"origin": "http://evil.example"},
+        {"origin": "http://localhost:3000"},
+        {"origin": "http://127.0.0.1"},
+        {"origin": "https://127.0.0.1:8931"},
+        {"origin": "file://"},
+        {"origin": ""},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize("guard", [GUARD, OPEN], ids=["token", "no token"])
+def test_a_page_does_not_come_in_even_with_the_token(guard: TcpGuard, headers: dict[str, str | None]) -> None:
+    """RELIABILITY S5, T13: a rebound name looks like our own to the browser, and is in the host."""
+    assert status(guard, head("/mcp", **{**RIGHT, **headers})) == 403
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", TOKEN, "Bearer", f"Basic {TOKEN}", "Bearer " + TOKEN[:-1], f"Bearer {TOKEN}t", "Bearer é"],
+)
+def test_without_the_token_nobody_comes_in(authorization: str | None) -> None:
+    """401 names the scheme and no place where an OAuth server might be."""
+    request = head("/mcp", **{**RIGHT, "authorization": authorization})
+    with pytest.raises(BadRequest) as refusal:
+        GUARD.admit(request)
+    assert refusal.value.status == 401
+    assert refusal.value.headers == b'WWW-Authenticate: Bearer realm="mcpd"\r\n'
+    assert status(OPEN, request) == 200
+
+
+def test_some_paths_need_no_token_but_still_no_page_comes_in() -> None:
+    """404 below /.well-known, not 401: else clients begin OAuth."""
+    for path in ("/health", "/.well-known/oauth-protected-resource/mcp"):
+        assert status(GUARD, head(path, host="127.0.0.1:8931")) == 200
+        assert status(GUARD, head(path, host="evil.example:8931")) == 403
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, 200),
+        ({"host": "localhost"}, 200),
+        ({"host": "mcpd"}, 200),
+        ({"host": "127.0.0.1:80"}, 200),
+        ({"host": "evil.example"}, 403),
+        ({"host": "localhost", "origin": "http://localhost"}, 200),
+        ({"host": "localhost", "origin": "http://evil.example"}, 403),
+        ({"host": "localhost", "origin": "null"}, 403),
+        ({"host": "localhost", "sec_fetch_site": "cross-site"}, 403),
+    ],
+)
+def test_on_the_unix_socket_the_host_is_near_and_no_token_is_asked_for(
+    headers: dict[str, str], expected: int
+) -> None:
+    assert status(UnixGuard(), head("/mcp", **headers)) == expected
+
+
+def test_the_token_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "http-token"
+    token = token_in(file)
+    assert len(token) >= 43  # 256 bits
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert token_in(file) == token
+
+
+@pytest.mark.parametrize(
+    ("content", "mode"), [("x" * 43, 0o644), ("short", 0o600), ("", 0o600), ("é" * 43, 0o600)]
+)
+def test_a_token_that_others_may_know_or_guess_is_not_used(tmp_path: Path, content: str, mode: int) -> None:
+    file = tmp_path / "http-token"
+    file.write_text(content)
+    file.chmod(mode)
+    with pytest.raises(UnusablePath, match="http-token"):
+        token_in(file)
+
+
+def test_a_link_is_no_token(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x" * 43)
+    os.symlink("a", tmp_path / "http-token")
+    with pytest.raises(UnusablePath):
+        token_in(tmp_path / "http-token")

@@ -1,0 +1,175 @@
+"""The daemon over HTTP: a port with a token, and the Unix socket, for programs; nothing for pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import httpx
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, Json, private_environment
+
+PORT = ("--http", "127.0.0.1:0")
+
+
+@attrs.frozen
+class Door:
+    """Where a daemon listens for HTTP, as it says itself."""
+
+    base: str
+    token: str
+
+    @property
+    def port(self) -> int:
+        return int(self.base.rpartition(":")[2])
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+
+def door(daemon: Daemon) -> Door:
+    with daemon.client() as client:
+        told = client.request("mcpd/status")["daemon"]["http"]
+    token = Path(told["token_file"]).read_text().strip() if told["token_file"] else ""
+    return Door(told["url"].removesuffix("/mcp"), token)
+
+
+def over_unix(daemon: Daemon) -> httpx.Client:
+    return httpx.Client(
+        transport=httpx.HTTPTransport(uds=daemon.socket), base_url="http://localhost", timeout=BOUND
+    )
+
+
+def test_the_port_is_told_to_whom_it_concerns(start: Start) -> None:
+    """Port 0 is a free one; the status, the log and a file for tools say which, and where the token is."""
+    daemon = start({}, *PORT)
+    where = door(daemon)
+    file = Path(daemon.socket).parent / "http.json"
+    told: Json = json.loads(file.read_text())
+    assert told["url"] == f"{where.base}/mcp"
+    assert told["pid"] == daemon.pid
+    assert stat.S_IMODE(Path(told["token_file"]).stat().st_mode) == 0o600
+    assert f"{where.base}/mcp" in daemon.log
+    assert where.token not in daemon.log
+    assert httpx.get(f"{where.base}/health").json() == {"status": "ok"}
+    status = subprocess.run(
+        [sys.executable, "-m", "ctl", "status"],
+        env=daemon.environ,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
+    assert status.returncode == 0
+    assert daemon.stop() == 0
+    assert not file.exists()
+
+
+def test_without_a_port_there_is_none_and_the_unix_socket_speaks_http(start: Start) -> None:
+    """The first byte chooses: a letter is HTTP, all else is lines, on one path."""
+    daemon = start()
+    with daemon.client() as lines, over_unix(daemon) as http:
+        assert lines.request("mcpd/status")["daemon"]["http"] is None
+        assert http.get("/health").json() == {"status": "ok"}
+        assert http.get("/nowhere").status_code == 404
+        assert http.get("/health", headers={"Host": "evil.example"}).status_code == 403
+        assert lines.request("mcpd/version")["pid"] == daemon.pid
+    with daemon.client() as client:
+        client.send_raw(b"hello")
+        assert json.loads(client.read_line())["error"]["code"] == -32700
+
+
+def test_who_has_no_token_is_told_how_to_get_one(start: Start) -> None:
+    """And is not sent looking for an OAuth server."""
+    where = door(start({}, *PORT))
+    refused = httpx.post(f"{where.base}/mcp", json={})
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"] == 'Bearer realm="mcpd"'
+    assert "mcpctl status" in refused.text
+    assert httpx.get(f"{where.base}/.well-known/oauth-protected-resource").status_code == 404
+    assert not [name for name in refused.headers if name.startswith("access-control")]
+
+
+def test_without_authentication_the_log_and_the_status_say_so_loudly(start: Start) -> None:
+    daemon = start({}, *PORT, "--http-auth", "none")
+    with daemon.client() as client:
+        told = client.request("mcpd/status")["daemon"]["http"]
+    assert told["auth"] == "none"
+    assert told["token_file"] is None
+    assert '"level": "warning"' in daemon.log
+    assert "--http-auth none" in daemon.log
+    status = httpx.post(told["url"], headers={"Origin": "http://evil.example"}, json={}).status_code
+    assert status == 403
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0:0", "[::]:0", "192.168.1.1:80", "example.com:80", "8080", "::1:80"]
+)
+def test_only_this_machine_is_listened_to(tmp_path: Path, address: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "mcpd", "--http", address],
+        env=private_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
+    assert ended.returncode == 2
+    assert "127.0.0.1" in ended.stderr or "[::1]" in ended.stderr
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = subprocess.run(
+            [sys.executable, "-m", "mcpd", "--http", f"127.0.0.1:{port}"],
+            env=private_environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=BOUND,
+        )
+    assert ended.returncode == 78
+    assert f"127.0.0.1:{port}" in ended.stderr
+    assert "in use" in ended.stderr
+
+
+def test_the_port_of_the_configuration_is_listened_on(start: Start) -> None:
+    daemon = start({}, settings={"http": "localhost:0"})
+    assert httpx.get(f"{door(daemon).base}/health").status_code == 200
+
+
+def test_a_port_that_systemd_opened_is_served(tmp_path: Path) -> None:
+    """`ListenStream=127.0.0.1:8931` beside the socket's path, in a socket unit."""
+    environ = private_environment(tmp_path)
+    unix = tmp_path / "run" / "mcpd" / "mcpd.sock"
+    unix.parent.mkdir(mode=0o700)
+    with socket.create_server(("127.0.0.1", 0)) as port, socket.socket(socket.AF_UNIX) as lines:
+        lines.bind(str(unix))
+        lines.listen()
+        code = (
+            "import os, sys; os.dup2(int(sys.argv[1]), 10); os.dup2(int(sys.argv[2]), 11);"
+            "os.dup2(10, 3); os.dup2(11, 4); os.environ['LISTEN_PID'] = str(os.getpid());"
+            "os.execv(sys.executable, [sys.executable, '-m', 'mcpd'])"
+        )
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code, str(lines.fileno()), str(port.fileno())],
+                env={**environ, "LISTEN_FDS": "2", "LISTEN_FDNAMES": "mcpd:http"},
+                pass_fds=(lines.fileno(), port.fileno()),
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            url = f"http://127.0.0.1:{port.getsockname()[1]}/health"
+            assert httpx.get(url, timeout=BOUND).json() == {"status": "ok"}
+        finally:
+            process.terminate()
+            assert process.wait(BOUND) == 0
+    assert os.path.exists(unix)

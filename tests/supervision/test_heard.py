@@ -1,0 +1,196 @@
+"""What a server says unasked reaches who listens to `ManagedServer`, and wishes outlive its connections."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mcpd.eras.base import Said
+from mcpd.model.status import ServerState
+from mcpd.supervision.surroundings import ClientSide
+from mcpd.transports.base import Channel
+from mcpd.transports.exchange import Exchange
+from mcpd.wire.message import Message
+from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
+from tests.supervision import peer, test_remote
+from tests.supervision.peer import Life, World, living
+
+TELLING = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "logging": {}}
+CHANGED = {"method": "notifications/tools/list_changed"}
+URI = "file:///a"
+
+
+def of(world: World, method: str) -> int:
+    return world.script.asked.count(method)
+
+
+async def test_who_is_told_of_a_changed_list_finds_the_new_one(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """The word comes when the catalog is in place, and only when the list is another one."""
+    names = ["echo"]
+    found: list[tuple[str, list[str]]] = []
+    async with living(tmp_path, Life(lists=lambda: names, capabilities=TELLING), era="legacy") as world:
+        await world.wait_connected()
+
+        def listen(said: Said) -> None:
+            catalog = world.server.catalog
+            assert catalog is not None
+            found.append((said.method, [tool.name for tool in catalog.tools]))
+
+        end = world.server.heard.add(listen)
+        names = ["echo", "more"]
+        world.script.talk(CHANGED)
+        await trio.sleep(5)
+        world.script.talk(CHANGED)  # nothing is different
+        await trio.sleep(5)
+        assert found == [(CHANGED["method"], ["echo", "more"])]
+        assert of(world, "tools/list") == 3
+        end()
+        end()
+        names = ["echo"]
+        world.script.talk(CHANGED)
+        await trio.sleep(5)
+        assert len(found) == 1
+
+
+async def test_a_listener_that_fails_costs_nobody_anything(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is called in the server's reader: its error is logged, the connection and the others live on."""
+    heard: list[str] = []
+    async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
+        await world.wait_connected()
+
+        def broken(said: Said) -> None:
+            raise ZeroDivisionError
+
+        world.server.heard.add(broken)
+        world.server.heard.add(lambda said: heard.append(said.method))
+        world.script.talk({"method": "notifications/message", "params": {"level": "info", "data": 1}})
+        await trio.sleep(1)
+        assert heard == ["notifications/message"]
+        assert world.server.state is ServerState.CONNECTED
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_wishes_outlive_the_connection(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """They are set once; the next process is told of them, and its reader that it may have missed one."""
+    updated: list[str] = []
+    lives = (Life(capabilities=TELLING, lasts=50), Life(capabilities=TELLING))
+    async with living(tmp_path, *lives, era="legacy") as world:
+        world.server.heard.add(lambda said: updated.append(said.uri) if said.uri else None)
+        world.server.wishes.follow_resources("client", [URI])  # before there is a connection
+        world.server.wishes.set_log_level("client", "debug")
+        await world.wait_connected()
+        assert await world.server.wishes.settled(URI) == ""
+        assert updated == []
+        await world.wait(lambda status: status.restarts == 1)
+        assert await world.server.wishes.settled(URI) == ""
+        assert (of(world, "resources/subscribe"), of(world, "logging/setLevel")) == (2, 2)
+        assert updated == [URI]
+        world.server.disconnect()
+        await world.server.wait_settled()
+        assert world.server.wishes.outcome(URI) is None
+
+
+# ── which request it is about ───────────────────────────────────────────────────────────────────
+
+
+async def test_a_question_on_the_stream_of_a_call_names_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the client that called is asked, and no other. On the stream of no request: nobody's."""
+    asked: list[tuple[str, str, Exchange | None]] = []
+
+    def take(server: str, channel: Channel, message: Message, exchange: Exchange | None) -> bool:
+        asked.append((server, message.method, exchange))
+        channel.respond(message, b'{"action":"decline"}')
+        return True
+
+    clients = ClientSide(capabilities={"elicitation": {}}, asked=take)
+
+    def with_clients(*arguments: Any) -> Any:
+        around = peer.surroundings(*arguments)
+        around.clients.capabilities, around.clients.asked = clients.capabilities, clients.asked
+        return around
+
+    monkeypatch.setattr(test_remote, "surroundings", with_clients)
+
+    def question(number: str) -> bytes:
+        message = {"jsonrpc": "2.0", "id": number, "method": "elicitation/create", "params": {"message": "?"}}
+        return json.dumps(message).encode()
+
+    note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
+
+    async def ask(request: Request) -> None:
+        await request.events()
+        await request.event(json.dumps(note).encode())
+        await request.event(question("a"))
+        await request.event(request.answer({"content": []}))
+        await request.end()
+
+    async def stay(request: Request) -> None:
+        await request.events()
+        await request.event(question("b"))
+        await trio.sleep_forever()
+
+    heard: list[Said] = []
+    script = LegacyScript(on={"tools/call": ask, "GET": stay}, capabilities=TELLING)
+    async with fake_http(script) as server, test_remote.living(tmp_path, server.url) as world:
+        world.server.heard.add(heard.append)
+        await world.wait(ServerState.CONNECTED)
+        heard.clear()
+        call = world.call()
+        with trio.fail_after(30):
+            await call.answer()
+            while len(server.of("POST")) < 2:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.005)
+        assert sorted(asked, key=lambda entry: entry[2] is None) == [
+            ("it", "elicitation/create", call),
+            ("it", "elicitation/create", None),
+        ]
+        assert [(said.method, said.exchange) for said in heard] == [("notifications/message", call)]
+        opening = server.of("initialize")[0].message["params"]
+        assert opening["capabilities"] == {"elicitation": {}}
+
+
+async def test_a_log_message_of_a_modern_server_names_the_request_it_is_about(tmp_path: Path) -> None:
+    """It comes on that request's own stream, which is how the right client gets it."""
+
+    async def chatter(request: Request) -> None:
+        note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
+        await request.events()
+        await request.event(json.dumps(note).encode())
+        await request.event(request.answer({"content": []}))
+        await request.end()
+
+    heard: list[Said] = []
+    async with (
+        fake_http(ModernScript(on={"tools/call": chatter})) as server,
+        test_remote.living(tmp_path, server.url) as world,
+    ):
+        await world.wait(ServerState.CONNECTED)
+        world.server.heard.add(heard.append)
+        calls = [world.call(), world.call()]
+        with trio.fail_after(30):
+            for call in calls:
+                await call.answer()
+        assert {id(said.exchange) for said in heard} == set(map(id, calls))
+
+
+async def test_what_nobody_takes_on_is_refused_at_once(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """Pings are answered; roots, sampling and the rest are not offered unless a gateway offers them."""
+    async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
+        await world.wait_connected()
+        for number, method in enumerate(("ping", "roots/list", "elicitation/create")):
+            world.script.talk({"id": number, "method": method})
+        await trio.sleep(1)
+        answers = [message for message in world.script.answers if "id" in message]
+        assert answers[0]["result"] == {}
+        assert [message["error"]["code"] for message in answers[1:]] == [-32601, -32601]

@@ -1,0 +1,198 @@
+"""HTTP responses, told from the bytes of a connection as a general parser (h11) tells them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import h11
+import pytest
+
+from mcpd.wire.http1 import LONGEST_HEAD, BadResponse, Response
+
+Outcome = tuple[object, ...]
+CASES = 30_000
+
+
+def ours(parts: list[bytes], method: str = "POST") -> Outcome:
+    """What we make of these portions and the end of the connection after them."""
+    response, body = Response(method), b""
+    try:
+        for part in parts:
+            body += b"".join(response.feed(part))
+        if not response.complete:
+            response.end()
+            again = False
+        else:
+            again = response.reusable
+    except BadResponse:
+        return ("bad",)
+    return response.status, response.reason, as_compared(response.headers), body, again
+
+
+def theirs(parts: list[bytes], method: str = "POST") -> Outcome:
+    """What h11 makes of them."""
+    connection = h11.Connection(h11.CLIENT)
+    connection.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
+    connection.send(h11.EndOfMessage())
+    head: h11.Response | None = None
+    body = b""
+    pending = [*parts, b""]
+    try:
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(pending.pop(0))
+            elif isinstance(event, h11.Response):
+                head = event
+            elif isinstance(event, h11.InformationalResponse):
+                if event.status_code == 101:
+                    return ("bad",)
+            elif isinstance(event, h11.Data):
+                body += bytes(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                break
+            else:
+                return ("bad",)
+    except h11.RemoteProtocolError:
+        return ("bad",)
+    assert head is not None
+    rest = connection.trailing_data[0] or b"".join(pending)
+    again = connection.their_state is h11.DONE and bool(pending) and not rest
+    return head.status_code, bytes(head.reason), as_compared(head.headers), body, again
+
+
+def as_compared(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Without those that h11 rewrites; what they mean shows in the body."""
+    lower = [(name.lower(), value) for name, value in headers]
+    return [each for each in lower if each[0] not in (b"content-length", b"transfer-encoding")]
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", (200, b"OK", b"hi", True)),
+        (b"HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", (200, b"", b"", True)),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 202 A\r\nContent-Length: 0\r\n\r\n", (202, b"A", b"", True)),
+        (b"HTTP/1.1 204 No\r\n\r\n", (204, b"No", b"", True)),
+        (b"HTTP/1.1 200 OK\r\n\r\nto the end", (200, b"OK", b"to the end", False)),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", (200, b"OK", b"x", False)),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx", (200, b"OK", b"x", False)),
+        (b"HTTP/1.1 200 OK\nContent-Length: 1\n\nx", (200, b"OK", b"x", True)),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxy", (200, b"OK", b"x", False)),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n"
+            b"2;x=y\r\nhi\r\n1 \r\n!\r\n0\r\nA: b\r\n\r\n",
+            (200, b"OK", b"hi!", True),
+        ),
+    ],
+)
+def test_a_response_is_understood_in_any_portions(
+    raw: bytes, expected: tuple[int, bytes, bytes, bool]
+) -> None:
+    """Whole, and a byte at a time."""
+    for parts in [raw], [raw[n : n + 1] for n in range(len(raw))]:
+        status, reason, _, body, again = ours(parts)
+        assert (status, reason, body, again) == expected
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/2 200\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi!\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nz\r\nhi\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n: no name\r\n\r\n",
+        b"HTTP/1.1 101 Switching\r\n\r\n",
+    ],
+)
+def test_what_is_no_whole_response_is_refused(raw: bytes) -> None:
+    """And by no other exception."""
+    assert ours([raw] if raw else []) == ("bad",)
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [b"HTTP/1.1 200 OK\r\nA: b", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;"],
+)
+def test_what_never_ends_is_refused_before_it_fills_the_memory(endless: bytes) -> None:
+    """A head, and the head of a chunk."""
+    response = Response("POST")
+    response.feed(endless)
+    for _ in range(LONGEST_HEAD // 1000):
+        response.feed(b"x" * 1000)
+    with pytest.raises(BadResponse):
+        response.feed(b"x" * 1000)
+
+
+def test_how_long_the_server_keeps_a_connection_is_heard() -> None:
+    """Node and uvicorn close after five seconds: a request sent then would be lost."""
+    response = Response("POST")
+    response.feed(b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5, max=100\r\nContent-Length: 0\r\n\r\n")
+    assert response.idle_for == 5
+
+
+WORDS = (
+    b"Content-Length: 5",
+    b"Content-Length: 0",
+    b"Content-Length: 5, 5",
+    b"Content-Length:3",
+    b"Transfer-Encoding: chunked",
+    b"Transfer-Encoding: Chunked",
+    b"Connection: close",
+    b"Connection: keep-alive, x",
+    b"X: y",
+    b"X:",
+    b"X: \xc3\xa9 z \t",
+    b" folded",
+    b"X : y",
+    b"X: a\x00b",
+)
+BODIES = (
+    b"",
+    b"hello",
+    b"hello, more than that",
+    b"5\r\nhello\r\n0\r\n\r\n",
+    b"2\r\nhe\r\n3;a=b\r\nllo\r\n0\r\nT: x\r\n\r\n",
+    b"5\r\nhello\r\n0\r\n\r\nrest",
+    b"A\nhellohello\n0\n\n",
+    b"5\r\nhello",
+)
+STATUSES = (
+    b"200 OK",
+    b"202 Accepted",
+    b"204 No Content",
+    b"304 Not",
+    b"404",
+    b"500 ",
+    b"100 Continue",
+    b"99 x",
+)
+
+
+def test_it_agrees_with_a_general_parser() -> None:
+    """Thirty thousand responses, whole and broken, in random portions."""
+    chance = random.Random(6)
+    refused = 0
+    for _ in range(CASES):
+        version = chance.choice((b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0"))
+        end = chance.choice((b"\r\n", b"\r\n", b"\r\n", b"\n"))
+        lines = [version + b" " + chance.choice(STATUSES), *chance.choices(WORDS, k=chance.randrange(4))]
+        raw = end.join(lines) + 2 * end + chance.choice(BODIES)
+        if chance.random() < 0.2:
+            at = chance.randrange(8, len(raw))  # not in its name: h11 takes HTTP/5.1 for HTTP
+            raw = raw[:at] + bytes([chance.choice(b"\r\n\x00 :;x5")]) + raw[at + chance.randrange(2) :]
+        cuts = sorted(chance.randrange(1, len(raw)) for _ in range(chance.randrange(4)))
+        parts = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True) if b > a]
+        method = chance.choice(("POST", "GET"))
+        expected = theirs(parts, method)
+        refused += expected == ("bad",)
+        assert ours(parts, method) == expected, parts
+    assert CASES / 10 < refused < CASES * 9 / 10
