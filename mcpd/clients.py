@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import attrs
 
+EVERYTHING = "*"
 _LONGEST = 64
 _MOST_SERVERS = 256
 
@@ -19,18 +21,19 @@ class Client:
     """None: the kernel does not say (TCP)."""
     since: float = attrs.field(factory=time.time)
     attached: str = ""
-    """The server that it speaks MCP to; empty when it does not."""
+    """The server that it speaks MCP to, or EVERYTHING; empty when it does not."""
     calls: dict[str, int] = attrs.field(factory=dict)
-    """Server → calls by `mcpd/call`."""
+    """Server → tool calls."""
     told_name: str = ""
     """What it says it is called."""
+    _peer: Callable[[], str] | None = None
     _program: str | None = None
 
     @property
     def name(self) -> str:
         """What it calls itself, else its program's name."""
-        if self.told_name:
-            return self.told_name
+        if told := self.told_name or (self._peer and self._peer()):
+            return "".join(c for c in told if c.isprintable())[:_LONGEST]
         if self._program is None:
             self._program = "" if self.pid is None else program_of(self.pid)
         return self._program
@@ -49,8 +52,12 @@ class Client:
 
     def tells(self, name: str, pid: int | None) -> None:
         """Who it says it is; of a bridge in between, for whom it works."""
-        self.told_name = "".join(c for c in name if c.isprintable())[:_LONGEST] or self.told_name
+        self.told_name = name or self.told_name
         self.pid = pid or self.pid
+
+    def speaks_mcp(self, attached: str, peer: Callable[[], str]) -> None:
+        """To that server, or EVERYTHING; `peer` says what it calls itself in the protocol."""
+        self.attached, self._peer = attached, peer
 
 
 class Clients:

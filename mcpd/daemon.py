@@ -29,12 +29,13 @@ from mcpd.core import Core
 from mcpd.doors import listeners
 from mcpd.doors.entrance import speaks_http
 from mcpd.doors.lines import Connection
+from mcpd.gateway.gateway import Gateway
 from mcpd.journal import Journal
 from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
 from mcpd.store import Store
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.supervision.surroundings import Surroundings
+from mcpd.supervision.surroundings import ClientSide, Surroundings
 from mcpd.support import orphans, paths, single, systemd
 from mcpd.support.actor import acting, actor
 from mcpd.support.broadcast import Broadcast
@@ -139,6 +140,7 @@ class _Daemon:
         self._hurried = trio.Event()
         self._events: Broadcast[Event] = Broadcast()
         self._journal = Journal(state / "history.jsonl", redactor.mask)
+        clients = ClientSide()
         around = Surroundings(
             instance=instance,
             environ=environ,
@@ -149,6 +151,7 @@ class _Daemon:
             starts=trio.CapacityLimiter(options.loaded.settings.max_starts),
             chance=random.random,
             announce=self._announce,
+            clients=clients,
             debug=options.debug or options.loaded.settings.debug,
         )
         self._journal.note_daemon(f"mcpd {__version__} starts (pid {os.getpid()})")
@@ -167,6 +170,7 @@ class _Daemon:
             stop=self._stop,
             search_path=environ.get("PATH", ""),
         )
+        self._gateway = Gateway(self._core, clients)
 
     def _announce(self, event: Event) -> None:
         """Every event passes here: to whoever listens, and into the journal."""
@@ -203,6 +207,7 @@ class _Daemon:
             keepers.start_soon(self._end_at_once)
             async with trio.open_nursery() as servers:
                 servers.start_soon(self._supervisor.run)
+                servers.start_soon(self._gateway.run)
                 async with trio.open_nursery() as clients:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._tell_systemd)
@@ -227,7 +232,7 @@ class _Daemon:
         if http:
             await self._serve_http(connection, pid)
         elif http is not None:
-            await Connection(self._core, connection, pid).run()
+            await Connection(self._gateway, connection, pid).run()
 
     async def _serve_http(self, connection: sockets.socket, pid: int) -> None:
         from mcpd.doors.http.connection import HttpConnection  # only when somebody speaks it
@@ -241,6 +246,7 @@ class _Daemon:
     async def _drain(self) -> None:
         """Let calls under way finish for a while, then answer the rest with an error."""
         running = [server for server in self._supervisor.servers() if server.upstream is not None]
+        self._gateway.end_subscriptions()
         self._draining.deadline = trio.current_time() + DRAIN
         with self._draining:
             # Polling, for DRAIN seconds at most, once in a daemon's life

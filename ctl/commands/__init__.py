@@ -53,6 +53,7 @@ COMMANDS: dict[str, Entry] = {
     "metrics": Entry(_LOOK, "metrics", "metrics", "Everything that is counted, in Prometheus' text format."),
     "events": Entry(_LOOK, "logs", "events", "What happens to servers, as it happens."),
     "debug": Entry(_LOOK, "debug", "debug", "Everything known about one server."),
+    "bridge": Entry(_SELF, "bridge", "bridge", "What an editor starts: all servers, over stdin and stdout."),
     "daemon": Entry(_SELF, "daemon", "daemon", "Install, start, stop and inspect the daemon."),
     "version": Entry(_SELF, "about", "version", "The versions of mcpctl and of the running daemon."),
     "completion": Entry(_SELF, "completion", "completion", "Print the completion script for a shell."),

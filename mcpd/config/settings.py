@@ -12,7 +12,8 @@ from mcpd.config.expand import expand
 from mcpd.config.fields import FLAG, MILLISECONDS, NUMBERS, TEXT, Field
 from mcpd.config.section import Section
 from mcpd.model.errors import Problem, shorten
-from mcpd.model.naming import NameStyle
+from mcpd.model.naming import ClientStyle, NameStyle
+from mcpd.model.profile import Profile
 from mcpd.model.spec import RestartPolicy, Timeouts
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -25,6 +26,11 @@ SETTINGS = (
     Field("maxStarts", {"type": "integer", "minimum": 1}, "How many servers may be starting at once."),
     Field(
         "toolNames", {"enum": [style.value for style in NameStyle]}, "How tools are named with their server."
+    ),
+    Field(
+        "clientToolNames",
+        {"enum": [style.value for style in ClientStyle]},
+        "How tools of several servers are named towards MCP clients.",
     ),
     Field("timeouts", NUMBERS, "Every waiting time, in seconds, for every server."),
     Field("restart", NUMBERS, "The restart policy, in seconds, for every server."),
@@ -45,6 +51,9 @@ class Settings:
     max_starts: int = 8
     """How many servers may be starting at once."""
     tool_names: NameStyle = NameStyle.SUFFIX
+    client_tool_names: ClientStyle = ClientStyle.UNDERSCORES
+    profiles: Mapping[str, Profile] = attrs.field(factory=dict)
+    """By name."""
 
 
 def parse_settings(
@@ -74,13 +83,8 @@ def parse_settings(
         except ValueError as error:
             section.complain("http", f"'http' cannot be listened on: {error}", 'write "127.0.0.1:8931"')
     starts = section.whole("maxStarts", least=1)
-    names = section.string("toolNames")
-    styles = [style.value for style in NameStyle]
-    if names is not None and names not in styles:
-        section.complain(
-            "toolNames", f"unknown style '{shorten(names, 40)}'", f"write one of {', '.join(styles)}"
-        )
-        names = None
+    names = _style(section, "toolNames", [style.value for style in NameStyle])
+    client_names = _style(section, "clientToolNames", [style.value for style in ClientStyle])
     return Settings(
         timeouts=timeouts(section, Timeouts(), warnings),
         restart=restart(section, RestartPolicy()),
@@ -89,4 +93,14 @@ def parse_settings(
         http=address,
         max_starts=8 if starts is None else starts,
         tool_names=NameStyle.SUFFIX if names is None else NameStyle(names),
+        client_tool_names=ClientStyle.UNDERSCORES if client_names is None else ClientStyle(client_names),
     )
+
+
+def _style(section: Section, field: str, styles: list[str]) -> str | None:
+    """The named style, None for none or a wrong one, which has been complained about."""
+    name = section.string(field)
+    if name is not None and name not in styles:
+        section.complain(field, f"unknown style '{shorten(name, 40)}'", f"write one of {', '.join(styles)}")
+        return None
+    return name

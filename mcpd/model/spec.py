@@ -14,6 +14,7 @@ import attrs
 MEBIBYTE = 1024 * 1024
 
 Era = Literal["auto", "modern", "legacy"]
+Concurrency = Literal["free", "writes", "serial"]
 
 
 @attrs.frozen(kw_only=True)
@@ -89,6 +90,9 @@ class ServerSpec:
     max_frame: int = 32 * MEBIBYTE
     max_in_flight: int = 64
     """Requests this server may have unanswered at once; more wait their turn."""
+    concurrency: Concurrency = "free"
+    """Whether calls may overlap: `free` as the clients sent them, `serial` one after the other, `writes`
+    only those of tools that say they change nothing."""
     max_queued: int = 256
     """Requests that may wait their turn; more are refused at once."""
 

@@ -66,9 +66,9 @@ class ClientUse:
     """What it calls itself, or its program."""
     since: str
     attached: str = ""
-    """The server that it speaks MCP to; empty: it does not."""
+    """The server that it speaks MCP to, `*` for all of them together; empty: it does not."""
     calls: int = 0
-    """By `mcpd/call`; what goes through an attached connection is counted with the server only."""
+    """Tool calls that it began."""
 
 
 @attrs.frozen(kw_only=True)
@@ -84,7 +84,7 @@ class ServerStats:
     tools: tuple[ToolStats, ...] = ()
     """Those called most first."""
     clients: tuple[ClientUse, ...] = ()
-    """The connected clients that use it: attached to it, or having called it."""
+    """The connected clients that use it: attached to it alone, or having called one of its tools."""
     cost: ProcessCost | None = None
     """None: not asked for, or no process of ours runs."""
 

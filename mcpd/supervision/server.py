@@ -32,6 +32,7 @@ from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import Connection, open_process, open_remote, patience
 from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, classify, is_bug
 from mcpd.supervision.keeper import ListKeeper
+from mcpd.supervision.line import Curiosity, Line
 from mcpd.supervision.liveness import watch_liveness
 from mcpd.supervision.serverlog import ServerLog
 from mcpd.supervision.standing import Standing
@@ -82,6 +83,11 @@ class ManagedServer:
         self._backoff = Backoff(patience(spec), around.chance)
         self._standing = Standing()
         self._connections = 0
+        if around.clients.heard is not None:
+            self.heard.add(partial(around.clients.heard, self))
+        self.line = Line()
+        """Whose turn it is, where calls of different clients must not overlap."""
+        self.curiosity = Curiosity()
         self._heard: float | None = None
         self._last_spawn = -math.inf
         toggled = around.store.toggled(spec.name)
@@ -424,7 +430,7 @@ class ManagedServer:
             changed=self._lists.mark_stale,
             log=self.log.add,
             capabilities=clients.capabilities,
-            asked=None if asked is None else partial(asked, self.spec.name),
+            asked=None if asked is None else partial(asked, self),
             heard=self.heard,
             modern_after_all=self._approach.modern_after_all,
             wishes=self.wishes,

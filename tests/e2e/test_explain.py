@@ -116,8 +116,9 @@ def test_who_uses_a_server_is_told_by_program_and_by_what_it_says(start: Start) 
     caller, bridge = daemon.client(), daemon.client()
     caller.call("fake", "echo")
     bridge.request("mcpd/attach", server="fake", client={"name": "zed", "pid": 1})
+    bridge.request("tools/call", name="echo", arguments={})
     clients = stats_of(caller, "fake")["clients"]
-    assert {(c["pid"], c["attached"], c["calls"]) for c in clients} == {(os.getpid(), "", 1), (1, "fake", 0)}
+    assert {(c["pid"], c["attached"], c["calls"]) for c in clients} == {(os.getpid(), "", 1), (1, "fake", 1)}
     assert {c["name"] for c in clients if c["pid"] == 1} == {"zed"}
     bridge.close()
     wait_until(
