@@ -6,6 +6,7 @@ the guardian and the state file.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import random
@@ -14,7 +15,7 @@ import signal
 import socket as sockets
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,8 +44,7 @@ from mcpd.support.guardian import Guardian
 from mcpd.support.redact import Redactor
 
 if TYPE_CHECKING:
-    from mcpd.doors import web
-    from mcpd.doors.site import Site
+    from mcpd.doors.web import Port, Web
 
 log = logging.getLogger("mcpd")
 
@@ -130,8 +130,6 @@ class _Daemon:
         self._ports = ports
         self._runtime = runtime
         self._with_token = options.http_token
-        self._site: Site | None = None
-        """For HTTP on the Unix socket, once somebody speaks it."""
         self._guardian = Guardian(instance)
         self._store = Store(state, Path(paths.cache_dir(environ)))
         self._stop_asked = trio.Event()
@@ -187,17 +185,13 @@ class _Daemon:
 
     async def run(self) -> None:
         with ExitStack() as doors:
-            ports = [doors.enter_context(self._opened(port)) for port in self._ports]
+            ports = [
+                doors.enter_context(self._web.opened(port, self._state, self._runtime, self._with_token))
+                for port in self._ports
+            ]
             await self._run(ports)
 
-    def _opened(self, port: sockets.socket) -> AbstractContextManager[web.Port]:
-        from mcpd.doors import web
-
-        return web.opened(
-            port, self._core, state=self._state, runtime=self._runtime, with_token=self._with_token
-        )
-
-    async def _run(self, ports: list[web.Port]) -> None:
+    async def _run(self, ports: list[Port]) -> None:
         async with trio.open_nursery() as keepers:
             await keepers.start(self._guardian.run)
             keepers.start_soon(self._store.run)
@@ -230,18 +224,16 @@ class _Daemon:
     async def _serve(self, connection: sockets.socket, pid: int) -> None:
         http = await speaks_http(connection)
         if http:
-            await self._serve_http(connection, pid)
+            await self._web.serve_unix(connection, pid)
         elif http is not None:
             await Connection(self._gateway, connection, pid).run()
 
-    async def _serve_http(self, connection: sockets.socket, pid: int) -> None:
-        from mcpd.doors.http.connection import HttpConnection  # only when somebody speaks it
+    @functools.cached_property
+    def _web(self) -> Web:
+        """HTTP, once somebody speaks it."""
+        from mcpd.doors.web import Web
 
-        if self._site is None:
-            from mcpd.doors.site import unix_site
-
-            self._site = unix_site(self._core)
-        await HttpConnection(connection, self._site.visit, f"client {pid}").run()
+        return Web(self._gateway)
 
     async def _drain(self) -> None:
         """Let calls under way finish for a while, then answer the rest with an error."""
@@ -253,6 +245,8 @@ class _Daemon:
             while any(server.upstream and server.upstream.link.busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         self._core.hang_up()
+        if "_web" in vars(self):
+            self._web.close("mcpd is stopping")
         await trio.sleep(0.05)  # the answers are on their way
 
     # ── keepers ─────────────────────────────────────────────────────────────────────────────────

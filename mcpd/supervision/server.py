@@ -99,6 +99,8 @@ class ManagedServer:
         """Whether the end of this connection has been noted."""
         self._ready_at: float | None = None
         self._wish = trio.Event()
+        self._look = trio.Event()
+        self._look_in = 0.0
         self._attempt = trio.CancelScope()
         self._lists = ListKeeper(spec, around.store, self._fingerprint, self._list_changed)
 
@@ -160,6 +162,18 @@ class ManagedServer:
         self._attempt.cancel(reason=why)
         off = self._toggled_off or self._disconnected
         self._announce(ServerState.DISABLED if off else ServerState.PENDING, why)
+
+    def look_after(self, seconds: float) -> None:
+        """Ask a remote server whether it is there, that soon: the network may be another one by now. A
+        process has slept as long as we have."""
+        if isinstance(self.spec, RemoteSpec):
+            self._look_in = seconds
+            self._look.set()
+
+    async def _told_to_look(self) -> None:
+        await self._look.wait()
+        self._look = trio.Event()
+        await trio.sleep(self._look_in)
 
     def start_over(self) -> None:
         """`run` has failed and will be entered again: whoever waits, waits on."""
@@ -404,7 +418,9 @@ class ManagedServer:
                 upstream.hearing.set()  # from now on, whatever it could not tell has to be looked up
             await self._get_ready(upstream)
             turn.over()
-            nursery.start_soon(watch_liveness, upstream, self.spec.timeouts, connection.is_stopped)
+            nursery.start_soon(
+                watch_liveness, upstream, self.spec.timeouts, connection.is_stopped, self._told_to_look
+            )
             nursery.start_soon(self._lists.keep_fresh, upstream)
             await trio.sleep_forever()
 

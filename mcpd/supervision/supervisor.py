@@ -17,12 +17,16 @@ from mcpd.model.spec import ServerSpec
 from mcpd.model.status import rfc3339
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import Surroundings
+from mcpd.support.naps import watch_naps
 from mcpd.support.watched import Watched
 
 log = logging.getLogger("mcpd.supervisor")
 
 _AFTER_A_BUG = 1.0
 """Seconds until a server whose task failed runs again: a bug may repeat, and must not spin."""
+
+_LOOKED_AFTER = 2.0
+"""Seconds after waking in which each remote server is asked whether it is there."""
 
 
 @attrs.define(eq=False)
@@ -98,6 +102,7 @@ class Supervisor:
     async def run(self) -> None:
         """Make it so, wish after wish, until cancelled; then every server has been ended."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_naps, self._woken)
             running: Mapping[str, ServerSpec] = {}
             seen = -1
             while True:
@@ -107,6 +112,12 @@ class Supervisor:
                 await self._reconcile(nursery, running, desired)
                 running, seen = desired, generation
                 self._applied.set(generation)
+
+    def _woken(self, slept: float) -> None:
+        """Connections do not outlive a night. Not all are looked at in the same moment."""
+        log.info("slept for %.0f s: looking after the remote servers", slept)
+        for life in self._lives.values():
+            life.server.look_after(_LOOKED_AFTER * self._around.chance())
 
     async def _reconcile(
         self, nursery: trio.Nursery, running: Mapping[str, ServerSpec], desired: Mapping[str, ServerSpec]
