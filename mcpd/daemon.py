@@ -35,6 +35,7 @@ from mcpd.journal import Journal
 from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
 from mcpd.store import Store
+from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.surroundings import ClientSide, Surroundings
 from mcpd.support import orphans, paths, single, systemd
@@ -237,7 +238,7 @@ class _Daemon:
 
     async def _drain(self) -> None:
         """Let calls under way finish for a while, then answer the rest with an error."""
-        running = [server for server in self._supervisor.servers() if server.upstream is not None]
+        running = [server for server in self._everyone() if server.upstream is not None]
         self._gateway.end_subscriptions()
         self._draining.deadline = trio.current_time() + DRAIN
         with self._draining:
@@ -288,8 +289,11 @@ class _Daemon:
                 await trio.sleep(orphans.YOUNG + 0.1)
                 orphans.reap_strays(self._our_children())
 
+    def _everyone(self) -> list[ManagedServer]:
+        return [*self._supervisor.servers(), *self._supervisor.instances()]
+
     def _our_children(self) -> set[int]:
-        ours = {server.child.pid for server in self._supervisor.servers() if server.child is not None}
+        ours = {server.child.pid for server in self._everyone() if server.child is not None}
         return ours | ({self._guardian.pid} if self._guardian.pid is not None else set())
 
     async def _tell_systemd(self) -> None:
