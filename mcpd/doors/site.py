@@ -46,7 +46,7 @@ class Visit:
         self._mcp = Visitor(site.endpoint, Who(site.principal, Client(door="http", pid=pid)), spawn)
         self._rpc = Rpc(site.endpoint.gateway, pid, spawn) if site.controls else None
         self.admit = site.guard.admit
-        self._core.clients += 1
+        self._client = self._core.clients.arrived(pid or None, "" if pid else "an HTTP client")
 
     def handle(self, head: Head, body: bytes, exchange: Exchange) -> None:
         place = place_of(head.path)
@@ -63,7 +63,7 @@ class Visit:
             exchange.respond(404, b"there is /mcp, /mcp/PROFILE and /servers/NAME/mcp\n", TEXT)
 
     def left(self, reason: str) -> None:
-        self._core.clients -= 1
+        self._core.clients.left(self._client)
         self._mcp.left(reason)
         if self._rpc is not None:
             self._rpc.left()
