@@ -43,10 +43,11 @@ class Visit:
 
     def __init__(self, site: Site, spawn: Spawn, pid: int) -> None:
         self._core = site.endpoint.gateway.core
-        self._mcp = Visitor(site.endpoint, Who(site.principal, Client(door="http", pid=pid)), spawn)
+        self._client = self._core.clients.arrived(pid or None, "" if pid else "an HTTP client")
+        who = Who(site.principal, Client(door="http", pid=pid), self._client)
+        self._mcp = Visitor(site.endpoint, who, spawn)
         self._rpc = Rpc(site.endpoint.gateway, pid, spawn) if site.controls else None
         self.admit = site.guard.admit
-        self._client = self._core.clients.arrived(pid or None, "" if pid else "an HTTP client")
 
     def handle(self, head: Head, body: bytes, exchange: Exchange) -> None:
         place = place_of(head.path)
