@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from mcpd import __version__
 from mcpd.configuration import Configuration
+from mcpd.eras import rounds
 from mcpd.eras.base import Upstream
 from mcpd.model.api import (
     ConfigStatus,
@@ -64,7 +65,9 @@ class Core:
 
     def status(self) -> DaemonStatus:
         return DaemonStatus(
-            servers=tuple(server.status() for server in self.supervisor.servers()),
+            servers=tuple(
+                server.status() for server in (*self.supervisor.servers(), *self.supervisor.instances())
+            ),
             config=self.config_status(),
             daemon=DaemonInfo(
                 version=__version__,
@@ -210,13 +213,19 @@ class Core:
         """An MCP request by its own name; the result's bytes.
 
         Raises UnknownServer, NotReady, Unsupported (the server did not declare `feature`),
-        UpstreamRefused, CallTimeout, LinkLost.
+        UpstreamRefused, InputNeeded (it asks back, and nobody is here to answer), CallTimeout, LinkLost.
         """
         server = self.supervisor.get(name)
         upstream = await self.ready(server)
         if not upstream.has(feature):
             raise Unsupported(f"{name} offers no {feature}", server=name)
-        return await upstream.request(method, params, timeout=server.spec.timeouts.call)
+        timeout = server.spec.timeouts.call
+        if upstream.era == "legacy":
+            return await upstream.request(method, params, timeout=timeout)
+        answer = rounds.nobody(name, method)
+        return await rounds.ask_in_rounds(
+            upstream, method, params, answer, timeout=timeout, meta=upstream.alone
+        )
 
 
 def _with_server(item: Item, server: str, **more: str) -> Raw:

@@ -41,8 +41,8 @@ def enter(relay: Relay, request: Request) -> bool:
 def leave(relay: Relay) -> None:
     """It is over."""
     relay.lined = False
-    curiosity = relay.server.curiosity
-    curiosity.calls += 1
+    if relay.asker.can_be_asked:
+        relay.server.curiosity.called()
     relay.server.line.leave(relay)
 
 

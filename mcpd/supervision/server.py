@@ -58,8 +58,12 @@ _EAR = 1.0
 class ManagedServer:
     """Made by the supervisor, for as long as its name is in the set."""
 
-    def __init__(self, spec: ServerSpec, around: Surroundings) -> None:
+    def __init__(self, spec: ServerSpec, around: Surroundings, of: ManagedServer | None = None) -> None:
         self.spec = spec
+        self.of = of
+        """The server of a definition that this is one more instance of, for some of its clients."""
+        self.is_over = False
+        """It has ended for good."""
         self.log = ServerLog(around.log_dir / f"{spec.name}.log", around.redactor.mask)
         self.wishes = Wishes()
         """What clients want to hear of it beside answers; held across its connections."""
@@ -82,7 +86,10 @@ class ManagedServer:
             self.heard.add(partial(around.clients.heard, self))
         self.line = Line()
         """Whose turn it is, where calls of different clients must not overlap."""
-        self.curiosity = Curiosity()
+        self.curiosity = Curiosity(
+            is_quiet=around.store.is_quiet(self._fingerprint),
+            learn=partial(around.store.learn_quiet, self._fingerprint),
+        )
         self._heard: float | None = None
         self._last_spawn = -math.inf
         toggled = around.store.toggled(spec.name)
@@ -280,6 +287,7 @@ class ManagedServer:
                     self._announce(ServerState.PENDING, "connecting")
                     await self._live_and_recover()
         finally:
+            self.is_over = True
             self.log.close()
 
     def _why_off(self) -> str:

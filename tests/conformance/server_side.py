@@ -2,7 +2,8 @@
 
 The reference servers of `tests/servers/reference` are judged three times: directly over HTTP, through an mcpd
 that reaches them over stdio, and through one that reaches them over HTTP. Every check that succeeds directly
-has to succeed through mcpd; there is no list of exceptions.
+has to succeed through mcpd; there is no list of exceptions. The suite knows some itself: what is optional in
+the protocol (an answer by a stream rather than as JSON), and not used, it looks at no further. That is told.
 """
 
 from __future__ import annotations
@@ -134,9 +135,23 @@ def surprises(row: Row) -> list[str]:
     found = []
     for way, outcome in row.outcomes.items():
         found += [f"{where}, {way}: {complaint}" for complaint in outcome.complaints]
-        if outcome.passed and (lost := row.outcomes[DIRECT].proven - outcome.proven):
+        if outcome.passed and (lost := missing(row, outcome) - outcome.unused):
             found.append(f"{where}, {way}: no longer proven: {', '.join(sorted(lost))}")
     return found
+
+
+def missing(row: Row, outcome: Outcome) -> frozenset[str]:
+    return row.outcomes[DIRECT].proven - outcome.proven
+
+
+def notes(row: Row) -> list[str]:
+    """Options of the protocol that the reference server makes use of, and mcpd does not."""
+    where = f"{row.reference} {row.scenario} ({row.revision})"
+    return [
+        f"{where}, {way}: optional, and not used: {', '.join(sorted(unused))}"
+        for way, outcome in row.outcomes.items()
+        if (unused := missing(row, outcome) & outcome.unused)
+    ]
 
 
 def cell(outcome: Outcome | None) -> str:
@@ -204,7 +219,7 @@ def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> lis
         with ExitStack() as stack:
             urls = {way: stack.enter_context(reached(reference, way, place / "mcpd" / way)) for way in ways}
             rows = trio.run(judge_all, reference.name, urls, wanted, only is None, place)
-        print(table(rows, ways), end="\n\n")
+        print("\n".join([table(rows, ways), *(line for row in rows for line in notes(row))]), end="\n\n")
         found += [line for row in rows for line in surprises(row)]
     if ways == (DIRECT,):
         print("Not judged through mcpd: this mcpd does not serve MCP over HTTP.")
