@@ -87,7 +87,8 @@ def test_a_url_is_all_that_has_to_be_known(start: Start, server: Server) -> None
         daemon.wait_connected("far")
         status = daemon.status("far")
         assert (status["transport"], status["protocol_version"]) == (server.transport, server.version)
-        assert steps(daemon)[-1][1]
+        assert status["session"] == (None if server.transport == "sse" else server.version == LEGACY)
+        assert server.version in steps(daemon)[-1][1]
         with daemon.client() as client:
             names = [tool["name"] for tool in client.request("mcpd/tools", server="far")["tools"]]
             assert {"echo", server.progress[0]} <= set(names)
