@@ -1,4 +1,4 @@
-"""Every revision of a client with every revision of a server: list, call, progress, cancel, and being asked."""
+"""Every revision of a client with every revision of a server, each frame valid in its own."""
 
 from __future__ import annotations
 
