@@ -1,10 +1,11 @@
 # What a developer types. Needs make and a Python from 3.11 on, nothing else: everything is installed into
-# .venv, .venv-mcp1 and .npm here, anew when what they are made from has changed. `make clean` removes them.
+# .venv, .venv-* and .npm here, anew when what they are made from has changed. `make clean` removes them.
 
 .DEFAULT_GOAL := help
 .PHONY: help install-dev interop npm demo test conformance check format bench docs test-mcp-server wheel clean
 
 BIN := .venv/bin
+CLIENTS := tests/interop/clients
 ARGS ?=
 PYTHON ?=
 
@@ -12,7 +13,7 @@ help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
 		printf '  make %-16s %s\n' "$$name" "$$what"; done
 
-install-dev: .venv/made interop npm ## mcpd, mcpctl and all that tests need, in .venv (and .venv-mcp1, .npm)
+install-dev: .venv/made interop npm ## mcpd, mcpctl and all that tests need, in .venv (and .venv-*, .npm)
 
 demo: .venv/made npm ## See it work, with real servers, in a private place; under a minute
 	@$(BIN)/python examples/demo.py $(ARGS)
@@ -20,7 +21,7 @@ demo: .venv/made npm ## See it work, with real servers, in a private place; unde
 test: .venv/made interop npm ## All tests; ARGS='-k word -x' goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
-conformance: .venv/made interop tests/conformance/npm/node_modules/made ## The official conformance suite against our client and our door, all revisions
+conformance: .venv/made .venv-mcp1/made tests/conformance/npm/node_modules/made ## The official conformance suite against our client and our door, all revisions
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 
 check: .venv/made ## Formatting, lint, types
@@ -46,7 +47,7 @@ wheel: .venv/made ## Build dist/*.whl
 	@ls dist/*.whl
 
 clean: ## Remove what make has made
-	rm -rf .venv .venv-mcp1 .npm dist tests/conformance/npm/node_modules
+	rm -rf .venv .venv-* .npm dist tests/conformance/npm/node_modules $(CLIENTS)/node_modules
 
 # ── what the rest stands on ──────────────────────────────────────────────────────────────────────────────
 
@@ -66,13 +67,23 @@ clean: ## Remove what make has made
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable . --group dev
 	@touch $@
 
-# Programs of others that cannot live in .venv, because they need another generation of the same SDK.
-interop: .venv-mcp1/made
+# Clients and servers of others that cannot live in .venv, because they need another generation of the same SDK,
+# or much that nothing else needs; and clients from npm, where there is a node.
+interop: .venv-mcp1/made .venv-fastmcp/made
+	@if cmp -s $(CLIENTS)/package-lock.json $(CLIENTS)/node_modules/made; then :; \
+	elif ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
+		echo "No node and npm here: the clients written in JavaScript are left out."; \
+	else \
+		echo "Installing MCP clients from npm into $(CLIENTS), once."; \
+		if npm ci --prefix $(CLIENTS) --ignore-scripts --no-audit --no-fund --loglevel=error; \
+		then cp $(CLIENTS)/package-lock.json $(CLIENTS)/node_modules/made; \
+		else echo "npm could not install them; they are left out." >&2; fi; \
+	fi
 
-.venv-mcp1/made: tests/interop/requirements-mcp1.txt | .venv/made
-	@echo "Making .venv-mcp1, with the official SDK of the initialize revisions, once."
-	@$(BIN)/python -m venv --clear .venv-mcp1
-	@.venv-mcp1/bin/python -m pip install -qq --disable-pip-version-check -r $<
+.venv-%/made: tests/interop/requirements-%.txt | .venv/made
+	@echo "Making .venv-$*, once."
+	@$(BIN)/python -m venv --clear .venv-$*
+	@.venv-$*/bin/python -m pip install -qq --disable-pip-version-check -r $<
 	@touch $@
 
 # Real servers from npm, where there is a node to run them; everything works without, with less to show.
@@ -81,7 +92,7 @@ npm:
 	elif ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
 		echo "No node and npm here: the servers written in JavaScript are left out."; \
 	else \
-		echo "Installing two servers from npm into .npm, once."; \
+		echo "Installing servers from npm into .npm, once."; \
 		mkdir -p .npm && cp tests/servers/npm/package*.json .npm/ && rm -f .npm/made && \
 		if npm ci --prefix .npm --no-audit --no-fund --loglevel=error >.npm/log 2>&1; then touch .npm/made; \
 		else echo "npm could not install them (see .npm/log); they are left out." >&2; fi; \

@@ -3,15 +3,20 @@
     python -S -m benchmarks.http_stub legacy|modern json|sse
 
 Prints its port, serves until stdin ends. It reads of a request only where it ends and what `stub.answer`
-looks for; answers are JSON documents, or event streams of one event as the official SDKs send them.
+looks for; answers are JSON documents, or event streams of one event as the official SDKs send them. A call
+of `wait` is answered like one of `echo`, but after up to 20 ms.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
+import random
 import select
 import socket
 import sys
+import time
+from contextlib import suppress
 
 from benchmarks.stub import PIPE, answer
 
@@ -73,40 +78,75 @@ def requests(pending: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
     return found, pending
 
 
+class Listener:
+    """All connections, and what is to be answered later."""
+
+    def __init__(self, stub: Stub) -> None:
+        self.stub = stub
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.poll = select.epoll()
+        self.poll.register(self.socket, select.EPOLLIN)
+        self.connections: dict[int, tuple[socket.socket, bytes]] = {}
+        self.later: list[tuple[float, int, socket.socket, bytes]] = []
+        self._chance = random.Random(1)
+        self._count = 0
+
+    def accept(self) -> None:
+        connection, _ = self.socket.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connections[connection.fileno()] = connection, b""
+        self.poll.register(connection, select.EPOLLIN)
+
+    def read(self, number: int) -> None:
+        connection, pending = self.connections[number]
+        try:
+            chunk = connection.recv(PIPE)
+            whole, pending = requests(pending + chunk)
+            for method, body in whole:
+                self._answer(connection, self.stub.respond(method, body), late=b'"wait"' in body)
+        except OSError:
+            chunk = b""
+        if chunk:
+            self.connections[number] = connection, pending
+        else:
+            del self.connections[number]
+            self.poll.unregister(number)
+            connection.close()
+
+    def _answer(self, connection: socket.socket, response: bytes, late: bool) -> None:
+        if late:
+            self._count += 1
+            due = time.monotonic() + 0.02 * self._chance.random()
+            heapq.heappush(self.later, (due, self._count, connection, response))
+        else:
+            connection.sendall(response)
+
+    def patience(self) -> float:
+        """Send what is due; seconds until the next is."""
+        while self.later:
+            wait = self.later[0][0] - time.monotonic()
+            if wait > 0:
+                return wait
+            _, _, connection, response = heapq.heappop(self.later)
+            with suppress(OSError):  # whoever asked has hung up
+                connection.sendall(response)
+        return -1
+
+
 def main() -> None:
     """Serve until stdin ends."""
-    stub = Stub(*sys.argv[1:])
-    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    print(listener.getsockname()[1], flush=True)
-    poll = select.epoll()
-    poll.register(0, select.EPOLLIN)
-    poll.register(listener, select.EPOLLIN)
-    open_now: dict[int, tuple[socket.socket, bytes]] = {}
+    listener = Listener(Stub(*sys.argv[1:]))
+    listener.poll.register(0, select.EPOLLIN)
+    print(listener.socket.getsockname()[1], flush=True)
     while True:
-        for number, _ in poll.poll():
+        for number, _ in listener.poll.poll(listener.patience()):
             if number == 0:
                 if not os.read(0, PIPE):
                     return
-            elif number == listener.fileno():
-                connection, _ = listener.accept()
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                open_now[connection.fileno()] = connection, b""
-                poll.register(connection, select.EPOLLIN)
+            elif number == listener.socket.fileno():
+                listener.accept()
             else:
-                connection, pending = open_now[number]
-                try:
-                    chunk = connection.recv(PIPE)
-                    whole, pending = requests(pending + chunk)
-                    for request in whole:
-                        connection.sendall(stub.respond(*request))
-                except OSError:
-                    chunk = b""
-                if chunk:
-                    open_now[number] = connection, pending
-                else:
-                    del open_now[number]
-                    poll.unregister(number)
-                    connection.close()
+                listener.read(number)
 
 
 if __name__ == "__main__":

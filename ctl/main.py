@@ -1,8 +1,9 @@
 """The entry of `mcpctl`: the fast path, the one exception boundary, the exit code.
 
-`mcpctl status` runs in prompts, status bars and loops. Building the command line costs more than twice
-what the rest of it does, so its plain forms are recognised here by hand, and everything else, with
-anything unusual about it, goes to click. Both end in `ctl.status`, so they cannot differ.
+`mcpctl status` runs in prompts, status bars and loops, `mcpctl bridge` once for each window of an editor.
+Building the command line costs more than twice what the rest does, so their plain forms are recognised here
+by hand, and everything else, with anything unusual about it, goes to click. Both ways end in the same
+function, so they cannot differ.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from ctl.errors import CtlError
-from ctl.session import Session
-from ctl.status import show_status
+
+TYPE_CHECKING = False  # checkers know the name; `typing` takes long to import
+if TYPE_CHECKING:
+    from ctl.session import Session
 
 COMPLETION = "_MCPCTL_COMPLETE"
 """Set by the shell when it wants completions (click's protocol)."""
@@ -28,12 +31,17 @@ def main() -> None:
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """One run of mcpctl, up to its exit code. Never raises for what a person or a server can cause."""
+    plain = None if COMPLETION in environ else _plain(argv)
+    if plain is not None and plain[0] == ["bridge"]:
+        return _bridge(plain[1], environ)
     for stream in (sys.stdout, sys.stderr):
         # Text that the terminal's encoding does not have must not end in a traceback.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # TextIO has no such method
+    from ctl.session import Session
+
     session = Session(environ)
     try:
-        code = _dispatch(session, argv, environ)
+        code = _dispatch(session, plain, argv, environ)
         session.out.flush()
         return code
     except CtlError as error:
@@ -50,16 +58,46 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         session.close()
 
 
-def _dispatch(session: Session, argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    if COMPLETION not in environ and (words := _plain_status(session, argv)) is not None:
+Plain = tuple[list[str], dict[str, str]]
+"""The words of a command line, and its options."""
+
+_OF_ALL = ("--socket", "--color")
+_OF_BRIDGE = ("--server", "--profile", "--client")
+
+
+def _dispatch(session: Session, plain: Plain | None, argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    if plain is not None:
+        from ctl.status import show_status
+
+        words, options = plain
+        session.chosen_socket = options.get("--socket", "")
+        session.out.color = options.get("--color", session.out.color)
+        session.out.json |= "--json" in options
+        session.may_start &= "--no-start" not in options
         return show_status(session, words[1] if len(words) == 2 else None)
     from ctl.app import run_app
 
     return run_app(session, argv, environ)
 
 
-def _plain_status(session: Session, argv: Sequence[str]) -> list[str] | None:
-    """`["status"]` or `["status", SERVER]` when that is all there is, with its options put into `session`."""
+def _bridge(options: Mapping[str, str], environ: Mapping[str, str]) -> int:
+    from ctl.bridge.loop import Options
+    from ctl.bridge.loop import run as run_bridge
+
+    return run_bridge(
+        Options(
+            socket=options.get("--socket", ""),
+            may_start="--no-start" not in options and environ.get("MCPD_NO_START", "") in ("", "0"),
+            server=options.get("--server"),
+            profile=options.get("--profile"),
+            client=options.get("--client", ""),
+        ),
+        environ,
+    )
+
+
+def _plain(argv: Sequence[str]) -> Plain | None:
+    """`status`, `status SERVER` or `bridge`, when there is nothing else but well-formed options of theirs."""
     words: list[str] = []
     options: dict[str, str] = {}
     rest = iter(argv)
@@ -67,18 +105,16 @@ def _plain_status(session: Session, argv: Sequence[str]) -> list[str] | None:
         name, equals, value = argument.partition("=")
         if argument in ("--json", "--no-start"):
             options[argument] = "yes"
-        elif name in ("--socket", "--color"):
+        elif name in _OF_ALL or name in _OF_BRIDGE:
             options[name] = value if equals else next(rest, "")
         elif argument.startswith("-") or not argument:
             return None
         else:
             words.append(argument)
-    if words[:1] != ["status"] or len(words) > 2:
+    if not all(options.values()) or options.get("--color", "auto") not in COLOR_CHOICES:
         return None
-    if not options.get("--socket", "x") or options.get("--color", "auto") not in COLOR_CHOICES:
+    if words == ["bridge"]:
+        return words, options
+    if words[:1] != ["status"] or len(words) > 2 or not options.keys().isdisjoint(_OF_BRIDGE):
         return None
-    session.chosen_socket = options.get("--socket", "")
-    session.out.color = options.get("--color", session.out.color)
-    session.out.json |= "--json" in options
-    session.may_start &= "--no-start" not in options
-    return words
+    return words, options

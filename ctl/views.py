@@ -31,7 +31,7 @@ WIDE = 110
 FIRST_RUN = (
     "No servers yet. Three ways to begin:",
     "  mcpctl add time -- uvx mcp-server-time     add one; it is connected at once",
-    "  mcpctl apply ~/.cursor/mcp.json            use a file you already have",
+    "  mcpctl import                              take over what your editors have",
 )
 
 

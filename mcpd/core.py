@@ -64,7 +64,9 @@ class Core:
 
     def status(self) -> DaemonStatus:
         return DaemonStatus(
-            servers=tuple(server.status() for server in self.supervisor.servers()),
+            servers=tuple(
+                server.status() for server in (*self.supervisor.servers(), *self.supervisor.instances())
+            ),
             config=self.config_status(),
             daemon=DaemonInfo(
                 version=__version__,

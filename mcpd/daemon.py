@@ -6,6 +6,7 @@ the guardian and the state file.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import random
@@ -14,7 +15,7 @@ import signal
 import socket as sockets
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,19 +30,20 @@ from mcpd.core import Core
 from mcpd.doors import listeners
 from mcpd.doors.entrance import speaks_http
 from mcpd.doors.lines import Connection
+from mcpd.gateway.gateway import Gateway
 from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
 from mcpd.store import Store
+from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.supervision.surroundings import Surroundings
+from mcpd.supervision.surroundings import ClientSide, Surroundings
 from mcpd.support import orphans, paths, single, systemd
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.guardian import Guardian
 from mcpd.support.redact import Redactor
 
 if TYPE_CHECKING:
-    from mcpd.doors import web
-    from mcpd.doors.site import Site
+    from mcpd.doors.web import Port, Web
 
 log = logging.getLogger("mcpd")
 
@@ -127,8 +129,6 @@ class _Daemon:
         self._ports = ports
         self._runtime = runtime
         self._with_token = options.http_token
-        self._site: Site | None = None
-        """For HTTP on the Unix socket, once somebody speaks it."""
         self._guardian = Guardian(instance)
         self._store = Store(state, Path(paths.cache_dir(environ)))
         self._stop_asked = trio.Event()
@@ -136,6 +136,7 @@ class _Daemon:
         self._draining = trio.CancelScope()
         self._hurried = trio.Event()
         events: Broadcast[Event] = Broadcast()
+        clients = ClientSide()
         around = Surroundings(
             instance=instance,
             environ=environ,
@@ -146,6 +147,7 @@ class _Daemon:
             starts=trio.CapacityLimiter(options.loaded.settings.max_starts),
             chance=random.random,
             announce=events.send,
+            clients=clients,
             debug=options.debug or options.loaded.settings.debug,
         )
         self._supervisor = Supervisor(around)
@@ -161,6 +163,7 @@ class _Daemon:
             socket=options.socket,
             stop=self._stop,
         )
+        self._gateway = Gateway(self._core, clients)
 
     def _stop(self, reason: str) -> None:
         if not self._stop_asked.is_set():
@@ -169,17 +172,13 @@ class _Daemon:
 
     async def run(self) -> None:
         with ExitStack() as doors:
-            ports = [doors.enter_context(self._opened(port)) for port in self._ports]
+            ports = [
+                doors.enter_context(self._web.opened(port, self._state, self._runtime, self._with_token))
+                for port in self._ports
+            ]
             await self._run(ports)
 
-    def _opened(self, port: sockets.socket) -> AbstractContextManager[web.Port]:
-        from mcpd.doors import web
-
-        return web.opened(
-            port, self._core, state=self._state, runtime=self._runtime, with_token=self._with_token
-        )
-
-    async def _run(self, ports: list[web.Port]) -> None:
+    async def _run(self, ports: list[Port]) -> None:
         async with trio.open_nursery() as keepers:
             await keepers.start(self._guardian.run)
             keepers.start_soon(self._store.run)
@@ -188,6 +187,7 @@ class _Daemon:
             keepers.start_soon(self._end_at_once)
             async with trio.open_nursery() as servers:
                 servers.start_soon(self._supervisor.run)
+                servers.start_soon(self._gateway.run)
                 async with trio.open_nursery() as clients:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._tell_systemd)
@@ -210,28 +210,29 @@ class _Daemon:
     async def _serve(self, connection: sockets.socket, pid: int) -> None:
         http = await speaks_http(connection)
         if http:
-            await self._serve_http(connection, pid)
+            await self._web.serve_unix(connection, pid)
         elif http is not None:
-            await Connection(self._core, connection, pid).run()
+            await Connection(self._gateway, connection, pid).run()
 
-    async def _serve_http(self, connection: sockets.socket, pid: int) -> None:
-        from mcpd.doors.http.connection import HttpConnection  # only when somebody speaks it
+    @functools.cached_property
+    def _web(self) -> Web:
+        """HTTP, once somebody speaks it."""
+        from mcpd.doors.web import Web
 
-        if self._site is None:
-            from mcpd.doors.site import unix_site
-
-            self._site = unix_site(self._core)
-        await HttpConnection(connection, self._site.visit, f"client {pid}").run()
+        return Web(self._gateway)
 
     async def _drain(self) -> None:
         """Let calls under way finish for a while, then answer the rest with an error."""
-        running = [server for server in self._supervisor.servers() if server.upstream is not None]
+        running = [server for server in self._everyone() if server.upstream is not None]
+        self._gateway.end_subscriptions()
         self._draining.deadline = trio.current_time() + DRAIN
         with self._draining:
             # Polling, for DRAIN seconds at most, once in a daemon's life
             while any(server.upstream and server.upstream.link.busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         self._core.hang_up()
+        if "_web" in vars(self):
+            self._web.close("mcpd is stopping")
         await trio.sleep(0.05)  # the answers are on their way
 
     # ── keepers ─────────────────────────────────────────────────────────────────────────────────
@@ -272,8 +273,11 @@ class _Daemon:
                 await trio.sleep(orphans.YOUNG + 0.1)
                 orphans.reap_strays(self._our_children())
 
+    def _everyone(self) -> list[ManagedServer]:
+        return [*self._supervisor.servers(), *self._supervisor.instances()]
+
     def _our_children(self) -> set[int]:
-        ours = {server.child.pid for server in self._supervisor.servers() if server.child is not None}
+        ours = {server.child.pid for server in self._everyone() if server.child is not None}
         return ours | ({self._guardian.pid} if self._guardian.pid is not None else set())
 
     async def _tell_systemd(self) -> None:

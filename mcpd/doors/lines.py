@@ -1,4 +1,4 @@
-"""JSON-RPC lines on one connection: the control API, and MCP once it is attached to a server."""
+"""JSON-RPC lines on one connection: the control API, and MCP to one server or to several."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from mcpd.core import Core
 from mcpd.doors.control import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.doors.openrpc import document
 from mcpd.doors.seats import seats
-from mcpd.gateway.attached import Attached
 from mcpd.gateway.calls import Call, read_call
+from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.relay import refused
+from mcpd.gateway.reply import Client
+from mcpd.gateway.session import Session, is_mcp
+from mcpd.gateway.view import View
 from mcpd.model import api, codec
-from mcpd.model.errors import FellBehind, InvalidArguments, McpdError, Problem
+from mcpd.model.errors import FellBehind, McpdError
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import READ_SMALL, Reader
@@ -43,8 +45,9 @@ _PARSE_ERROR, _INVALID_REQUEST, _METHOD_NOT_FOUND = -32700, -32600, -32601
 class Connection:
     """One client. `run` serves it until it leaves, and then cancels what it had under way."""
 
-    def __init__(self, core: Core, connection: sockets.socket, pid: int) -> None:
-        self._core = core
+    def __init__(self, gateway: Gateway, connection: sockets.socket, pid: int) -> None:
+        self._gateway = gateway
+        self._core = gateway.core
         self._fd = connection.fileno()
         self._pid = pid
         self._outbox = Outbox(self._fd, BACKLOG)
@@ -53,7 +56,8 @@ class Connection:
         self._nursery: trio.Nursery
         self._running: dict[bytes, Callable[[str], None]] = {}
         """Request id → how to cancel it."""
-        self._attached: Attached | None = None
+        self._session: Session | None = None
+        """The conversation, once it speaks MCP."""
         self._heard_at = trio.current_time()
 
     async def run(self) -> None:
@@ -79,7 +83,7 @@ class Connection:
     @property
     def idle_since(self) -> float | None:
         """See `Sitter`. An attached client is at work as long as it stays."""
-        return None if self._running or self._attached is not None else self._heard_at
+        return None if self._running or self._session is not None else self._heard_at
 
     def leave(self, reason: str) -> None:
         log.debug("client %d: closed: %s", self._pid, reason)
@@ -108,7 +112,7 @@ class Connection:
 
     @property
     def _is_at_work(self) -> bool:
-        return bool(self._running) or (self._attached is not None and self._attached.is_at_work)
+        return bool(self._running) or (self._session is not None and self._session.is_at_work)
 
     def _take(self, portion: bytes) -> None:
         with batch() as now:
@@ -125,11 +129,11 @@ class Connection:
                 self._send(wire.error(b"null", body))
             return
         method = message.method
-        attached = self._attached
-        if attached is not None and method[:5] != "mcpd/":
+        session = self._session
+        if session is not None and method[:5] != "mcpd/":
             if method == "notifications/cancelled" and self._running:
                 self._cancelled(message)  # what it named may be a request to us
-            attached.receive(message)
+            session.receive(message, self)
         elif not method:
             if message.id is ABSENT or (message.result is ABSENT and message.error is ABSENT):
                 self._send(wire.error(message.key, wire.error_body(_INVALID_REQUEST, "no `method`")))
@@ -141,6 +145,8 @@ class Connection:
             self._send(wire.error(message.key, wire.error_body(_INVALID_REQUEST, words)))
         elif method == "mcpd/call":
             self._call(message)
+        elif is_mcp(method):
+            self._speak(self._gateway.view(), Client(door="socket", pid=self._pid)).receive(message, self)
         else:
             self._dispatch(message)
 
@@ -245,16 +251,34 @@ class Connection:
                     self._tell(message, "mcpd/log", "line", line, None, ())
 
     async def _attach(self, message: Message, params: api.AttachParams) -> None:
-        if params.server is None:
-            missing = Problem("$.server", "is missing", "name the server to speak MCP to")
-            raise InvalidArguments(f"mcpd/attach: {missing}", [missing])
-        server = self._core.supervisor.get(params.server)
-        upstream = await self._core.ready(server, min(max(params.wait, 0.0), MAX_WAIT))
-        if self._attached is not None:
-            self._attached.close("the client attached itself elsewhere")
-        self._attached = Attached(self._core, server, self._send, self._spawn)
-        answer = api.Attached(server=server.spec.name, protocol_version=upstream.version)
+        view = self._gateway.view(params.server, params.profile)
+        server = view.single
+        if server is not None and params.wait > 0:
+            await self._core.ready(server, min(params.wait, MAX_WAIT))
+        who = params.client or api.AttachedClient()
+        door = "socket" if params.client is None else "bridge"
+        self._speak(view, Client(door=door, name=who.name, pid=who.pid or self._pid, cwd=who.cwd or ""))
+        upstream = None if server is None else server.upstream
+        answer = api.Attached(
+            server=params.server,
+            profile=params.profile,
+            protocol_version=None if upstream is None else upstream.version,
+        )
         self._send(wire.result(message.key, codec.encode(answer)))
+
+    def _speak(self, view: View, client: Client) -> Session:
+        """From now on this connection speaks MCP."""
+        if self._session is not None:
+            self._session.close("the client attached itself elsewhere")
+        self._session = self._gateway.open(view, client, self._send, self._spawn)
+        return self._session
+
+    def note(self, frame: bytes) -> None:
+        """As `Reply`: all of an MCP conversation goes over this one line."""
+        self._send(frame)
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        self._send(frame)
 
     # ── under way ───────────────────────────────────────────────────────────────────────────────
 
@@ -302,8 +326,8 @@ class Connection:
         with batch():
             for cancel in running:
                 cancel(reason)
-            if self._attached is not None:
-                self._attached.close(reason)
+            if self._session is not None:
+                self._session.close(reason)
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
 

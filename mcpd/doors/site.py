@@ -2,49 +2,70 @@
 
 from __future__ import annotations
 
+import re
+from urllib.parse import unquote
+
 import attrs
 
-from mcpd.core import Core
-from mcpd.doors.guard import Guard, UnixGuard
+from mcpd.doors.guard import Guard
 from mcpd.doors.http.connection import Spawn
-from mcpd.doors.http.exchange import Exchange
+from mcpd.doors.http.exchange import TEXT, Exchange
 from mcpd.doors.http.parser import Head
+from mcpd.doors.mcp.endpoint import Endpoint, Place, Visitor
+from mcpd.doors.mcp.legacy import Who
+from mcpd.gateway.reply import Client
 
 HEALTH = "/health"
+MCP = "/mcp"
+_EVERYTHING = Place()
+_PROFILE = re.compile(r"/mcp/([^/]+)")
+_SERVER = re.compile(r"/servers/([^/]+)/mcp")
 
 
 @attrs.define(eq=False)
 class Site:
-    core: Core
+    endpoint: Endpoint
     guard: Guard
+    principal: str
+    """As whom the guard lets clients in."""
 
-    def visit(self, spawn: Spawn) -> Visit:
+    def visit(self, spawn: Spawn, pid: int = 0) -> Visit:
         """For one connection."""
-        return Visit(self, spawn)
-
-
-def unix_site(core: Core) -> Site:
-    """For the Unix socket, whose peers the kernel knows."""
-    return Site(core, UnixGuard())
+        return Visit(self, spawn, pid)
 
 
 class Visit:
     """One connection to a site."""
 
-    def __init__(self, site: Site, spawn: Spawn) -> None:
-        self._site = site
-        self._spawn = spawn
+    def __init__(self, site: Site, spawn: Spawn, pid: int) -> None:
+        self._core = site.endpoint.gateway.core
+        self._mcp = Visitor(site.endpoint, Who(site.principal, Client(door="http", pid=pid)), spawn)
         self.admit = site.guard.admit
-        site.core.clients += 1
+        self._core.clients += 1
 
     def handle(self, head: Head, body: bytes, exchange: Exchange) -> None:
-        if head.path == HEALTH:
+        place = place_of(head.path)
+        if place is not None:
+            self._mcp.handle(place, head, body, exchange)
+        elif head.path == HEALTH:
             if head.method in ("GET", "HEAD"):
                 exchange.respond(200, b'{"status":"ok"}')
             else:
                 exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
         else:
-            exchange.respond(404)
+            exchange.respond(404, b"there is /mcp, /mcp/PROFILE and /servers/NAME/mcp\n", TEXT)
 
     def left(self, reason: str) -> None:
-        self._site.core.clients -= 1
+        self._core.clients -= 1
+        self._mcp.left(reason)
+
+
+def place_of(path: str) -> Place | None:
+    """What an MCP endpoint shows; None for a path that is none."""
+    if path == MCP:
+        return _EVERYTHING
+    found = _SERVER.fullmatch(path)
+    if found is not None:
+        return Place(server=unquote(found[1]))
+    found = _PROFILE.fullmatch(path)
+    return None if found is None else Place(profile=unquote(found[1]))

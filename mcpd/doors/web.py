@@ -13,10 +13,12 @@ from pathlib import Path
 import attrs
 
 from mcpd.config.address import Address
-from mcpd.core import Core
-from mcpd.doors.guard import TcpGuard, token_in
-from mcpd.doors.http.connection import HttpConnection
-from mcpd.doors.site import HEALTH, Site
+from mcpd.doors.guard import TcpGuard, UnixGuard, token_in
+from mcpd.doors.http.connection import HttpConnection, Spawn
+from mcpd.doors.mcp.endpoint import Endpoint
+from mcpd.doors.mcp.legacy import Sessions
+from mcpd.doors.site import HEALTH, MCP, Site, Visit
+from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpDoor
 from mcpd.support.atomic import write_atomically
 
@@ -38,36 +40,53 @@ class Port:
         await HttpConnection(connection, self.site.visit, "HTTP client").run()
 
 
-@contextmanager
-def opened(
-    listener: sockets.socket, core: Core, *, state: Path, runtime: str, with_token: bool
-) -> Iterator[Port]:
-    """Say where it is, for as long as it is open. Raises UnusablePath, with nothing said."""
-    host, port = listener.getsockname()[:2]
-    url = f"http://{Address(host, port)}/mcp"
-    file = state / TOKEN
-    token = token_in(file) if with_token else None
-    if token is not None:
-        core.redactor.add([token])
-    core.http = HttpDoor(
-        url=url,
-        auth="none" if token is None else "token",
-        token_file=None if token is None else str(file),
-    )
-    told = Path(runtime) / ADDRESS
-    facts = {**attrs.asdict(core.http), "pid": os.getpid()}
-    write_atomically(told, json.dumps(facts).encode() + b"\n", 0o600)
-    log.info(
-        "HTTP clients come in at %s, %s", url, f"with the token in {file}" if token else "without a token"
-    )
-    if token is None:
-        log.warning(
-            "--http-auth none: every program of every user of this machine can use every server through %s",
-            url,
+class Web:
+    """HTTP, whatever the way in. One for a daemon."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._core = gateway.core
+        self._endpoint = Endpoint(gateway, Sessions(gateway))
+        self._unix = Site(self._endpoint, UnixGuard(), "user")
+
+    async def serve_unix(self, connection: sockets.socket, pid: int) -> None:
+        def visit(spawn: Spawn) -> Visit:
+            return self._unix.visit(spawn, pid)
+
+        await HttpConnection(connection, visit, f"client {pid}").run()
+
+    def close(self, reason: str) -> None:
+        """End every session, and the streams that clients hold open."""
+        self._endpoint.sessions.close(reason)
+
+    @contextmanager
+    def opened(self, listener: sockets.socket, state: Path, runtime: str, with_token: bool) -> Iterator[Port]:
+        """Say where the port is, for as long as it is open. Raises UnusablePath, with nothing said."""
+        core = self._core
+        host, port = listener.getsockname()[:2]
+        url = f"http://{Address(host, port)}{MCP}"
+        file = state / TOKEN
+        token = token_in(file) if with_token else None
+        if token is not None:
+            core.redactor.add([token])
+        core.http = HttpDoor(
+            url=url,
+            auth="none" if token is None else "token",
+            token_file=None if token is None else str(file),
         )
-    try:
-        yield Port(listener, Site(core, TcpGuard(port, token, frozenset({HEALTH}))))
-    finally:
-        core.http = None
-        with suppress(OSError):
-            told.unlink()
+        told = Path(runtime) / ADDRESS
+        facts = {**attrs.asdict(core.http), "pid": os.getpid()}
+        write_atomically(told, json.dumps(facts).encode() + b"\n", 0o600)
+        how = f"with the token in {file}" if token else "without a token"
+        log.info("HTTP clients come in at %s, %s", url, how)
+        if token is None:
+            log.warning(
+                "--http-auth none: every program of every user of this machine can use every server at %s",
+                url,
+            )
+        guard = TcpGuard(port, token, frozenset({HEALTH}))
+        try:
+            yield Port(listener, Site(self._endpoint, guard, "anybody" if token is None else "token"))
+        finally:
+            core.http = None
+            with suppress(OSError):
+                told.unlink()

@@ -92,6 +92,9 @@ class Upstream:
     the log level it wishes for that request. Empty where an era has no such thing: what it declares
     is for the whole connection."""
 
+    roots_changed: Callable[[], None] = lambda: None
+    """Tell the server that a `roots/list` would be answered otherwise, where an era has words for that."""
+
     admit: Callable[[str, bytes], str | None] | None = None
     """Must see every tool listed (name, definition) before it is called, where the era needs it; says
     why a tool must not be offered, if it must not."""

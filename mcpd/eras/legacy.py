@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import attrs
 import trio
@@ -98,6 +99,8 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
         capabilities=capabilities_of(body),
         ping_method="ping",
     )
+    if "roots" in hooks.capabilities:
+        upstream.roots_changed = partial(link.notify, "notifications/roots/list_changed")
     upstream.tells.update(feature for feature in FEATURES if upstream.has(feature, "listChanged"))
     follower = _Follower(link, hooks, upstream)
     upstream.follow = follower.run

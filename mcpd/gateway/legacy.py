@@ -1,47 +1,170 @@
-"""What a client of revisions 2024-11-05 to 2025-11-25 asks of its own hop: handshake, ping."""
+"""What a client of revisions 2024-11-05 to 2025-11-25 asks of its own hop: handshake, ping, wishes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
 import msgspec
+import trio
+from msgspec import Raw
 
 from mcpd import __version__
 from mcpd.eras.legacy import VERSIONS
-from mcpd.gateway.offer import capabilities, refuse
-from mcpd.supervision.server import ManagedServer
+from mcpd.eras.wishes import LEVELS
+from mcpd.gateway.asker import Asker, Request
+from mcpd.model.errors import McpdError, Unsupported
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.message import ABSENT, BadFrame, Message
+
+if TYPE_CHECKING:
+    from mcpd.gateway.session import Session
+
+NEWEST = VERSIONS[0]
+NOT_FOUND = -32002
+"""What these revisions say of a resource that there is not."""
+_INVALID_PARAMS = -32602
+_MOST_ROOTS = 100
+_AGREED = 10.0
+"""Seconds for a server to agree to tell of a resource; after that it is asked on, and may do so later."""
 
 
-def _ping(message: Message, _: ManagedServer) -> bytes:
-    return wire.result(message.key, b"{}")
+def _initialize(session: Session, request: Request) -> None:
+    members = wire.members(request.params or b"{}")
+    session.version = version = _agreed(members.get("protocolVersion"))
+    session.peer = _peer(members.get("clientInfo"))
+    declared = _mapping(members.get("capabilities"))
+    session.asker = Asker(version=version, capabilities=declared, log_level=session.asker.log_level)
+
+    def greet() -> None:
+        body: dict[str, object] = {
+            "protocolVersion": version,
+            "capabilities": session.view.capabilities(),
+            "serverInfo": {"name": "mcpd", "title": session.view.title, "version": __version__},
+        }
+        instructions = session.view.instructions()
+        if instructions:
+            body["instructions"] = instructions
+        session.answer(request, msgspec.json.encode(body))
+
+    session.once_known(request, greet)
 
 
-def _initialize(message: Message, server: ManagedServer) -> bytes:
-    upstream = server.upstream
-    body: dict[str, object] = {
-        "protocolVersion": _agreed(message),
-        "capabilities": capabilities(server),
-        "serverInfo": {"name": "mcpd", "title": f"{server.spec.name} through mcpd", "version": __version__},
-    }
-    if upstream is not None and upstream.info.instructions:
-        body["instructions"] = upstream.info.instructions
-    return wire.result(message.key, msgspec.json.encode(body))
-
-
-def _agreed(message: Message) -> str:
+def _agreed(asked: Raw | None) -> str:
     """The client's version where we know it, else our newest: the client decides whether it can go on."""
     try:
-        asked = bytes(wire.members(message.params).get("protocolVersion", b'""')).decode().strip('"')
-    except (BadFrame, UnicodeDecodeError):
-        asked = ""
-    return asked if asked in VERSIONS else VERSIONS[0]
+        version = "" if asked is None else msgspec.json.decode(asked, type=str)
+    except msgspec.MsgspecError:
+        version = ""
+    return version if version in VERSIONS else NEWEST
 
 
-ANSWERS = {
-    "ping": _ping,
+def _mapping(raw: Raw | None) -> Mapping[str, object]:
+    try:
+        value = {} if raw is None else wire.value(raw)
+    except BadFrame:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _peer(raw: Raw | None) -> str:
+    info = _mapping(raw)
+    words = [str(info[name])[:80] for name in ("name", "version") if isinstance(info.get(name), str)]
+    return " ".join(words)
+
+
+def _ping(session: Session, request: Request) -> None:
+    session.answer(request, b"{}")
+
+
+def _set_level(session: Session, request: Request) -> None:
+    members = wire.members(request.params or b"{}")
+    try:
+        level = msgspec.json.decode(members.get("level", Raw(b"null")), type=str)
+    except msgspec.MsgspecError:
+        level = ""
+    if level not in LEVELS:
+        session.fail(request, _INVALID_PARAMS, f"`level` must be one of {', '.join(LEVELS)}")
+        return
+    session.asker = msgspec.structs.replace(session.asker, log_level=level)
+    session.gateway.level_changed(session)
+    session.answer(request, b"{}")
+
+
+def _subscribe(session: Session, request: Request) -> None:
+    uri = _uri(request)
+    server, own = session.view.resource(uri)
+    server = session.gateway.instances.of(session, server)
+    if server.upstream is not None and not server.upstream.has("resources", "subscribe"):
+        raise Unsupported(
+            f"{server.spec.name} does not tell when a resource changes", server=server.spec.name
+        )
+    subscriptions = session.gateway.subscriptions
+    subscriptions.add(session, b"", uri, server, own)
+    if server.upstream is None:  # it will be told when it is there
+        session.answer(request, b"{}")
+        return
+
+    async def when_agreed() -> None:
+        outcome = ""
+        with trio.move_on_after(_AGREED):
+            outcome = await server.wishes.settled(own)
+        if outcome:
+            subscriptions.drop(session, b"", uri)
+            raise Unsupported(f"{server.spec.name}: {outcome}", server=server.spec.name)
+        session.answer(request, b"{}")
+
+    session.later(request, when_agreed)
+
+
+def _unsubscribe(session: Session, request: Request) -> None:
+    session.gateway.subscriptions.drop(session, b"", _uri(request))
+    session.answer(request, b"{}")
+
+
+def _uri(request: Request) -> str:
+    """Raises BadFrame."""
+    members = wire.members(request.params or b"{}")
+    try:
+        return msgspec.json.decode(members.get("uri", Raw(b"null")), type=str)
+    except msgspec.MsgspecError as error:
+        raise BadFrame(f"`uri`: {error}") from None
+
+
+METHODS: Mapping[str, Callable[[Session, Request], None]] = {
     "initialize": _initialize,
-    "logging/setLevel": refuse,
-    "resources/subscribe": refuse,
-    "resources/unsubscribe": refuse,
+    "ping": _ping,
+    "logging/setLevel": _set_level,
+    "resources/subscribe": _subscribe,
+    "resources/unsubscribe": _unsubscribe,
 }
-"""Method → the response line for a request that is this hop's own."""
+"""What is answered here, for a client of these revisions."""
+
+
+def _ask_roots(session: Session) -> None:
+    """Learn the client's roots: servers are told those of all who use them."""
+    if not session.asker.can("roots"):
+        return
+
+    def answered(message: Message | None) -> None:
+        if message is None or message.result is ABSENT:
+            return
+        try:
+            given = wire.members(message.result).get("roots", Raw(b"[]"))
+            session.roots = tuple(msgspec.json.decode(given, type=list[Raw]))[:_MOST_ROOTS]
+        except (BadFrame, msgspec.MsgspecError):
+            return
+        session.gateway.roots_changed(session)
+
+    session.ask("roots/list", b"", None, answered)
+
+
+NOTIFICATIONS: Mapping[str, Callable[[Session], None]] = {
+    "notifications/initialized": _ask_roots,
+    "notifications/roots/list_changed": _ask_roots,
+}
+
+
+def not_found(key: bytes, error: McpdError) -> bytes:
+    """The response for a resource that there is not."""
+    return wire.error(key, wire.error_body(NOT_FOUND, error.message, error.data()))

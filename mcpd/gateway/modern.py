@@ -1,46 +1,145 @@
-"""What a client of revision 2026-07-28 asks of its own hop: discovery."""
+"""What a client of revision 2026-07-28 says with every request, and what it asks of its own hop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+import attrs
 import msgspec
+from msgspec import Raw
 
 from mcpd import __version__
+from mcpd.eras.modern import VERSIONS
 from mcpd.eras.negotiate import PROTOCOL_VERSIONS
-from mcpd.gateway.offer import capabilities, refuse
-from mcpd.supervision.server import ManagedServer
+from mcpd.eras.wishes import LEVELS
+from mcpd.gateway.asker import Asker, Request
+from mcpd.model.errors import McpdError, UnknownRevision
 from mcpd.wire import message as wire
-from mcpd.wire.message import Message
+from mcpd.wire.message import BadFrame
 from mcpd.wire.meta import RESERVED
 
-_COMPLETE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-"""What every result of a list carries in this revision."""
+if TYPE_CHECKING:
+    from mcpd.gateway.session import Session
+    from mcpd.supervision.server import ManagedServer
+
+_VERSION = f"{RESERVED}protocolVersion"
+_CAPABILITIES = f"{RESERVED}clientCapabilities"
+_LEVEL = f"{RESERVED}logLevel"
+_SUBSCRIPTION = f"{RESERVED}subscriptionId"
+_LISTS = ("tools", "prompts", "resources")
+_MOST_WATCHED = 1000
+_CACHEABLE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
-def complete(request: Message) -> Mapping[str, object]:
-    """Those members, for a client that asks in this revision; older ones do not expect them."""
-    return _COMPLETE if b'"%bprotocolVersion"' % RESERVED.encode() in bytes(request.params) else {}
+def open_meta(request: Request) -> None:
+    """Read what a request's `_meta` says to its next hop: the progress token and, in this revision, who asks.
+
+    Raises BadFrame for what is malformed, UnknownRevision.
+    """
+    raw = wire.members(request.params).get("_meta")
+    if raw is None:
+        return
+    meta = wire.members(raw)
+    token = meta.get("progressToken")
+    if token is not None:
+        request.token = bytes(token)
+    if _VERSION not in meta:
+        return
+    version = _string(meta, _VERSION)
+    if version not in VERSIONS:
+        raise UnknownRevision(version, VERSIONS)
+    capabilities = wire.value(meta.get(_CAPABILITIES, Raw(b"null")))
+    if not isinstance(capabilities, dict):
+        raise BadFrame(f"`_meta` must say {_CAPABILITIES}, an object")
+    level = _string(meta, _LEVEL) if _LEVEL in meta else ""
+    if level and level not in LEVELS:
+        raise BadFrame(f"{_LEVEL} must be one of {', '.join(LEVELS)}")
+    request.asker = Asker(version=version, modern=True, capabilities=capabilities, log_level=level)
 
 
-def _discover(message: Message, server: ManagedServer) -> bytes:
-    upstream = server.upstream
+def _string(members: Mapping[str, Raw], name: str) -> str:
+    try:
+        return msgspec.json.decode(members[name], type=str)
+    except msgspec.MsgspecError as error:
+        raise BadFrame(f"{name}: {error}") from None
+
+
+def _discover(session: Session, request: Request) -> None:
+    session.once_known(request, lambda: _tell_all(session, request))
+
+
+def _tell_all(session: Session, request: Request) -> None:
     body: dict[str, object] = {
-        **_COMPLETE,
+        **_CACHEABLE,
         "supportedVersions": PROTOCOL_VERSIONS,
-        "capabilities": capabilities(server),
+        "capabilities": session.view.capabilities(),
         "_meta": {
-            f"{RESERVED}serverInfo": {
-                "name": "mcpd",
-                "title": f"{server.spec.name} through mcpd",
-                "version": __version__,
-            }
+            f"{RESERVED}serverInfo": {"name": "mcpd", "title": session.view.title, "version": __version__}
         },
     }
-    if upstream is not None and upstream.info.instructions:
-        body["instructions"] = upstream.info.instructions
-    return wire.result(message.key, msgspec.json.encode(body))
+    instructions = session.view.instructions()
+    if instructions:
+        body["instructions"] = instructions
+    session.answer(request, msgspec.json.encode(body))
 
 
-ANSWERS = {"server/discover": _discover, "subscriptions/listen": refuse}
-"""Method → the response line for a request that is this hop's own."""
+# ── changes, as long as the client listens ──────────────────────────────────────────────────────────
+
+
+@attrs.frozen(eq=False)
+class Listen:
+    """One subscription: everything told on it carries the id of the request that opened it."""
+
+    request: Request
+    lists: frozenset[str]
+
+    def tell(self, method: str, params: Mapping[str, object] | None = None) -> None:
+        body = {**(params or {}), "_meta": {_SUBSCRIPTION: self.request.key_value}}
+        self.request.reply.note(wire.notification(method, msgspec.json.encode(body)))
+
+    def end(self) -> None:
+        """The subscription is over, in order (the daemon stops)."""
+        result = {"resultType": "complete", "_meta": {_SUBSCRIPTION: self.request.key_value}}
+        self.request.reply.finish(wire.result(self.request.key, msgspec.json.encode(result)))
+
+
+def _listen(session: Session, request: Request) -> None:
+    """Acknowledged first, with what will be told; what nobody can tell is left out."""
+    wanted = wire.value(wire.members(request.params).get("notifications", Raw(b"null")))
+    if not isinstance(wanted, dict):
+        raise BadFrame("`notifications` must be an object")
+    offered = session.view.capabilities()
+    lists = [name for name in _LISTS if wanted.get(f"{name}ListChanged") is True and name in offered]
+    listen = Listen(request, frozenset(lists))
+    asked = wanted.get("resourceSubscriptions")
+    watched = _watched(session, asked if isinstance(asked, list) else [])
+    honoured: dict[str, object] = {f"{name}ListChanged": True for name in lists}
+    if watched:
+        honoured["resourceSubscriptions"] = [uri for uri, _, _ in watched]
+    session.listens[request.key] = listen
+    listen.tell("notifications/subscriptions/acknowledged", {"notifications": honoured})
+    for uri, server, own in watched:
+        session.gateway.subscriptions.add(session, request.key, uri, server, own)
+
+
+def _watched(session: Session, uris: Sequence[object]) -> list[tuple[str, ManagedServer, str]]:
+    found = []
+    for uri in uris[:_MOST_WATCHED]:
+        if not isinstance(uri, str):
+            raise BadFrame("`resourceSubscriptions` must be a list of URIs")
+        try:
+            server, own = session.view.resource(uri)
+        except McpdError:
+            continue
+        server = session.gateway.instances.of(session, server)
+        if server.upstream is None or server.upstream.has("resources", "subscribe"):
+            found.append((uri, server, own))
+    return found
+
+
+METHODS: Mapping[str, Callable[[Session, Request], None]] = {
+    "server/discover": _discover,
+    "subscriptions/listen": _listen,
+}
+"""What is answered here, for a client of this revision."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
 
+from mcpd.eras.base import Upstream
+from mcpd.gateway.asker import Asker, Request
+from mcpd.gateway.translate import Translation
 from mcpd.model.errors import McpdError
 from mcpd.supervision.catalog import allowed
 from mcpd.supervision.server import ManagedServer
@@ -15,42 +19,106 @@ from mcpd.transports.exchange import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
-Send = Callable[[bytes], None]
+if TYPE_CHECKING:
+    from mcpd.gateway.session import Session
+
+MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""The requests during which a server may want something of the client."""
+_INPUT = b'"input_required"'
 
 
 class Relay(Exchange):
-    """One request under way. The client gets exactly one response, unless it cancelled."""
+    """One request under way. The client gets exactly one response, unless it cancelled.
 
-    client_key: bytes
-    send: Send
-    open: dict[bytes, Relay]
-    """Where it stands under the client's id until it is over."""
-    token: bytes
-    """The client's progress token as JSON; empty for none."""
+    It outlives its first request when the server asks something that the client answers with a
+    second one: `request` is the one to be answered next, None while there is none.
+    """
+
+    session: Session
+    asker: Asker
+    request: Request | None
+    """What the client waits with; None while a question is out with a client that holds no line."""
+    upstream: Upstream
+    server: ManagedServer
+    params: Raw | bytes
+    """As they were sent, for asking again with what the server wanted to know."""
+    translation: Translation
+    alias: tuple[str, str] | None = None
+    """See `Route`."""
+    asked: int = 0
+    """Questions of the server that the client has not answered yet."""
+    rounds: int = 0
+    parked: bool = False
+    """Whether a modern client was asked something in the middle of it."""
+    lined: bool = False
+    """Whether it stands in its server's `line`."""
+    stop: Callable[[str], None] | None = None
+    """How to end what is done for it between two requests to the server, while that is under way."""
 
     def answered(self, message: Message) -> None:
-        key = self.client_key
-        self.open.pop(key, None)
         traffic.more_expected = True
-        if message.error is not ABSENT:
-            self.send(wire.error(key, message.error))
+        request = self.request
+        if request is None:
+            self.session.gateway.parked.over(self, message)
+            return
+        if message.error is ABSENT:
+            if self._may_be_a_question(message.result) and self.session.wants_input(
+                self, request, message.result
+            ):
+                return
+            result = self.translation.result(self.method, message.result)
+            if self.alias is not None:
+                result = _aliased(result, *self.alias)
+            self.session.finished(self, wire.result(request.key, result))
         else:
-            self.send(wire.result(key, message.result))
+            body = self.translation.error(self.method, message.error)
+            self.session.finished(self, wire.error(request.key, body))
+
+    def _may_be_a_question(self, result: Raw) -> bool:
+        return self.translation.from_modern and self.method in MAY_ASK and _INPUT in bytes(result)
 
     def progressed(self, params: Raw) -> None:
-        if not self.token:
+        request = self.request
+        if request is None or not request.token:
             return
-        members = {**wire.members(params), "progressToken": Raw(self.token)}
-        self.send(wire.notification("notifications/progress", msgspec.json.encode(members)))
+        members = {**wire.members(params), "progressToken": Raw(request.token)}
+        members.pop("_meta", None)
+        request.reply.note(wire.notification("notifications/progress", msgspec.json.encode(members)))
 
     def failed(self, error: McpdError) -> None:
-        self.open.pop(self.client_key, None)
-        self.send(refused(self.client_key, error))
+        if self.request is None:
+            self.session.gateway.parked.failed(self, error)
+        else:
+            self.session.refuse(self.request, error, self)
+
+    def give_up(self, reason: str) -> None:
+        """Nobody waits for it any more: tell the server, or end what is done between two requests to it."""
+        if self.stop is not None:
+            self.stop(reason)
+        else:
+            self.upstream.link.cancel(self, reason)
 
 
-def refused(key: bytes, error: McpdError) -> bytes:
-    """Our own error as a response line."""
-    return wire.error(key, wire.error_body(error.rpc, error.message, error.data()))
+def _aliased(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
+    """A read resource under the URI that the client asked for."""
+    try:
+        members = wire.members(result)
+        contents = wire.value(members["contents"])
+    except (BadFrame, KeyError):
+        return result
+    if not isinstance(contents, list):
+        return result
+    renamed = [
+        {**each, "uri": public} if isinstance(each, dict) and each.get("uri") == own else each
+        for each in contents
+    ]
+    return msgspec.json.encode({**members, "contents": renamed})
+
+
+def refused(key: bytes, error: McpdError, *, modern: bool = False) -> bytes:
+    """Our own error as a response line. The modern revision keeps -32000 to -32019 for others."""
+    code = -32603 if modern and -32019 <= error.rpc <= -32000 else error.rpc
+    return wire.error(key, wire.error_body(code, error.message, error.data()))
 
 
 def may_call(server: ManagedServer, params: Raw) -> bool:
@@ -59,14 +127,6 @@ def may_call(server: ManagedServer, params: Raw) -> bool:
     if spec.include_tools is None and not spec.exclude_tools:
         return True
     return allowed(spec, tool_name(params))
-
-
-def progress_token(params: bytes) -> bytes:
-    try:
-        meta = wire.members(params).get("_meta")
-        return b"" if meta is None else bytes(wire.members(meta).get("progressToken", b""))
-    except BadFrame:
-        return b""
 
 
 def tool_name(params: Raw) -> str:

@@ -310,16 +310,18 @@ class AttachParams:
     profile: str | None = None
     """Which selection of servers and tools the client is to see; None: everything."""
     client: AttachedClient | None = None
-    wait: float = 30.0
-    """How long to wait for the server to be connected, seconds."""
+    wait: float = 0.0
+    """How long to wait for the server to be connected, seconds; requests wait by themselves."""
 
 
 @attrs.frozen(kw_only=True)
 class Attached:
-    """From here on this connection speaks MCP to one server, unrenamed."""
+    """From here on this connection speaks MCP: to one server, unrenamed, or to those of a profile."""
 
-    server: str
-    protocol_version: str
+    server: str | None = None
+    profile: str | None = None
+    protocol_version: str | None = None
+    """The revision the server speaks, when it is connected."""
 
 
 @attrs.frozen(kw_only=True)

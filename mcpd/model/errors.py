@@ -2,7 +2,9 @@
 
     McpdError                code               http  rpc      exit
      ├─ UnknownServer        unknown_server     404   -32602   5
+     ├─ UnknownProfile       unknown_profile    404   -32602   5
      ├─ UnknownTool          unknown_tool       404   -32602   5
+     ├─ UnknownResource      unknown_resource   404   -32602   5    the URI is in its data
      ├─ InvalidArguments     invalid_arguments  400   -32602   2
      ├─ BadSpec              bad_spec           400   -32602   2    a list of Problem
      ├─ Conflict             conflict           412   -32000   9    the generation moved on
@@ -17,7 +19,9 @@
      ├─ Forbidden            forbidden          403   -32600   8
      ├─ FellBehind           fell_behind        503   -32000   1    a subscriber read too slowly
      ├─ ProtocolViolation    protocol           502   -32603   1    quoted bytes, shortened
-     └─ NoCommonVersion      version            502   -32603   1    no protocol revision in common
+     ├─ NoCommonVersion      version            502   -32603   1    no protocol revision in common
+     ├─ UnknownRevision      revision           400   -32022   1    a client's, that we do not speak
+     └─ CannotBeAsked        capability         400   -32021   1    a client cannot be asked what it takes
 
 Messages are for a person: what failed, on which server, what to do next. Errors that a *server* sent
 in answer to a request are not ours: they pass through as bytes wherever the door allows it.
@@ -74,8 +78,27 @@ class UnknownServer(McpdError):
 
 
 @final
+class UnknownProfile(McpdError):
+    code, http, rpc, exit = "unknown_profile", 404, -32602, 5
+
+
+@final
 class UnknownTool(McpdError):
     code, http, rpc, exit = "unknown_tool", 404, -32602, 5
+
+
+@final
+class UnknownResource(McpdError):
+    """`data.uri` names it, as the specification wants (resources, error handling)."""
+
+    code, http, rpc, exit = "unknown_resource", 404, -32602, 5
+
+    def __init__(self, message: str, uri: str, *, server: str | None = None) -> None:
+        super().__init__(message, server=server)
+        self.uri = uri
+
+    def data(self) -> dict[str, object]:
+        return {**super().data(), "uri": self.uri}
 
 
 @final
@@ -254,6 +277,35 @@ class NoCommonVersion(McpdError):
     """The server and we have no protocol revision in common. Trying again does not help."""
 
     code, http, rpc, exit = "version", 502, -32603, 1
+
+
+@final
+class UnknownRevision(McpdError):
+    """A client's request names a protocol revision that we do not speak (2026-07-28, versioning)."""
+
+    code, http, rpc, exit = "revision", 400, -32022, 1
+
+    def __init__(self, requested: str, supported: tuple[str, ...]) -> None:
+        super().__init__(f"protocol revision {shorten(requested, 40)!r} is not spoken here")
+        self.requested = requested
+        self.supported = supported
+
+    def data(self) -> dict[str, object]:
+        return {**super().data(), "requested": self.requested, "supported": list(self.supported)}
+
+
+@final
+class CannotBeAsked(McpdError):
+    """The server needs something of the client that the client did not declare (2026-07-28, -32021)."""
+
+    code, http, rpc, exit = "capability", 400, -32021, 1
+
+    def __init__(self, message: str, required: dict[str, object], *, server: str | None = None) -> None:
+        super().__init__(message, server=server)
+        self.required = required
+
+    def data(self) -> dict[str, object]:
+        return {**super().data(), "requiredCapabilities": self.required}
 
 
 def shorten(data: bytes | str, limit: int = 120) -> str:

@@ -28,3 +28,18 @@ def qualified(style: NameStyle, server: str, tool: str) -> str:
             return f"mcp_{server}_{tool}"
         case NameStyle.NAMESPACE:
             return f"{server}::{tool}"
+
+
+class ClientStyle(enum.Enum):
+    """`settings.clientToolNames`: how tools and prompts of several servers are named towards MCP clients."""
+
+    UNDERSCORES = "underscores"
+    """`test__echo`: the default, since several clients take letters, digits, `_` and `-` only."""
+    SUFFIX = "suffix"
+    """`echo@test`."""
+    PREFIX = "prefix"
+    """`mcp_test_echo`."""
+    NAMESPACE = "namespace"
+    """`test::echo`."""
+    PLAIN = "plain"
+    """`echo` where no other server has a tool of that name, else `test__echo`."""

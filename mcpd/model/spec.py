@@ -14,6 +14,8 @@ import attrs
 MEBIBYTE = 1024 * 1024
 
 Era = Literal["auto", "modern", "legacy"]
+Concurrency = Literal["free", "writes", "serial"]
+Share = Literal["all", "root", "client"]
 
 
 @attrs.frozen(kw_only=True)
@@ -89,6 +91,12 @@ class ServerSpec:
     max_frame: int = 32 * MEBIBYTE
     max_in_flight: int = 64
     """Requests this server may have unanswered at once; more wait their turn."""
+    concurrency: Concurrency = "free"
+    """Whether calls may overlap: `free` as the clients sent them, `serial` one after the other, `writes`
+    one after the other but for tools that say they change nothing."""
+    share: Share = "all"
+    """Who uses one process or session together: `all` clients, those that work in the same `root`, or each
+    `client` its own."""
     max_queued: int = 256
     """Requests that may wait their turn; more are refused at once."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 import trio
@@ -13,19 +13,27 @@ from mcpd.model.spec import Timeouts
 from mcpd.supervision.failure import Wedged
 
 
-async def watch_liveness(upstream: Upstream, times: Timeouts, is_stopped: Callable[[], bool]) -> NoReturn:
+async def watch_liveness(
+    upstream: Upstream,
+    times: Timeouts,
+    is_stopped: Callable[[], bool],
+    prompted: Callable[[], Awaitable[None]] = trio.sleep_forever,
+) -> NoReturn:
     """Raises Wedged when `ping_misses` requests in a row stay unanswered; LinkLost when the link ends.
 
     A server that is working on a call may be deaf meanwhile (many are single-threaded): then only a
-    stopped process counts as a miss, and the call's own timeout decides about the rest.
+    stopped process counts as a miss, and the call's own timeout decides about the rest. When `prompted`
+    returns, it is asked at once, however short the silence.
     """
     misses = 0
     while True:
         link = upstream.link
         quiet = trio.current_time() - link.heard_at
         if misses == 0 and quiet < times.ping_idle:
-            await trio.sleep(times.ping_idle - quiet)
-            continue
+            with trio.move_on_after(times.ping_idle - quiet) as silence:
+                await prompted()
+            if silence.cancelled_caught:
+                continue
         heard = link.heard_at
         try:
             await upstream.request(upstream.ping_method, {}, timeout=times.ping)

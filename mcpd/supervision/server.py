@@ -32,6 +32,7 @@ from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import Connection, open_process, open_remote, patience
 from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, classify, is_bug
 from mcpd.supervision.keeper import ListKeeper
+from mcpd.supervision.line import Curiosity, Line
 from mcpd.supervision.liveness import watch_liveness
 from mcpd.supervision.serverlog import ServerLog
 from mcpd.supervision.standing import Standing
@@ -57,8 +58,12 @@ _EAR = 1.0
 class ManagedServer:
     """Made by the supervisor, for as long as its name is in the set."""
 
-    def __init__(self, spec: ServerSpec, around: Surroundings) -> None:
+    def __init__(self, spec: ServerSpec, around: Surroundings, of: ManagedServer | None = None) -> None:
         self.spec = spec
+        self.of = of
+        """The server of a definition that this is one more instance of, for some of its clients."""
+        self.is_over = False
+        """It has ended for good."""
         self.log = ServerLog(around.log_dir / f"{spec.name}.log", around.redactor.mask)
         self.wishes = Wishes()
         """What clients want to hear of it beside answers; held across its connections."""
@@ -77,6 +82,14 @@ class ManagedServer:
         self._backoff = Backoff(patience(spec), around.chance)
         self._standing = Standing()
         self._connections = 0
+        if around.clients.heard is not None:
+            self.heard.add(partial(around.clients.heard, self))
+        self.line = Line()
+        """Whose turn it is, where calls of different clients must not overlap."""
+        self.curiosity = Curiosity(
+            is_quiet=around.store.is_quiet(self._fingerprint),
+            learn=partial(around.store.learn_quiet, self._fingerprint),
+        )
         self._heard: float | None = None
         self._last_spawn = -math.inf
         toggled = around.store.toggled(spec.name)
@@ -88,6 +101,8 @@ class ManagedServer:
         """Whether the end of this connection has been noted."""
         self._ready_at: float | None = None
         self._wish = trio.Event()
+        self._look = trio.Event()
+        self._look_in = 0.0
         self._attempt = trio.CancelScope()
         self._lists = ListKeeper(spec, around.store, self._fingerprint, self._list_changed)
 
@@ -149,6 +164,18 @@ class ManagedServer:
         self._attempt.cancel(reason=why)
         off = self._toggled_off or self._disconnected
         self._announce(ServerState.DISABLED if off else ServerState.PENDING, why)
+
+    def look_after(self, seconds: float) -> None:
+        """Ask a remote server whether it is there, that soon: the network may be another one by now. A
+        process has slept as long as we have."""
+        if isinstance(self.spec, RemoteSpec):
+            self._look_in = seconds
+            self._look.set()
+
+    async def _told_to_look(self) -> None:
+        await self._look.wait()
+        self._look = trio.Event()
+        await trio.sleep(self._look_in)
 
     def start_over(self) -> None:
         """`run` has failed and will be entered again: whoever waits, waits on."""
@@ -260,6 +287,7 @@ class ManagedServer:
                     self._announce(ServerState.PENDING, "connecting")
                     await self._live_and_recover()
         finally:
+            self.is_over = True
             self.log.close()
 
     def _why_off(self) -> str:
@@ -390,7 +418,9 @@ class ManagedServer:
                 upstream.hearing.set()  # from now on, whatever it could not tell has to be looked up
             await self._get_ready(upstream)
             turn.over()
-            nursery.start_soon(watch_liveness, upstream, self.spec.timeouts, connection.is_stopped)
+            nursery.start_soon(
+                watch_liveness, upstream, self.spec.timeouts, connection.is_stopped, self._told_to_look
+            )
             nursery.start_soon(self._lists.keep_fresh, upstream)
             await trio.sleep_forever()
 
@@ -416,7 +446,7 @@ class ManagedServer:
             changed=self._lists.mark_stale,
             log=self.log.add,
             capabilities=clients.capabilities,
-            asked=None if asked is None else partial(asked, self.spec.name),
+            asked=None if asked is None else partial(asked, self),
             heard=self.heard,
             modern_after_all=self._approach.modern_after_all,
             wishes=self.wishes,

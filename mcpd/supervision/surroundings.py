@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -16,6 +17,10 @@ from mcpd.transports.exchange import Exchange
 from mcpd.transports.process import Guard
 from mcpd.wire.message import Message
 
+if TYPE_CHECKING:
+    from mcpd.eras.base import Said
+    from mcpd.supervision.server import ManagedServer
+
 
 @attrs.define(kw_only=True, eq=False)
 class ClientSide:
@@ -24,8 +29,10 @@ class ClientSide:
     capabilities: Mapping[str, object] = attrs.field(factory=dict)
     """`elicitation`, `sampling`, `roots`, as declared to every server in its handshake, and in each
     request that has no `Exchange.meta` of its own."""
-    asked: Callable[[str, Channel, Message, Exchange | None], bool] | None = None
-    """`Hooks.asked`, with the server's name in front."""
+    asked: Callable[[ManagedServer, Channel, Message, Exchange | None], bool] | None = None
+    """`Hooks.asked`, with the server in front."""
+    heard: Callable[[ManagedServer, Said], None] | None = None
+    """`Hooks.heard`, with the server in front."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

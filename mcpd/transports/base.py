@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn, Protocol
 
 import attrs
@@ -115,6 +115,12 @@ class Channel(Protocol):
         `hears` is called when it does: what the server says from then on arrives. `missed` is called
         whenever something may have been said while nobody listened.
         """
+
+    tells_apart: bool
+    """Whether what a server says during a request names that request (see `Inbound`)."""
+
+    def under_way(self) -> Collection[Exchange]:
+        """The requests that are with the server now."""
 
     @property
     def in_flight(self) -> int: ...

@@ -109,6 +109,9 @@ def explain(error: Exception) -> str:
     """A transport's error in words that help."""
     if isinstance(error, httpx.ConnectTimeout):
         return f"it cannot be reached: no connection within {CONNECT_TIMEOUT:g} s"
+    reason = _reason([cause for cause in _causes(error) if isinstance(cause, OSError)])
+    if isinstance(error, httpx.ProxyError):  # which names the proxy
+        return f"it cannot be reached: {shorten(str(error))}" + (f": {reason}" if reason else "")
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return (
@@ -117,8 +120,7 @@ def explain(error: Exception) -> str:
             )
         if isinstance(cause, ssl.SSLError):
             return f"TLS failed: {cause.reason or cause}"
-    reason = _reason([cause for cause in _causes(error) if isinstance(cause, OSError)])
-    if isinstance(error, httpx.ConnectError | httpx.ProxyError):
+    if isinstance(error, httpx.ConnectError):
         return f"it cannot be reached: {shorten(reason or str(error) or 'connecting failed')}"
     return f"the connection broke: {shorten(reason or str(error) or type(error).__name__)}"
 

@@ -14,7 +14,6 @@ import re
 import select
 import socket
 import ssl
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from urllib.parse import unquote
@@ -23,6 +22,7 @@ import attrs
 import httpx
 import trio
 
+from mcpd.support.naps import now
 from mcpd.wire.http1 import BadResponse, Response
 
 CONNECT_TIMEOUT = 10.0
@@ -173,7 +173,7 @@ class Engine(httpx.AsyncBaseTransport):
             if proxy.tls:
                 stream = await _guard(stream, proxy.host, ssl.create_default_context())
         except _BROKEN as error:
-            raise httpx.ProxyError(f"{proxy}: {_words(error)}") from error
+            raise httpx.ProxyError(f"{proxy} cannot be used") from error
         if self._context is not None:
             try:
                 await self._tunnel(stream, proxy)
@@ -196,8 +196,10 @@ class Engine(httpx.AsyncBaseTransport):
                 if not data:
                     response.end()
                 response.feed(bytes(data))
-        except (*_BROKEN, BadResponse) as error:
-            raise httpx.ProxyError(f"{proxy}: {_words(error)}") from error
+        except BadResponse as error:
+            raise httpx.ProxyError(f"{proxy} does not answer as one: {error}") from error
+        except _BROKEN as error:
+            raise httpx.ProxyError(f"{proxy} has hung up") from error
         if not 200 <= response.status < 300:
             reason = response.reason.decode("latin-1")
             raise httpx.ProxyError(f"{proxy} refuses: HTTP {response.status} {reason}".rstrip())
@@ -218,12 +220,6 @@ async def _guard(stream: trio.abc.Stream, host: str, context: ssl.SSLContext) ->
         _close(stream)
         raise
     return guarded
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error.__cause__ or error) or type(error).__name__
 
 
 # ── one connection ──────────────────────────────────────────────────────────────────────────────────
@@ -247,7 +243,7 @@ class _Connection:
 
     def is_usable(self) -> bool:
         """An idle connection on which something can be read has been closed, or is out of step."""
-        return time.monotonic() < self._expires and not _readable(self._fd)
+        return now() < self._expires and not _readable(self._fd)
 
     def close(self) -> None:
         """At once, without a word."""
@@ -296,7 +292,7 @@ class _Connection:
             self.close()
             return
         kept = _IDLE_FOR if response.idle_for is None else min(response.idle_for - 1, _IDLE_FOR)
-        self._expires = time.monotonic() + kept
+        self._expires = now() + kept
         self._give_back(self)
 
     # ── bytes ───────────────────────────────────────────────────────────────────────────────────

@@ -62,6 +62,7 @@ class HttpChannel(Switchboard):
     """One server at one URL. `end_session` is for whoever opened it, when it is over."""
 
     has_headers = True
+    tells_apart = True
 
     def __init__(
         self, name: str, endpoint: Endpoint, *, max_frame: int, max_in_flight: int, max_queued: int

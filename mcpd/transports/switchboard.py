@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NoReturn
 
 import msgspec
@@ -37,6 +37,7 @@ class Switchboard:
     """
 
     has_headers = False
+    tells_apart = False
 
     def __init__(self, name: str, *, max_in_flight: int, max_queued: int) -> None:
         self.name = name
@@ -144,6 +145,9 @@ class Switchboard:
 
     def refuse(self, request: Message, code: int, words: str) -> None:
         self._reply(wire.error(request.key, wire.error_body(code, words)))
+
+    def under_way(self) -> Collection[Exchange]:
+        return self._table.values()
 
     @property
     def in_flight(self) -> int:

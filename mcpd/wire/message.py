@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.model.errors import shorten
+from mcpd.support.mending import mended
 
 ABSENT = Raw(b"")
 MAX_DEPTH = 1000
@@ -41,7 +42,6 @@ class Message(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(Message).decode
 _decode_batch = msgspec.json.Decoder(list[Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
-_BOM = b"\xef\xbb\xbf"
 
 
 def parse(line: bytes) -> Message:
@@ -55,9 +55,9 @@ def parse(line: bytes) -> Message:
             line.decode()  # Raw members are not checked for UTF-8
         return _decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        mended = _mended(line)
-        if mended != line:
-            return parse(mended)
+        sound = mended(line)
+        if sound != line:
+            return parse(sound)
         raise BadFrame(f"{error}: {shorten(line)}") from None
 
 
@@ -100,22 +100,6 @@ def split_batch(line: bytes) -> list[bytes]:
         raise BadFrame(f"{error}: {shorten(line)}") from None
 
 
-_ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
-)
-"""Escapes from left to right, so that an escaped backslash is none's beginning; group 1: half a pair."""
-
-
-def _mended(text: bytes) -> bytes:
-    """The text without what keeps sound JSON from being read; itself when there is nothing of it."""
-    text = text.removeprefix(_BOM)
-    if not text.isascii():
-        text = text.decode("utf-8", "replace").encode()
-    if b"\\ud" in text or b"\\uD" in text:
-        text = _ESCAPE.sub(lambda escape: b"\\ufffd" if escape[1] else escape[0], text)
-    return text
-
-
 def members(raw: Raw | bytes) -> dict[str, Raw]:
     """Open one level: an object's members, each as its own bytes. Raises BadFrame."""
     try:
@@ -133,10 +117,10 @@ def value(raw: Raw | bytes) -> object:
         try:
             decoded: object = msgspec.json.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            mended = _mended(data)
-            if mended == data:
+            sound = mended(data)
+            if sound == data:
                 raise
-            decoded = msgspec.json.decode(mended)
+            decoded = msgspec.json.decode(sound)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
     return decoded

@@ -27,6 +27,8 @@ def main() -> int:
     parser.add_argument("--scenario", action="append", help="only this one (repeatable)")
     parser.add_argument("--keep", type=Path, help="keep what the suite wrote in this directory")
     chosen = parser.parse_args()
+    if chosen.keep and chosen.keep.exists() and any(chosen.keep.iterdir()):
+        parser.error(f"{chosen.keep} is not empty: what an earlier run left there would be judged again")
     sides, revisions = chosen.side or SIDES, chosen.revision or REVISIONS
     found: list[str] = []
     try:

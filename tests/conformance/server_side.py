@@ -2,19 +2,21 @@
 
 The reference servers of `tests/servers/reference` are judged three times: directly over HTTP, through an mcpd
 that reaches them over stdio, and through one that reaches them over HTTP. Every check that succeeds directly
-has to succeed through mcpd; there is no list of exceptions.
+has to succeed through mcpd; there is no list of exceptions. The suite knows some itself: what is optional in
+the protocol (an answer by a stream rather than as JSON), and not used, it looks at no further. That is told.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
+import httpx
 import trio
 
 from tests.conformance import suite
@@ -25,9 +27,6 @@ from tests.interop import peers
 DIRECT, STDIO, HTTP = "direct", "via stdio", "via http"
 WAYS = (DIRECT, STDIO, HTTP)
 """How the suite gets to the reference server: directly, or through an mcpd that reaches it like this."""
-
-NO_DOOR = "has no HTTP door"
-"""What an mcpd says that cannot serve HTTP."""
 
 SCENARIO = 30.0
 """Seconds that one scenario may take; the longest waits a few on purpose."""
@@ -51,18 +50,6 @@ REFERENCES = (
 )
 
 
-def has_door() -> bool:
-    """Whether this mcpd serves HTTP. As soon as it does, the columns through it are no longer left out."""
-    asked = subprocess.run(
-        [sys.executable, "-m", "mcpd", "--http", "127.0.0.1:0", "--validate-config"],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    return NO_DOOR not in asked.stderr
-
-
 @contextmanager
 def listening(reference: Reference) -> Iterator[str]:
     """A reference server over HTTP; its URL."""
@@ -72,14 +59,31 @@ def listening(reference: Reference) -> Iterator[str]:
 
 
 @contextmanager
-def behind_mcpd(home: Path, definition: Mapping[str, Any]) -> Iterator[str]:
-    """An mcpd whose one server is this, open to everybody on loopback; the URL of that server's door."""
+def mcpd(home: Path, servers: Mapping[str, Any]) -> Iterator[tuple[harness.Daemon, str]]:
+    """An mcpd that is open to everybody on loopback, as the suite can show no token; and its origin."""
     home.mkdir(parents=True)
-    port = peers.free_port()
-    flags = ("--http", f"127.0.0.1:{port}", "--http-auth", "none")
-    with harness.running(home, {"reference": dict(definition)}, *flags) as daemon:
+    with harness.running(home, servers, "--http", "127.0.0.1:0", "--http-auth", "none") as daemon:
+        with daemon.client() as client:
+            told = urlsplit(client.request("mcpd/status")["daemon"]["http"]["url"])
+        yield daemon, f"{told.scheme}://{told.netloc}"
+
+
+@contextmanager
+def behind_mcpd(home: Path, definition: Mapping[str, Any]) -> Iterator[str]:
+    """An mcpd whose one server is this; the URL of that server's door."""
+    with mcpd(home, {"reference": dict(definition)}) as (daemon, origin):
         daemon.wait_connected("reference", bound=30)
-        yield f"http://127.0.0.1:{port}/servers/reference/mcp"
+        yield f"{origin}/servers/reference/mcp"
+
+
+def has_door(home: Path) -> bool:
+    """Whether this mcpd has anything at `/servers/<name>/mcp`; if not, it knows no more to say than 404.
+
+    As soon as it has, the columns through it are no longer left out.
+    """
+    with mcpd(home, {}) as (_, origin):
+        said = httpx.post(f"{origin}/servers/reference/mcp", json={}, timeout=10)
+    return said.status_code != 404 or bool(said.content)
 
 
 @contextmanager
@@ -131,9 +135,23 @@ def surprises(row: Row) -> list[str]:
     found = []
     for way, outcome in row.outcomes.items():
         found += [f"{where}, {way}: {complaint}" for complaint in outcome.complaints]
-        if outcome.passed and (lost := row.outcomes[DIRECT].proven - outcome.proven):
+        if outcome.passed and (lost := missing(row, outcome) - outcome.unused):
             found.append(f"{where}, {way}: no longer proven: {', '.join(sorted(lost))}")
     return found
+
+
+def missing(row: Row, outcome: Outcome) -> frozenset[str]:
+    return row.outcomes[DIRECT].proven - outcome.proven
+
+
+def notes(row: Row) -> list[str]:
+    """Options of the protocol that the reference server makes use of, and mcpd does not."""
+    where = f"{row.reference} {row.scenario} ({row.revision})"
+    return [
+        f"{where}, {way}: optional, and not used: {', '.join(sorted(unused))}"
+        for way, outcome in row.outcomes.items()
+        if (unused := missing(row, outcome) & outcome.unused)
+    ]
 
 
 def cell(outcome: Outcome | None) -> str:
@@ -189,7 +207,7 @@ def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> lis
     for reference in REFERENCES:
         if not reference.python.exists():
             raise NotInstalled(f"{reference.python} is missing: `make interop` makes it")
-    ways = WAYS if has_door() else (DIRECT,)
+    ways = WAYS if has_door(out / "server" / "probe") else (DIRECT,)
     found: list[str] = []
     for reference in REFERENCES:
         listed = {r: suite.scenarios("server", r) for r in reference.revisions if r in revisions}
@@ -201,8 +219,8 @@ def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> lis
         with ExitStack() as stack:
             urls = {way: stack.enter_context(reached(reference, way, place / "mcpd" / way)) for way in ways}
             rows = trio.run(judge_all, reference.name, urls, wanted, only is None, place)
-        print(table(rows, ways), end="\n\n")
+        print("\n".join([table(rows, ways), *(line for row in rows for line in notes(row))]), end="\n\n")
         found += [line for row in rows for line in surprises(row)]
     if ways == (DIRECT,):
-        print("Not judged through mcpd: this mcpd has no HTTP door.")
+        print("Not judged through mcpd: this mcpd does not serve MCP over HTTP.")
     return found

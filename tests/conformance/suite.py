@@ -34,6 +34,8 @@ class Outcome:
     complaints: tuple[str, ...]
     proven: frozenset[str] = frozenset()
     """The ids of the checks that succeeded."""
+    unused: frozenset[str] = frozenset()
+    """The ids of those that found nothing to look at, because what they look at is optional."""
 
     @property
     def passed(self) -> bool:
@@ -90,13 +92,14 @@ def judged(scenario: str, revision: str, out: Path, trouble: str, status: int) -
         if check["status"] in _BAD
     ]
     right = [check["id"] for check in checks if check["status"] == "SUCCESS"]
+    unused = frozenset(check["id"] for check in checks if check["status"] == "INFO") - frozenset(right)
     if trouble:
         complaints.append(trouble)
     elif status and not complaints:
         complaints.append("the client ended with an error")
     elif not right and not complaints:
         complaints.append("nothing was proven")
-    return Outcome(scenario, revision, len(right), tuple(complaints), frozenset(right))
+    return Outcome(scenario, revision, len(right), tuple(complaints), frozenset(right), unused)
 
 
 def left_behind(out: Path) -> dict[str, Path]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from tests.conformance import server_side
@@ -77,6 +78,11 @@ def test_what_passes_directly_has_to_pass_through_mcpd() -> None:
     less = Outcome("ping", "2025-11-25", 1, (), frozenset({"schema"}))
     assert server_side.surprises(row(both, less)) == [
         "sdk2 ping (2025-11-25), via stdio: no longer proven: ping"
+    ]
+    json = attrs.evolve(less, unused=frozenset({"ping"}))
+    assert server_side.surprises(row(both, json)) == []
+    assert server_side.notes(row(both, json)) == [
+        "sdk2 ping (2025-11-25), via stdio: optional, and not used: ping"
     ]
     assert server_side.surprises(row(failed, both)) == ["sdk2 ping (2025-11-25), direct: ping: no answer"]
     shown = server_side.table([row(both, failed)], ["direct", "via stdio"])

@@ -10,43 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import attrs
 import httpx
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Daemon, Json, private_environment
-
-PORT = ("--http", "127.0.0.1:0")
-
-
-@attrs.frozen
-class Door:
-    """Where a daemon listens for HTTP, as it says itself."""
-
-    base: str
-    token: str
-
-    @property
-    def port(self) -> int:
-        return int(self.base.rpartition(":")[2])
-
-    @property
-    def bearer(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"}
-
-
-def door(daemon: Daemon) -> Door:
-    with daemon.client() as client:
-        told = client.request("mcpd/status")["daemon"]["http"]
-    token = Path(told["token_file"]).read_text().strip() if told["token_file"] else ""
-    return Door(told["url"].removesuffix("/mcp"), token)
-
-
-def over_unix(daemon: Daemon) -> httpx.Client:
-    return httpx.Client(
-        transport=httpx.HTTPTransport(uds=daemon.socket), base_url="http://localhost", timeout=BOUND
-    )
+from tests.e2e.harness import BOUND, Json, private_environment
+from tests.e2e.web import PORT, door, over_unix
 
 
 def test_the_port_is_told_to_whom_it_concerns(start: Start) -> None:

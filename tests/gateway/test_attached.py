@@ -67,7 +67,14 @@ def test_a_client_of_every_legacy_revision_is_greeted_in_it(start: Start) -> Non
         assert [*schema(version, "InitializeResult").iter_errors(hello)] == []
         assert hello["protocolVersion"] == version
         assert hello["instructions"] == "be kind"
-        assert hello["capabilities"] == {"tools": {}, "resources": {}, "prompts": {}, "completions": {}}
+        lists = {"listChanged": True}
+        assert hello["capabilities"] == {
+            "tools": lists,
+            "resources": lists,
+            "prompts": lists,
+            "completions": {},
+            "logging": {},
+        }
         assert client.request("ping") == {}
         assert (
             client.request("tools/call", name="echo", arguments={"a": 1})["content"][0]["text"] == '{"a": 1}'
@@ -93,19 +100,14 @@ def test_a_modern_client_discovers_the_server(start: Start) -> None:
         assert client.request("tools/call", name="echo", arguments={"a": 1}, _meta=META)["content"]
 
 
-def test_what_would_change_the_session_of_others_is_not_offered(start: Start) -> None:
-    """One connection serves all: no log level, no subscriptions."""
-    daemon = start({"fake": fake("--era", "legacy", *EVERYTHING)})
+def test_each_era_has_its_own_methods(start: Start) -> None:
+    """Digest 3.2: what another revision calls so is an unknown method in this one."""
+    daemon = start({"fake": fake("--era", "legacy", "--capabilities", "tools,resources,logging")})
     client = attached(daemon)
-    for method in (
-        "logging/setLevel",
-        "resources/subscribe",
-        "resources/unsubscribe",
-        "subscriptions/listen",
-    ):
-        assert refusal(client, method, uri="fake://one", level="debug")["code"] == -32601
-    seen = json.loads(daemon.client().call("fake", "counts")["output"])["seen"]
-    assert not {"logging/setLevel", "resources/subscribe"} & seen.keys()
+    for method in ("server/discover", "subscriptions/listen"):
+        assert refusal(client, method, uri="fake://one")["code"] == -32602  # it must say its revision
+    for method in ("ping", "initialize", "logging/setLevel", "resources/subscribe"):
+        assert refusal(client, method, uri="fake://one", level="debug", _meta=META)["code"] == -32601
 
 
 def test_lists_resources_and_prompts_are_the_servers_own(start: Start) -> None:

@@ -47,8 +47,9 @@ Actions, which are tools too: their arguments are the JSON object
   stop_reading {}             reads no more, and lives on
   notify {method, count=1, params}  so many notifications at once (default: list_changed of tools)
   change {}                   one more tool in the list, announced
-  ask {method, params}        a request to the client (ping, roots/list, sampling/createMessage, …);
-                              as a tool, its result is the client's answer
+  ask {method, params, rounds=1}  a request to the client (ping, roots/list, sampling/createMessage, …);
+                              as a tool, its result is the client's answer; to a modern client it
+                              answers `input_required`, that many times
   raw {text, hex}             these bytes on stdout, as they are
 
 Tools besides
@@ -438,6 +439,9 @@ class Fake:
         self.notify({}, None)
 
     def ask(self, given: Json, request: Json | None) -> None:
+        if request is not None and self.modern:
+            self.require(given, request)
+            raise Stop
         key = f"fake-{len(self.waiting) + len(self.answers) + 1}"
         if request is not None:
             self.waiting[key] = lambda answer: self.text(request, json.dumps(answer))
@@ -445,6 +449,19 @@ class Fake:
         self.send(asked | ({"params": given["params"]} if "params" in given else {}))
         if request is not None:
             raise Stop
+
+    def require(self, given: Json, request: Json) -> None:
+        """The modern way of asking: in as many rounds as told, each naming the next in its state."""
+        params = request["params"]
+        state, answers = params.get("requestState"), params.get("inputResponses")
+        done = 0 if state is None else int(state.removeprefix("round-"))
+        if state is not None and not (answers and "q" in answers):
+            return self.error(request, -32602, "no answer to q")
+        if done >= given.get("rounds", 1):
+            return self.text(request, json.dumps({"result": (answers or {}).get("q"), "state": state}))
+        asked = {"method": given.get("method", "elicitation/create"), "params": given.get("params", {})}
+        told = {"inputRequests": {"q": asked}, "requestState": f"round-{done + 1}"}
+        return self.reply(request, {**told, "resultType": "input_required"})
 
     def raw(self, given: Json, request: Json | None) -> None:
         self.write(bytes.fromhex(given.get("hex", "")) + given.get("text", "").encode())

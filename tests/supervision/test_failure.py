@@ -112,7 +112,11 @@ def test_every_error_of_ours_is_in_the_table() -> None:
     not_from_a_connection = {
         errors.McpdError,
         errors.UnknownServer,
+        errors.UnknownProfile,
         errors.UnknownTool,
+        errors.UnknownResource,
+        errors.UnknownRevision,
+        errors.CannotBeAsked,
         errors.InvalidArguments,
         errors.BadSpec,
         errors.Conflict,

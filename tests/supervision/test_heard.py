@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from mcpd.eras.base import Said
 from mcpd.model.status import ServerState
+from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import ClientSide
 from mcpd.transports.base import Channel
 from mcpd.transports.exchange import Exchange
@@ -108,8 +109,8 @@ async def test_a_question_on_the_stream_of_a_call_names_the_call(
     """So that the client that called is asked, and no other. On the stream of no request: nobody's."""
     asked: list[tuple[str, str, Exchange | None]] = []
 
-    def take(server: str, channel: Channel, message: Message, exchange: Exchange | None) -> bool:
-        asked.append((server, message.method, exchange))
+    def take(server: ManagedServer, channel: Channel, message: Message, exchange: Exchange | None) -> bool:
+        asked.append((server.spec.name, message.method, exchange))
         channel.respond(message, b'{"action":"decline"}')
         return True
 

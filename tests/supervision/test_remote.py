@@ -35,8 +35,8 @@ class World:
     server: ManagedServer
     events: list[Event]
 
-    async def wait(self, state: ServerState) -> ServerStatus:
-        with trio.fail_after(BOUND):
+    async def wait(self, state: ServerState, bound: float = BOUND) -> ServerStatus:
+        with trio.fail_after(bound):
             while self.server.state is not state:  # noqa: ASYNC110 - a test's wait
                 await trio.sleep(0.005)
         return self.server.status()
@@ -45,9 +45,17 @@ class World:
         return [(step.step, step.outcome) for step in self.server.negotiation]
 
     def call(self) -> Awaited:
-        assert self.server.upstream is not None
-        exchange = Awaited(what="tool 'echo'", idle=BOUND, limit=BOUND)
-        self.server.upstream.submit(exchange, "tools/call", b'{"name":"echo","arguments":{}}')
+        return self._call(b"{}", BOUND)
+
+    def hanging_call(self) -> Awaited:
+        """One that the server is to leave unanswered."""
+        return self._call(b'{"hang":true}', 100)
+
+    def _call(self, arguments: bytes, limit: float) -> Awaited:
+        if self.server.upstream is None:
+            raise LinkLost("it: not connected")
+        exchange = Awaited(what="tool 'echo'", idle=limit, limit=limit)
+        self.server.upstream.submit(exchange, "tools/call", b'{"name":"echo","arguments":%b}' % arguments)
         return exchange
 
 
@@ -353,3 +361,58 @@ def test_a_remote_server_has_another_patience_than_a_process() -> None:
     assert patience(StdioSpec(name="it", command="x")) == RestartPolicy()
     own = RestartPolicy(cap=7, intensity=3)
     assert patience(attrs.evolve(remote, restart=own)) == own
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("days", [1, -1])
+async def test_a_wall_clock_that_jumps_disturbs_nobody(
+    tmp_path: Path, days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RELIABILITY G1: no call times out, no server is restarted, nobody is asked for his pulse."""
+    release = trio.Event()
+
+    async def slow(request: Request) -> None:
+        await release.wait()
+        await request.result({"content": []})
+
+    script = LegacyScript(on={"tools/call": slow})
+    async with fake_http(script) as server, living(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+        exchange = world.call()
+        with trio.fail_after(BOUND):
+            while not server.of("tools/call"):  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.005)
+        asked = len(server.requests)
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() + days * 86_400)
+        await trio.sleep(0.3)
+        assert not exchange.done.is_set()
+        assert len(server.requests) == asked
+        release.set()
+        with trio.fail_after(BOUND):
+            await exchange.answer()
+        status = world.server.status()
+        assert (status.status, status.restarts) == (ServerState.CONNECTED, 0)
+
+
+async def test_a_server_is_looked_after_when_the_machine_has_slept(tmp_path: Path) -> None:
+    """RELIABILITY G2: asked at once; one that has forgotten us is connected anew, once."""
+    async with fake_http(LegacyScript()) as server, living(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+        assert not server.of("ping")
+        world.server.look_after(0.05)
+        with trio.fail_after(BOUND):
+            while not server.of("ping"):  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.005)
+        assert world.server.status().restarts == 0
+        script = server.script
+        assert isinstance(script, LegacyScript)
+        script.sessions.clear()  # a server that was restarted meanwhile
+        world.server.look_after(0)
+        with trio.fail_after(BOUND):
+            while world.server.status().restarts < 1:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.005)
+        await world.wait(ServerState.CONNECTED)
+        assert len(server.of("initialize")) == 2

@@ -118,23 +118,3 @@ async def test_a_ca_file_that_cannot_be_used_is_a_mistake_in_the_definition(tmp_
 def test_proxies_are_those_of_the_environment(url: str, environ: dict[str, str], proxy: str | None) -> None:
     """In either spelling; never for this machine itself."""
     assert proxy_for(url, environ) == proxy
-
-
-async def test_a_proxy_carries_what_goes_out() -> None:
-    """Plain HTTP: the proxy is asked for the whole URL."""
-    async with (
-        fake_http(ModernScript()) as proxy,
-        open_http(
-            RemoteSpec(name="it", kind="http", url="http://far.example/mcp"),
-            {"HTTP_PROXY": f"http://me:secret@127.0.0.1:{proxy.port}"},
-        ) as link,
-        trio.open_nursery() as nursery,
-    ):
-        nursery.start_soon(link.run)
-        exchange = Awaited()
-        link.submit(exchange, "tools/list", b"{}")
-        with trio.fail_after(BOUND):
-            await exchange.answer()
-        assert proxy.requests[0].path == "http://far.example/mcp"
-        assert proxy.requests[0].headers["proxy-authorization"] == "Basic bWU6c2VjcmV0"
-        nursery.cancel_scope.cancel()

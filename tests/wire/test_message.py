@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mcpd.wire import message as wire
@@ -70,7 +70,9 @@ def test_stamping_changes_no_byte_but_ours(params: str, with_meta: bool, ours: b
     theirs = '"_meta":{"progressToken":"theirs","io.modelcontextprotocol/x":1,"own":1.10,"more":1E+400}'
     if with_meta:
         params = f"{{{theirs}" + ("," if params != "{}" else "") + params[1:]
-    before, after = wire.members(params.encode()), wire.members(stamp(params.encode(), ours))
+    before = wire.members(params.encode())
+    assume(with_meta or "_meta" not in before)  # one that is no object is another test's
+    after = wire.members(stamp(params.encode(), ours))
     given, meta = before.pop("_meta", b"{}"), after.pop("_meta", b"{}")
 
     assert {name: bytes(raw) for name, raw in after.items()} == {

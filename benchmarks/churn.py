@@ -1,0 +1,121 @@
+"""Many calls in flight to a server over HTTP, half of them cancelled at random: does the daemon stay whole?
+
+    python -m benchmarks.churn [SECONDS]
+
+RELIABILITY H5. Sixty seconds by default; the suite runs a few of them. Exit status 1 when afterwards a single
+call takes more than 50 ms, or 128 in flight are answered at less than 60 % of the rate of 8.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import select
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+
+import attrs
+
+from benchmarks.daemon import running
+from benchmarks.http_load import stub
+from benchmarks.load import LIMIT, Line, OnLine, Wrong, attached
+
+IN_FLIGHT, FEW = 128, 8
+SLOWEST, SHARE = 0.05, 0.6
+
+
+@attrs.frozen
+class Tally:
+    """What happened, and how it was afterwards."""
+
+    calls: int
+    cancelled: int
+    unanswered: int
+    """Not cancelled, and without an answer: none, when all is well."""
+    refused: int
+    """Not cancelled, and answered with an error: none either."""
+    one_call: float
+    """Seconds, the median of a few, once all is over."""
+    few: float
+    many: float
+    """Calls a second with 8 and with 128 in flight."""
+
+    @property
+    def whole(self) -> bool:
+        return (
+            not self.unanswered
+            and not self.refused
+            and self.one_call <= SLOWEST
+            and self.many >= SHARE * self.few
+        )
+
+
+def churn(era: str, seconds: float, seed: int = 5) -> Tally:
+    """Against a stub of that era, in a daemon of its own. Raises Wrong when an answer is none."""
+    with ExitStack() as held:
+        port = held.enter_context(stub(era))
+        definition = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp", "maxInFlight": IN_FLIGHT}
+        daemon = held.enter_context(running({"stub-1": definition}))
+        line = held.enter_context(attached(daemon.socket, "stub-1"))
+        calls, cancelled, refused, unanswered = _storm(line, seconds, random.Random(seed))
+        with attached(daemon.socket, "stub-1") as fresh:
+            route = OnLine(fresh)
+            one_call = statistics.median(route.latencies("echo", 20))
+            rates = [(route.rate(400, FEW), route.rate(1600, IN_FLIGHT)) for _ in range(3)]
+        few, many = max(rates, key=lambda pair: pair[1] / pair[0])
+        return Tally(calls, cancelled, unanswered, refused, one_call, few, many)
+
+
+def _storm(line: Line, seconds: float, chance: random.Random) -> tuple[int, int, int, int]:
+    waiting: set[int] = set()
+    cancelled: set[int] = set()
+    next_id, refused = 1000, 0
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends or waiting:
+        frames = []
+        while len(waiting) < IN_FLIGHT and time.monotonic() < ends:
+            next_id += 1
+            frames.append(_frame(next_id, "tools/call", {"name": "wait", "arguments": {}}))
+            if chance.random() < 0.5:
+                cancelled.add(next_id)
+            waiting.add(next_id)
+        for key in [key for key in waiting if key in cancelled]:
+            if chance.random() < 0.3 or time.monotonic() >= ends:
+                frames.append(_frame(None, "notifications/cancelled", {"requestId": key}))
+                waiting.discard(key)
+        line.write(b"".join(frames))
+        if not waiting or not select.select([line.reads], [], [], LIMIT)[0]:
+            break  # over; or somebody waits in vain
+        for answer in map(json.loads, line.lines()):
+            key = answer.get("id")
+            if key not in waiting and key not in cancelled:
+                raise Wrong(f"an answer to nothing: {str(answer)[:200]}")
+            refused += "result" not in answer and key not in cancelled
+            waiting.discard(key)
+    return next_id - 1000, len(cancelled), refused, len(waiting)
+
+
+def _frame(key: int | None, method: str, params: object) -> bytes:
+    message = {"jsonrpc": "2.0", "method": method, "params": params}
+    return json.dumps(message if key is None else {**message, "id": key}).encode() + b"\n"
+
+
+def main() -> int:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    holds = True
+    for era in ("modern", "legacy"):
+        tally = churn(era, seconds)
+        holds = holds and tally.whole
+        print(
+            f"{era}: {tally.calls:,} calls in {seconds:g} s, {tally.cancelled:,} of them cancelled, "
+            f"{tally.unanswered + tally.refused} lost; then one call takes {tally.one_call * 1e3:.2f} ms, "
+            f"and {tally.many:,.0f}/s with {IN_FLIGHT} in flight against {tally.few:,.0f}/s with {FEW}: "
+            f"{'whole' if tally.whole else 'BROKEN'}"
+        )
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,466 @@
+"""The books of one editor's conversation: what is under way, and what a new daemon has to be told.
+
+Lines go in (`from_editor`, `from_daemon`) with the moment of their coming; lines come out through the two
+callables given at the start. The link says when it is up and when it was lost. No input or output here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from msgspec import Raw
+
+from ctl.bridge import envelope, legacy, modern, refusals
+from ctl.bridge.batch import Batches
+from ctl.bridge.envelope import ABSENT, Head, Malformed, Message
+from ctl.bridge.questions import CANCELLED, Questions
+from mcpd.support.mending import mended
+
+Put = Callable[[bytes], None]
+
+HANDSHAKE_WITHIN = 8.0
+"""Seconds that `initialize` and `server/discover` wait for a daemon; editors give up after ten, or thirty."""
+DAEMON_WITHIN = 4.0
+"""How much longer they wait for its answer: it may itself wait ten seconds for a server."""
+PATIENCE = 15.0
+"""How long any other request waits for a daemon to come; it is answered with an error then."""
+MAX_OPEN = 4096
+"""Requests under way. The daemon refuses sooner; this bounds what waits while there is none."""
+MAX_WAITING = 8 * 1024 * 1024
+"""Bytes of requests that wait for a daemon."""
+AGAIN, AGAIN_AT_MOST = 1.0, 10.0
+"""Seconds until what a new daemon could not grant yet is asked for again: the first time, and at last."""
+TRIES = 15
+"""A server that takes longer than that to come has not been missed."""
+
+_HANDSHAKES = frozenset((legacy.INITIALIZE, modern.DISCOVER))
+_LEARNT_FROM = frozenset(
+    (legacy.INITIALIZE, legacy.SET_LEVEL, legacy.SUBSCRIBE, legacy.UNSUBSCRIBE, modern.LISTEN)
+)
+"""Requests whose answers change what a new daemon has to be told."""
+_REPEATABLE = _LEARNT_FROM | {
+    modern.DISCOVER,
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+}
+"""Asking these twice does nothing twice. Nothing else is ever sent again once it may have arrived."""
+_NOT_FOR_EDITORS = ("mcpd/", "rpc.")
+"""The control API is the user's; what an editor's model writes has no business there."""
+_FINAL = (envelope.INVALID_REQUEST, envelope.METHOD_NOT_FOUND, envelope.INVALID_PARAMS)
+"""Errors that asking again later does not mend."""
+
+
+class Request:
+    """One of the editor's, until it is answered."""
+
+    __slots__ = ("again", "line", "listen", "method", "sent")
+
+    def __init__(self, method: str, line: bytes, sent: bool) -> None:
+        self.method = method
+        self.line = line
+        """Kept while it may have to be sent (again); else empty."""
+        self.sent = sent
+        self.again = False
+        """It has been sent twice: what kills two daemons is not tried on a third."""
+        self.listen: modern.Listen | None = None
+        """A subscription, which the editor believes to be open from here on."""
+
+
+class Conversation:
+    """`up` says whether the editor's messages may go to the daemon; else they wait here."""
+
+    def __init__(self, to_editor: Put, to_daemon: Put, log: Callable[[str], None]) -> None:
+        self._to_editor = to_editor
+        self._to_daemon = to_daemon
+        self._log = log
+        self.up = False
+        self.why_down: envelope.Error | str = "mcpd has not answered yet"
+        """Why the editor's requests wait, for whoever has waited too long."""
+        self._open: dict[bytes, Request] = {}
+        """The editor's requests by the bytes of their id, in the order they came."""
+        self._due: dict[bytes, float] = {}
+        """When an error is sent in place of an answer, for those of them that have such a moment."""
+        self._waiting = 0
+        """Bytes of those that could not be sent yet."""
+        self._given_up: set[bytes] = set()
+        """Answered by us: what this daemon says to them comes too late."""
+        self._own: dict[bytes, tuple[str, bytes]] = {}
+        """Our own requests to the daemon: method and params."""
+        self._last_own = 0
+        self._questions = Questions()
+        self._batches = Batches()
+        self._session: legacy.Session | None = None
+        self._refused: list[tuple[str, bytes]] = []
+        """What the editor had been granted, and this daemon would not grant yet."""
+        self._again_at = math.inf
+        self._tries = 0
+
+    # ── for the loop ────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def waits(self) -> bool:
+        """Whether the editor waits for a daemon."""
+        return not self.up and any(not r.sent and r.listen is None for r in self._open.values())
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether answers are still to come, subscriptions apart."""
+        return any(request.listen is None for request in self._open.values())
+
+    def next_at(self) -> float:
+        """When `tick` has something to do, by the loop's clock."""
+        return min(self._again_at, min(self._due.values())) if self._due else self._again_at
+
+    def tick(self, now: float) -> None:
+        """Answer what has waited too long; ask again for what the daemon did not grant."""
+        if self._due:
+            for key in [key for key, due in self._due.items() if due <= now]:
+                self._give_up(key)
+        if now >= self._again_at:
+            self._again_at = math.inf
+            if self.up:
+                self._ask_again()
+
+    def give_up_all(self) -> None:
+        """The end: nobody is left without an answer."""
+        for key, request in list(self._open.items()):
+            if request.listen is None:
+                self._give_up(key)
+
+    # ── from the editor ─────────────────────────────────────────────────────────────────────────
+
+    def from_editor(self, line: bytes, now: float) -> None:
+        try:
+            head = envelope.head(line)
+        except Malformed as problem:
+            self._odd_line(line, now, problem)
+        else:
+            self._received(line, head, now)
+
+    def line_left_out(self, limit: int) -> None:
+        """The editor sent a line longer than the loop takes."""
+        words = f"a message is longer than the limit of {limit} bytes, and was not read"
+        self._to_editor(refusals.invalid(b"null", words))
+
+    def _received(self, line: bytes, head: Head, now: float) -> None:
+        method = head.method
+        key = bytes(head.id)
+        if not method:
+            self._editor_answers(line, key)
+        elif not key:
+            self._editor_tells(method, line)
+        elif not envelope.is_id(head.id):
+            self._to_editor(refusals.invalid(b"null", "the id of a request is a string or a number"))
+        elif key in self._open or key in self._own:
+            words = "a request with this id is under way: its answer could not be told from this one's"
+            self._to_editor(refusals.invalid(key, words))
+        elif method.startswith(_NOT_FOR_EDITORS):
+            self._answer(key, refusals.not_mcp(key, method))
+        elif method == legacy.PING and modern.RESERVED not in line:
+            self._answer(key, envelope.result(key, b"{}"))  # it asks for this hop, which is us
+        else:
+            self._ask(key, method, line, now)
+
+    def _ask(self, key: bytes, method: str, line: bytes, now: float) -> None:
+        up = self.up
+        if len(self._open) >= MAX_OPEN or (not up and self._waiting + len(line) > MAX_WAITING):
+            self._answer(key, refusals.too_many(key, method))
+            return
+        keep = not up or method in _REPEATABLE
+        self._open[key] = Request(method, line if keep else b"", up)
+        if method in _HANDSHAKES:
+            self._due[key] = now + HANDSHAKE_WITHIN + (DAEMON_WITHIN if up else 0.0)
+            self._given_up.discard(key)
+        elif not up:
+            self._due[key] = now + PATIENCE
+        if up:
+            self._to_daemon(line + b"\n")
+        else:
+            self._waiting += len(line)
+
+    def _editor_tells(self, method: str, line: bytes) -> None:
+        if method == CANCELLED:
+            key = bytes(envelope.members(envelope.message(line).params).get("requestId", ABSENT))
+            request = self._open.get(key)
+            if request is not None and request.method == legacy.INITIALIZE:
+                return  # the specification: it must not be cancelled
+            if request is not None:
+                self._forget(key, request)
+                if (rest := self._batches.cancelled(key)) is not None:
+                    self._to_editor(rest)
+                if not request.sent:
+                    return
+        elif method == legacy.INITIALIZED and self._session is not None:
+            self._session.initialized = True
+        if self.up:  # else there is nobody whom it concerns: a new daemon is told what lasts
+            self._to_daemon(line + b"\n")
+
+    def _editor_answers(self, line: bytes, key: bytes) -> None:
+        if not key:
+            words = "no `method`, and no `id` of a question that it would answer"
+            self._to_editor(refusals.invalid(b"null", words))
+        elif (answer := self._questions.answered(line, key)) is not None:
+            self._to_daemon(answer)
+
+    def _odd_line(self, line: bytes, now: float, problem: Malformed) -> None:
+        bare = line.strip()
+        if (sound := mended(bare)) != bare:
+            self.from_editor(sound, now)
+        elif bare[:1] == b"[" and self._session is not None and self._session.batches:
+            self._batch(bare, now)
+        elif bare:
+            self._to_editor(problem.answer)
+
+    def _batch(self, line: bytes, now: float) -> None:
+        try:
+            lines = envelope.batch(line)
+            heads = [envelope.head(each) for each in lines]
+        except Malformed as problem:
+            self._to_editor(problem.answer)
+            return
+        keys = [bytes(head.id) for head in heads if head.method and envelope.is_id(head.id)]
+        if not heads or len(set(keys)) < len(keys) or any(key in self._open for key in keys):
+            words = "an empty batch, or two requests with the same id"
+            self._to_editor(refusals.invalid(b"null", words))
+            return
+        self._batches.begin(keys)
+        for each, head in zip(lines, heads, strict=True):
+            self._received(each, head, now)
+
+    # ── from the daemon ─────────────────────────────────────────────────────────────────────────
+
+    def from_daemon(self, line: bytes, now: float) -> None:
+        try:
+            head = envelope.head(line)
+        except Malformed as problem:
+            if line.strip():
+                self._log(f"the daemon sent a line that was left out: {problem}")
+            return
+        method, key = head.method, bytes(head.id)
+        if method:
+            if key:
+                self._daemon_asks(line, method, key)
+            else:
+                self._daemon_tells(line, method, now)
+            return
+        request = self._open.get(key)
+        if request is None:
+            self._other_answer(line, key, now)
+        elif request.method not in _LEARNT_FROM or self._learn(line, request, now):
+            del self._open[key]
+            if self._due:
+                self._due.pop(key, None)
+            self._answer(key, line + b"\n")
+
+    def _other_answer(self, line: bytes, key: bytes, now: float) -> None:
+        if key in self._own:
+            self._resumed(*self._own.pop(key), envelope.message(line), now)
+        elif key in self._given_up:
+            self._given_up.discard(key)
+        else:
+            self._to_editor(line + b"\n")  # to what it cancelled; it knows what to do
+
+    def _learn(self, line: bytes, request: Request, now: float) -> bool:
+        """Whether the answer is for the editor. Only subscriptions are kept open without its knowledge."""
+        answer = envelope.message(line)
+        if request.listen is not None:
+            if not request.sent:
+                return False
+            if answer.error is not ABSENT and envelope.error_of(answer.error).code in _FINAL:
+                return True
+            self._ended(request, request.listen, now)
+            return False
+        if answer.result is not ABSENT:
+            params = bytes(envelope.message(request.line).params)
+            if request.method == legacy.INITIALIZE:
+                self._session = legacy.Session(params, bytes(answer.result))
+            elif self._session is not None:
+                self._session.granted(request.method, params)
+        return True
+
+    def _daemon_asks(self, line: bytes, method: str, key: bytes) -> None:
+        question = self._questions.asked(method, key, bytes(envelope.message(line).params))
+        if question is not None:
+            self._to_editor(question)
+        else:
+            words = "the client leaves too many questions unanswered"
+            self._to_daemon(envelope.error(key, envelope.INTERNAL_ERROR, words))
+
+    def _daemon_tells(self, line: bytes, method: str, now: float) -> None:
+        if method == CANCELLED:
+            members = envelope.members(envelope.message(line).params)
+            key = bytes(members.get("requestId", ABSENT))
+            if (told := self._questions.cancelled(key, members)) is not None:
+                self._to_editor(told)
+                return
+            request = self._open.get(key)
+            if request is not None and request.listen is not None:
+                if request.sent:
+                    self._ended(request, request.listen, now)
+                return
+        elif method == modern.ACKNOWLEDGED:
+            params = envelope.message(line).params
+            key = modern.subscription(params)
+            request = self._open.get(key)
+            if request is not None and request.listen is not None:
+                for each in request.listen.resumed(key, params):
+                    self._to_editor(each)
+                if not request.listen.is_whole:
+                    self._try_later(now)
+                return
+            if request is not None:
+                request.listen = modern.Listen(params)
+                self._due.pop(key, None)
+        self._to_editor(line + b"\n")
+
+    # ── the link ────────────────────────────────────────────────────────────────────────────────
+
+    def link_up(self) -> None:
+        """The daemon listens. It is told first what it has to know of this editor."""
+        self.up = True
+        self._given_up.clear()
+        self._tries = 0
+        session = self._session
+        if session is not None and not any(r.method == legacy.INITIALIZE for r in self._open.values()):
+            # All at once: the daemon takes lines in their order, and answers the first when it can.
+            self._ask_ourselves(legacy.INITIALIZE, session.params)
+            if session.initialized:
+                self._to_daemon(envelope.notification(legacy.INITIALIZED))
+            for method, params in session.wishes():
+                self._ask_ourselves(method, params)
+        self._send_waiting()
+        if session is not None:
+            for line in session.missed():
+                self._to_editor(line)
+
+    def link_lost(self, reason: str, unwritten: list[bytes], now: float) -> None:
+        """What surely did not leave waits for the next daemon, and so does what may be asked twice.
+
+        The rest is answered with an error that says so: it may have run. `unwritten` are lines that did
+        not leave as a whole: the daemon takes no line without its end.
+        """
+        self.up = False
+        self.why_down = reason
+        self._own.clear()
+        self._refused.clear()
+        self._given_up.clear()
+        self._again_at = math.inf
+        safe = {bytes(envelope.head(line).id): line.rstrip(b"\n") for line in unwritten}
+        for key, request in list(self._open.items()):
+            if request.listen is not None:
+                request.listen.lost()
+            if not request.sent:
+                continue
+            if key in safe:
+                self._wait_again(key, request, safe[key], now)
+            elif request.listen is not None or (request.method in _REPEATABLE and not request.again):
+                request.again = True
+                self._wait_again(key, request, request.line, now)
+            else:
+                self._forget(key, request)
+                self._answer(key, refusals.lost(key, request.method, reason))
+        for line in self._questions.lost(reason):
+            self._to_editor(line)
+
+    def cannot_reach(self, why: envelope.Error | str, by: float) -> None:
+        """No daemon, and it will not be there soon: nobody waits longer than to the moment `by`."""
+        self.why_down = why
+        for key, due in self._due.items():
+            self._due[key] = min(due, by)
+
+    # ── what a new daemon has to be told ────────────────────────────────────────────────────────
+
+    def _ask_ourselves(self, method: str, params: bytes) -> None:
+        self._last_own += 1
+        key = b'"mcpctl-bridge-%d"' % self._last_own
+        self._own[key] = method, params
+        self._to_daemon(envelope.request(key, method, params))
+
+    def _resumed(self, method: str, params: bytes, answer: Message, now: float) -> None:
+        """It has answered one of our own requests."""
+        if answer.error is ABSENT:
+            if method == legacy.SUBSCRIBE:
+                self._to_editor(legacy.resubscribed(params))
+        elif method != legacy.INITIALIZE and self._tries < TRIES:
+            self._refused.append((method, params))  # its servers may not be there yet
+            self._try_later(now)
+        else:
+            why = envelope.error_of(answer.error).message
+            what = refusals.shortened(params.decode(errors="replace"))
+            self._log(f"the new daemon refuses {method} {what}: {why}")
+
+    def _ended(self, request: Request, listen: modern.Listen, now: float) -> None:
+        """The daemon has ended a subscription, as it does before it stops. The editor's goes on."""
+        listen.lost()
+        request.sent = False
+        self._waiting += len(request.line)
+        self._try_later(now)
+
+    def _try_later(self, now: float) -> None:
+        self._again_at = min(self._again_at, now + min(AGAIN * 2 ** min(self._tries, TRIES), AGAIN_AT_MOST))
+
+    def _ask_again(self) -> None:
+        self._tries += 1
+        wishes = self._session.wishes() if self._session is not None else []
+        refused, self._refused = self._refused, []
+        for wish in refused:
+            if wish in wishes:  # the editor may have thought better of it
+                self._ask_ourselves(*wish)
+        for key, request in self._open.items():
+            if request.sent and request.listen is not None and not request.listen.is_whole:
+                if self._tries > TRIES:
+                    continue
+                told = envelope.notification(CANCELLED, {"requestId": Raw(key), "reason": "asked again"})
+                self._to_daemon(told)
+                request.sent = False
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        for key, request in self._open.items():
+            if not request.sent:
+                request.sent = True
+                if request.method in _HANDSHAKES:
+                    self._due[key] += DAEMON_WITHIN
+                else:
+                    self._due.pop(key, None)
+                self._to_daemon(request.line + b"\n")
+                if request.method not in _REPEATABLE:
+                    request.line = b""
+        self._waiting = 0
+
+    # ── one request ─────────────────────────────────────────────────────────────────────────────
+
+    def _answer(self, key: bytes, line: bytes) -> None:
+        if self._batches:
+            together = self._batches.answered(key, line)
+            if together is None:
+                return
+            line = together
+        self._to_editor(line)
+
+    def _forget(self, key: bytes, request: Request) -> None:
+        del self._open[key]
+        self._due.pop(key, None)
+        if not request.sent:
+            self._waiting -= len(request.line)
+
+    def _wait_again(self, key: bytes, request: Request, line: bytes, now: float) -> None:
+        request.sent = False
+        request.line = line
+        self._waiting += len(line)
+        if request.listen is None:
+            self._due.setdefault(key, now + PATIENCE)
+
+    def _give_up(self, key: bytes) -> None:
+        request = self._open[key]
+        self._forget(key, request)
+        if not request.sent:
+            self._answer(key, refusals.unreachable(key, request.method, self.why_down))
+            return
+        if len(self._given_up) < MAX_OPEN:
+            self._given_up.add(key)
+        self._answer(key, refusals.unanswered(key, request.method))

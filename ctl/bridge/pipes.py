@@ -1,0 +1,100 @@
+"""Bytes to and from non-blocking descriptors: whole lines in, whole lines out, both within bounds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+_AT_ONCE = 128 * 1024
+"""Bytes put together for one write: more than a pipe or a socket takes is copied for nothing."""
+
+
+class Lines:
+    """Collects portions and gives back whole lines, without their newline. Only `\\n` ends a line.
+
+    A line longer than `limit` is left out up to its end, and counted: what comes after it is sound.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open = bytearray()
+        self._skipping = False
+        self.left_out = 0
+
+    def feed(self, portion: bytes) -> list[bytes]:
+        """Take what was read; return the lines it completed."""
+        *lines, rest = portion.split(b"\n")
+        if lines and (self._open or self._skipping):
+            if not self._skipping and len(self._open) + len(lines[0]) <= self._limit:
+                lines[0] = bytes(self._open) + lines[0]
+            else:
+                del lines[0]
+                self.left_out += not self._skipping
+            self._open = bytearray()
+            self._skipping = False
+        if self._skipping:
+            return lines
+        self._open += rest
+        if len(self._open) > self._limit:
+            self._open = bytearray()
+            self._skipping = True
+            self.left_out += 1
+        return lines
+
+    def rest(self) -> bytes:
+        """The open line, at the end of a stream."""
+        return bytes(self._open)
+
+
+class Outbox:
+    """Frames on their way out. `put` only collects, `flush` writes what the kernel takes.
+
+    All frames of one turn leave together. `write` is `os.write` or `socket.send`: it raises
+    BlockingIOError when nothing fits, and any other OSError when the other side has gone.
+    """
+
+    def __init__(self, write: Callable[[bytes | memoryview], int]) -> None:
+        self._write = write
+        self._frames: deque[bytes] = deque()
+        self._gone = 0
+        """Bytes of the first frame that have been written."""
+        self.size = 0
+        """Bytes that wait."""
+
+    def put(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self.size += len(frame)
+
+    def flush(self) -> None:
+        """Raises OSError when the other side has gone."""
+        frames = self._frames
+        while frames:
+            data = self._portion()
+            try:
+                written = self._write(data)
+            except BlockingIOError:
+                return
+            self.size -= written
+            full = written == len(data)
+            written += self._gone
+            while frames and written >= len(frames[0]):
+                written -= len(frames.popleft())
+            self._gone = written
+            if not full:
+                return
+
+    def unwritten(self) -> list[bytes]:
+        """The frames that have not left as a whole, each as a whole."""
+        return list(self._frames)
+
+    def _portion(self) -> bytes | memoryview:
+        frames, gone = self._frames, self._gone
+        if len(frames) == 1 or len(frames[0]) - gone >= _AT_ONCE:
+            return memoryview(frames[0])[gone:] if gone else frames[0]
+        chosen, size = [], -gone
+        for frame in frames:
+            size += len(frame)
+            if size > _AT_ONCE:
+                break
+            chosen.append(frame)
+        return memoryview(b"".join(chosen))[gone:]

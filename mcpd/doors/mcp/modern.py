@@ -1,0 +1,268 @@
+"""Clients of revision 2026-07-28: every request stands alone, its headers repeat what proxies want to see.
+
+The ladder of checks is the specification's, in its order; what is not about HTTP is the gateway's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+
+import msgspec
+import trio
+from msgspec import UNSET, Raw, UnsetType
+
+from mcpd.doors.http.exchange import Exchange
+from mcpd.doors.http.parser import Head
+from mcpd.doors.mcp.frames import ALIVE, EVENT_HEADERS, EVENTS, INVALID_PARAMS, STATUS, event, refuse
+from mcpd.eras.modern import HEADER_MISMATCH, VERSIONS
+from mcpd.gateway.session import Session
+from mcpd.gateway.view import View
+from mcpd.model.errors import McpdError, shorten
+from mcpd.supervision.catalog import Catalog
+from mcpd.supervision.server import ManagedServer
+from mcpd.wire import message as wire
+from mcpd.wire.headers import PARAM_PREFIX, annotated, decode_header_value, param_headers
+from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.meta import RESERVED, may_have_meta
+
+_HEADERS = frozenset(version.encode() for version in VERSIONS)
+_PARAM = PARAM_PREFIX.lower().encode()
+_NAMED_BY = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "task",
+    "tasks/update": "task",
+    "tasks/cancel": "task",
+}
+"""The member that `Mcp-Name` repeats."""
+_LOOK_AGAIN = 1.0
+
+
+class _Meta(msgspec.Struct, gc=False):
+    version: Raw | UnsetType = msgspec.field(name=f"{RESERVED}protocolVersion", default=UNSET)
+    capabilities: Raw | UnsetType = msgspec.field(name=f"{RESERVED}clientCapabilities", default=UNSET)
+
+
+class _Params(msgspec.Struct):
+    meta: _Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
+    name: Raw | UnsetType = UNSET
+    uri: Raw | UnsetType = UNSET
+    task: Raw | UnsetType = msgspec.field(name="taskId", default=UNSET)
+
+
+_decode = msgspec.json.Decoder(_Params).decode
+_text = msgspec.json.Decoder(str).decode
+
+
+def is_modern(header: bytes | None) -> bool:
+    """Whether `MCP-Protocol-Version` alone says so."""
+    return header in _HEADERS
+
+
+def says_modern(message: Message) -> bool:
+    """Whether a request's `_meta` names a revision, whichever."""
+    if message.params is ABSENT or not may_have_meta(bytes(message.params)):
+        return False
+    try:
+        meta = wire.members(wire.members(message.params).get("_meta", Raw(b"{}")))
+    except BadFrame:
+        return False
+    return f"{RESERVED}protocolVersion" in meta
+
+
+class Mismatch(Exception):
+    """A request that must not be passed on: the JSON-RPC code, and words."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+def check(head: Head, message: Message, view: View) -> None:
+    """Rungs 1, 2 and 4: `_meta` is there, and the headers say what the body says. Raises Mismatch."""
+    try:
+        params = _decode(message.params if message.params is not ABSENT else b"{}")
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Mismatch(INVALID_PARAMS, f"params: {error}") from None
+    meta = params.meta
+    if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
+        words = f"params._meta must say {RESERVED}protocolVersion and {RESERVED}clientCapabilities"
+        raise Mismatch(INVALID_PARAMS, words)
+    version = _string(meta.version)
+    if version is None or bytes(meta.capabilities)[:1] != b"{":
+        raise Mismatch(
+            INVALID_PARAMS, "params._meta: the revision is a string, the capabilities are an object"
+        )
+    headers = head.headers
+    if headers.get(b"mcp-protocol-version") != version.encode("utf-8", "replace"):
+        raise _differs(head, "MCP-Protocol-Version", version)
+    if headers.get(b"mcp-method") != message.method.encode("utf-8", "replace"):
+        raise _differs(head, "Mcp-Method", message.method)
+    named_by = _NAMED_BY.get(message.method)
+    if named_by is not None:
+        given: Raw | UnsetType = getattr(params, named_by)
+        name = None if given is UNSET else _string(given)
+        if name is not None or given is UNSET:
+            _same(head, "Mcp-Name", name)
+        if named_by == "name" and message.method == "tools/call" and name is not None:
+            _mirrors.check(head, message, name, view)
+    if head.repeated and any(name.startswith(b"mcp-") for name in head.repeated):
+        raise Mismatch(HEADER_MISMATCH, "a Mcp- header is there more than once")
+
+
+def _string(raw: Raw) -> str | None:
+    try:
+        return _text(raw)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _same(head: Head, header: str, wanted: str | None) -> None:
+    """The header is there and says `wanted`; or neither is there."""
+    text = head.get(header.lower().encode())
+    if text is None and wanted is None:
+        return
+    try:
+        said = None if text is None else decode_header_value(text)
+    except ValueError as error:
+        raise Mismatch(HEADER_MISMATCH, f"{header} {error}") from None
+    if said != wanted:
+        raise _differs(head, header, wanted)
+
+
+def _differs(head: Head, header: str, wanted: str | None) -> Mismatch:
+    said = head.get(header.lower().encode())
+    there = "is missing" if said is None else f"says {shorten(said, 80)!r}"
+    body = "the body names nothing there" if wanted is None else f"the body says {shorten(wanted, 80)!r}"
+    return Mismatch(HEADER_MISMATCH, f"{header} {there}, and {body}")
+
+
+_Annotated = Mapping[str, Mapping[str, object]]
+"""Tool → its input schema; of those tools that want arguments repeated in headers."""
+
+
+class _Mirrors:
+    """Which tools do: nearly none. Looked up once for each list of a server, and per view once a second."""
+
+    def __init__(self) -> None:
+        self._of: weakref.WeakKeyDictionary[ManagedServer, tuple[Catalog, _Annotated]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._views: weakref.WeakKeyDictionary[View, tuple[float, bool]] = weakref.WeakKeyDictionary()
+
+    def check(self, head: Head, message: Message, name: str, view: View) -> None:
+        """Raises Mismatch when an argument and its header differ."""
+        server = view.single
+        if server is None:
+            if not self._any(view):
+                return
+            try:
+                route = view.route(message.method, message.params)
+            except McpdError:
+                return  # the gateway will say why
+            server, name = route.server, route.tool
+        schema = self._annotated(server).get(name)
+        if schema is None:
+            return
+        try:
+            arguments = wire.value(wire.members(message.params).get("arguments", Raw(b"{}")))
+        except BadFrame as error:
+            raise Mismatch(INVALID_PARAMS, f"arguments: {error}") from None
+        wanted = param_headers(schema, arguments if isinstance(arguments, dict) else {})
+        for header in annotated(schema).values():
+            text = wanted.get(header)
+            _same_value(head, header, None if text is None else decode_header_value(text))
+
+    def _any(self, view: View) -> bool:
+        now = trio.current_time()
+        looked_at, found = self._views.get(view, (-_LOOK_AGAIN, False))
+        if now - looked_at >= _LOOK_AGAIN:
+            found = any(self._annotated(server) for server in view.servers())
+            self._views[view] = (now, found)
+        return found
+
+    def _annotated(self, server: ManagedServer) -> _Annotated:
+        catalog = server.catalog
+        if catalog is None:
+            return {}
+        known = self._of.get(server)
+        if known is not None and known[0] is catalog:
+            return known[1]
+        schemas = {
+            tool.name: schema
+            for tool in catalog.tools
+            if b"x-mcp-header" in tool.raw and annotated(schema := _schema(tool.raw))
+        }
+        self._of[server] = (catalog, schemas)
+        return schemas
+
+
+_mirrors = _Mirrors()
+
+
+def _schema(tool: bytes) -> Mapping[str, object]:
+    try:
+        schema = wire.value(wire.members(tool).get("inputSchema", Raw(b"{}")))
+    except BadFrame:
+        return {}
+    return schema if isinstance(schema, dict) else {}
+
+
+def _same_value(head: Head, header: str, wanted: str | None) -> None:
+    """As `_same`; integers are equal however they are written."""
+    text = head.get(header.lower().encode())
+    if text is not None and wanted is not None and text != wanted:
+        try:
+            if int(text) == int(wanted):
+                return
+        except ValueError:
+            pass
+    _same(head, header, wanted)
+
+
+class ModernReply:
+    """Answers in JSON, unless something has to be said before: then as a stream of events."""
+
+    __slots__ = ("_exchange", "_key", "_session")
+
+    def __init__(self, exchange: Exchange, session: Session, key: bytes) -> None:
+        self._exchange = exchange
+        self._session = session
+        self._key = key
+        exchange.on_hang_up = self._hung_up
+        exchange.on_quiet = self._keep_alive
+
+    def note(self, frame: bytes) -> None:
+        exchange = self._exchange
+        if not exchange.streams:
+            exchange.stream(EVENTS, EVENT_HEADERS)
+        exchange.write(event(frame))
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        exchange = self._exchange
+        if exchange.streams:
+            exchange.write(event(frame))
+            exchange.end()
+        else:
+            exchange.respond(STATUS.get(code, 200) if code else 200, frame)
+
+    def _keep_alive(self) -> None:
+        if not self._exchange.streams:
+            self._exchange.stream(EVENTS, EVENT_HEADERS)
+        self._exchange.write(ALIVE)
+
+    def _hung_up(self, _: str) -> None:
+        """In this revision that means: cancel."""
+        self._session.cancel(self._key, "the client hung up")
+
+
+def answer(head: Head, message: Message, exchange: Exchange, session: Session) -> None:
+    """One request. A notification says nothing here, and a response answers nothing: see `endpoint`."""
+    try:
+        check(head, message, session.view)
+    except Mismatch as error:
+        refuse(exchange, STATUS[error.code], str(error), code=error.code, key=message.key)
+    else:
+        session.receive(message, ModernReply(exchange, session, message.key))

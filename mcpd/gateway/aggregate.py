@@ -1,0 +1,261 @@
+"""Several servers as one: public names, one list of each kind, and the way back from a name to its server.
+
+Tools and prompts are renamed, and say whose they are. Resources keep their URIs, which texts and links
+mention; where two servers have the same one, the later server's is called `mcpd://<server>/<uri>`, and
+that form is understood for every resource.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+import msgspec
+from msgspec import Raw
+
+from mcpd.core import Core
+from mcpd.gateway.naming import Owned, public_names
+from mcpd.gateway.view import CAPABILITIES, UNKEPT, Route, listed
+from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool, shorten
+from mcpd.model.profile import Profile
+from mcpd.model.status import ServerState
+from mcpd.supervision.catalog import Catalog
+from mcpd.supervision.server import ManagedServer
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+
+_ALIAS = "mcpd://"
+_INSTRUCTIONS = 8000
+"""Characters in all: they end up in a model's context."""
+_OF_ONE_SERVER = 2000
+_SLOT = re.compile(r"\{[^{}]*\}")
+
+
+@attrs.frozen
+class _Index:
+    """What the catalogs came to; made anew when one of them changes."""
+
+    tools: Mapping[str, Owned]
+    prompts: Mapping[str, Owned]
+    entries: Mapping[str, Sequence[bytes]]
+    resources: Mapping[str, tuple[str, str]]
+    """URI or alias → (server, the server's URI)."""
+    templates: Sequence[tuple[re.Pattern[str], str, str]]
+    """(what matches, server, prefix that is not the server's)."""
+
+
+class Aggregate:
+    """All servers of a profile. Which they are is looked up anew each time."""
+
+    single: ManagedServer | None = None
+
+    def __init__(self, core: Core, profile: Profile) -> None:
+        self._core = core
+        self.profile = profile
+        self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
+        self._seen: list[tuple[str, Catalog | None]] = []
+        self._known = _Index({}, {}, {}, {}, ())
+
+    def servers(self) -> Sequence[ManagedServer]:
+        return [
+            server
+            for server in self._core.supervisor.servers()
+            if server.state is not ServerState.DISABLED and self.covers(server)
+        ]
+
+    def covers(self, server: ManagedServer) -> bool:
+        patterns = self.profile.servers
+        if server.of is not None:  # lists are those of the definition's own
+            return False
+        return patterns is None or any(fnmatch.fnmatchcase(server.spec.name, each) for each in patterns)
+
+    def entries(self, member: str) -> Sequence[bytes]:
+        return self._index().entries.get(member, ())
+
+    def route(self, method: str, params: Raw) -> Route:
+        try:
+            members = wire.members(params or b"{}")
+            if method == "resources/read":
+                public = _text(members, "uri")
+                server, uri = self.resource(public)
+                alias = None if public == uri else (uri, public)
+                return Route(server=server, params=_with(members, "uri", uri), alias=alias)
+            if method == "completion/complete":
+                return self._completion(members)
+            return self._named(method, members)
+        except BadFrame as error:
+            raise InvalidArguments(f"{method}: {error}", [Problem("$", str(error))]) from None
+
+    def _named(self, method: str, members: dict[str, Raw]) -> Route:
+        """A tool or a prompt by its public name."""
+        name = _text(members, "name")
+        server, own = self._owner("prompts" if method == "prompts/get" else "tools", name)
+        return Route(server=server, params=_with(members, "name", own), tool=own)
+
+    def _owner(self, member: str, name: str) -> tuple[ManagedServer, str]:
+        index = self._index()
+        owned = (index.tools if member == "tools" else index.prompts).get(name)
+        if owned is None:
+            raise UnknownTool(f"no {member[:-1]} {shorten(name, 80)!r} here; {member}/list has them all")
+        return self._core.supervisor.get(owned[0]), owned[1]
+
+    def _completion(self, members: dict[str, Raw]) -> Route:
+        ref = wire.members(members.get("ref", Raw(b"{}")))
+        if _text(ref, "type") == "ref/prompt":
+            server, own = self._owner("prompts", _text(ref, "name"))
+            ref["name"] = Raw(msgspec.json.encode(own))
+        else:
+            uri = _text(ref, "uri")
+            server, own = self._by_template(uri) or self.resource(uri)
+            ref["uri"] = Raw(msgspec.json.encode(own))
+        return Route(server=server, params=msgspec.json.encode({**members, "ref": ref}))
+
+    def _by_template(self, template: str) -> tuple[ManagedServer, str] | None:
+        for _, server, prefix in self._index().templates:
+            found = self._core.supervisor.get(server)
+            own = template.removeprefix(prefix)
+            if found.catalog and any(item.name == own for item in found.catalog.templates):
+                return found, own
+        return None
+
+    def resource(self, uri: str) -> tuple[ManagedServer, str]:
+        """By the lists, then by the templates, then by who else has such URIs. Raises UnknownResource."""
+        index, supervisor = self._index(), self._core.supervisor
+        if (known := index.resources.get(uri)) is not None:
+            return supervisor.get(known[0]), known[1]
+        if uri.startswith(_ALIAS):
+            name, _, rest = uri.removeprefix(_ALIAS).partition("/")
+            for server in self.servers():
+                if server.spec.name == name and rest:
+                    return server, rest
+        for pattern, name, prefix in index.templates:
+            if pattern.fullmatch(uri):
+                return supervisor.get(name), uri.removeprefix(prefix)
+        able = [s for s in self.servers() if s.upstream is not None and s.upstream.has("resources")]
+        scheme = uri.partition(":")[0] + ":"
+        alike = [s for s in able if s.catalog and any(i.name.startswith(scheme) for i in s.catalog.resources)]
+        for candidates in (alike, able):
+            if len(candidates) == 1:
+                return candidates[0], uri
+        raise UnknownResource(f"no server here has the resource {shorten(uri)!r}", uri)
+
+    def capabilities(self) -> Mapping[str, Mapping[str, object]]:
+        return CAPABILITIES
+
+    def instructions(self) -> str:
+        parts = []
+        for server in self.servers():
+            words = server.upstream.info.instructions if server.upstream is not None else ""
+            if words:
+                parts.append(f"## {server.spec.name}\n\n{words[:_OF_ONE_SERVER]}")
+        return "\n\n".join(parts)[:_INSTRUCTIONS]
+
+    def freshness(self) -> tuple[int, str]:
+        return UNKEPT
+
+    # ── the index ───────────────────────────────────────────────────────────────────────────────
+
+    def _index(self) -> _Index:
+        now = [(server.spec.name, server.catalog) for server in self.servers()]
+        unchanged = len(now) == len(self._seen) and all(
+            a[0] == b[0] and a[1] is b[1] for a, b in zip(now, self._seen, strict=True)
+        )
+        if not unchanged:
+            self._seen = now
+            self._known = self._make([(name, catalog) for name, catalog in now if catalog is not None])
+        return self._known
+
+    def _make(self, catalogs: Sequence[tuple[str, Catalog]]) -> _Index:
+        style = self.profile.style or self._core.configuration.loaded.settings.client_tool_names
+        tools = public_names(
+            style, ((s, item.name) for s, c in catalogs for item in c.tools if self._wants(s, item.name))
+        )
+        prompts = public_names(style, ((s, item.name) for s, c in catalogs for item in c.prompts))
+        resources: dict[str, tuple[str, str]] = {}
+        templates: dict[str, tuple[str, str]] = {}
+        entries = {
+            "tools": _renamed(tools, ((s, item.name, item.raw) for s, c in catalogs for item in c.tools)),
+            "prompts": _renamed(
+                prompts, ((s, item.name, item.raw) for s, c in catalogs for item in c.prompts)
+            ),
+            "resources": _located(resources, catalogs, "resources", "uri"),
+            "resourceTemplates": _located(templates, catalogs, "resourceTemplates", "uriTemplate"),
+        }
+        patterns = [
+            (_matching(public), server, public.removesuffix(own))
+            for public, (server, own) in templates.items()
+        ]
+        return _Index(tools, prompts, entries, resources, patterns)
+
+    def _wants(self, server: str, tool: str) -> bool:
+        include, exclude = self.profile.include_tools, self.profile.exclude_tools
+        names = (tool, f"{tool}@{server}")
+        if include is not None and not _any_matches(names, include):
+            return False
+        return not _any_matches(names, exclude)
+
+
+def _any_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _renamed(names: Mapping[str, Owned], items: Iterable[tuple[str, str, bytes]]) -> Sequence[bytes]:
+    """The entries under their public names, each saying whose it is; all else keeps its bytes."""
+    public = {owned: name for name, owned in names.items()}
+    entries = []
+    for server, name, raw in items:
+        called = public.get((server, name))
+        if called is None:
+            continue
+        members = wire.members(raw)
+        members["name"] = Raw(msgspec.json.encode(called))
+        words = _string(members.get("description"))
+        members["description"] = Raw(msgspec.json.encode(f"[{server}] {words}".rstrip()))
+        entries.append(msgspec.json.encode(members))
+    return tuple(entries)
+
+
+def _located(
+    index: dict[str, tuple[str, str]], catalogs: Sequence[tuple[str, Catalog]], member: str, key: str
+) -> Sequence[bytes]:
+    """The entries under URIs that are unique; the index learns whose they are."""
+    entries = []
+    for server, catalog in catalogs:
+        for item in listed(catalog, member):
+            uri, raw = item.name, item.raw
+            if uri in index:
+                uri = f"{_ALIAS}{server}/{uri}"
+                raw = _with(wire.members(raw), key, uri)
+            index[uri] = (server, item.name)
+            entries.append(raw)
+    return tuple(entries)
+
+
+def _matching(template: str) -> re.Pattern[str]:
+    """What a URI template may expand to: `{x}` is one segment, `{+x}`, `{/x}` and the like are anything."""
+    parts = _SLOT.split(template[:2000])
+    slots = [".*" if slot[1:2] in "+#/.;?&" else "[^/]*" for slot in _SLOT.findall(template[:2000])[:20]]
+    return re.compile("".join(re.escape(p) + s for p, s in zip(parts, [*slots, ""], strict=False)))
+
+
+def _with(members: dict[str, Raw], name: str, value: str) -> bytes:
+    return msgspec.json.encode({**members, name: value})
+
+
+def _text(members: Mapping[str, Raw], name: str) -> str:
+    """A member that must be a string. Raises BadFrame."""
+    if name not in members:
+        raise BadFrame(f"`{name}` is missing")
+    try:
+        return msgspec.json.decode(members[name], type=str)
+    except msgspec.MsgspecError as error:
+        raise BadFrame(f"`{name}`: {error}") from None
+
+
+def _string(raw: Raw | None) -> str:
+    try:
+        return "" if raw is None else msgspec.json.decode(raw, type=str)
+    except msgspec.MsgspecError:
+        return ""

@@ -1,0 +1,53 @@
+"""On whose behalf a request is made: what its client speaks, and what it can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Raw
+
+from mcpd.gateway.reply import Reply
+
+_NOTHING: Mapping[str, object] = {}
+
+
+class Asker(msgspec.Struct, frozen=True, eq=False):
+    """A legacy client says it once, a modern one with every request."""
+
+    version: str
+    modern: bool = False
+    capabilities: Mapping[str, object] = _NOTHING
+    """What it declared that it can be asked; untrusted."""
+    log_level: str = ""
+    """The least severe log messages it wants with its answer; empty: it did not say."""
+
+    def can(self, feature: str, part: str | None = None) -> bool:
+        """Whether it declared that it can be asked for `feature`, or for that part of it."""
+        declared = self.capabilities.get(feature)
+        if not isinstance(declared, Mapping):
+            return False
+        return part is None or isinstance(declared.get(part), Mapping)
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether there is anything that a server may want of it in the middle of a call."""
+        return self.can("elicitation") or self.can("sampling")
+
+
+class Request(msgspec.Struct, eq=False):
+    """A client's request, as its session took it in."""
+
+    key: bytes
+    """Its id, as the client wrote it."""
+    method: str
+    params: Raw
+    reply: Reply
+    asker: Asker
+    token: bytes = b""
+    """The client's progress token as JSON; empty for none."""
+
+    @property
+    def key_value(self) -> Raw:
+        """The id, for putting it into a message by its own bytes."""
+        return Raw(self.key)

@@ -1,0 +1,228 @@
+"""All clients that speak MCP, as one: who they are, and what servers say to more than one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NoReturn
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.core import Core
+from mcpd.eras.base import Said
+from mcpd.eras.wishes import LEVELS
+from mcpd.gateway.aggregate import Aggregate
+from mcpd.gateway.instances import Instances
+from mcpd.gateway.parked import Parked
+from mcpd.gateway.questions import Questions
+from mcpd.gateway.relay import MAY_ASK, Relay
+from mcpd.gateway.reply import Client
+from mcpd.gateway.seal import Seal
+from mcpd.gateway.session import Session, Spawn
+from mcpd.gateway.subscriptions import Subscriptions
+from mcpd.gateway.view import OneServer, View
+from mcpd.model.errors import UnknownProfile
+from mcpd.model.events import Event, EventKind
+from mcpd.model.profile import Profile
+from mcpd.model.status import ServerState
+from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.surroundings import ClientSide
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+
+CAPABILITIES = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {"listChanged": True}}
+"""What some client may be able to do: declared to every server that is told once for all."""
+_LISTS = ("tools", "resources", "prompts")
+
+
+class Gateway:
+    """One for a daemon. `run` must run for as long as there are sessions."""
+
+    def __init__(self, core: Core, clients: ClientSide) -> None:
+        self.core = core
+        self.sessions: dict[Session, None] = {}
+        self.seal = Seal()
+        self.parked = Parked(self)
+        self.questions = Questions(self)
+        self.subscriptions = Subscriptions()
+        self.instances = Instances(core, self.spawn)
+        self._nursery: trio.Nursery | None = None
+        self._disabled: dict[str, bool] = {}
+        self._known: dict[str, ManagedServer] = {}
+        """Servers that have been told of all wishes, by name: a name may get a new server."""
+        self._aggregates: dict[Profile, Aggregate] = {}
+        clients.capabilities = CAPABILITIES
+        clients.asked = self.questions.asked
+        clients.heard = self._heard
+
+    # ── clients come and go ─────────────────────────────────────────────────────────────────────
+
+    def view(self, server: str | None = None, profile: str | None = None) -> View:
+        """What a client is to see. Raises UnknownServer, UnknownProfile."""
+        if server is not None:
+            return OneServer(self.core, self.core.supervisor.get(server))
+        chosen = self._profile(profile)
+        view = self._aggregates.get(chosen)
+        if view is None:
+            view = self._aggregates[chosen] = Aggregate(self.core, chosen)
+        return view
+
+    def _profile(self, name: str | None) -> Profile:
+        if not name:
+            return Profile()
+        profiles = self.core.configuration.loaded.settings.profiles
+        if name not in profiles:
+            known = ", ".join(sorted(profiles)) or "none; `settings.profiles` in the configuration names them"
+            raise UnknownProfile(f"no profile named {name!r}; known are {known}")
+        return profiles[name]
+
+    def open(self, view: View, client: Client, tell: Callable[[bytes], None], spawn: Spawn) -> Session:
+        """A client's conversation. Whoever opened it closes it; `spawn` starts tasks that end with it."""
+        session = Session(self, view, client, tell, spawn)
+        self.sessions[session] = None
+        return session
+
+    def left(self, session: Session) -> None:
+        """Called by a session that closes."""
+        self.sessions.pop(session, None)
+        self.subscriptions.left(session)
+        self.instances.left(session)
+        for server in session.view.servers():
+            server.wishes.forget(session)
+        if session.roots:
+            self.roots_changed(session)
+
+    def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something that outlives the client it is for."""
+        if self._nursery is not None:
+            self._nursery.start_soon(work)
+
+    async def run(self) -> NoReturn:
+        """Tell clients of changes; ends by cancellation."""
+        async with trio.open_nursery() as self._nursery:
+            while True:
+                with self.core.events.listen() as events:
+                    async for event in events:
+                        self._happened(event)
+        raise AssertionError("cancelled")
+
+    def end_subscriptions(self) -> None:
+        """The daemon stops: every subscription ends in order."""
+        for session in list(self.sessions):
+            for listen in list(session.listens.values()):
+                listen.end()
+            session.listens.clear()
+
+    # ── what servers say ────────────────────────────────────────────────────────────────────────
+
+    def _heard(self, server: ManagedServer, said: Said) -> None:
+        method = said.method
+        if method.endswith("/list_changed"):
+            self._list_changed(server, method.split("/")[1])
+        elif method == "notifications/resources/updated":
+            self._updated(server, said.uri)
+        elif method == "notifications/message":
+            self._logged(server, said)
+        elif method == "notifications/cancelled" and server.upstream is not None:
+            try:
+                self.questions.withdrawn(server.upstream.link, said.params)
+            except BadFrame:
+                return
+
+    def _list_changed(self, server: ManagedServer, feature: str) -> None:
+        for session in list(self.sessions):
+            if session.view.covers(server):  # not for an instance: lists are those of its definition's server
+                session.list_changed(feature)
+
+    def _updated(self, server: ManagedServer, uri: str) -> None:
+        for session, listen, public in self.subscriptions.concerned(server, uri):
+            session.updated(listen, public)
+
+    def _logged(self, server: ManagedServer, said: Said) -> None:
+        """To the client whose call it is about, where that is certain; the daemon's log has it anyway."""
+        relay = said.exchange
+        if relay is None and server.upstream is not None:
+            calls = {
+                each.session if isinstance(each, Relay) else None: each
+                for each in server.upstream.link.under_way()
+                if each.method in MAY_ASK
+            }
+            relay = next(iter(calls.values())) if len(calls) == 1 else None
+        if (
+            isinstance(relay, Relay)
+            and relay.request is not None
+            and _wanted(relay.asker.log_level, relay.asker.modern, said.params)
+        ):
+            members = wire.members(said.params)
+            members.pop("_meta", None)
+            frame = wire.notification("notifications/message", msgspec.json.encode(members))
+            relay.request.reply.note(frame)
+
+    def _happened(self, event: Event) -> None:
+        """A server that is switched on or off, or removed, changes what clients of several see."""
+        if event.server is None:
+            return
+        if event.kind is EventKind.REMOVED:
+            self._known.pop(event.server, None)
+            if self._disabled.pop(event.server, True) is False:
+                self._all_changed(None)
+        elif event.status is not None:
+            off = event.status.status is ServerState.DISABLED
+            was = self._disabled.get(event.server)
+            self._disabled[event.server] = off
+            if was is not None and was is not off:
+                self._all_changed(event.server)
+            if event.status.status is ServerState.CONNECTED:
+                self._tell_wishes(event.server)
+
+    def _all_changed(self, name: str | None) -> None:
+        for session in list(self.sessions):
+            single = session.view.single
+            if single is None or single.spec.name == name:
+                for feature in _LISTS:
+                    session.list_changed(feature)
+
+    # ── wishes of all for one server ────────────────────────────────────────────────────────────
+
+    def level_changed(self, session: Session) -> None:
+        """A legacy client said how talkative its servers are to be."""
+        for server in session.view.servers():
+            server.wishes.set_log_level(session, session.asker.log_level)
+
+    def _tell_wishes(self, name: str) -> None:
+        """A server that was not there before learns what clients want to hear of it."""
+        server = self.core.supervisor.find(name)
+        if server is None or self._known.get(name) is server:
+            return
+        self._known[name] = server
+        self.subscriptions.renew(server)
+        for session in self.sessions:
+            if session.asker.log_level and session.view.covers(server):
+                server.wishes.set_log_level(session, session.asker.log_level)
+
+    def roots(self, server: ManagedServer) -> Iterable[Raw]:
+        """The roots of all clients that use the server, each once."""
+        users = (
+            self.instances.users(server)
+            if server.of is not None
+            else [session for session in self.sessions if session.view.covers(server)]
+        )
+        roots = dict.fromkeys(bytes(root) for session in users for root in session.all_roots())
+        return tuple(Raw(root) for root in roots)
+
+    def roots_changed(self, session: Session) -> None:
+        for server in session.view.servers():
+            if server.upstream is not None:
+                server.upstream.roots_changed()
+
+
+def _wanted(level: str, modern: bool, params: Raw) -> bool:
+    """Whether a client that asked for messages from `level` on is to get this one."""
+    if not level:
+        return not modern  # a legacy client that never said gets what its server sends
+    try:
+        said = msgspec.json.decode(wire.members(params).get("level", Raw(b'"info"')), type=str)
+    except (BadFrame, msgspec.MsgspecError):
+        return False
+    return said in LEVELS and LEVELS.index(said) >= LEVELS.index(level)

@@ -1,0 +1,133 @@
+"""A modern server answers that it needs input: passed on to a modern client, asked of a legacy one.
+
+A modern client gets the answer as it is, the server's state under our seal, and comes back with a new
+request. A legacy client is asked within its open call, which goes to the server again with what it
+said (digest 4.4); the client sees one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.eras.rounds import MOST_ROUNDS
+from mcpd.gateway.asker import Request
+from mcpd.gateway.relay import Relay
+from mcpd.gateway.translate import question
+from mcpd.model.errors import McpdError, ProtocolViolation, shorten
+from mcpd.supervision.server import ManagedServer
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, Message
+
+if TYPE_CHECKING:
+    from mcpd.gateway.session import Session
+
+_SOON = 0.05
+"""Seconds before asking again a server that wants nothing but that."""
+
+
+def passes_through(server: ManagedServer, request: Request) -> bool:
+    """Whether a method that we do not know may be known to both ends: they speak the same revision."""
+    upstream = server.upstream
+    if upstream is None or request.method.startswith("notifications/"):
+        return False
+    return upstream.version == request.asker.version
+
+
+def go_on(session: Session, relay: Relay, request: Request, result: Raw) -> bool:
+    """Do with a result what an `input_required` one needs. False when it is none."""
+    try:
+        members = wire.members(result)
+        if wire.value(members.get("resultType", b"null")) != "input_required":
+            return False
+        questions = wire.members(members.get("inputRequests", b"{}"))
+    except BadFrame:
+        return False
+    if request.asker.modern:
+        state = members.get("requestState")
+        if state is not None:
+            sealed = session.gateway.seal.close(relay.server.spec.name, state)
+            members["requestState"] = Raw(msgspec.json.encode(sealed))
+        session.finished(relay, wire.result(request.key, msgspec.json.encode(members)))
+        return True
+    session.beside(relay, lambda: _another_round(session, relay, questions, members.get("requestState")))
+    return True
+
+
+async def _another_round(
+    session: Session, relay: Relay, questions: Mapping[str, Raw], state: Raw | None
+) -> None:
+    """Ask the client, then the server again. Raises what ends the call."""
+    name = relay.server.spec.name
+    relay.rounds += 1
+    if relay.rounds > MOST_ROUNDS:
+        raise ProtocolViolation(f"{name}: still wants something after {MOST_ROUNDS} rounds", server=name)
+    members = wire.members(relay.params or b"{}")
+    members.pop("inputResponses", None)
+    members.pop("requestState", None)
+    if questions:
+        members["inputResponses"] = Raw(msgspec.json.encode(await _answers(session, relay, questions)))
+    else:
+        await trio.sleep(_SOON * 2**relay.rounds)
+    if state is not None:
+        members["requestState"] = state
+    relay.params = msgspec.json.encode(members)
+    relay.stop = None
+    session.submit(relay)
+
+
+async def _answers(session: Session, relay: Relay, questions: Mapping[str, Raw]) -> dict[str, Raw]:
+    """All at once: which of them a person sees first is the client's business."""
+    answers: dict[str, Raw] = {}
+    trouble: list[McpdError] = []
+    async with trio.open_nursery() as nursery:
+
+        async def ask(key: str, raw: Raw) -> None:
+            try:
+                answers[key] = await _answer(session, relay, raw)
+            except McpdError as error:
+                trouble.append(error)
+
+        for key, raw in questions.items():
+            nursery.start_soon(ask, key, raw)
+    if trouble:
+        raise trouble[0]
+    return answers
+
+
+async def _answer(session: Session, relay: Relay, raw: Raw) -> Raw:
+    """The client's bare result; where it refuses, what says so to the server, if anything does."""
+    name, request = relay.server.spec.name, relay.request
+    assert request is not None
+    try:
+        asked = wire.members(raw)
+        method = msgspec.json.decode(asked.get("method", Raw(b"null")), type=str)
+        params = question(method, asked.get("params", Raw(b"{}")), session.asker.version, session.label(name))
+    except (BadFrame, msgspec.MsgspecError) as error:
+        raise ProtocolViolation(f"{name}: asks what cannot be read: {error}", server=name) from None
+    message: list[Message | None] = []
+    done = trio.Event()
+
+    def answered(response: Message | None) -> None:
+        message.append(response)
+        done.set()
+
+    if params is not None and session.asker.can(method.partition("/")[0]):
+        key = session.ask(method, params, request.reply, answered)
+        try:
+            await done.wait()
+        finally:
+            if not done.is_set():
+                session.withdraw(key, "the call that it belongs to is over")
+    response = message[0] if message else None
+    if response is not None and response.result is not ABSENT:
+        return response.result
+    if method == "elicitation/create":
+        return Raw(b'{"action":"cancel"}')
+    raise ProtocolViolation(
+        f"{name}: needs {shorten(method, 40)}, and the client refused or cannot do it", server=name
+    )

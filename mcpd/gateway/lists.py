@@ -1,0 +1,86 @@
+"""A client asks for a list: from what is known, at once, in pages of its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Raw
+
+from mcpd.gateway.asker import Request
+from mcpd.gateway.translate import entry_translation
+from mcpd.gateway.view import MEMBERS
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+
+if TYPE_CHECKING:
+    from mcpd.gateway.session import Session
+
+PAGE = 1000
+"""Entries at most on one page: with fewer in all, nobody has to turn any."""
+PAGE_BYTES = 4 * 1024 * 1024
+_BEFORE = {"tools": "tools", "resources": "resources", "resourceTemplates": "resources", "prompts": "prompts"}
+
+
+def answer(session: Session, request: Request) -> None:
+    """Raises BadFrame for a cursor that is none, or of a list that is no more."""
+    member = MEMBERS[request.method]
+    if _BEFORE[member] not in session.view.capabilities():
+        session.fail(request, -32601, f"{session.view.title} offers no {_BEFORE[member]}")
+        return
+    single = session.view.single
+    if single is None or single.catalog is not None:
+        _answer(session, request, member)
+        return
+
+    async def when_known() -> None:
+        await session.gateway.core.first_lists(single.spec.name)
+        _answer(session, request, member)
+
+    session.later(request, when_known)
+
+
+def _answer(session: Session, request: Request, member: str) -> None:
+    entries = session.view.entries(member)
+    translate = entry_translation(member, request.asker.version)
+    start = _start(request, entries)
+    page: list[Raw] = []
+    size = 0
+    for entry in entries[start : start + PAGE]:
+        size += len(entry)
+        if page and size > PAGE_BYTES:
+            break
+        page.append(Raw(entry if translate is None else translate(entry)))
+    body: dict[str, object] = {member: page}
+    if start + len(page) < len(entries):
+        body["nextCursor"] = _cursor(entries, start + len(page))
+    if request.asker.modern:
+        ttl, scope = session.view.freshness()
+        body |= {"resultType": "complete", "ttlMs": ttl, "cacheScope": scope}
+    session.answer(request, msgspec.json.encode(body))
+
+
+def _start(request: Request, entries: Sequence[bytes]) -> int:
+    raw = wire.members(request.params).get("cursor") if request.params else None
+    if raw is None:
+        return 0
+    try:
+        cursor = msgspec.json.decode(raw, type=str)
+        start = int(base64.urlsafe_b64decode(cursor).split(b".")[0])
+    except (msgspec.MsgspecError, ValueError):
+        raise BadFrame("`cursor` is none of ours") from None
+    if not 0 < start < len(entries) or cursor != _cursor(entries, start):
+        raise BadFrame("`cursor` is of a list that has changed; ask for it again from the beginning")
+    return start
+
+
+def _cursor(entries: Sequence[bytes], start: int) -> str:
+    """Where to go on, in exactly this list."""
+    digest = hashlib.sha256()
+    for entry in entries:
+        digest.update(b"%d:" % len(entry))
+        digest.update(entry)
+    return base64.urlsafe_b64encode(b"%d.%b" % (start, digest.digest()[:12])).decode()

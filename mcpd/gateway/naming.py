@@ -1,0 +1,65 @@
+"""Public names: what a tool or prompt of one server among several is called towards MCP clients.
+
+Clients and model APIs take at most 64 characters, several of them letters, digits, `_` and `-` only.
+A name is looked up in a table, never taken apart, so neither cutting nor replacing is ambiguous.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from mcpd.model.naming import ClientStyle
+
+LONGEST = 64
+_HASH = 8
+_UNUSUAL = re.compile(r"[^A-Za-z0-9_-]")
+
+Owned = tuple[str, str]
+"""A server's name, and the name of one of its tools."""
+
+
+def public_names(style: ClientStyle, owned: Iterable[Owned]) -> dict[str, Owned]:
+    """Public name → (server, name), in the given order, one for each.
+
+    The same pair has the same name whatever else there is, with two exceptions: `plain` says the
+    server's name once another one has such a tool, and of two that would be called the same, the
+    later one ends in a hash.
+    """
+    pairs = list(dict.fromkeys(owned))
+    shared = Counter(name for _, name in pairs) if style is ClientStyle.PLAIN else Counter[str]()
+    names: dict[str, Owned] = {}
+    for pair in pairs:
+        server, name = pair
+        plain = style is ClientStyle.PLAIN and shared[name] == 1
+        wished = _fitting(style, name if plain else _joined(style, server, name), pair)
+        if wished in names:
+            wished = _cut(wished, pair)
+        names[wished] = pair
+    return names
+
+
+def _joined(style: ClientStyle, server: str, name: str) -> str:
+    match style:
+        case ClientStyle.SUFFIX:
+            return f"{name}@{server}"
+        case ClientStyle.PREFIX:
+            return f"mcp_{server}_{name}"
+        case ClientStyle.NAMESPACE:
+            return f"{server}::{name}"
+        case ClientStyle.UNDERSCORES | ClientStyle.PLAIN:
+            return f"{server}__{name}"
+
+
+def _fitting(style: ClientStyle, name: str, pair: Owned) -> str:
+    if style in (ClientStyle.UNDERSCORES, ClientStyle.PREFIX, ClientStyle.PLAIN):
+        name = _UNUSUAL.sub("_", name)
+    return name if len(name) <= LONGEST else _cut(name, pair)
+
+
+def _cut(name: str, pair: Owned) -> str:
+    """Short enough, and unlike any other: the hash is that of the pair."""
+    digest = hashlib.sha256("\0".join(pair).encode("utf-8", "surrogatepass")).hexdigest()[:_HASH]
+    return f"{name[: LONGEST - _HASH - 1]}_{digest}"

@@ -1,0 +1,241 @@
+"""Whom a legacy server's own requests are for, and what it hears where nobody can be asked.
+
+Over Streamable HTTP a question comes on the stream of the call that it belongs to. Elsewhere it comes
+with nothing to tell by: it belongs to the one client that has a call under way. While several have,
+it waits for a few seconds until one is left; a wrong person is never asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.gateway.relay import MAY_ASK, Relay
+from mcpd.gateway.translate import question
+from mcpd.model.errors import shorten
+from mcpd.supervision.server import ManagedServer
+from mcpd.transports.base import Channel
+from mcpd.transports.exchange import Exchange
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, Message
+
+if TYPE_CHECKING:
+    from mcpd.gateway.gateway import Gateway
+
+UNSURE = 10.0
+"""Seconds to wait for all but one of the clients that may be meant to have their answers."""
+ANSWER = 900.0
+"""Seconds for a person to answer; while they think, the call is not timed out."""
+_METHOD_NOT_FOUND, _INVALID_PARAMS, _REJECTED = -32601, -32602, -1
+
+
+@attrs.define(eq=False)
+class Asking:
+    """One question of a server, out with a client or waiting to be."""
+
+    server: ManagedServer
+    link: Channel
+    message: Message
+    relay: Relay | None = None
+    key: bytes = b""
+    """Our id of it, where a legacy client is asked."""
+    over: bool = False
+
+    @property
+    def feature(self) -> str:
+        return self.message.method.partition("/")[0]
+
+    def respond(self, result: Raw | bytes) -> None:
+        if self._end():
+            self.link.respond(self.message, bytes(result))
+
+    def refuse(self, code: int, words: str) -> None:
+        if self._end():
+            self.link.refuse(self.message, code, words)
+
+    def nobody(self, why: str) -> None:
+        """The answer to a question that reaches nobody (digest 4.3): servers know what to do with it."""
+        if self.feature == "elicitation":
+            self.respond(b'{"action":"decline"}')
+        else:
+            self.refuse(_REJECTED, why)
+
+    def _end(self) -> bool:
+        """False when it was over before."""
+        was, self.over = self.over, True
+        if self.relay is not None and not was:
+            self.relay.asked -= 1
+            if self.relay.asked == 0:  # the server is at work again
+                self.relay.deadline = min(trio.current_time() + self.relay.idle, self.relay.hard_deadline)
+        return not was and self.link.ended is None
+
+
+class Questions:
+    """Those under way; `asked` is what a server's connection calls."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._open: dict[tuple[Channel, bytes], Asking] = {}
+
+    def asked(
+        self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
+    ) -> bool:
+        """See `Hooks.asked`."""
+        asking = Asking(server, link, message)
+        if message.method == "roots/list":
+            self._roots(asking, exchange)
+            return True
+        if message.method not in ("elicitation/create", "sampling/createMessage"):
+            return False
+        server.curiosity.asked()
+        self._open[link, message.key] = asking
+        meant = _meant(link, exchange)
+        if len(meant) <= 1:
+            self._put(asking, meant[0] if meant else None)
+        else:
+            self._gateway.spawn(lambda: self._wait_for_one(asking))
+        return True
+
+    def withdrawn(self, link: Channel, params: Raw) -> None:
+        """The server does not want to know any more."""
+        key = bytes(wire.members(params).get("requestId", b""))
+        asking = self._open.pop((link, key), None)
+        if asking is not None:
+            asking.over = True
+            if asking.relay is not None:
+                asking.relay.asked -= 1
+                if asking.key:
+                    asking.relay.session.withdraw(asking.key, "the server does not want to know any more")
+                self._gateway.parked.withdrawn(asking)
+
+    def forget(self, relay: Relay, reason: str) -> None:
+        """That call is over for its client: what it was asked is refused."""
+        if relay.asked:
+            for asking in [each for each in self._open.values() if each.relay is relay]:
+                relay.session.withdraw(asking.key, reason)
+                asking.nobody(reason)
+                self.settled(asking)
+
+    def settled(self, asking: Asking) -> None:
+        self._open.pop((asking.link, asking.message.key), None)
+
+    async def _wait_for_one(self, asking: Asking) -> None:
+        """Until the calls of only one client are left that may be meant."""
+        with trio.move_on_after(UNSURE):
+            # Polling, seldom and briefly: else every answer of every server would have to look here.
+            while len(_meant(asking.link, None)) > 1 and not asking.over:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        meant = _meant(asking.link, None)
+        if asking.over:
+            return
+        if len(meant) > 1:
+            name = asking.server.spec.name
+            asking.server.log.add(
+                f"[mcpd] a question ({asking.message.method}) came while several clients had calls under "
+                f"way, and was declined: `share: client` in the definition of {name} gives each its own"
+            )
+            asking.nobody("it cannot be told which client this is for")
+            self.settled(asking)
+        else:
+            self._put(asking, meant[0] if meant else None)
+
+    def _put(self, asking: Asking, exchange: Exchange | None) -> None:
+        """Ask the client whose call it is, if it can be asked."""
+        name = asking.server.spec.name
+        relay = exchange if isinstance(exchange, Relay) else None
+        request = relay.request if relay is not None else None
+        why = f"nobody can be asked for {asking.feature}"
+        if relay is None or (request is None and not relay.session.gateway.parked.holds(relay)):
+            asking.nobody(why)
+            self.settled(asking)
+            return
+        asker = relay.asker
+        params = asking.message.params if asking.message.params is not ABSENT else Raw(b"{}")
+        url = asking.feature == "elicitation" and _mode(params) == "url"
+        if not asker.can(asking.feature) or (url and not asker.can("elicitation", "url")):
+            if url and asker.can("elicitation"):
+                asking.refuse(_INVALID_PARAMS, "the client takes no elicitation by URL")
+            else:
+                asking.nobody(why)
+            self.settled(asking)
+            return
+        session = relay.session
+        told = question(asking.message.method, params, asker.version, session.label(name))
+        if told is None:
+            asking.nobody("the client's revision has no words for it")
+            self.settled(asking)
+            return
+        asking.relay = relay
+        relay.asked += 1
+        relay.deadline = min(trio.current_time() + ANSWER, relay.hard_deadline)
+        if asker.modern:
+            self._gateway.parked.ask(relay, asking, told)
+            return
+        assert request is not None
+        asking.key = session.ask(
+            asking.message.method, told, request.reply, lambda response: self._answered(asking, response)
+        )
+
+    def _answered(self, asking: Asking, response: Message | None) -> None:
+        self.settled(asking)
+        if response is None:
+            asking.nobody("the client is gone")
+        elif response.result is not ABSENT:
+            asking.respond(response.result)
+        else:
+            code, words = _error(response)
+            asking.refuse(code, words)
+
+    def _roots(self, asking: Asking, exchange: Exchange | None) -> None:
+        """The roots of all who use the server, from what is known: some ask before they are ready."""
+        meant = _meant(asking.link, exchange)
+        relay = meant[0] if len(meant) == 1 and isinstance(meant[0], Relay) else None
+        if (
+            relay is not None
+            and relay.request is not None
+            and relay.asker.modern
+            and relay.asker.can("roots")
+        ):
+            self._open[asking.link, asking.message.key] = asking
+            self._put(asking, relay)
+            return
+        asking.respond(msgspec.json.encode({"roots": self._gateway.roots(asking.server)}))
+
+
+def _meant(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:
+    """One call of each client that a question may be for; what cannot be asked counts as a client, too."""
+    if exchange is not None:
+        return (exchange,)
+    found: dict[object, Exchange] = {}
+    for each in link.under_way():
+        if each.method in MAY_ASK:
+            owner = each.session if isinstance(each, Relay) else each
+            known = found.setdefault(owner, each)
+            if isinstance(known, Relay) and known.asked and isinstance(each, Relay) and not each.asked:
+                found[owner] = each  # most servers ask in the order in which they were called
+    return tuple(found.values())
+
+
+def _mode(params: Raw) -> str:
+    try:
+        return msgspec.json.decode(wire.members(params).get("mode", Raw(b'"form"')), type=str)
+    except (wire.BadFrame, msgspec.MsgspecError):
+        return ""
+
+
+def _error(response: Message) -> tuple[int, str]:
+    try:
+        body = wire.value(response.error)
+    except wire.BadFrame:
+        body = None
+    given = body if isinstance(body, dict) else {}
+    code, words = given.get("code"), given.get("message")
+    return (
+        code if isinstance(code, int) and not isinstance(code, bool) else _REJECTED,
+        shorten(words, 500) if isinstance(words, str) else "the client refused",
+    )

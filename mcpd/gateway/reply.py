@@ -1,0 +1,28 @@
+"""Where the frames of one request go: what a door gives the gateway with every request."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+
+
+class Reply(Protocol):
+    """Frames are JSON text; a newline at the end is no part of them. Must not block or raise."""
+
+    def note(self, frame: bytes) -> None:
+        """A notification, or a request of ours, that belongs to this request: it comes before the end."""
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        """The response, exactly once. `code`: the JSON-RPC code of an error of our own, 0 for all else."""
+
+
+@attrs.frozen(kw_only=True)
+class Client:
+    """Who is at the other end, as far as is known; all of it is the client's own word but for `door`."""
+
+    door: str
+    """How it came in: `socket`, `bridge`, `http`."""
+    name: str = ""
+    pid: int = 0
+    cwd: str = ""

@@ -1,0 +1,144 @@
+"""What one client sees: a single server as it is, or several as one. Sessions ask; a view does not act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import attrs
+from msgspec import Raw
+
+from mcpd.core import Core
+from mcpd.gateway.relay import may_call, tool_name
+from mcpd.model.errors import UnknownTool
+from mcpd.supervision.catalog import Catalog, Item
+from mcpd.supervision.server import ManagedServer
+
+MEMBERS = {
+    "tools/list": "tools",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "prompts/list": "prompts",
+}
+"""A method that lists → the member of its result that is the list."""
+UNKEPT = (0, "private")
+"""A list that tells when it changes need not be kept, and may be another's tomorrow."""
+CAPABILITIES = {
+    "tools": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "prompts": {"listChanged": True},
+    "completions": {},
+    "logging": {},
+}
+
+
+@attrs.frozen(kw_only=True)
+class Route:
+    """Where a request goes, and what it says there."""
+
+    server: ManagedServer
+    params: Raw | bytes
+    tool: str = ""
+    """The tool's own name, of a `tools/call`."""
+    alias: tuple[str, str] | None = None
+    """A resource's own URI, and what the client calls it instead."""
+
+
+class View(Protocol):
+    """Raises UnknownTool for what it does not have."""
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def single(self) -> ManagedServer | None:
+        """The one server that this is a view of, and all of it; None for several."""
+
+    def servers(self) -> Sequence[ManagedServer]:
+        """In a stable order, without the disabled ones."""
+
+    def covers(self, server: ManagedServer) -> bool: ...
+
+    def entries(self, member: str) -> Sequence[bytes]:
+        """The list called `member`, from what is known now, under the names that `route` takes."""
+
+    def route(self, method: str, params: Raw) -> Route: ...
+
+    def resource(self, uri: str) -> tuple[ManagedServer, str]:
+        """Whose resource it is, and what that server calls it."""
+
+    def capabilities(self) -> Mapping[str, Mapping[str, object]]:
+        """What is offered: kept to whatever servers come and go."""
+
+    def instructions(self) -> str: ...
+
+    def freshness(self) -> tuple[int, str]:
+        """How long a list may be kept, milliseconds, and by whom (`ttlMs`, `cacheScope`)."""
+
+
+def listed(catalog: Catalog, member: str) -> Sequence[Item]:
+    return catalog.templates if member == "resourceTemplates" else getattr(catalog, member)
+
+
+@attrs.define(eq=False)
+class OneServer:
+    """A server unrenamed and whole, but for what its definition filters."""
+
+    core: Core
+    last: ManagedServer
+    """As it was last seen: its name may by now be another's, or nobody's."""
+
+    @property
+    def single(self) -> ManagedServer:
+        self.last = self.core.supervisor.find(self.last.spec.name) or self.last
+        return self.last
+
+    @property
+    def title(self) -> str:
+        return f"{self.single.spec.name} through mcpd"
+
+    def servers(self) -> Sequence[ManagedServer]:
+        return (self.single,)
+
+    def covers(self, server: ManagedServer) -> bool:
+        return server is self.single
+
+    def entries(self, member: str) -> Sequence[bytes]:
+        catalog = self.single.catalog
+        return () if catalog is None else tuple(item.raw for item in listed(catalog, member))
+
+    def route(self, method: str, params: Raw) -> Route:
+        server = self.single
+        if method != "tools/call":
+            return Route(server=server, params=params)
+        spec = server.spec
+        filtered = spec.exclude_tools or spec.include_tools is not None
+        tool = tool_name(params) if filtered or spec.timeouts.tools else ""
+        if filtered and not may_call(server, params):
+            raise UnknownTool(
+                f"{spec.name}: this tool is excluded by the server's definition", server=spec.name
+            )
+        return Route(server=server, params=params, tool=tool)
+
+    def resource(self, uri: str) -> tuple[ManagedServer, str]:
+        return self.single, uri
+
+    def capabilities(self) -> Mapping[str, Mapping[str, object]]:
+        """What the server itself declared, as far as it passes; all of it while that is not known."""
+        upstream = self.single.upstream
+        if upstream is None:
+            return CAPABILITIES
+        return {
+            name: {
+                part: yes for part, yes in parts.items() if part == "listChanged" or upstream.has(name, part)
+            }
+            for name, parts in CAPABILITIES.items()
+            if upstream.has(name) or (name == "logging" and upstream.era == "modern")
+        }
+
+    def instructions(self) -> str:
+        upstream = self.single.upstream
+        return upstream.info.instructions if upstream is not None else ""
+
+    def freshness(self) -> tuple[int, str]:
+        return UNKEPT

@@ -1,0 +1,141 @@
+"""A bridge's loop in a thread, between an editor and a daemon that the test plays on sockets."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctl.bridge.link import Aim, Starts
+from ctl.bridge.loop import Loop
+
+Json = dict[str, Any]
+BOUND = 10.0
+
+
+class End:
+    """One end of a stream of JSON lines."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self.stream = stream
+        stream.settimeout(BOUND)
+        self._buffer = b""
+
+    def send(self, **message: Any) -> None:
+        self.raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def raw(self, data: bytes) -> None:
+        self.stream.sendall(data)
+
+    def next(self) -> Json:
+        """The next message. EOFError at the end."""
+        while b"\n" not in self._buffer:
+            portion = self.stream.recv(1 << 16)
+            if not portion:
+                raise EOFError
+            self._buffer += portion
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message: Json = json.loads(line)
+        return message
+
+    def is_silent(self, seconds: float = 0.1) -> bool:
+        """Whether nothing comes for a moment. Can only pass wrongly, never fail wrongly."""
+        return not self._buffer and not select.select([self.stream], [], [], seconds)[0]
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+class Bridge:
+    """The loop, its editor's end, and whoever listens at the daemon's place."""
+
+    def __init__(self, directory: Path, starter: Starts | None = None) -> None:
+        self.path = str(directory / "d.sock")
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        self._theirs = theirs
+        self.editor = End(ours)
+        self.gone, self._parent = socket.socketpair()
+        self.logged: list[str] = []
+        self.loop = Loop(
+            theirs.fileno(),
+            theirs.fileno(),
+            lambda: self.path,
+            Aim(server="s", profile=None, client="ed", pid=42, cwd="/w"),
+            starter,
+            self.logged.append,
+            ends=(self._parent.fileno(),),
+        )
+        self.code: int | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._listener: socket.socket | None = None
+        self._lives: list[End] = []
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.code = self.loop.run()
+        self.loop.close()
+
+    def listen(self) -> None:
+        """From now on the bridge can connect."""
+        Path(self.path).unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.settimeout(BOUND)
+        self._listener.bind(self.path)
+        self._listener.listen()
+
+    def accept(self) -> End:
+        """Its next connection."""
+        assert self._listener is not None
+        end = End(self._listener.accept()[0])
+        self._lives.append(end)
+        return end
+
+    def attach(self) -> End:
+        """Its next connection, let in."""
+        end = self.accept()
+        asked = end.next()
+        assert asked["method"] == "mcpd/attach"
+        end.send(id=asked["id"], result={"server": "s", "profile": None})
+        return end
+
+    def stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def wait(self, bound: float = BOUND) -> float:
+        """Until the loop has ended: seconds it took."""
+        start = time.monotonic()
+        self._thread.join(bound)
+        assert not self._thread.is_alive(), "the bridge does not end"
+        return time.monotonic() - start
+
+    def close(self) -> None:
+        self.editor.close()
+        self.wait()
+        self.stop_listening()
+        for life in self._lives:
+            life.close()
+        for end in (self.gone, self._parent, self._theirs):
+            end.close()
+
+
+@pytest.fixture
+def bridge(tmp_path: Path) -> Iterator[Bridge]:
+    made = Bridge(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Shorten waits: `soon("ctl.bridge.link.ANSWER_WITHIN", 0.1)`."""
+    return lambda name, value: monkeypatch.setattr(name, value)

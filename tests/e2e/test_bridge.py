@@ -1,0 +1,382 @@
+"""`mcpctl bridge` as an editor starts it, with the real daemon behind it: coming, going, killed, absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import (
+    BOUND,
+    Daemon,
+    Json,
+    assert_gone,
+    fake,
+    instance_marks,
+    private_environment,
+    running,
+    wait_until,
+)
+
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "ed", "version": "1"}}
+
+
+class Editor:
+    """A bridge as a child process, and what an editor says to it."""
+
+    def __init__(self, environ: Mapping[str, str], cwd: Path, *flags: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ctl", "bridge", *flags],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+            cwd=cwd,
+            bufsize=0,
+        )
+        self._buffer = b""
+        self.heard: list[Json] = []
+        """Everything, in the order it came."""
+
+    def send(self, **message: Any) -> None:
+        self.raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def raw(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.process.stdin.fileno(), view) :]
+
+    def next(self, bound: float = BOUND) -> Json:
+        """The next message. EOFError when the bridge has ended; every line must be JSON-RPC."""
+        assert self.process.stdout is not None
+        fd, deadline = self.process.stdout.fileno(), time.monotonic() + bound
+        while b"\n" not in self._buffer:
+            if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise AssertionError(f"nothing came within {bound} s; heard: {self.heard[-5:]}")
+            portion = os.read(fd, 1 << 20)
+            if not portion:
+                raise EOFError
+            self._buffer += portion
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message: Json = json.loads(line)
+        assert message["jsonrpc"] == "2.0"
+        self.heard.append(message)
+        return message
+
+    def answer(self, key: object, bound: float = BOUND) -> Json:
+        """The response to `key`, past and kept."""
+        while True:
+            for message in self.heard:
+                if message.get("id") == key and "method" not in message:
+                    return message
+            self.next(bound)
+
+    def until(self, method: str) -> Json:
+        while (message := self.next()).get("method") != method:
+            pass
+        return message
+
+    def ask(self, key: object, method: str, **params: Any) -> Json:
+        self.send(id=key, method=method, params=params)
+        return self.answer(key)
+
+    def begin(self) -> None:
+        assert "result" in self.ask("hello", "initialize", **HELLO)
+        self.send(method="notifications/initialized")
+
+    def close(self, bound: float = BOUND) -> tuple[int, float]:
+        """Close stdin: the exit code, and how long it took."""
+        start = time.monotonic()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        code = self.process.wait(bound)
+        return code, time.monotonic() - start
+
+    def errors(self) -> str:
+        """stderr, once it has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
+
+@contextmanager
+def editor(environ: Mapping[str, str], cwd: Path, *flags: str) -> Iterator[Editor]:
+    made = Editor(environ, cwd, *flags)
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.kill()
+        made.process.wait(BOUND)
+        for stream in (made.process.stdin, made.process.stdout, made.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+def kill(daemon: Daemon) -> None:
+    """Without a word, and wait until nothing of it is left."""
+    mark = instance_marks(daemon)
+    daemon.process.kill()
+    daemon.process.wait(BOUND)
+    assert_gone(mark)
+
+
+def counted(result: Json) -> Json:
+    """What the scripted server says it has seen."""
+    counts: Json = json.loads(result["content"][0]["text"])
+    return counts
+
+
+def test_an_editor_works_through_the_bridge(start: Start, tmp_path: Path) -> None:
+    """Handshake, list, call; and it ends with the editor."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    with editor(daemon.environ, tmp_path, "--server", "fake") as ed:
+        ed.begin()
+        tools = ed.ask(1, "tools/list")["result"]["tools"]
+        assert "echo" in {tool["name"] for tool in tools}
+        called = ed.ask(2, "tools/call", name="echo", arguments={"a": 1})
+        assert json.loads(called["result"]["content"][0]["text"]) == {"a": 1}
+        assert ed.close()[0] == 0
+        assert ed.errors() == ""
+
+
+def test_a_killed_daemon_is_survived_and_lost_calls_say_that_they_may_have_run(tmp_path: Path) -> None:
+    """32 calls under way; each is answered once, none runs twice, and the next call works."""
+    with editor(private_environment(tmp_path), tmp_path, "--no-start", "--server", "fake") as ed:
+        with running(tmp_path, {"fake": fake()}) as daemon:
+            daemon.wait_connected("fake")
+            ed.begin()
+            for key in range(32):
+                ed.send(id=key, method="tools/call", params={"name": "drop", "arguments": {}})
+            ed.ask("all there", "tools/call", name="echo", arguments={})
+            kill(daemon)
+            for key in range(32):
+                data = ed.answer(key)["error"]["data"]
+                assert (data["code"], data["may_have_run"]) == ("link_lost", True)
+        with running(tmp_path, {"fake": fake()}) as daemon:
+            daemon.wait_connected("fake")
+            if ed.answer("hello")["result"]["capabilities"]["tools"].get("listChanged"):
+                ed.until("notifications/tools/list_changed")
+            counts = counted(ed.ask("after", "tools/call", name="counts", arguments={})["result"])
+            assert counts["seen"]["tools/call"] == 1
+            assert len([m for m in ed.heard if "method" not in m and m["id"] in range(32)]) == 32
+            assert ed.close()[0] == 0
+
+
+def test_a_modern_client_keeps_its_subscription_across_daemons(tmp_path: Path) -> None:
+    """All servers together; under the id that it gave, acknowledged once."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "ed", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    with editor(private_environment(tmp_path), tmp_path, "--no-start", "--client", "ed") as ed:
+        with running(tmp_path, {"fake": fake()}) as daemon:
+            daemon.wait_connected("fake")
+            found = ed.ask(1, "server/discover", _meta=meta)["result"]
+            assert "2026-07-28" in found["supportedVersions"]
+            wanted = {"toolsListChanged": True}
+            ed.send(id="L", method="subscriptions/listen", params={"notifications": wanted, "_meta": meta})
+            ed.until("notifications/subscriptions/acknowledged")
+            called = ed.ask(2, "tools/call", name="fake__echo", arguments={"a": 1}, _meta=meta)["result"]
+            assert json.loads(called["content"][0]["text"]) == {"a": 1}
+        with running(tmp_path, {"fake": fake()}) as daemon:
+            daemon.wait_connected("fake")
+            told = ed.until("notifications/tools/list_changed")
+            assert told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == "L"
+            assert "result" in ed.ask(3, "tools/list", _meta=meta)
+            methods = [m.get("method") for m in ed.heard]
+            assert methods.count("notifications/subscriptions/acknowledged") == 1
+            assert not [m for m in ed.heard if m.get("id") == "L"]
+            assert ed.close()[0] == 0
+
+
+def test_requests_wait_for_a_daemon_that_is_being_restarted(tmp_path: Path) -> None:
+    """The editor sees a slow answer, no error."""
+    with editor(private_environment(tmp_path), tmp_path, "--no-start", "--server", "fake") as ed:
+        with running(tmp_path, {"fake": fake()}) as daemon:
+            daemon.wait_connected("fake")
+            ed.begin()
+        ed.send(id=1, method="tools/call", params={"name": "echo", "arguments": {"late": 1}})
+        with running(tmp_path, {"fake": fake()}):
+            assert "late" in ed.answer(1, 30)["result"]["content"][0]["text"]
+            assert ed.close()[0] == 0
+
+
+def test_the_daemon_is_started_for_the_editor(tmp_path: Path) -> None:
+    """Nobody has to start anything; and again when it is needed again."""
+    config = tmp_path / "config" / "mcpd"
+    config.mkdir(parents=True)
+    (config / "config.json").write_text(json.dumps({"mcpServers": {"fake": fake()}}))
+    environ = private_environment(tmp_path)
+    socket_path = str(tmp_path / "run" / "mcpd" / "mcpd.sock")
+    from ctl.autostart import pid_of
+
+    with editor(environ, tmp_path, "--server", "fake") as ed:
+        try:
+            ed.begin()
+            first = pid_of(socket_path)
+            assert first is not None
+            os.kill(first, signal.SIGTERM)
+            wait_until(lambda: not _lives(first), lambda: "the daemon does not stop")
+            assert "result" in ed.ask(2, "tools/list")
+            second = pid_of(socket_path)
+            assert second not in (None, first)
+            assert ed.close()[0] == 0
+            assert "starting mcpd" in ed.errors()
+        finally:
+            if (pid := pid_of(socket_path)) is not None:
+                os.kill(pid, signal.SIGTERM)
+                wait_until(lambda: not _lives(pid), lambda: "the daemon does not stop")
+
+
+def test_without_a_daemon_the_editor_gets_an_answer_and_the_bridge_stays(tmp_path: Path) -> None:
+    """`ping` at once, the rest at the latest when stdin ends, and nothing but MCP on stdout."""
+    environ = private_environment(tmp_path)
+    with editor(environ, tmp_path, "--no-start") as ed:
+        assert ed.ask(1, "ping")["result"] == {}
+        ed.send(id=2, method="initialize", params=HELLO)
+        assert ed.ask(3, "ping")["result"] == {}
+        assert ed.close()[0] == 0
+        assert "no mcpd is running at" in ed.answer(2)["error"]["message"]
+        assert "mcpctl bridge: no mcpd is running at" in ed.errors()
+
+
+def test_a_daemon_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    """In the editor, where somebody looks."""
+    (tmp_path / "state").write_text("a file where the state directory should be")
+    with editor(private_environment(tmp_path), tmp_path) as ed:
+        error = ed.ask(1, "initialize", **HELLO)["error"]
+        assert "Not a directory" in error["message"]
+        assert error["data"]["may_have_run"] is False
+        assert ed.close()[0] == 0
+
+
+def test_a_server_that_does_not_exist_is_named(start: Start, tmp_path: Path) -> None:
+    """A typo in the editor's configuration."""
+    daemon = start({"fake": fake()})
+    with editor(daemon.environ, tmp_path, "--server", "fkae") as ed:
+        assert "fkae" in ed.ask(1, "initialize", **HELLO)["error"]["message"]
+        assert ed.close()[0] == 0
+
+
+def test_the_end_of_stdin_ends_it_although_a_call_is_under_way(start: Start, tmp_path: Path) -> None:
+    """RELIABILITY D8: and the call is cancelled on the server."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    with editor(daemon.environ, tmp_path, "--server", "fake") as ed:
+        ed.begin()
+        ed.send(id=1, method="tools/call", params={"name": "drop", "arguments": {}})
+        ed.ask(2, "tools/call", name="echo", arguments={})
+        assert ed.close()[0] == 0
+    with daemon.client() as client:
+
+        def cancelled() -> bool:
+            return bool(counted(client.call("fake", "counts", raw=True))["cancelled"])
+
+        wait_until(cancelled, lambda: "the server was not told")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_it(tmp_path: Path, number: signal.Signals) -> None:
+    """Whatever it is doing, and with the exit code of the shells."""
+    with editor(private_environment(tmp_path), tmp_path, "--no-start") as ed:
+        ed.ask(1, "ping")
+        ed.process.send_signal(number)
+        assert ed.process.wait(BOUND) == 128 + number
+
+
+def test_it_ends_with_its_parent_although_others_hold_its_stdin(tmp_path: Path) -> None:
+    """An editor that is killed leaves children with copies of its pipes."""
+    reads, writes = os.pipe()
+    script = (
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'ctl', 'bridge', '--no-start'], stdin=0)\n"
+        "print(child.pid, file=sys.stderr, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=reads,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**private_environment(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+    )
+    assert parent.stdout is not None
+    assert parent.stderr is not None
+    try:
+        pid = int(parent.stderr.readline())
+        os.write(writes, b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+        assert b'"id":1' in parent.stdout.readline()
+        parent.kill()
+        parent.wait(BOUND)
+        wait_until(lambda: not _lives(pid), lambda: "the bridge outlives its editor")
+    finally:
+        parent.kill()
+        parent.wait(BOUND)
+        os.close(writes)
+        os.close(reads)
+        parent.stdout.close()
+        parent.stderr.close()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+
+
+def test_hostile_input_costs_an_error_each_and_nothing_else(start: Start, tmp_path: Path) -> None:
+    """Binary, broken JSON, wrong types, depth, control methods: the next request works."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    with editor(daemon.environ, tmp_path, "--server", "fake") as ed:
+        ed.begin()
+        bad = [
+            bytes(range(1, 256)).replace(b"\n", b""),
+            b"{" * 50_000,
+            b'{"jsonrpc":"2.0","id":[1],"method":"tools/list"}',
+            b'{"jsonrpc":"2.0","id":9,"method":"mcpd/shutdown"}',
+            b'{"jsonrpc":"2.0","id":9,"method":7}',
+            b"[" * 100_000 + b"]" * 100_000,
+            b'"text"',
+            b'{"jsonrpc":"2.0","id":9,"method":"tools/call","params":' + b'{"a":' * 5000 + b"1" + b"}" * 5001,
+        ]
+        for line in bad:
+            ed.raw(line + b"\n")
+            assert "error" in ed.next()
+        assert "result" in ed.ask("next", "tools/list")
+        assert ed.close()[0] == 0
+
+
+def test_a_plain_command_line_imports_neither_click_nor_trio(tmp_path: Path) -> None:
+    """Dozens run on a machine: each starts in tens of milliseconds and is small."""
+    script = (
+        "import sys, ctl.main\n"
+        "code = ctl.main.run(['bridge', '--no-start', '--client', 'x'], {})\n"
+        "loaded = sorted({'click', 'trio', 'attr', 'httpx', 'rich'} & sys.modules.keys())\n"
+        "print(code, loaded, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n',
+        capture_output=True,
+        env={**private_environment(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        timeout=BOUND,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    assert done.stderr.splitlines()[-1] == b"0 []"

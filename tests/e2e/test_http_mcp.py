@@ -1,0 +1,394 @@
+"""MCP over HTTP against the real daemon: both eras at one address, and what each may rely on."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, Json, fake, running, wait_until
+from tests.e2e.web import MODERN, PORT, Door, Session, ask, door, events, messages, modern, over_unix, request
+
+SERVERS = {"one": fake(), "two": fake("--era", "legacy")}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One for all tests that leave it as it was."""
+    with running(tmp_path_factory.mktemp("daemon"), SERVERS, *PORT) as daemon:
+        daemon.wait_connected("one", "two")
+        yield daemon
+
+
+@pytest.fixture
+def web(daemon: Daemon) -> Door:
+    return door(daemon)
+
+
+@pytest.fixture
+def http(web: Door) -> Iterator[httpx.Client]:
+    with web.client() as client:
+        yield client
+
+
+def counts(daemon: Daemon, server: str) -> Json:
+    with daemon.client() as client:
+        return dict(json.loads(client.call(server, "counts")["output"]))
+
+
+# ── modern clients ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("server", ["one", "two"])
+def test_a_modern_client_needs_no_session(http: httpx.Client, server: str) -> None:
+    """Whatever the server speaks: one POST, one JSON answer, and no session's name."""
+    found = ask(http, "/mcp", "server/discover")
+    assert MODERN in found.json()["result"]["supportedVersions"]
+    called = ask(http, "/mcp", "tools/call", name=f"{server}__echo", arguments={"n": 1})
+    assert called.headers["content-type"] == "application/json"
+    assert "mcp-session-id" not in called.headers
+    assert called.json()["result"]["content"][0]["text"] == '{"n": 1}'
+    alone = ask(http, f"/servers/{server}/mcp", "tools/call", name="echo", arguments={"n": 2})
+    assert alone.json()["result"]["content"][0]["text"] == '{"n": 2}'
+
+
+def test_what_is_said_before_the_answer_makes_it_a_stream(http: httpx.Client) -> None:
+    """No event has an id: in this revision nobody can come back to a stream."""
+    call = ask(http, "/servers/one/mcp", "tools/call", name="progress", arguments={"total": 0.3}, token="t")
+    assert call.headers["content-type"] == "text/event-stream"
+    assert call.headers["x-accel-buffering"] == "no"
+    told = messages(call)
+    assert [message.get("method") for message in told[:-1]] == ["notifications/progress"] * (len(told) - 1)
+    assert len(told) > 1
+    assert told[-1]["id"] == 1
+    assert b"\nid:" not in b"\n" + call.content
+
+
+LADDER: list[tuple[str, Json, dict[str, str | None], int, int]] = [
+    ("no _meta", {"_meta": None}, {}, 400, -32602),
+    ("no capabilities", {"_meta": {"io.modelcontextprotocol/protocolVersion": MODERN}}, {}, 400, -32602),
+    ("no version header", {}, {"MCP-Protocol-Version": None}, 400, -32020),
+    ("a legacy version header", {}, {"MCP-Protocol-Version": "2025-11-25"}, 400, -32020),
+    ("no method header", {}, {"Mcp-Method": None}, 400, -32020),
+    ("another method", {}, {"Mcp-Method": "tools/list"}, 400, -32020),
+    ("the method in capitals", {}, {"Mcp-Method": "TOOLS/CALL"}, 400, -32020),
+    ("no name header", {}, {"Mcp-Name": None}, 400, -32020),
+    ("another name", {}, {"Mcp-Name": "one__fail"}, 400, -32020),
+    ("a name that is no base64", {}, {"Mcp-Name": "=?base64?!!?="}, 400, -32020),
+    ("an unknown tool", {"name": "nope"}, {"Mcp-Name": "nope"}, 400, -32602),
+]
+
+
+@pytest.mark.parametrize(
+    ("params", "headers", "status", "code"), [row[1:] for row in LADDER], ids=[row[0] for row in LADDER]
+)
+def test_each_rung_of_the_modern_ladder_has_its_status_and_code(
+    http: httpx.Client, params: Json, headers: dict[str, str | None], status: int, code: int
+) -> None:
+    """2026-07-28, Streamable HTTP: the error carries the request's id."""
+    body, right = modern("tools/call", "k", name="one__echo", arguments={})
+    body["params"] = {name: each for name, each in {**body["params"], **params}.items() if each is not None}
+    sent = {name: text for name, text in {**right, **headers}.items() if text is not None}
+    answer = http.post("/mcp", json=body, headers=sent)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert answer.json()["id"] == "k"
+
+
+def test_a_header_that_comes_twice_says_nothing(http: httpx.Client) -> None:
+    body, headers = modern("tools/list")
+    answer = http.post("/mcp", json=body, headers=[*headers.items(), ("Mcp-Method", "tools/list")])
+    assert answer.json()["error"]["code"] == -32020
+
+
+def test_an_encoded_name_is_the_name(http: httpx.Client) -> None:
+    """=?base64?…?= may always be used."""
+    body, headers = modern("tools/call", name="one__echo", arguments={})
+    answer = http.post("/mcp", json=body, headers={**headers, "Mcp-Name": "=?base64?b25lX19lY2hv?="})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("version", ["2027-01-01", "1999", "2025-11-25"])
+def test_an_unknown_revision_is_told_which_are_known(http: httpx.Client, version: str) -> None:
+    body, headers = modern("tools/list", "k")
+    body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = version
+    answer = http.post("/mcp", json=body, headers={**headers, "MCP-Protocol-Version": version})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, -32022)
+    assert MODERN in error["data"]["supported"]
+    assert error["data"]["requested"] == version
+
+
+@pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel", "tasks/list", "nope"])
+def test_what_the_revision_does_not_have_is_not_found(http: httpx.Client, method: str) -> None:
+    answer = ask(http, "/mcp", method)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, -32601)
+
+
+def test_a_client_that_hangs_up_has_cancelled(daemon: Daemon, web: Door) -> None:
+    """2026-07-28: whatever form the response has. The server is told within half a second or so."""
+    before = len(counts(daemon, "one")["cancelled"])
+    body, headers = modern("tools/call", name="progress", arguments={"total": 30}, token=1)
+    with web.client() as http, http.stream("POST", "/servers/one/mcp", json=body, headers=headers) as stream:
+        next(events(stream.iter_raw()))
+    wait_until(
+        lambda: len(counts(daemon, "one")["cancelled"]) == before + 1, lambda: "not cancelled (stream)"
+    )
+    body, headers = modern("tools/call", name="drop", arguments={})
+    with web.client() as http, pytest.raises(httpx.ReadTimeout):
+        http.post("/servers/one/mcp", json=body, headers=headers, timeout=0.3)
+    wait_until(
+        lambda: len(counts(daemon, "one")["cancelled"]) == before + 2, lambda: "not cancelled (silent)"
+    )
+
+
+def test_a_modern_notification_is_accepted_and_means_nothing(http: httpx.Client) -> None:
+    """Least of all may it cancel what another connection has under way."""
+    note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+    answer = http.post("/mcp", json=note, headers={"MCP-Protocol-Version": MODERN})
+    assert (answer.status_code, answer.content) == (202, b"")
+
+
+def test_a_subscription_is_a_stream_until_the_client_leaves(daemon: Daemon, http: httpx.Client) -> None:
+    body, headers = modern("subscriptions/listen", "L", notifications={"toolsListChanged": True})
+    with http.stream("POST", "/mcp", json=body, headers=headers) as stream:
+        told = (json.loads(event.data) for event in events(stream.iter_raw()))
+        assert next(told)["method"] == "notifications/subscriptions/acknowledged"
+        with daemon.client() as client:
+            client.call("one", "change")
+        changed = next(told)
+    assert changed["method"] == "notifications/tools/list_changed"
+    assert changed["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": "L"}
+
+
+# ── legacy clients ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
+def test_a_session_begins_with_the_handshake_and_ends_with_delete(http: httpx.Client, version: str) -> None:
+    """404 from then on: the client begins anew (2025-11-25, Session Management)."""
+    session = Session(http, version=version)
+    assert session.answer.json()["result"]["protocolVersion"] == version
+    assert session.answer.headers["content-type"] == "application/json"
+    assert session.call("one__echo", n=1).json()["result"]["content"][0]["text"] == '{"n": 1}'
+    assert session.post(request("ping")).json()["result"] == {}
+    assert http.delete("/mcp", headers=session.headers).status_code == 204
+    assert session.post(request("ping")).status_code == 404
+    assert http.delete("/mcp", headers=session.headers).status_code == 404
+
+
+def test_without_its_session_a_request_is_refused(http: httpx.Client, daemon: Daemon) -> None:
+    """400 for none, 404 for an unknown one; and a session is that of its path and of its way in."""
+    assert http.post("/mcp", json=request("ping")).status_code == 400
+    assert http.post("/mcp", json=request("ping"), headers={"Mcp-Session-Id": "x"}).status_code == 404
+    assert http.get("/mcp").status_code == 405
+    assert http.delete("/mcp").status_code == 405
+    assert http.get("/mcp", headers={"Mcp-Session-Id": "x"}).status_code == 404
+    session = Session(http)
+    assert http.post("/servers/one/mcp", json=request("ping"), headers=session.headers).status_code == 404
+    with over_unix(daemon) as unix:
+        assert unix.post("/mcp", json=request("ping"), headers=session.headers).status_code == 404
+    wrong = session.post(request("ping"), **{"MCP-Protocol-Version": "1999-01-01"})
+    assert wrong.status_code == 400
+    assert session.post(request("ping")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status"),
+    [
+        (b"{}", {"Content-Type": "text/plain"}, 415),
+        (b"{}", {"Content-Type": "application/json", "Accept": "text/html"}, 406),
+        (b"{}", {"Content-Type": "application/json", "Accept": "application/json"}, 406),
+        (b"{", {"Content-Type": "application/json"}, 400),
+        (b"", {"Content-Type": "application/json"}, 400),
+        (b"[]", {"Content-Type": "application/json"}, 400),
+        (b"3", {"Content-Type": "application/json"}, 400),
+    ],
+)
+def test_what_is_no_message_is_refused(
+    http: httpx.Client, content: bytes, headers: dict[str, str], status: int
+) -> None:
+    assert http.post("/mcp", content=content, headers=headers).status_code == status
+
+
+def test_who_is_not_there_is_not_found(http: httpx.Client) -> None:
+    for path in ("/servers/nope/mcp", "/mcp/nope"):
+        answer = http.post(path, json=request("tools/list"))
+        assert answer.status_code == 404
+        assert "nope" in answer.json()["error"]["message"]
+
+
+def test_only_the_revision_that_had_batches_takes_them(http: httpx.Client) -> None:
+    batch = [request("ping", 1), {"jsonrpc": "2.0", "method": "notifications/x"}, request("ping", "2")]
+    old = Session(http, version="2025-03-26")
+    assert sorted(str(answer["id"]) for answer in old.post(batch).json()) == ["1", "2"]
+    assert old.post(batch[1:2]).status_code == 202
+    assert old.post([]).status_code == 400
+    new = Session(http, version="2025-06-18")
+    assert new.post(batch).status_code == 400
+
+
+def test_a_stream_can_be_taken_up_again_and_nothing_comes_twice(daemon: Daemon, web: Door) -> None:
+    """2025-11-25, Resumability: a lost connection is no cancellation, and the answer is not lost."""
+    cancelled = counts(daemon, "one")["cancelled"]
+    with web.client() as http:
+        session = Session(http, "/servers/one/mcp")
+        body = session.calling("progress", 5, "t", total=1.5)
+        seen: list[tuple[str | None, Json]] = []
+        primed: str | None = None
+        with http.stream("POST", session.path, json=body, headers=session.headers) as stream:
+            for event in events(stream.iter_raw()):
+                if not seen and not event.data:
+                    primed = event.id
+                    assert event.retry is not None
+                else:
+                    seen.append((event.id, json.loads(event.data)))
+                if len(seen) == 3:
+                    break
+        assert primed
+        time.sleep(0.3)  # what comes meanwhile comes to nobody
+        with session.listening(**{"Last-Event-ID": str(seen[-1][0])}) as again:
+            rest = [(event.id, json.loads(event.data)) for event in events(again.iter_raw()) if event.data]
+        seen += rest
+        assert len({name for name, _ in seen}) == len(seen)
+        told = [message["params"]["progress"] for _, message in seen if "method" in message]
+        assert told == sorted(set(told))
+        assert seen[-1][1]["id"] == 5
+        with session.listening(**{"Last-Event-ID": str(seen[-2][0])}) as once_more:
+            assert [json.loads(event.data)["id"] for event in events(once_more.iter_raw()) if event.data] == [
+                5
+            ]
+        with session.listening(**{"Last-Event-ID": "999-1"}) as unknown:
+            assert unknown.status_code == 400
+    assert counts(daemon, "one")["cancelled"] == cancelled
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26"])
+def test_older_clients_get_no_event_without_data(http: httpx.Client, version: str) -> None:
+    """Their parsers would take it for a message."""
+    call = Session(http, "/servers/one/mcp", version).call("progress", 1, "t", total=0.3)
+    assert all(event.data for event in events(iter([call.content])))
+
+
+def test_what_belongs_to_no_request_comes_on_the_stream_for_it(daemon: Daemon, http: httpx.Client) -> None:
+    """And waits for it, each kind once."""
+    session = Session(http)
+    before = daemon.status("one")["tools"]
+    with daemon.client() as client:
+        client.call("one", "change")
+        daemon.wait_status("one", lambda status: status["tools"] == before + 1)
+    with session.listening() as stream:
+        assert stream.headers["content-type"] == "text/event-stream"
+        told = (json.loads(event.data) for event in events(stream.iter_raw()) if event.data)
+        assert next(told) == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+        with daemon.client() as client:
+            client.call("two", "change")
+        assert next(told)["method"] == "notifications/tools/list_changed"
+
+
+def test_a_server_asks_on_the_stream_of_the_call_and_is_answered_by_post(web: Door) -> None:
+    """RELIABILITY B9: no other stream, no other client."""
+    with web.client() as http, web.client() as beside:
+        session = Session(http, "/servers/two/mcp", capabilities={"elicitation": {"form": {}}})
+        question = {"message": "Which?", "requestedSchema": {"type": "object", "properties": {}}}
+        body = session.calling("ask", 9, None, method="elicitation/create", params=question)
+        with http.stream("POST", session.path, json=body, headers=session.headers) as stream:
+            told = (json.loads(event.data) for event in events(stream.iter_raw()) if event.data)
+            asked = next(told)
+            assert asked["method"] == "elicitation/create"
+            answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}
+            posted = beside.post(session.path, json=answer, headers=session.headers)
+            assert (posted.status_code, posted.content) == (202, b"")
+            final = next(told)
+        assert final["id"] == 9
+        assert "decline" in final["result"]["content"][0]["text"]
+
+
+def test_a_session_that_ends_answers_what_was_under_way(daemon: Daemon, web: Door) -> None:
+    """DELETE from another connection: nobody waits for ever."""
+    with web.client() as http, web.client() as beside:
+        session = Session(http, "/servers/one/mcp")
+        before = calls(daemon)
+        answers: list[httpx.Response] = []
+        caller = threading.Thread(target=lambda: answers.append(session.call("drop")))
+        caller.start()
+        wait_until(lambda: calls(daemon) > before + 1, lambda: "the call has not begun")
+        assert beside.delete(session.path, headers=session.headers).status_code == 204
+        caller.join(BOUND)
+        assert [answer.status_code for answer in answers] == [404]
+
+
+def calls(daemon: Daemon) -> int:
+    """So many the server has seen; this one is counted, and those before may be too."""
+    return int(counts(daemon, "one")["seen"].get("tools/call", 0))
+
+
+def test_a_server_that_was_changed_is_another_and_its_sessions_end(
+    daemon: Daemon, http: httpx.Client
+) -> None:
+    """404: the client begins anew, with what the server offers now. Modern clients notice nothing."""
+    session = Session(http, "/servers/one/mcp")
+    assert ask(http, "/servers/one/mcp", "tools/call", name="echo", arguments={}).status_code == 200
+    changed = {"one": fake("--tools", "1"), "two": fake("--era", "legacy")}
+    with daemon.client() as client:
+        client.request("mcpd/servers/set", servers=changed)
+    daemon.wait_connected("one")
+    assert session.call("echo").status_code == 404
+    assert ask(http, "/servers/one/mcp", "tools/call", name="tool-00001", arguments={}).status_code == 200
+
+
+# ── many, slow, rude ────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_same_ids_of_many_clients_are_never_mixed_up(web: Door) -> None:
+    """RELIABILITY D7, over both eras at once."""
+    wrong: list[str] = []
+
+    def use(number: int) -> None:
+        with web.client() as http:
+            session = Session(http, "/servers/one/mcp") if number % 2 else None
+            for n in range(25):
+                mark = {"from": number, "n": n}
+                if session is None:
+                    answer = ask(http, "/servers/one/mcp", "tools/call", name="echo", arguments=mark)
+                else:
+                    answer = session.call("echo", **mark)
+                if json.loads(answer.json()["result"]["content"][0]["text"]) != mark:
+                    wrong.append(answer.text)
+
+    callers = [threading.Thread(target=use, args=(number,)) for number in range(12)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    assert not any(caller.is_alive() for caller in callers)
+    assert wrong == []
+
+
+def test_a_daemon_that_stops_ends_its_streams_in_order(start: Start) -> None:
+    """RELIABILITY D2, E6: clients that listen, or do not read, keep nobody from stopping."""
+    daemon = start(SERVERS, *PORT)
+    daemon.wait_connected("one")
+    web = door(daemon)
+    with web.client() as http, socket.create_connection(("127.0.0.1", web.port)) as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body, headers = modern("tools/call", name="one__big", arguments={"mb": 8})
+        content = json.dumps(body).encode()
+        told = {**headers, **web.bearer, "Host": f"127.0.0.1:{web.port}", "Content-Type": "application/json"}
+        lines = "".join(f"{name}: {text}\r\n" for name, text in told.items())
+        deaf.sendall(
+            f"POST /mcp HTTP/1.1\r\n{lines}Content-Length: {len(content)}\r\n\r\n".encode() + content
+        )
+        session = Session(http)
+        with session.listening() as stream:
+            received = events(stream.iter_raw())
+            assert next(received).id is not None
+            began = time.monotonic()
+            assert daemon.stop() == 0
+            assert list(received) == []  # and no error: the stream was ended
+    assert time.monotonic() - began < 8

@@ -1,0 +1,134 @@
+"""MCP clients over HTTP, as thin as curl: every header is the test's to get wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+
+from mcpd.wire.sse import SseDecoder, SseEvent
+from tests.e2e.harness import BOUND, Daemon, Json
+
+PORT = ("--http", "127.0.0.1:0")
+MODERN = "2026-07-28"
+P = "io.modelcontextprotocol/"
+BOTH = "application/json, text/event-stream"
+
+
+@attrs.frozen
+class Door:
+    """Where a daemon listens for HTTP, as it says itself."""
+
+    base: str
+    token: str
+
+    @property
+    def port(self) -> int:
+        return int(self.base.rpartition(":")[2])
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def client(self, **options: Any) -> httpx.Client:
+        return httpx.Client(
+            base_url=self.base, headers={**self.bearer, "Accept": BOTH}, timeout=BOUND, **options
+        )
+
+
+def door(daemon: Daemon) -> Door:
+    with daemon.client() as client:
+        told = client.request("mcpd/status")["daemon"]["http"]
+    token = Path(told["token_file"]).read_text().strip() if told["token_file"] else ""
+    return Door(told["url"].removesuffix("/mcp"), token)
+
+
+def over_unix(daemon: Daemon) -> httpx.Client:
+    transport = httpx.HTTPTransport(uds=daemon.socket)
+    return httpx.Client(
+        transport=transport, base_url="http://localhost", headers={"Accept": BOTH}, timeout=BOUND
+    )
+
+
+def meta(capabilities: Json | None = None, **more: Any) -> Json:
+    return {f"{P}protocolVersion": MODERN, f"{P}clientCapabilities": capabilities or {}, **more}
+
+
+def request(method: str, key: object = 1, **params: Any) -> Json:
+    return {"jsonrpc": "2.0", "id": key, "method": method, "params": params}
+
+
+def modern(
+    method: str, key: object = 1, *, capabilities: Json | None = None, token: object = None, **params: Any
+) -> tuple[Json, dict[str, str]]:
+    """A request of the modern revision, and the headers that go with it."""
+    own = meta(capabilities, **({} if token is None else {"progressToken": token}))
+    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
+    name = params.get("uri" if method == "resources/read" else "name")
+    if name is not None:
+        headers["Mcp-Name"] = name
+    return request(method, key, **params, _meta=own), headers
+
+
+def ask(http: httpx.Client, path: str, method: str, **params: Any) -> httpx.Response:
+    body, headers = modern(method, **params)
+    return http.post(path, json=body, headers=headers)
+
+
+def events(portions: Iterator[bytes]) -> Iterator[SseEvent]:
+    decoder = SseDecoder(64 << 20)
+    for portion in portions:
+        yield from decoder.feed(portion)
+
+
+def messages(response: httpx.Response) -> list[Json]:
+    """All of a response that is complete: of its events, or its body."""
+    if response.headers["content-type"] != "text/event-stream":
+        return [response.json()]
+    return [json.loads(event.data) for event in events(iter([response.content])) if event.data]
+
+
+class Session:
+    """A client of an older revision."""
+
+    def __init__(
+        self,
+        http: httpx.Client,
+        path: str = "/mcp",
+        version: str = "2025-11-25",
+        capabilities: Json | None = None,
+    ) -> None:
+        self.http = http
+        self.path = path
+        hello = request(
+            "initialize",
+            0,
+            protocolVersion=version,
+            capabilities=capabilities or {},
+            clientInfo={"name": "test", "version": "1"},
+        )
+        self.answer = http.post(path, json=hello)
+        self.answer.raise_for_status()
+        self.headers = {
+            "Mcp-Session-Id": self.answer.headers["mcp-session-id"],
+            "MCP-Protocol-Version": version,
+        }
+        assert self.post({"jsonrpc": "2.0", "method": "notifications/initialized"}).status_code == 202
+
+    def post(self, body: object, **headers: str) -> httpx.Response:
+        return self.http.post(self.path, json=body, headers={**self.headers, **headers})
+
+    def call(self, tool: str, key: object = 1, token: object = None, **arguments: Any) -> httpx.Response:
+        return self.post(self.calling(tool, key, token, **arguments))
+
+    @staticmethod
+    def calling(tool: str, key: object = 1, token: object = None, **arguments: Any) -> Json:
+        own = {} if token is None else {"_meta": {"progressToken": token}}
+        return request("tools/call", key, name=tool, arguments=arguments, **own)
+
+    def listening(self, **headers: str) -> Any:
+        return self.http.stream("GET", self.path, headers={**self.headers, **headers})

@@ -1,0 +1,157 @@
+"""A remote server at the other end of a cable that can be cut: two network namespaces, joined by a veth.
+
+    unshare -n python -m tests.faults.network       as root; else with -Urn
+
+Plays one scenario and prints what was seen, as JSON. What goes over a cut cable is lost without a word, as it
+is behind a router that was switched off; no relay on loopback can do that, for there the kernel answers.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from mcpd.model.errors import LinkLost
+from mcpd.model.spec import RestartPolicy, Timeouts
+from mcpd.model.status import ServerState
+from mcpd.transports import engine
+from tests.fakes.http import LegacyScript, Request, fake_http
+from tests.supervision.test_remote import World, living
+
+OURS, THEIRS, PORT = "10.77.0.1", "10.77.0.2", 8000
+NEAR, FAR = "near0", "far0"
+QUICK = {
+    socket.TCP_KEEPIDLE: 3,
+    socket.TCP_KEEPINTVL: 2,
+    socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: 9000,
+}
+AWAY = 10.0
+"""Seconds for which the cable stays cut after the daemon knows of it."""
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+# ── the other end ───────────────────────────────────────────────────────────────────────────────
+
+
+async def serve() -> None:
+    """A server in a namespace of its own. A line on stdin: `down` or `up`; its end is ours."""
+    print("here", flush=True)
+    await trio.to_thread.run_sync(sys.stdin.readline)  # the cable is there
+    ip("link", "set", "lo", "up")
+    ip("addr", "add", f"{THEIRS}/24", "dev", FAR)
+    ip("link", "set", FAR, "up")
+
+    async def call(request: Request) -> None:
+        if request.message["params"].get("arguments"):
+            await trio.sleep_forever()
+        await request.result({"content": []})
+
+    bound = trio.socket.socket()
+    await bound.bind((THEIRS, PORT))
+    async with fake_http(LegacyScript(on={"tools/call": call}), bound):
+        print("serving", flush=True)
+        while order := (await trio.to_thread.run_sync(sys.stdin.readline)).strip():
+            ip("link", "set", FAR, order)
+            print(order, flush=True)
+
+
+# ── our end ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Cable:
+    """The connection to the server's namespace, and the server."""
+
+    def __init__(self) -> None:
+        argv = ["unshare", "-n", sys.executable, "-m", "tests.faults.network", "serve"]
+        self._server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._hear("here")
+        ip("link", "set", "lo", "up")
+        ip("link", "add", NEAR, "type", "veth", "peer", "name", FAR)
+        ip("link", "set", FAR, "netns", str(self._server.pid))
+        ip("addr", "add", f"{OURS}/24", "dev", NEAR)
+        ip("link", "set", NEAR, "up")
+        self.tell("connected", "serving")
+
+    def tell(self, order: str, answer: str | None = None) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.write(order + "\n")
+        self._server.stdin.flush()
+        self._hear(answer or order)
+
+    def _hear(self, word: str) -> None:
+        assert self._server.stdout is not None
+        heard = self._server.stdout.readline().strip()
+        assert heard == word, heard
+
+    def end(self) -> None:
+        self._server.kill()
+        self._server.wait(5)
+
+
+async def scenario(cable: Cable, world: World) -> dict[str, object]:
+    """Cut under a call; away for a while; back."""
+    await world.wait(ServerState.CONNECTED)
+    await world.call().answer()
+    hanging = world.hanging_call()
+    await trio.sleep(0.5)
+    assert not hanging.done.is_set()
+    cable.tell("down")
+    cut = time.monotonic()
+    with trio.fail_after(40):
+        await hanging.done.wait()
+    noticed = time.monotonic() - cut
+    assert isinstance(hanging.error, LinkLost)
+    with trio.fail_after(40):
+        while world.server.state is ServerState.CONNECTED:
+            with suppress(LinkLost):
+                await world.call().answer()
+            await trio.sleep(0.1)
+    lost = time.monotonic() - cut
+    await trio.sleep(AWAY)
+    attempts = world.server.status().attempts
+    cable.tell("up")
+    up = time.monotonic()
+    await world.wait(ServerState.CONNECTED, 60)
+    back = time.monotonic() - up
+    await world.call().answer()
+    return {
+        "noticed": noticed,
+        "words": hanging.error.message,
+        "may_have_run": hanging.error.may_have_run,
+        "lost": lost,
+        "attempts": attempts,
+        "back": back,
+    }
+
+
+async def main() -> None:
+    for index, (level, name, _) in enumerate(engine.KEEPALIVE):
+        if level == socket.IPPROTO_TCP and name in QUICK:
+            engine.KEEPALIVE[index] = (level, name, QUICK[name])
+    cable = Cable()
+    try:
+        with tempfile.TemporaryDirectory() as home:
+            url = f"http://{THEIRS}:{PORT}/mcp"
+            policy = RestartPolicy(base=0.5, cap=5)
+            # No liveness request shall be first: it is the kernel that is to notice.
+            times = Timeouts(ping_idle=1000)
+            async with living(Path(home), url, restart=policy, timeouts=times, era="legacy") as world:
+                print(json.dumps(await scenario(cable, world)))
+    finally:
+        cable.end()
+
+
+if __name__ == "__main__":
+    trio.run(serve if "serve" in sys.argv else main)

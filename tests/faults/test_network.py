@@ -1,0 +1,40 @@
+"""A network that goes away without a word, and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+UNSHARE = ("unshare", "-n" if os.geteuid() == 0 else "-Urn")
+
+
+def test_a_cut_cable_is_noticed_and_the_server_found_again() -> None:
+    """RELIABILITY H1 and G3: with keepalive at 3/2/3 s a dead link is seen within 12 s, and the error names
+    the server; few attempts while it is away; back within 15 s."""
+    if shutil.which("ip") is None or shutil.which("unshare") is None:
+        pytest.skip("`ip` and `unshare` are not there: the packages iproute2 and util-linux have them")
+    if subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
+        pytest.skip("no network namespace may be made here")
+    done = subprocess.run(
+        [*UNSHARE, sys.executable, "-m", "tests.faults.network"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["noticed"] <= 12
+    assert seen["words"].startswith("it: ")
+    assert "timed out" in seen["words"]
+    assert seen["may_have_run"]
+    assert seen["attempts"] <= 20
+    assert seen["back"] <= 15

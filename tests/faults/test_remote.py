@@ -1,0 +1,122 @@
+"""Servers over HTTP, with the daemon as a process: what they cost, and that they hurt nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import zlib
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+import trio
+
+from benchmarks.churn import IN_FLIGHT, churn
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Daemon, Refused, fake, wait_until
+from tests.fakes.http import LegacyScript, ModernScript, Request, Script, fake_http
+from tests.faults.measure import peak_memory
+
+BOUND = 10.0
+MIB = 1 << 20
+T = TypeVar("T")
+
+
+async def aside(work: Callable[[], T]) -> T:
+    """Blocking work beside the fake server, which lives in this loop."""
+    with trio.fail_after(6 * BOUND):
+        return await trio.to_thread.run_sync(work)
+
+
+@pytest.mark.parametrize(
+    ("script", "greeting"), [(ModernScript(), "server/discover"), (LegacyScript(), "initialize")]
+)
+async def test_a_list_and_ten_calls_cost_one_greeting_and_three_connections(
+    start: Start, script: Script, greeting: str
+) -> None:
+    """Who pays for a session or a TLS handshake with every call pays more than for the call."""
+    async with fake_http(script) as server:
+
+        def work() -> None:
+            daemon = start({"far": {"url": server.url}})
+            daemon.wait_connected("far")
+            with daemon.client() as client:
+                assert client.request("mcpd/tools", server="far")["tools"]
+                for number in range(10):
+                    client.call("far", "echo", {"n": number})
+
+        await aside(work)
+        assert len(server.of(greeting)) == 1
+        assert len(server.of("tools/list")) == 1
+        assert len(server.of("tools/call")) == 10
+        assert server.connections <= 3
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+def test_the_daemon_stays_whole_in_a_storm_of_cancelled_calls(era: str) -> None:
+    """RELIABILITY H5 for a few seconds; `python -m benchmarks.churn` does it for the full sixty. No call is
+    lost, a slot least of all; how fast they are is for a quiet machine to say."""
+    tally = churn(era, 3)
+    assert tally.calls > 4 * IN_FLIGHT
+    assert tally.cancelled > tally.calls / 4
+    assert (tally.unanswered, tally.refused) == (0, 0)
+    assert tally.many > tally.few / 4
+
+
+async def test_ten_gigabytes_in_ten_megabytes_are_refused_before_they_unfold(start: Start) -> None:
+    """RELIABILITY H8: less than 64 MB more memory, an error within five seconds, the server stays."""
+    press = zlib.compressobj(9, zlib.DEFLATED, 31)
+    begins = press.compress(b'{"a":"') + press.flush(zlib.Z_FULL_FLUSH)
+    portion = press.compress(b"x" * MIB) + press.flush(zlib.Z_FULL_FLUSH)
+    bomb = begins + portion * 10_240
+
+    async def explode(request: Request) -> None:
+        await request.reply(200, bomb, Content_Encoding="gzip")
+
+    async with fake_http(ModernScript(on={"tools/call": explode})) as server:
+
+        def work() -> tuple[float, int, str]:
+            daemon = start({"far": {"url": server.url}})
+            daemon.wait_connected("far")
+            with daemon.client() as client, peak_memory(daemon.process.pid) as peak:
+                before, began = peak.bytes, time.monotonic()
+                with pytest.raises(Refused) as refused:
+                    client.call("far", "echo", {})
+                taken = time.monotonic() - began
+                assert daemon.status("far")["status"] == "connected"
+            return taken, peak.bytes - before, str(refused.value)
+
+        taken, grown, words = await aside(work)
+        assert "maxFrame" in words
+        assert taken < 5
+        assert grown < 64 * MIB
+
+
+async def test_who_was_stopped_looks_after_the_remote_servers_and_leaves_the_others_alone(
+    start: Start,
+) -> None:
+    """RELIABILITY G2, with SIGSTOP for sleep: asked within five seconds of waking, no restart."""
+    async with fake_http(LegacyScript()) as server:
+
+        def stop_and_go() -> tuple[Daemon, int]:
+            daemon = start({"far": {"url": server.url}, "near": fake()})
+            daemon.wait_connected("far", "near")
+            pid = daemon.status("near")["pid"]
+            os.kill(daemon.process.pid, signal.SIGSTOP)
+            time.sleep(8)  # what is to be noticed
+            assert not server.of("ping")
+            os.kill(daemon.process.pid, signal.SIGCONT)
+            return daemon, pid
+
+        daemon, pid = await aside(stop_and_go)
+        taken = await aside(lambda: wait_until(lambda: bool(server.of("ping")), lambda: "not asked", BOUND))
+        assert taken < 5 + 1  # and a busy machine's second
+
+        def unharmed() -> None:
+            assert daemon.status("near")["pid"] == pid
+            for name in ("near", "far"):
+                status = daemon.status(name)
+                assert (status["status"], status["restarts"]) == ("connected", 0)
+
+        await aside(unharmed)

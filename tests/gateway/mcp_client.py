@@ -1,0 +1,126 @@
+"""An MCP client of any revision on the daemon's socket, with scripted answers to what servers ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.e2e.harness import Client, Daemon, Json, Refused
+
+MODERN = "2026-07-28"
+LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+VERSIONS = (MODERN, *LEGACY)
+P = "io.modelcontextprotocol/"
+CAPABLE: Json = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {"listChanged": True}}
+Answer = Callable[[str, Json], Json]
+"""Given a question's method and params: the bare result, or {"code", "message"} to refuse."""
+
+
+def meta(capabilities: Json | None = None, **more: Any) -> Json:
+    """`_meta` of a modern request."""
+    return {
+        f"{P}protocolVersion": MODERN,
+        f"{P}clientCapabilities": {} if capabilities is None else capabilities,
+        f"{P}clientInfo": {"name": "test", "version": "1"},
+        **more,
+    }
+
+
+class McpClient:
+    """Speaks one revision; `asked` is what it was asked, `heard` what it was told, in order."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        version: str,
+        *,
+        server: str | None = None,
+        capabilities: Json | None = None,
+        answer: Answer | None = None,
+        **attach: Any,
+    ) -> None:
+        self.version = version
+        self.modern = version == MODERN
+        self.capabilities = CAPABLE if capabilities is None else capabilities
+        self.asked: list[tuple[str, Json]] = []
+        self._answer = answer
+        self.line: Client = daemon.client()
+        if server is not None or attach:
+            self.line.request("mcpd/attach", server=server, **attach)
+        self.hello: Json = {}
+        if not self.modern:
+            me = {"name": "test", "version": "1"}
+            self.hello = self.line.request(
+                "initialize", protocolVersion=version, capabilities=self.capabilities, clientInfo=me
+            )
+            self.line.notify("notifications/initialized")
+
+    @property
+    def heard(self) -> list[Json]:
+        return self.line.notifications
+
+    def request(self, method: str, **params: Any) -> Json:
+        """The final result, after whatever the server wanted to know. Raises Refused."""
+        while True:
+            result = self.wait(self.send(method, **params))
+            if result.get("resultType") != "input_required":
+                return result
+            answers = {
+                key: self._answered(asked["method"], asked.get("params", {}))
+                for key, asked in result.get("inputRequests", {}).items()
+            }
+            params = {**params, "inputResponses": answers}
+            params.pop("requestState", None)
+            if "requestState" in result:
+                params["requestState"] = result["requestState"]
+
+    def send(self, method: str, **params: Any) -> int:
+        if self.modern:
+            own = params.pop("_meta", {})
+            params["_meta"] = {**meta(self.capabilities), **own}
+        return self.line.send(method, **params)
+
+    def wait(self, key: int) -> Json:
+        """The result of that request, answering questions on the way. Raises Refused."""
+        answers = self.line._answers
+        while key not in answers:
+            message = json.loads(self.line.read_line())
+            if "method" in message and "id" in message:
+                self._be_asked(message)
+            else:
+                self.line._take(json.dumps(message).encode())
+        message = answers.pop(key)
+        if "error" in message:
+            raise Refused(message["error"])
+        return dict(message["result"])
+
+    def call(self, tool: str, arguments: Json | None = None) -> str:
+        """A tool's text."""
+        return str(self.request("tools/call", name=tool, arguments=arguments or {})["content"][0]["text"])
+
+    def wait_heard(self, method: str) -> Json:
+        """The next notification of that method, whatever else comes before."""
+        while True:
+            for index, message in enumerate(self.heard):
+                if message["method"] == method:
+                    if "id" in message:
+                        self._be_asked(message)
+                    return self.heard.pop(index)
+            message = json.loads(self.line.read_line())
+            if "method" in message and "id" in message:
+                self._be_asked(message)
+            else:
+                self.line._take(json.dumps(message).encode())
+
+    def _be_asked(self, message: Json) -> None:
+        answer = self._answered(message["method"], message.get("params", {}))
+        member = "error" if "code" in answer else "result"
+        self.line.send_raw(json.dumps({"jsonrpc": "2.0", "id": message["id"], member: answer}).encode())
+
+    def _answered(self, method: str, params: Json) -> Json:
+        self.asked.append((method, params))
+        if method == "roots/list" and self._answer is None:
+            return {"roots": []}
+        assert self._answer is not None, f"asked {method}, and has no answer"
+        return self._answer(method, params)

@@ -1,0 +1,122 @@
+"""All servers as one, with the real daemon: names, lists, routes, changes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import start
+from tests.e2e.harness import Refused, fake
+from tests.gateway.mcp_client import MODERN, VERSIONS, McpClient
+
+__all__ = ["start"]
+
+Start = Any
+EVERYTHING = ("--capabilities", "tools,resources,prompts,logging,completions")
+
+
+def names(client: McpClient) -> list[str]:
+    return [tool["name"] for tool in client.request("tools/list")["tools"]]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_two_servers_are_one_in_every_revision(start: Start, version: str) -> None:
+    """D7: `server__tool`, each tool saying whose it is; called by that name, the right server answers."""
+    daemon = start({"one": fake("--era", "modern", *EVERYTHING), "two": fake("--era", "legacy", *EVERYTHING)})
+    daemon.wait_connected("one", "two")
+    client = McpClient(daemon, version)
+    tools = client.request("tools/list")["tools"]
+    assert [tool["name"] for tool in tools if tool["name"].endswith("__pid")] == ["one__pid", "two__pid"]
+    assert {tool["description"].split("]")[0] for tool in tools} == {"[one", "[two"}
+    pids = {server: client.call(f"{server}__pid") for server in ("one", "two")}
+    assert pids == {server: str(daemon.status(server)["pid"]) for server in ("one", "two")}
+    prompts = [prompt["name"] for prompt in client.request("prompts/list")["prompts"]]
+    assert prompts == ["one__hello", "two__hello"]
+    assert client.request("prompts/get", name="two__hello")["messages"]
+    with pytest.raises(Refused, match="no tool 'pid' here") as refused:
+        client.call("pid")
+    assert refused.value.body["code"] == -32602
+
+
+def test_a_resource_that_two_servers_have_is_reached_at_both(start: Start) -> None:
+    """Digest 4.8: the first keeps the URI, the other's has an alias."""
+    daemon = start({"one": fake(*EVERYTHING), "two": fake(*EVERYTHING)})
+    daemon.wait_connected("one", "two")
+    client = McpClient(daemon, "2025-11-25")
+    uris = [each["uri"] for each in client.request("resources/list")["resources"]]
+    assert uris == ["fake://one", "mcpd://two/fake://one"]
+    for uri in uris:
+        assert client.request("resources/read", uri=uri)["contents"][0]["uri"] == uri
+    with pytest.raises(Refused) as refused:
+        client.request("resources/read", uri="other://nothing")
+    assert refused.value.body["code"] == -32002
+    assert refused.value.body["data"]["uri"] == "other://nothing"
+
+
+def test_lists_are_answered_while_servers_still_start(start: Start) -> None:
+    """What is there is told at once, the rest when it comes."""
+    daemon = start({"slow": fake("--delay", "tools/list=1.5"), "quick": fake()})
+    daemon.wait_connected("quick")
+    client = McpClient(daemon, "2025-11-25")
+    assert client.hello["capabilities"]["tools"] == {"listChanged": True}
+    assert not any(name.startswith("slow__") for name in names(client))
+    client.wait_heard("notifications/tools/list_changed")
+    daemon.wait_connected("slow")
+    assert any(name.startswith("slow__") for name in names(client))
+
+
+def test_a_server_that_is_switched_off_is_gone_and_everybody_is_told(start: Start) -> None:
+    daemon = start({"one": fake(), "two": fake()})
+    daemon.wait_connected("one", "two")
+    legacy, modern = McpClient(daemon, "2025-06-18"), McpClient(daemon, MODERN)
+    key = modern.send("subscriptions/listen", notifications={"toolsListChanged": True})
+    acknowledged = modern.wait_heard("notifications/subscriptions/acknowledged")["params"]
+    assert acknowledged["notifications"] == {"toolsListChanged": True}
+    daemon.client().request("mcpd/disable", server="two")
+    legacy.wait_heard("notifications/tools/list_changed")
+    told = modern.wait_heard("notifications/tools/list_changed")
+    assert told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == key
+    for client in (legacy, modern):
+        assert {name.split("__")[0] for name in names(client)} == {"one"}
+
+
+def test_a_tool_that_appears_is_told_and_called(start: Start) -> None:
+    daemon = start({"one": fake()})
+    daemon.wait_connected("one")
+    client = McpClient(daemon, "2025-11-25")
+    client.call("one__change")
+    client.wait_heard("notifications/tools/list_changed")
+    assert "one__extra-1" in names(client)
+    assert client.call("one__extra-1") == "extra-1"
+
+
+def test_a_long_list_comes_in_pages(start: Start) -> None:
+    """Own cursors: of this list and no other."""
+    daemon = start({"many": fake("--tools", "2500")})
+    daemon.wait_connected("many")
+    client = McpClient(daemon, "2025-11-25")
+    found: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = client.request("tools/list", **cursor)
+        found += [tool["name"] for tool in page["tools"]]
+        if "nextCursor" not in page:
+            break
+        cursor = {"cursor": page["nextCursor"]}
+    assert len(found) == len(set(found)) > 2500
+    client.call("many__change")
+    client.wait_heard("notifications/tools/list_changed")
+    with pytest.raises(Refused, match="changed") as refused:
+        client.request("tools/list", **cursor)
+    assert refused.value.body["code"] == -32602
+
+
+def test_a_call_waits_for_its_server_and_says_why_it_cannot_be_made(start: Start) -> None:
+    daemon = start({"lazy": fake(lazy=True), "off": fake(enabled=False)})
+    client = McpClient(daemon, "2025-11-25", server="lazy")
+    assert json.loads(client.call("echo", {"a": 1})) == {"a": 1}
+    off = McpClient(daemon, "2025-11-25", server="off")
+    with pytest.raises(Refused, match="mcpctl enable off"):
+        off.call("echo")

@@ -1,0 +1,180 @@
+"""Servers ask, clients answer: every pair of eras, with the real daemon and real processes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import start
+from tests.e2e.harness import Json, Refused, fake
+from tests.gateway.mcp_client import LEGACY, MODERN, McpClient
+
+__all__ = ["start"]
+
+Start = Any
+FORM: Json = {
+    "message": "Your name?",
+    "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}},
+}
+SAMPLE: Json = {
+    "messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}],
+    "maxTokens": 10,
+}
+
+
+def answer(method: str, params: Json) -> Json:
+    if method == "elicitation/create":
+        return {"action": "accept", "content": {"name": "Ada"}}
+    if method == "sampling/createMessage":
+        return {"role": "assistant", "content": {"type": "text", "text": "hello"}, "model": "m"}
+    return {"roots": [{"uri": "file:///home/ada"}]}
+
+
+PAIRS = [*itertools.product((MODERN, "2025-11-25", "2025-06-18"), ("modern", "legacy"))]
+
+
+@pytest.mark.parametrize(("version", "era"), PAIRS)
+def test_an_elicitation_reaches_the_client_and_its_answer_the_server(
+    start: Start, version: str, era: str
+) -> None:
+    """Digest 4.4, 4.5: parked, asked in rounds, or passed on, the client's person gives the answer."""
+    daemon = start({"fake": fake("--era", era)})
+    client = McpClient(daemon, version, server="fake", answer=answer)
+    told = json.loads(client.call("ask", {"method": "elicitation/create", "params": FORM}))
+    assert told["result"] == {"action": "accept", "content": {"name": "Ada"}}
+    method, params = next(asked for asked in client.asked if asked[0] != "roots/list")
+    assert method == "elicitation/create"
+    assert params["message"] == "Your name?"
+    assert params["requestedSchema"] == FORM["requestedSchema"]
+
+
+@pytest.mark.parametrize(
+    ("version", "era"), [(v, e) for v in (MODERN, *LEGACY) for e in ("modern", "legacy")]
+)
+def test_sampling_reaches_a_client_of_every_revision(start: Start, version: str, era: str) -> None:
+    daemon = start({"fake": fake("--era", era)})
+    client = McpClient(daemon, version, server="fake", answer=answer)
+    told = json.loads(client.call("ask", {"method": "sampling/createMessage", "params": SAMPLE}))
+    assert told["result"]["model"] == "m"
+
+
+def test_a_modern_server_may_ask_again_and_again(start: Start) -> None:
+    """A legacy client sees one call; a modern one carries the state, sealed, from round to round."""
+    daemon = start({"fake": fake("--era", "modern")})
+    for version in (MODERN, "2025-11-25"):
+        client = McpClient(daemon, version, server="fake", answer=answer)
+        told = json.loads(client.call("ask", {"params": FORM, "rounds": 3}))
+        assert told["state"] == "round-3"
+        assert [method for method, _ in client.asked if method != "roots/list"] == ["elicitation/create"] * 3
+
+
+def test_who_cannot_be_asked_is_not(start: Start) -> None:
+    """Digest 4.3: an elicitation is declined, sampling refused, at once; the call goes on."""
+    daemon = start({"fake": fake("--era", "legacy")})
+    for version in (MODERN, "2025-11-25", "2025-03-26"):
+        client = McpClient(daemon, version, server="fake", capabilities={})
+        declined = json.loads(client.call("ask", {"method": "elicitation/create", "params": FORM}))
+        assert declined["result"] == {"action": "decline"}
+        refused = json.loads(client.call("ask", {"method": "sampling/createMessage", "params": SAMPLE}))
+        assert refused["error"]["code"] == -1
+        assert client.asked == []
+
+
+def test_a_state_is_good_once_and_for_its_own_request_only(start: Start) -> None:
+    """Digest 4.5.5: nothing is executed for a state that was used, changed, or belongs to another request."""
+    daemon = start({"legacy": fake("--era", "legacy"), "modern": fake("--era", "modern")})
+    for server in ("legacy", "modern"):
+        client = McpClient(daemon, MODERN, server=server, answer=answer)
+        asked = {"name": "ask", "arguments": {"method": "elicitation/create", "params": FORM}}
+        first = client.wait(client.send("tools/call", **asked))
+        state = first["requestState"]
+        (key,) = first["inputRequests"]
+        again = {"inputResponses": {key: answer("elicitation/create", {})}}
+        for bad in (
+            state[:-1] + "x" if server == "legacy" else state.replace(".", ".0", 2),
+            "nonsense",
+            "p.x",
+        ):
+            with pytest.raises(Refused) as refused:
+                client.wait(client.send("tools/call", **asked, **again, requestState=bad))
+            assert refused.value.body["code"] == -32602, bad
+        if server == "legacy":
+            other = {"name": "ask", "arguments": {"method": "elicitation/create", "params": {}}}
+            with pytest.raises(Refused):
+                client.wait(client.send("tools/call", **other, **again, requestState=state))
+        done = client.wait(client.send("tools/call", **asked, **again, requestState=state))
+        assert json.loads(done["content"][0]["text"])["result"]["action"] == "accept"
+        if server == "legacy":
+            with pytest.raises(Refused):
+                client.wait(client.send("tools/call", **asked, **again, requestState=state))
+
+
+def test_a_client_may_come_back_over_another_connection(start: Start) -> None:
+    """The modern revision has no sessions: the parked call belongs to the daemon."""
+    daemon = start({"fake": fake("--era", "legacy")})
+    first = McpClient(daemon, MODERN, server="fake")
+    asked = {"name": "ask", "arguments": {"method": "elicitation/create", "params": FORM}}
+    needed = first.wait(first.send("tools/call", **asked))
+    first.line.close()
+    second = McpClient(daemon, MODERN, server="fake")
+    (key,) = needed["inputRequests"]
+    responses = {key: {"action": "decline"}}
+    done = second.wait(
+        second.send("tools/call", **asked, inputResponses=responses, requestState=needed["requestState"])
+    )
+    assert json.loads(done["content"][0]["text"])["result"] == {"action": "decline"}
+
+
+def test_a_server_learns_the_roots_of_all_its_clients(start: Start) -> None:
+    """D6: a shared legacy server is told the union, whoever's call it asks in."""
+
+    def rooted(uri: str) -> Any:
+        return lambda method, params: {"roots": [{"uri": uri}]}
+
+    daemon = start({"fake": fake("--era", "legacy")})
+    one = McpClient(daemon, "2025-11-25", server="fake", answer=rooted("file:///one"))
+    two = McpClient(daemon, "2025-06-18", server="fake", answer=rooted("file:///two"))
+    for client in (one, two):
+        client.call("echo")  # its answer about roots comes before this one's, on the same line
+    roots = json.loads(one.call("ask", {"method": "roots/list"}))["result"]["roots"]
+    assert roots == [{"uri": "file:///one"}, {"uri": "file:///two"}]
+
+
+def test_eight_clients_at_once_are_each_asked_their_own(start: Start) -> None:
+    """D6: on one legacy process, which cannot say for whom it asks, nothing is misrouted."""
+    daemon = start({"fake": fake("--era", "legacy")})
+    daemon.wait_connected("fake")
+    versions = (MODERN, "2025-11-25", "2025-06-18")
+
+    def use(number: int) -> list[str]:
+        """Three calls at once, each asking; what the server was told by its clients."""
+        mine = {"action": "accept", "content": {"name": f"client {number}"}}
+        client = McpClient(
+            daemon,
+            versions[number % 3],
+            server="fake",
+            answer=lambda method, params: mine,
+            capabilities={"elicitation": {}},
+        )
+        asked = {"name": "ask", "arguments": {"method": "elicitation/create", "params": FORM}}
+        waiting = [client.send("tools/call", **asked) for _ in range(3)]
+        told = []
+        while waiting:
+            result = client.wait(waiting.pop(0))
+            if result.get("resultType") == "input_required":
+                responses = dict.fromkeys(result["inputRequests"], mine)
+                state = result["requestState"]
+                waiting.append(
+                    client.send("tools/call", **asked, inputResponses=responses, requestState=state)
+                )
+            else:
+                told.append(json.loads(result["content"][0]["text"])["result"]["content"]["name"])
+        return told
+
+    with ThreadPoolExecutor(8) as pool:
+        for number, told in enumerate(pool.map(use, range(8))):
+            assert told == [f"client {number}"] * 3

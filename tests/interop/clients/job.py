@@ -1,0 +1,69 @@
+"""What a client of a library is to do, and what it saw: JSON on its stdin and stdout.
+
+    {"server": {"url": "http://127.0.0.1:1/mcp"}, "name": "alice", "calls": [["echo", {"text": "x"}]]}
+
+The server is written as in an `mcpServers` file. The client lists the tools, then makes all calls at once. It
+is somebody: asked by the server, it answers with its name, and it says what it was asked and told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Job:
+    server: Json
+    name: str
+    calls: list[tuple[str, Json]]
+
+
+@dataclasses.dataclass
+class Report:
+    protocol: str = ""
+    tools: list[str] = dataclasses.field(default_factory=list)
+    texts: list[str] = dataclasses.field(default_factory=list)
+    """The text of each call's answer, in the order of the calls."""
+    failed: list[bool] = dataclasses.field(default_factory=list)
+    """Which of them say that the tool failed."""
+    asked: list[str] = dataclasses.field(default_factory=list)
+    """The questions of the server, as it put them."""
+    logs: list[str] = dataclasses.field(default_factory=list)
+    progress: list[str] = dataclasses.field(default_factory=list)
+
+    def answer(self, text: str, failed: bool) -> None:
+        self.texts.append(text)
+        self.failed.append(failed)
+
+
+def elicited(job: Job) -> Json:
+    return {"action": "accept", "content": {"name": job.name}}
+
+
+def sampled(job: Job) -> Json:
+    text = {"type": "text", "text": job.name}
+    return {"role": "assistant", "content": text, "model": "none", "stopReason": "endTurn"}
+
+
+def roots(job: Job) -> Json:
+    return {"roots": [{"uri": f"file:///{job.name}", "name": job.name}]}
+
+
+def text_of(content: list[Any]) -> str:
+    return "".join(part.text for part in content if part.type == "text")
+
+
+def do(work: Callable[[Job, Report], Coroutine[Any, Any, None]]) -> None:
+    """Read the job, have it done, print the report."""
+    given = json.load(sys.stdin)
+    job = Job(given["server"], given["name"], [(tool, arguments) for tool, arguments in given["calls"]])
+    report = Report()
+    asyncio.run(work(job, report))
+    print(json.dumps(dataclasses.asdict(report)))

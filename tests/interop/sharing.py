@@ -1,0 +1,93 @@
+"""What may not happen when several clients share one server, as two situations and what was wrong in each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.interop.clients.drivers import Call, Driver, Json
+from tests.interop.clients.job import Report
+
+Users = Mapping[str, tuple[Driver, Json]]
+"""Who uses the server: by name, a client, and how it gets there."""
+
+
+def all_at_once(users: Users, calls: Mapping[str, Sequence[Call]], home: Path) -> dict[str, Report]:
+    """Every client makes its own calls, all clients at the same time; each has a home of its own."""
+
+    def use(name: str) -> Report:
+        driver, server = users[name]
+        (home / name).mkdir()
+        return driver.use(server, calls[name], home / name, name)
+
+    with ThreadPoolExecutor(len(users)) as pool:
+        return dict(zip(users, pool.map(use, users), strict=True))
+
+
+def conversations(users: Users, home: Path, each: int = 3) -> list[str]:
+    """All have conversations (`converse` of the reference server) at once. Whatever anybody heard that bears
+    another's name is returned, and whatever of their own they did not hear."""
+    calls = {name: [("converse", {"tag": name})] * each for name in users}
+    reports = all_at_once(users, calls, home)
+    return [line for name, report in reports.items() for line in misheard(name, report, each)]
+
+
+def misheard(name: str, report: Report, conversations: int) -> list[str]:
+    wrong = [f"{name} got only {len(report.texts)} of {conversations} answers"] * (
+        len(report.texts) != conversations
+    )
+    told = {"log lines": report.logs, "progress": report.progress, "questions": report.asked}
+    for what, lines in told.items():
+        for line in lines:
+            if line != "roots" and not line.startswith((f"{name} ", f"{name}:", "Fulfilling ")):
+                wrong.append(f"among the {what} of {name}: {line}")
+    for question in (f"{name}: what is your name?", f"{name}: who are you?"):
+        if report.asked.count(question) < conversations:
+            wrong.append(f"{name} was asked {question!r} {report.asked.count(question)} times")
+    for text, failed in zip(report.texts, report.failed, strict=True):
+        answered = {
+            "tag": name,
+            "elicited": {"action": "accept", "content": {"name": name}},
+            "sampled": name,
+            "roots": f"file:///{name}",
+        }
+        if failed or (heard := in_short(text)) != answered:
+            wrong.append(f"the server heard from {name}: {text if failed else heard}")
+    return wrong
+
+
+def in_short(text: str) -> Json:
+    """What the server says it was answered, without what an SDK adds."""
+    heard = json.loads(text)
+    elicited, sampled, roots = (heard.get(key) or {} for key in ("elicited", "sampled", "roots"))
+    return {
+        "tag": heard["tag"],
+        "elicited": {key: elicited.get(key) for key in ("action", "content")},
+        "sampled": sampled.get("content", {}).get("text"),
+        "roots": next((root["uri"] for root in roots.get("roots", [])), None),
+    }
+
+
+def writings(users: Users, home: Path, each: int = 25) -> list[str]:
+    """All write to server-memory at once, each as many entities as said. Those that are not there afterwards.
+
+    The server loses writes that overlap (it reads its file, changes, writes it), within one process too.
+    """
+    calls = {
+        name: [("create_entities", {"entities": [entity(f"{name}-{n}")]}) for n in range(each)]
+        for name in users
+    }
+    reports = all_at_once(users, calls, home)
+    wrong = [f"a write of {name} failed" for name, report in reports.items() if any(report.failed)]
+    name, (driver, server) = next(iter(users.items()))
+    (home / "afterwards").mkdir()
+    read = driver.use(server, [("read_graph", {})], home / "afterwards", name)
+    kept = {found["name"] for found in json.loads(read.texts[0])["entities"]}
+    written = {f"{name}-{n}" for name in users for n in range(each)}
+    return wrong + [f"lost: {lost}" for lost in sorted(written - kept)]
+
+
+def entity(name: str) -> Json:
+    return {"name": name, "entityType": "test", "observations": []}

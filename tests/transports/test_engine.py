@@ -1,0 +1,185 @@
+"""What carries requests: few connections, none of them used twice at once, none kept that is of no use."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+import trio
+
+from mcpd.transports.engine import Engine
+from mcpd.transports.pool import Client, open_client
+from tests.fakes.http import FakeHttp, Request, fake_http
+
+BOUND = 5
+
+
+async def ok(request: Request) -> None:
+    """An echo."""
+    await request.reply(200, request.body)
+
+
+async def get(client: Client, server: FakeHttp, body: bytes = b"x", **headers: str) -> bytes:
+    """One whole exchange."""
+    with trio.fail_after(BOUND):
+        response = await client.send("POST", server.url, headers, body)
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        got = b"".join([part async for part in response.stream])
+        await response.stream.aclose()
+    return got
+
+
+async def test_one_connection_is_enough_for_one_request_at_a_time() -> None:
+    """And as many are opened as requests were ever in flight."""
+    async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
+        for number in range(20):
+            assert await get(client, server, b"%d" % number) == b"%d" % number
+        assert server.connections == 1
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(get, client, server)
+        assert server.connections <= 8
+        assert client.engine.opened == server.connections
+
+
+async def test_a_large_body_passes_both_ways() -> None:
+    """More than the kernel takes at once."""
+    body = bytes(range(256)) * (1 << 15)
+    async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
+        assert await get(client, server, body) == body
+
+
+async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
+    """Servers close what is idle, often after five seconds; the next request must not be lost to that."""
+
+    closed = trio.Event()
+
+    async def last(request: Request) -> None:
+        await request.reply(200, b"bye")
+        await request.stream.send_eof()
+        closed.set()
+        await request.stream.receive_some(1)
+
+    async with fake_http(last) as server, open_client(server.url, {}, {}) as client:
+        for number in range(5):
+            assert await get(client, server) == b"bye"
+            with trio.fail_after(BOUND):
+                await closed.wait()
+            closed = trio.Event()
+            assert server.connections == number + 1
+
+
+async def test_a_server_that_keeps_connections_shortly_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Keep-Alive: timeout=5`: a second before that it is too late to rely on it."""
+    clock = [100.0]
+    monkeypatch.setattr("mcpd.transports.engine.now", lambda: clock[0])
+
+    async def brief(request: Request) -> None:
+        await request.reply(200, b"", Keep_Alive="timeout=5")
+
+    async with fake_http(brief) as server, open_client(server.url, {}, {}) as client:
+        await get(client, server)
+        clock[0] += 3.9
+        await get(client, server)
+        assert server.connections == 1
+        clock[0] += 4.1
+        await get(client, server)
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx and more",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",
+    ],
+)
+async def test_a_connection_out_of_step_is_not_kept(answer: bytes) -> None:
+    """What comes after a response would be taken for the next one."""
+
+    async def odd(request: Request) -> None:
+        await request.raw(answer)
+
+    async with fake_http(odd) as server, open_client(server.url, {}, {}) as client:
+        assert await get(client, server) == b"x"
+        assert await get(client, server) == b"x"
+        assert server.connections == 2
+
+
+async def test_a_request_that_is_given_up_takes_its_connection_with_it() -> None:
+    """Before the answer, and in the midst of it."""
+    hung_up = 0
+
+    async def slow(request: Request) -> None:
+        nonlocal hung_up
+        await request.events()
+        await request.send(b"x")
+        await request.wait_hung_up()
+        hung_up += 1
+
+    async with fake_http(slow) as server, open_client(server.url, {}, {}) as client:
+        with trio.move_on_after(0.2):
+            await get(client, server)
+        response = await client.send("GET", server.url, {})
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        await response.stream.aclose()
+        with trio.fail_after(BOUND):
+            while hung_up < 2:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.01)
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("value", ["a\r\nHost: evil", "a\nb", "a\x00b"])
+async def test_a_header_cannot_smuggle_another(value: str) -> None:
+    """Nothing is sent."""
+    async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
+        with pytest.raises(httpx.LocalProtocolError):
+            await get(client, server, Mcp_Name=value)
+        with pytest.raises(httpx.LocalProtocolError):
+            await client.send("POST", server.url, {"a b": "c"})
+        assert server.requests == []
+
+
+async def test_requests_stay_within_their_origin() -> None:
+    """Whoever asks for another has a bug, and no header of ours leaves because of it."""
+    async with fake_http(ok) as other, fake_http(ok) as server, open_client(server.url, {}, {}) as client:
+        with pytest.raises(httpx.UnsupportedProtocol):
+            await get(client, other)
+        assert other.connections == 0
+
+
+async def test_cookies_are_kept_as_balancers_want_it() -> None:
+    """A cookie that ties us to one of many machines goes back with every request; one of ours stays."""
+
+    async def sticky(request: Request) -> None:
+        await request.reply(200, request.headers.get("cookie", "").encode(), Set_Cookie="node=7; Path=/")
+
+    async with fake_http(sticky) as server:
+        async with open_client(server.url, {}, {}) as client:
+            assert [await get(client, server) for _ in range(3)] == [b"", b"node=7", b"node=7"]
+        async with open_client(server.url, {"Cookie": "mine=1"}, {}) as client:
+            assert [await get(client, server) for _ in range(2)] == [b"mine=1", b"mine=1"]
+
+
+async def test_a_user_and_a_password_in_the_url_become_a_header() -> None:
+    """Which an `Authorization` header in the definition overrides."""
+    async with fake_http(ok) as server:
+        url = server.url.replace("://", "://me:s%40cret@")
+        async with open_client(url, {}, {}) as client:
+            await get(client, server)
+        async with open_client(url, {"Authorization": "Bearer t"}, {}) as client:
+            await get(client, server)
+        sent = [request.headers["authorization"] for request in server.requests]
+        assert sent == ["Basic bWU6c0BjcmV0", "Bearer t"]
+
+
+async def test_it_is_an_httpx_transport_like_any_other() -> None:
+    """Whoever has a client of httpx can use it."""
+    async with fake_http(ok) as server:
+        engine = Engine(httpx.URL(server.url), None, None)
+        async with httpx.AsyncClient(transport=engine) as client:
+            response = await client.post(server.url, json={"a": 1})
+            assert response.json() == {"a": 1}
+            async with client.stream("POST", server.url, content=b"abc") as stream:
+                assert [part async for part in stream.aiter_raw()] == [b"abc"]
+        assert server.connections == 1

@@ -1,0 +1,147 @@
+"""Servers behind a proxy: forwarded, tunnelled, refused; and what a proxy never gets to see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import trio
+
+from mcpd.model.errors import LinkLost
+from mcpd.model.spec import RemoteSpec
+from mcpd.transports.environment import CannotStart
+from mcpd.transports.exchange import Awaited
+from mcpd.transports.http import open_http
+from tests.fakes.http import ModernScript, fake_http
+from tests.fakes.proxy import fake_proxy
+from tests.transports.test_tls import Authority
+
+BOUND = 5
+HEADERS = {"Authorization": "Bearer for-the-server"}
+BASIC = "Basic bWU6czNjcmV0"
+
+
+async def ask(
+    url: str, environ: Mapping[str, str], ca_file: str | None = None, times: int = 3
+) -> LinkLost | None:
+    """List the tools a few times; how that failed, if it did."""
+    spec = RemoteSpec(name="far", kind="http", url=url, ca_file=ca_file, headers=HEADERS)
+    failed: list[LinkLost] = []
+
+    async with open_http(spec, environ) as link, trio.open_nursery() as nursery:
+
+        async def run() -> None:
+            try:
+                await link.run()
+            except LinkLost as error:
+                failed.append(error)
+
+        nursery.start_soon(run)
+        for _ in range(times):
+            exchange = Awaited()
+            link.submit(exchange, "tools/list", b"{}")
+            with trio.fail_after(BOUND):
+                await exchange.done.wait()
+            if exchange.error is not None:
+                assert isinstance(exchange.error, LinkLost)
+                return exchange.error
+        nursery.cancel_scope.cancel()
+    return None
+
+
+async def test_a_plain_request_is_forwarded_with_the_whole_url() -> None:
+    """On one connection; the proxy's password is for the proxy, the server's for the server."""
+    async with fake_http(ModernScript()) as server, fake_proxy({"far.example": server.port}, BASIC) as proxy:
+        environ = {"http_proxy": f"http://me:s3cret@127.0.0.1:{proxy.port}"}
+        assert await ask("http://far.example/mcp", environ) is None
+        assert proxy.asked == ["POST http://far.example/mcp HTTP/1.1"]
+        assert len(server.requests) == 3
+        assert server.requests[0].headers["host"] == "far.example"
+        assert server.requests[0].headers["authorization"] == HEADERS["Authorization"]
+        assert "proxy-authorization" not in server.requests[0].headers
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_a_tls_connection_is_tunnelled_and_the_proxy_sees_nothing_of_it(
+    tmp_path: Path, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CONNECT, by a plain proxy and by one that speaks TLS itself; the certificate is the server's."""
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))  # the proxy's certificate is the system's affair
+    async with (
+        fake_http(ModernScript(), tls=authority.server("DNS:far.example")) as server,
+        fake_proxy(
+            {"far.example": server.port}, BASIC, authority.server("IP:127.0.0.1") if guarded else None
+        ) as proxy,
+    ):
+        scheme = "https" if guarded else "http"
+        environ = {"HTTPS_PROXY": f"{scheme}://me:s3cret@127.0.0.1:{proxy.port}"}
+        assert await ask("https://far.example/mcp", environ, str(authority.file)) is None
+        assert proxy.asked == ["CONNECT far.example:443 HTTP/1.1"]
+        assert len(server.requests) == 3
+        assert server.connections == 1
+        assert b"for-the-server" not in proxy.seen
+        assert b"tools/list" not in proxy.seen
+
+
+async def test_a_certificate_is_checked_through_a_proxy_too(tmp_path: Path) -> None:
+    """RELIABILITY H9: a proxy that answers in the server's place is found out."""
+    authority = Authority(tmp_path)
+    async with (
+        fake_http(ModernScript(), tls=authority.server("DNS:elsewhere.example")) as server,
+        fake_proxy({"far.example": server.port}) as proxy,
+    ):
+        environ = {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}"}
+        error = await ask("https://far.example/mcp", environ, str(authority.file))
+        assert error is not None
+        assert "certificate is refused" in error.message
+        assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("place", "password", "words"),
+    [
+        ({}, "", "refuses: HTTP 502 Nobody There"),
+        ({"far.example": 1}, "Basic eDp5", "refuses: HTTP 407 Who Are You"),
+    ],
+)
+async def test_a_proxy_that_refuses_is_named_and_nothing_has_run(
+    place: Mapping[str, int], password: str, words: str
+) -> None:
+    """With what it said; its password is nowhere."""
+    async with fake_proxy(place, password) as proxy:
+        environ = {"HTTPS_PROXY": f"http://me:s3cret@127.0.0.1:{proxy.port}"}
+        error = await ask("https://far.example/mcp", environ)
+        assert error is not None
+        assert f"the proxy 127.0.0.1:{proxy.port} {words}" in error.message
+        assert "s3cret" not in error.message
+        assert not error.may_have_run
+
+
+async def test_a_proxy_that_is_not_there_is_named() -> None:
+    """Not the server, which nobody has asked."""
+    async with fake_proxy({}) as gone:
+        port = gone.port
+    error = await ask("https://far.example/mcp", {"HTTPS_PROXY": f"http://127.0.0.1:{port}"})
+    assert error is not None
+    assert f"the proxy 127.0.0.1:{port} cannot be used: Connection refused" in error.message
+    assert not error.may_have_run
+
+
+async def test_no_proxy_is_asked_for_what_it_is_not_for() -> None:
+    """`NO_PROXY`, and this machine itself."""
+    async with fake_http(ModernScript()) as server, fake_proxy({}) as proxy:
+        environ = {"HTTP_PROXY": f"http://127.0.0.1:{proxy.port}", "NO_PROXY": "far.example"}
+        assert await ask(server.url, environ) is None
+        error = await ask("http://far.example:1/mcp", environ)
+        assert error is not None
+        assert proxy.asked == []
+
+
+async def test_a_proxy_of_another_kind_is_a_mistake_a_person_has_to_mend() -> None:
+    """SOCKS is not spoken, and to go round it silently would betray who relies on it."""
+    spec = RemoteSpec(name="far", kind="http", url="https://far.example/")
+    with pytest.raises(CannotStart, match="socks5"):
+        async with open_http(spec, {"ALL_PROXY": "socks5://127.0.0.1:1080"}):
+            pass
