@@ -346,7 +346,7 @@ def problems(daemon: Daemon) -> list[Json]:
 
 
 BUGS = {
-    "in the connection": "_take_catalog",
+    "in the connection": "_list_changed",
     "in the server's own task": "_why_off",
     "while telling others": "_failed",
 }
