@@ -69,6 +69,8 @@ class Session:
         self.listens: dict[bytes, modern.Listen] = {}
         self.roots: tuple[Raw, ...] = ()
         self.calls = 0
+        self.used: Callable[[str], None] | None = None
+        """Told the server of each tool call, by who keeps account of clients."""
         self._spawn = spawn
         self._open: dict[bytes, Relay] = {}
         self._waiting: dict[bytes, trio.CancelScope] = {}
@@ -138,6 +140,8 @@ class Session:
     def _relay(self, request: Request) -> None:
         route = self.view.route(request.method, request.params)
         server, params = self.gateway.instances.of(self, route.server), route.params
+        if self.used is not None and request.method == "tools/call":
+            self.used(route.server.spec.name)
         if request.method in MAY_ASK and b'"requestState"' in bytes(params):
             if request.asker.modern and self.gateway.parked.resume(self, request):
                 return

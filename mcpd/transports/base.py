@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from mcpd.model.errors import McpdError
 from mcpd.transports.exchange import Exchange
+from mcpd.transports.tally import Tally
 from mcpd.wire.message import Message
 
 
@@ -82,7 +83,9 @@ class Channel(Protocol):
     footing: str
     """What the transport said beside the last answer (`HTTP 404`), for the record of a negotiation."""
     tap: Callable[[str, bytes], None] | None
-    """Sees every frame ("→" or "←"), when somebody looks (`debug`)."""
+    """Sees every frame ("→" or "←"), when somebody looks (`debug`, `mcpd/tap`)."""
+    tally: Tally
+    """Counts its calls. Whoever opens the channel may put one in that outlives it."""
 
     def submit(
         self, exchange: Exchange, method: str, params: Raw | bytes = b"", *, plain: bool = False
