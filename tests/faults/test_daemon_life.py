@@ -281,7 +281,7 @@ def test_who_waits_for_a_server_when_the_daemon_stops_is_told_so(start: Start) -
     client = daemon.client()
     waiting = [
         client.send("mcpd/call", server="slow", tool="echo", arguments={}),
-        client.send("mcpd/attach", server="slow"),
+        client.send("mcpd/attach", server="slow", wait=30),
         client.send("mcpd/read", server="slow", uri="a:b"),
     ]
     client.request("mcpd/version")  # answered in order: the others have been taken in
