@@ -313,7 +313,7 @@ _NOBODY = _Nobody()
 
 
 def same_view(one: View, other: View) -> bool:
-    """Whether both show the same servers: a server that was removed and added again is another."""
+    """Whether both show the same: a server that was removed and added again is another, as is a profile."""
     return one is other or (one.single is not None and one.single is other.single)
 
 
