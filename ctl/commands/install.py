@@ -10,6 +10,7 @@ import click
 
 from ctl.client import Json
 from ctl.commands.import_ import unknown_editor
+from ctl.complete import editor_names, server_names
 from ctl.editors.backup import Backups
 from ctl.editors.catalogue import BY_NAME, Editor
 from ctl.editors.entry import Target, able, entry, preface, slot_of, target
@@ -34,7 +35,7 @@ _project = click.option(
     "--project", is_flag=True, help="In the file for this directory, not for all of them."
 )
 _dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
-_editors = click.argument("editors", metavar="EDITOR...", nargs=-1)
+_editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_complete=editor_names)
 
 
 @click.command(
@@ -43,7 +44,7 @@ _editors = click.argument("editors", metavar="EDITOR...", nargs=-1)
 )
 @_editors
 @click.option("--all", "every", is_flag=True, help="Every editor that has a configuration here.")
-@click.option("--server", metavar="NAME", help="Only the tools of this server.")
+@click.option("--server", metavar="NAME", help="Only the tools of this server.", shell_complete=server_names)
 @click.option("--profile", metavar="NAME", help="Only what this profile shows.")
 @click.option("--name", metavar="NAME", help="What the entry is called.  [mcpd]")
 @click.option(

@@ -299,7 +299,7 @@ def _write(path: Path, document: Document, seen: bytes | None) -> None:
 def _remove(path: Path, record: Record) -> None:
     """A file that we made, and the directories that we made for it."""
     try:
-        path.unlink()
+        os.unlink(os.path.realpath(path))  # through a link, as it was written
     except OSError as error:
         raise cannot("remove", path, error) from None
     for directory in reversed(record.made):

@@ -61,7 +61,7 @@ def _go(relay: Relay) -> None:
     try:
         upstream = relay.server.upstream
         if upstream is None:
-            raise relay.server.not_ready()
+            raise relay.session.gateway.core.not_ready(relay.server)
         relay.upstream = upstream
         relay.session.submit(relay)
     except McpdError as error:

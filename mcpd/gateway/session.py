@@ -172,7 +172,7 @@ class Session:
     def _send(self, request: Request, server: ManagedServer, route: Route, params: Raw | bytes) -> None:
         tool, upstream = route.tool, server.upstream
         if upstream is None:
-            raise server.not_ready()
+            raise self.gateway.core.not_ready(server)
         times, asker = server.spec.timeouts, request.asker
         relay = Relay(
             session=self,

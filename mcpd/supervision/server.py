@@ -244,6 +244,9 @@ class ManagedServer:
             updated=catalog.fetched_at or None if catalog else None,
             protocol_version=upstream.version if upstream else None,
             era=upstream.era if upstream else None,
+            session=None
+            if upstream is None or upstream.link.session is None
+            else bool(upstream.link.session),
             server_info=upstream.info if upstream else None,
             capabilities=tuple(sorted(upstream.capabilities)) if upstream else (),
             lazy=self.spec.lazy,

@@ -90,6 +90,8 @@ class Channel(Protocol):
     """When a tool call last succeeded: proof that the server works, for the backoff."""
     ended: McpdError | None
     """Why it is over: what `run` has raised, or is about to."""
+    session: str | None
+    """The id of the session the server keeps for us, a secret; empty for none, None where there are none."""
     footing: str
     """What the transport said beside the last answer (`HTTP 404`), for the record of a negotiation."""
     tap: Callable[[str, bytes], None] | None
