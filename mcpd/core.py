@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import attrs
@@ -188,10 +188,20 @@ class Core:
         return [(s.spec.name, s.catalog) for s in servers if s.catalog is not None]
 
     async def first_lists(self, name: str) -> None:
-        """Wait until a server's lists are known, starting a lazy one never asked before. Raises NotReady."""
+        """Wait until a server's lists are known, starting a lazy one never asked before. Raises NotReady.
+
+        Those that have expired are fetched again, where the server can be asked.
+        """
         server = self.supervisor.get(name)
         if server.catalog is None:
             await self.ready(server)
+        await server.use_lists()
+
+    async def use_lists(self, servers: Iterable[ManagedServer]) -> None:
+        """The same for several, as far as they are there: nothing is started, and none is waited for long."""
+        async with trio.open_nursery() as nursery:
+            for server in servers:
+                nursery.start_soon(server.use_lists)
 
     # ── wishes ──────────────────────────────────────────────────────────────────────────────────
 

@@ -49,21 +49,25 @@ def _toggle(on: bool) -> Callable[[ManagedServer], None]:
     return lambda server: server.enable(on)
 
 
-async def _tools(core: Core, params: api.MaybeServerParam) -> api.ToolsResult:
+async def _lists(core: Core, params: api.MaybeServerParam) -> None:
     if params.server is not None:
         await core.first_lists(params.server)
+    else:
+        await core.use_lists(core.supervisor.servers())
+
+
+async def _tools(core: Core, params: api.MaybeServerParam) -> api.ToolsResult:
+    await _lists(core, params)
     return core.tools(params.server)
 
 
 async def _resources(core: Core, params: api.MaybeServerParam) -> api.ResourcesResult:
-    if params.server is not None:
-        await core.first_lists(params.server)
+    await _lists(core, params)
     return core.resources(params.server)
 
 
 async def _prompts(core: Core, params: api.MaybeServerParam) -> api.PromptsResult:
-    if params.server is not None:
-        await core.first_lists(params.server)
+    await _lists(core, params)
     return core.prompts(params.server)
 
 
