@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -69,6 +70,12 @@ class Session:
         self.listens: dict[bytes, modern.Listen] = {}
         self.roots: tuple[Raw, ...] = ()
         self.calls = 0
+        """Requests that went to servers."""
+        self.servers: Counter[ManagedServer] = Counter()
+        """How many of them to which."""
+        self.spoke = ""
+        """The revision of its last request."""
+        self._began = trio.current_time()
         self.used: Callable[[str], None] | None = None
         """Told the server of each tool call, by who keeps account of clients."""
         self._spawn = spawn
@@ -198,6 +205,8 @@ class Session:
             dressed = self._dressed = (upstream, asker, meta)
         relay.meta = dressed[2]
         self.calls += 1
+        self.servers[server] += 1
+        self.spoke = asker.version
         self._open[request.key] = relay
         try:
             alone = server.spec.concurrency != "free" or asker.may_be_asked
@@ -365,6 +374,15 @@ class Session:
             self.tell(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began."""
+        return trio.current_time() - self._began
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._open) + len(self._waiting)
 
     @property
     def is_anonymous(self) -> bool:
