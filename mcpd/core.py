@@ -4,39 +4,49 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import attrs
 import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd import __version__
+from mcpd import __version__, usage
+from mcpd.clients import Clients
 from mcpd.configuration import Configuration
+from mcpd.eras import rounds
 from mcpd.eras.base import Upstream
+from mcpd.journal import Journal
 from mcpd.model.api import (
     ConfigStatus,
     DaemonInfo,
     DaemonStatus,
     HttpDoor,
+    Pong,
     PromptsResult,
     ResourcesResult,
     ServerDetail,
     ToolsResult,
 )
-from mcpd.model.errors import NotReady, Unsupported
+from mcpd.model.clients import ClientsResult
+from mcpd.model.errors import NotReady, Unsupported, UpstreamRefused
 from mcpd.model.events import Event, EventKind
+from mcpd.model.history import History
 from mcpd.model.naming import qualified
 from mcpd.model.status import ServerStatus, rfc3339
+from mcpd.model.tap import TapParams
+from mcpd.model.usage import Stats
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
+from mcpd.supervision.taps import Tap
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.orphans import MARK
 from mcpd.support.redact import Redactor
 
 LOG_TAIL = 10
+HISTORY_TAIL = 5
 _STOPPING = "mcpd is stopping"
 
 
@@ -52,7 +62,12 @@ class Core:
     socket: str
     stop: Callable[[str], None]
     """End the daemon, with a reason for the log."""
-    clients: int = 0
+    journal: Journal
+    who: Callable[[], ClientsResult] = lambda: ClientsResult(clients=())
+    """Who is connected and what they use: the gateway knows."""
+    clients: Clients = attrs.field(factory=Clients)
+    search_path: str = ""
+    """Our own PATH."""
     http: HttpDoor | None = None
     """Set by the door when it is open."""
     _started_at: float = attrs.field(factory=time.time)
@@ -74,7 +89,7 @@ class Core:
                 started_at=rfc3339(self._started_at),
                 socket=self.socket,
                 instance=self.instance,
-                clients=self.clients,
+                clients=len(self.clients),
                 http=self.http,
             ),
         )
@@ -104,7 +119,27 @@ class Core:
             late_replies=link.late_replies if link else 0,
             negotiation=tuple(server.negotiation),
             definition=self.configuration.definition(name),
+            history=self.journal.history(name, HISTORY_TAIL).entries,
         )
+
+    def history(self, name: str | None, limit: int) -> History:
+        """Raises UnknownServer for a name that is neither in the set nor in the journal."""
+        if name is not None and not self.journal.knows(name):
+            self.supervisor.get(name)
+        return self.journal.history(name, limit)
+
+    async def stats(self, name: str | None, *, processes: bool = False) -> Stats:
+        """Raises UnknownServer."""
+        servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
+        costs = await usage.costs(servers) if processes else None
+        return usage.stats(servers, self.clients.here(), self._started_at, costs)
+
+    @contextmanager
+    def tap(self, params: TapParams) -> Iterator[Tap]:
+        """The frames of one server as they pass, until the block is left. Raises UnknownServer."""
+        server = self.supervisor.get(params.server)
+        with server.taps.opened(params.methods, max(0, params.limit)) as tap:
+            yield tap
 
     @contextmanager
     def watch(self) -> Iterator[tuple[list[Event], trio.MemoryReceiveChannel[Event]]]:
@@ -153,10 +188,20 @@ class Core:
         return [(s.spec.name, s.catalog) for s in servers if s.catalog is not None]
 
     async def first_lists(self, name: str) -> None:
-        """Wait until a server's lists are known, starting a lazy one never asked before. Raises NotReady."""
+        """Wait until a server's lists are known, starting a lazy one never asked before. Raises NotReady.
+
+        Those that have expired are fetched again, where the server can be asked.
+        """
         server = self.supervisor.get(name)
         if server.catalog is None:
             await self.ready(server)
+        await server.use_lists()
+
+    async def use_lists(self, servers: Iterable[ManagedServer]) -> None:
+        """The same for several, as far as they are there: nothing is started, and none is waited for long."""
+        async with trio.open_nursery() as nursery:
+            for server in servers:
+                nursery.start_soon(server.use_lists)
 
     # ── wishes ──────────────────────────────────────────────────────────────────────────────────
 
@@ -201,7 +246,7 @@ class Core:
     def hang_up(self) -> None:
         """The daemon ends, and every server with it: whoever waits is told so, and whoever still comes."""
         self._stopping = True
-        for server in self.supervisor.servers():
+        for server in (*self.supervisor.servers(), *self.supervisor.instances()):
             if server.upstream is not None:
                 server.upstream.link.close(_STOPPING)
         self.supervisor.end_all(_STOPPING)
@@ -212,13 +257,33 @@ class Core:
         """An MCP request by its own name; the result's bytes.
 
         Raises UnknownServer, NotReady, Unsupported (the server did not declare `feature`),
-        UpstreamRefused, CallTimeout, LinkLost.
+        UpstreamRefused, InputNeeded (it asks back, and nobody is here to answer), CallTimeout, LinkLost.
         """
         server = self.supervisor.get(name)
         upstream = await self.ready(server)
         if not upstream.has(feature):
             raise Unsupported(f"{name} offers no {feature}", server=name)
-        return await upstream.request(method, params, timeout=server.spec.timeouts.call)
+        timeout = server.spec.timeouts.call
+        if upstream.era == "legacy":
+            return await upstream.request(method, params, timeout=timeout)
+        answer = rounds.nobody(name, method)
+        return await rounds.ask_in_rounds(
+            upstream, method, params, answer, timeout=timeout, meta=upstream.alone
+        )
+
+    async def ping(self, name: str, timeout: float) -> Pong:
+        """A real round trip to a connected server, in the cheapest request it has; nothing is started for it.
+
+        Raises UnknownServer, NotReady, CallTimeout, LinkLost, Overloaded.
+        """
+        server = self.supervisor.get(name)
+        upstream = server.upstream
+        if upstream is None:
+            raise self.not_ready(server)
+        began = time.perf_counter()
+        with suppress(UpstreamRefused):  # an error is an answer
+            await upstream.request(upstream.ping_method, {}, timeout=timeout)
+        return Pong(server=name, ms=round((time.perf_counter() - began) * 1000, 2))
 
 
 def _with_server(item: Item, server: str, **more: str) -> Raw:

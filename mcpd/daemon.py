@@ -30,7 +30,9 @@ from mcpd.core import Core
 from mcpd.doors import listeners
 from mcpd.doors.entrance import speaks_http
 from mcpd.doors.lines import Connection
+from mcpd.doors.seats import seats
 from mcpd.gateway.gateway import Gateway
+from mcpd.journal import Journal
 from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
 from mcpd.store import Store
@@ -38,6 +40,7 @@ from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.surroundings import ClientSide, Surroundings
 from mcpd.support import orphans, paths, single, systemd
+from mcpd.support.actor import acting, actor
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.guardian import Guardian
 from mcpd.support.redact import Redactor
@@ -135,7 +138,8 @@ class _Daemon:
         self._stop_reason = ""
         self._draining = trio.CancelScope()
         self._hurried = trio.Event()
-        events: Broadcast[Event] = Broadcast()
+        self._events: Broadcast[Event] = Broadcast()
+        self._journal = Journal(state / "history.jsonl", redactor.mask)
         clients = ClientSide()
         around = Surroundings(
             instance=instance,
@@ -146,10 +150,11 @@ class _Daemon:
             log_dir=state / "logs",
             starts=trio.CapacityLimiter(options.loaded.settings.max_starts),
             chance=random.random,
-            announce=events.send,
+            announce=self._announce,
             clients=clients,
             debug=options.debug or options.loaded.settings.debug,
         )
+        self._journal.note_daemon(f"mcpd {__version__} starts (pid {os.getpid()})")
         self._supervisor = Supervisor(around)
         self._configuration = Configuration(
             options.loaded, options.flag, environ, self._supervisor, self._store, redactor
@@ -158,15 +163,25 @@ class _Daemon:
             supervisor=self._supervisor,
             configuration=self._configuration,
             redactor=redactor,
-            events=events,
+            events=self._events,
+            journal=self._journal,
             instance=instance,
             socket=options.socket,
             stop=self._stop,
+            search_path=environ.get("PATH", ""),
         )
         self._gateway = Gateway(self._core, clients)
 
+    def _announce(self, event: Event) -> None:
+        """Every event passes here: to whoever listens, and into the journal."""
+        if who := actor():
+            event = attrs.evolve(event, by=who)
+        self._events.send(event)
+        self._journal.note(event)
+
     def _stop(self, reason: str) -> None:
         if not self._stop_asked.is_set():
+            self._journal.note_daemon(f"stopping: {reason}", actor())
             self._stop_reason = reason
             self._stop_asked.set()
 
@@ -182,6 +197,7 @@ class _Daemon:
         async with trio.open_nursery() as keepers:
             await keepers.start(self._guardian.run)
             keepers.start_soon(self._store.run)
+            keepers.start_soon(self._journal.run)
             keepers.start_soon(self._reap_strays)
             keepers.start_soon(self._signals)
             keepers.start_soon(self._end_at_once)
@@ -191,9 +207,11 @@ class _Daemon:
                 async with trio.open_nursery() as clients:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._tell_systemd)
-                        await accepting.start(listeners.serve, self._listener, self._serve, clients)
+                        await accepting.start(listeners.serve, self._listener, self._serve, clients, seats)
                         for port in ports:
-                            await accepting.start(listeners.serve, port.listener, port.serve, clients)
+                            await accepting.start(
+                                listeners.serve, port.listener, port.serve, clients, port.seats
+                            )
                         systemd.notify(READY="1", STATUS=self._summary())
                         log.info(
                             "mcpd %s listens on %s (pid %d)", __version__, self._core.socket, os.getpid()
@@ -246,7 +264,8 @@ class _Daemon:
                 elif number == signal.SIGHUP:
                     systemd.notify(STATUS="reading the configuration again")
                     try:
-                        self._configuration.reload()
+                        with acting(lambda: "SIGHUP"):
+                            self._configuration.reload()
                     except McpdError:
                         log.debug("the refusal is in the log and in `mcpctl status`")
                     except Exception:

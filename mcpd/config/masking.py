@@ -27,7 +27,7 @@ _HARMLESS = frozenset(
 )
 SCHEME = re.compile(r"(?:Bearer|Basic|Token|Digest|ApiKey)\s+(?=\S)", re.I)
 KNOWN = re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{8,}")
-_REFERENCE = re.compile(r"\$\{(?:env:)?[A-Za-z_][A-Za-z0-9_]*\}")
+_REFERENCE = re.compile(r"\$\{(?:env:|secret:)?[A-Za-z_][A-Za-z0-9_]*\}")
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
 
@@ -72,6 +72,36 @@ def quote_line(line: str) -> str:
         if rest and secret_name(word[0]):
             return shorten(line[: word.end() + rest.end()].strip() + MASK)
     return shorten(KNOWN.sub(MASK, _USERINFO.sub(rf"\1:{MASK}@", line)).strip())
+
+
+_MEMBER = re.compile(r'"((?:[^"\\]|\\.){1,64})"(\s*:\s*)"((?:[^"\\]|\\.)+)"')
+_MEMBER_IN_TEXT = re.compile(r'\\"([^"\\]{1,64})\\"(\s*:\s*)\\"([^"\\]+)\\"')
+"""The same in a JSON document that is a string of another: what tools like to answer."""
+_AUTHORIZATION = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{6,}")
+_PROTOCOL_OWN = frozenset({"progressToken", "nextCursor", "cursor"})
+
+
+def scrubbed(text: str) -> str:
+    """Somebody's words without what looks like a secret: known kinds of keys, passwords in URLs, `Bearer …`.
+
+    For texts that come from servers and tools, whose secrets we need not know by value.
+    """
+    text = _AUTHORIZATION.sub(rf"\1 {MASK}", KNOWN.sub(MASK, text))
+    text = _USERINFO.sub(rf"\1:{MASK}@", text)
+    return _QUERY.sub(lambda found: f"{found[1]}={MASK}" if secret_name(found[1]) else found[0], text)
+
+
+def scrubbed_json(text: str) -> str:
+    """The same for JSON, where the strings of members with secret-looking names are masked too."""
+
+    def member(found: re.Match[str]) -> str:
+        name, _, value = found.groups()
+        if name in _PROTOCOL_OWN or not secret_name(name) or len(value) < SHORTEST:
+            return found[0]
+        start = found.start(3) - found.start()
+        return found[0][:start] + MASK + found[0][start + len(value) :]
+
+    return _MEMBER_IN_TEXT.sub(member, _MEMBER.sub(member, scrubbed(text)))
 
 
 def _masked(name: str, value: object) -> object:

@@ -37,11 +37,13 @@ from mcpd.supervision.liveness import watch_liveness
 from mcpd.supervision.serverlog import ServerLog
 from mcpd.supervision.standing import Standing
 from mcpd.supervision.surroundings import Surroundings
+from mcpd.supervision.taps import Taps
 from mcpd.supervision.turn import Turn
 from mcpd.support.fanout import Fanout
 from mcpd.transports.base import Channel
 from mcpd.transports.environment import Launch, child_environment, prepare
 from mcpd.transports.process import Child
+from mcpd.transports.tally import Tally
 from mcpd.wire.message import ABSENT
 from mcpd.wire.url import bare
 
@@ -65,6 +67,9 @@ class ManagedServer:
         self.is_over = False
         """It has ended for good."""
         self.log = ServerLog(around.log_dir / f"{spec.name}.log", around.redactor.mask)
+        self.taps = Taps(spec.name, around.redactor.mask)
+        self.tally = Tally()
+        """Of all its connections."""
         self.wishes = Wishes()
         """What clients want to hear of it beside answers; held across its connections."""
         self.heard: Fanout[Said] = Fanout()
@@ -194,6 +199,16 @@ class ManagedServer:
         return self._lists.catalog
 
     @property
+    def lists_expired(self) -> bool:
+        """Whether `use_lists` has something to do, and a server to do it with."""
+        return self.upstream is not None and bool(self._lists.expired)
+
+    async def use_lists(self) -> None:
+        """See `ListKeeper.use`. Returns at once where there is no connection."""
+        if self.lists_expired:
+            await self._lists.use()
+
+    @property
     def validators(self) -> dict[str, object]:
         """See `ListKeeper.validators`."""
         return self._lists.validators
@@ -229,6 +244,9 @@ class ManagedServer:
             updated=catalog.fetched_at or None if catalog else None,
             protocol_version=upstream.version if upstream else None,
             era=upstream.era if upstream else None,
+            session=None
+            if upstream is None or upstream.link.session is None
+            else bool(upstream.link.session),
             server_info=upstream.info if upstream else None,
             capabilities=tuple(sorted(upstream.capabilities)) if upstream else (),
             lazy=self.spec.lazy,
@@ -377,10 +395,13 @@ class ManagedServer:
             try:
                 async with self._opened() as connection:
                     self.child = connection.child
-                    if spec.debug or around.debug:
-                        connection.link.tap = self._show_frame
+                    connection.link.tally = self.tally
+                    self.taps.connected(
+                        connection.link, self._show_frame if spec.debug or around.debug else None
+                    )
                     await self._hold(connection, turn)
             finally:
+                self.taps.ended()
                 self.child = None  # however it ended: its number may be somebody else's from now on
 
     def _opened(self) -> AbstractAsyncContextManager[Connection]:
@@ -448,6 +469,7 @@ class ManagedServer:
             capabilities=clients.capabilities,
             asked=None if asked is None else partial(asked, self),
             heard=self.heard,
+            refresh=self._lists.refresh,
             modern_after_all=self._approach.modern_after_all,
             wishes=self.wishes,
         )

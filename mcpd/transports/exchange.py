@@ -9,6 +9,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
+from mcpd.transports.tally import Count
 from mcpd.wire.message import Message
 
 
@@ -34,10 +35,15 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """Whether it stays open by its nature (a subscription): it is not due, and takes nobody's turn."""
     meta: bytes = b""
     """Members of `_meta` in place of the dialect's, for this request only (`Upstream.dress` makes them)."""
+    repeated: bool = False
+    """Whether it has been sent once more already (`Dialect.remedy`); it never is a second time."""
     key: bytes = b""
     method: str = ""
     deadline: float = math.inf
     hard_deadline: float = math.inf
+    count: Count | None = None
+    """Where a `tools/call` is counted when it ends; None for anything else."""
+    sent_at: float = 0.0
 
     def answered(self, message: Message) -> None:
         """The response, result or error, with the link's own id on it."""

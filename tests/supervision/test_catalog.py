@@ -26,6 +26,7 @@ class FakeUpstream:
     """Answers a list request by calling `answers[method]` with the cursor."""
 
     admit = None
+    era = "modern"
 
     def __init__(self, **answers: Answer) -> None:
         self.answers = {name.replace("_", "/"): answer for name, answer in answers.items()}
@@ -166,7 +167,7 @@ async def test_only_the_lists_that_changed_are_fetched_again() -> None:
     catalog = await fetched(upstream, features=["tools"], old=old)
     assert upstream.asked == [("tools/list", None)]
     assert catalog.prompts == old.prompts
-    assert lists.differences(old, catalog) == [("tools", "+1 -0 ~0")]
+    assert lists.differences(old, catalog) == [("tools", "+1 -0 ~0: +echo")]
 
 
 async def test_filters_of_the_definition_hide_tools() -> None:
