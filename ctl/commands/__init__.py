@@ -47,6 +47,8 @@ COMMANDS: dict[str, Entry] = {
     "import": Entry(_SET, "import_", "import_", "Import the servers that your editors have."),
     "install": Entry(_SET, "install", "install", "Have editors use mcpd."),
     "uninstall": Entry(_SET, "install", "uninstall", "Undo what install did."),
+    "edit": Entry(_SET, "edit", "edit", "Edit the configuration file, checked before it counts."),
+    "secret": Entry(_SET, "secret", "secret", "Keep the secrets that definitions name as ${secret:NAME}."),
     "config": Entry(_SET, "config", "config", "Validate, show or find the configuration."),
     "logs": Entry(_LOOK, "logs", "logs", "What a server wrote to its stderr."),
     "history": Entry(_LOOK, "history", "history", "What happened to a server, or to all, and why."),
