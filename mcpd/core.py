@@ -246,7 +246,7 @@ class Core:
     def hang_up(self) -> None:
         """The daemon ends, and every server with it: whoever waits is told so, and whoever still comes."""
         self._stopping = True
-        for server in self.supervisor.servers():
+        for server in (*self.supervisor.servers(), *self.supervisor.instances()):
             if server.upstream is not None:
                 server.upstream.link.close(_STOPPING)
         self.supervisor.end_all(_STOPPING)
