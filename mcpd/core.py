@@ -29,6 +29,7 @@ from mcpd.model.api import (
     ServerDetail,
     ToolsResult,
 )
+from mcpd.model.clients import ClientsResult
 from mcpd.model.errors import NotReady, Unsupported, UpstreamRefused
 from mcpd.model.events import Event, EventKind
 from mcpd.model.history import History
@@ -62,6 +63,8 @@ class Core:
     stop: Callable[[str], None]
     """End the daemon, with a reason for the log."""
     journal: Journal
+    who: Callable[[], ClientsResult] = lambda: ClientsResult(clients=())
+    """Who is connected and what they use: the gateway knows."""
     clients: Clients = attrs.field(factory=Clients)
     search_path: str = ""
     """Our own PATH."""
@@ -243,7 +246,7 @@ class Core:
     def hang_up(self) -> None:
         """The daemon ends, and every server with it: whoever waits is told so, and whoever still comes."""
         self._stopping = True
-        for server in self.supervisor.servers():
+        for server in (*self.supervisor.servers(), *self.supervisor.instances()):
             if server.upstream is not None:
                 server.upstream.link.close(_STOPPING)
         self.supervisor.end_all(_STOPPING)

@@ -13,6 +13,7 @@ from mcpd.core import Core
 from mcpd.doors import metrics
 from mcpd.eras.negotiate import PROTOCOL_VERSIONS
 from mcpd.model import api, codec
+from mcpd.model.clients import ClientsResult
 from mcpd.model.errors import InvalidArguments
 from mcpd.model.history import History, HistoryParams
 from mcpd.model.usage import Stats, StatsParams
@@ -200,6 +201,12 @@ METHODS: Mapping[str, Method[Any]] = {
         HistoryParams,
         History,
         now=lambda core, params: core.history(params.server, params.limit),
+    ),
+    "mcpd/clients": Method(
+        "Who is connected, from which process, and what they use.",
+        api.NoParams,
+        ClientsResult,
+        now=lambda core, params: core.who(),
     ),
     "mcpd/stats": Method(
         "What servers are used for, how long their calls take, and what they cost.",
