@@ -18,6 +18,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.eras.legacy import BATCHES_IN
 from mcpd.gateway import inputs, legacy, lists, modern, order
 from mcpd.gateway.asker import Asker, Request
 from mcpd.gateway.relay import MAY_ASK, Relay, refused
@@ -374,6 +375,11 @@ class Session:
             self.tell(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether its revision knows arrays of messages."""
+        return self.version == BATCHES_IN
 
     @property
     def age(self) -> float:

@@ -264,3 +264,29 @@ def test_every_frame_we_send_a_server_is_what_its_revision_allows(
             kind = "JSONRPCMessage"
         assert [*schema(version, kind).iter_errors(frame)] == [], frame
         assert [*schema(version, "JSONRPCMessage").iter_errors(frame)] == [], frame
+
+
+def test_an_array_of_requests_is_answered_with_an_array(start: Start) -> None:
+    """2025-03-26 alone has them; elsewhere they are no messages."""
+    daemon = start({"fake": fake()})
+    me = {"name": "t", "version": "1"}
+    for version, known in (("2025-03-26", True), ("2025-11-25", False)):
+        client = attached(daemon)
+        client.request("initialize", protocolVersion=version, capabilities={}, clientInfo=me)
+        asked = [
+            {
+                "jsonrpc": "2.0",
+                "id": f"b{n}",
+                "method": "tools/call",
+                "params": {"name": "echo", "arguments": {"n": n}},
+            }
+            for n in range(3)
+        ]
+        noted = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        client.send_raw(json.dumps([*asked, noted]).encode())
+        answer = json.loads(client.read_line())
+        if known:
+            assert {each["id"] for each in answer} == {"b0", "b1", "b2"}
+            assert all("content" in each["result"] for each in answer)
+        else:
+            assert answer["error"]["code"] == -32700
