@@ -21,6 +21,7 @@ from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolatio
 from mcpd.model.spec import RemoteSpec
 from mcpd.support.outbox import batch
 from mcpd.transports import endpoint as http
+from mcpd.transports.base import Remedy
 from mcpd.transports.endpoint import BodyTooLong, Endpoint
 from mcpd.transports.engine import HangUp
 from mcpd.transports.events import Heard, hear
@@ -28,7 +29,7 @@ from mcpd.transports.exchange import Exchange
 from mcpd.transports.pool import open_client
 from mcpd.transports.switchboard import Switchboard
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.sse import EventTooLong, SseEvent
 
 EVENTS, JSON = "text/event-stream", "application/json"
@@ -85,6 +86,8 @@ class HttpChannel(Switchboard):
         self._nursery: trio.Nursery | None = None
         self._posts: dict[bytes, _Post] = {}
         self._early: list[bytes] = []
+        self._mending: dict[bytes, Exchange] = {}
+        """What the server did not carry out, and is soon sent again."""
         self._notices = 0
         self._quiet = trio.Event()
         self._quiet.set()
@@ -171,7 +174,7 @@ class HttpChannel(Switchboard):
     ) -> None:
         """What came of a request that was sent without a task. Called by the reader."""
         post.hang_up = None
-        exchange, nursery = post.exchange, self._nursery
+        exchange, key, nursery = post.exchange, post.exchange.key, self._nursery
         document = b""
         if isinstance(outcome, httpx.Response):
             whole = http.whole(outcome) if outcome.status_code == HTTPStatus.OK else None
@@ -180,8 +183,6 @@ class HttpChannel(Switchboard):
                     nursery.start_soon(self._carry, post, headers, outcome)
                 return
             document = whole
-        if self._posts.get(exchange.key) is post:
-            del self._posts[exchange.key]
         try:
             if isinstance(outcome, httpx.Response):
                 self.footing = "HTTP 200"
@@ -194,6 +195,8 @@ class HttpChannel(Switchboard):
         except Exception as error:  # a bug: not the reader's, who serves everybody
             if nursery is not None:
                 nursery.start_soon(_raise, error)
+        if self._posts.get(key) is post:
+            del self._posts[key]
 
     async def _carry(
         self,
@@ -202,7 +205,7 @@ class HttpChannel(Switchboard):
         response: httpx.Response | None = None,
     ) -> None:
         """See a request to its answer, from the beginning or from `response` on."""
-        exchange = post.exchange
+        exchange, key = post.exchange, post.exchange.key
         post.begun = True
         with post.scope:
             try:
@@ -214,8 +217,8 @@ class HttpChannel(Switchboard):
                 self._fail(exchange, self._violation(exchange, f"with more than {limit}"))
             except McpdError as error:
                 self._fail(exchange, error)
-        if self._posts.get(exchange.key) is post:
-            del self._posts[exchange.key]
+        if self._posts.get(key) is post:
+            del self._posts[key]
 
     async def _converse(
         self,
@@ -404,7 +407,43 @@ class HttpChannel(Switchboard):
         post = self._posts.get(exchange.key)
         if post is not None and post.streams:  # it has a moment to come to its end
             post.scope.deadline = trio.current_time() + _ORDERLY_END
+        if post is not None and message.error is not ABSENT and self._nursery is not None:
+            remedy = None if exchange.repeated else self.dialect.remedy(exchange.method, message)
+            if remedy is not None:
+                self._mending[exchange.key] = exchange
+                self._nursery.start_soon(self._once_more, post, message, remedy)
+                return
         super()._answer(exchange, message, line)
+
+    async def _once_more(self, post: _Post, message: Message, remedy: Remedy) -> None:
+        """Send a request again, as another one, when `remedy` is through; else its error is its answer."""
+        exchange, mended = post.exchange, False
+        exchange.repeated = True
+        try:
+            with trio.move_on_at(exchange.deadline):
+                await remedy()
+                mended = True
+        except McpdError:
+            pass  # the error that is there already says more about this request
+        finally:
+            if self._mending.pop(exchange.key, None) is exchange:  # else it was cancelled meanwhile
+                with batch():
+                    if mended and self.ended is None:
+                        self._send_again(exchange, post.frame)
+                    else:
+                        super()._answer(exchange, message, b"")
+
+    def _send_again(self, exchange: Exchange, frame: bytes) -> None:
+        try:
+            self.submit(exchange, exchange.method, wire.parse(frame).params)
+        except McpdError as error:
+            exchange.failed(error)
+
+    def cancel(self, exchange: Exchange, reason: str) -> None:
+        if self._mending.get(exchange.key) is exchange:
+            del self._mending[exchange.key]
+        else:
+            super().cancel(exchange, reason)
 
     def _fail(self, exchange: Exchange, error: McpdError) -> None:
         """Nothing happens to one that has been answered, or given up, already."""
