@@ -51,7 +51,7 @@ def misheard(name: str, report: Report, conversations: int) -> list[str]:
             "tag": name,
             "elicited": {"action": "accept", "content": {"name": name}},
             "sampled": name,
-            "roots": f"file:///{name}",
+            "own root": True,
         }
         if failed or (heard := in_short(text)) != answered:
             wrong.append(f"the server heard from {name}: {text if failed else heard}")
@@ -59,14 +59,15 @@ def misheard(name: str, report: Report, conversations: int) -> list[str]:
 
 
 def in_short(text: str) -> Json:
-    """What the server says it was answered, without what an SDK adds."""
+    """What the server says it was answered, without what an SDK adds. Of the roots only whether the caller's
+    is among them: a process that is shared is told those of everybody who uses it."""
     heard = json.loads(text)
     elicited, sampled, roots = (heard.get(key) or {} for key in ("elicited", "sampled", "roots"))
     return {
         "tag": heard["tag"],
         "elicited": {key: elicited.get(key) for key in ("action", "content")},
         "sampled": sampled.get("content", {}).get("text"),
-        "roots": next((root["uri"] for root in roots.get("roots", [])), None),
+        "own root": f"file:///{heard['tag']}" in [root["uri"] for root in roots.get("roots", [])],
     }
 
 
