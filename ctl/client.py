@@ -113,11 +113,11 @@ class LocalClient:
     ) -> list[Reply | Refused]:
         """Several requests under way together; their answers in the order of the requests."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        ids: list[int] = []
+        ids = range(self._last_id + 1, self._last_id + 1 + len(requests))
         answers: dict[object, Reply | Refused] = {}
         try:
             for method, params in requests:
-                ids.append(self._send(method, params))
+                self._send(method, params)
             while len(answers) < len(ids):
                 message, result = self._next(deadline, requests[0][0])
                 if "method" in message:
@@ -129,7 +129,7 @@ class LocalClient:
                     raise Refused(_object(message["error"]))
         except (KeyboardInterrupt, TimedOut):
             for request in ids:
-                if request not in answers:
+                if request <= self._last_id and request not in answers:
                     self.cancel(request)
             raise
         return [answers[request] for request in ids]

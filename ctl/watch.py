@@ -1,10 +1,13 @@
-"""`mcpctl status --watch`: the table on the screen, or one line a change when piped."""
+"""`mcpctl status --watch` and `top --watch`: the table on the screen, or one line a change when piped."""
 
 from __future__ import annotations
+
+import time
 
 from ctl.client import Json
 from ctl.commands.logs import event_line
 from ctl.session import Session
+from ctl.usage import top_table
 from ctl.views import mapping, server_block, status_table
 
 TICK = 1.0
@@ -26,6 +29,32 @@ def watch_status(session: Session, server: str | None) -> int:
                 session.out.flush()
         return 0
     return _live(session, server, params)
+
+
+def watch_top(session: Session, sort: str, interval: float) -> int:
+    """Until Ctrl-C, a look every `interval` seconds. Piped, or under `--json`: one after the other."""
+    asked = {"processes": True}
+    before = None
+    if session.out.json or not session.out.tty:
+        while True:
+            answer = session.call("mcpd/stats", asked).value
+            if session.out.json:
+                session.out.stream_value(answer)
+            elif before is not None:  # the first has no rates yet
+                session.out.lines([*top_table(before, answer, sort, None), []])
+            session.out.flush()
+            before = answer
+            time.sleep(interval)
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False, screen=True) as live:
+        while True:
+            answer = session.call("mcpd/stats", asked).value
+            lines = top_table(before, answer, sort, session.out.columns)
+            live.update(Text.from_ansi("\n".join(map(session.out.styled, lines))), refresh=True)
+            before = answer
+            time.sleep(interval)
 
 
 def _live(session: Session, server: str | None, params: dict[str, object]) -> int:

@@ -24,7 +24,7 @@ MARK = (
     "<!-- From here on made by docs/make_control_api.py from the types. Change those, then: make docs -->\n"
 )
 
-_UNANSWERED = {"mcpd/events": "Its notifications carry {}; there is no answer.\n"}
+_UNANSWERED = dict.fromkeys(("mcpd/events", "mcpd/tap"), "Its notifications carry {}; there is no answer.\n")
 
 _SIMPLE = {str: "string", bool: "boolean", int: "integer", float: "number", object: "any JSON"}
 

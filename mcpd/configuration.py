@@ -13,6 +13,7 @@ from mcpd.config.files import Loaded, load
 from mcpd.config.masking import masked
 from mcpd.config.schema import ParsedServers, parse_servers
 from mcpd.model.api import Applied, ConfigStatus, ConfigView
+from mcpd.model.diff import ServersDiff
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.status import rfc3339
@@ -190,7 +191,8 @@ class Configuration:
         self._redactor.add(parsed.secrets)
         self._definitions, self._source = definitions, source
         generation, plan = self._supervisor.wish(parsed.specs)
-        self._tell(f"generation {generation} from {source}")
+        changes = [f"{sign}{name}" for sign, names in _signed(plan) for name in names]
+        self._tell(f"generation {generation} from {source}: {' '.join(changes) or 'nothing changed'}")
         return Applied.plan(plan, generation)
 
     def _parse(self, servers: Mapping[str, Mapping[str, object]]) -> ParsedServers:
@@ -213,3 +215,7 @@ class Configuration:
 
     def _tell(self, message: str) -> None:
         self._supervisor.announce(Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), message=message))
+
+
+def _signed(plan: ServersDiff) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return (("+", plan.added), ("-", plan.removed), ("~", plan.changed))

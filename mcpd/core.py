@@ -5,38 +5,47 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import attrs
 import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd import __version__
+from mcpd import __version__, usage
+from mcpd.clients import Clients
 from mcpd.configuration import Configuration
+from mcpd.eras import rounds
 from mcpd.eras.base import Upstream
+from mcpd.journal import Journal
 from mcpd.model.api import (
     ConfigStatus,
     DaemonInfo,
     DaemonStatus,
     HttpDoor,
+    Pong,
     PromptsResult,
     ResourcesResult,
     ServerDetail,
     ToolsResult,
 )
-from mcpd.model.errors import NotReady, Unsupported
+from mcpd.model.errors import NotReady, Unsupported, UpstreamRefused
 from mcpd.model.events import Event, EventKind
+from mcpd.model.history import History
 from mcpd.model.naming import qualified
 from mcpd.model.status import ServerStatus, rfc3339
+from mcpd.model.tap import TapParams
+from mcpd.model.usage import Stats
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
+from mcpd.supervision.taps import Tap
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.orphans import MARK
 from mcpd.support.redact import Redactor
 
 LOG_TAIL = 10
+HISTORY_TAIL = 5
 _STOPPING = "mcpd is stopping"
 
 
@@ -52,7 +61,10 @@ class Core:
     socket: str
     stop: Callable[[str], None]
     """End the daemon, with a reason for the log."""
-    clients: int = 0
+    journal: Journal
+    clients: Clients = attrs.field(factory=Clients)
+    search_path: str = ""
+    """Our own PATH."""
     http: HttpDoor | None = None
     """Set by the door when it is open."""
     _started_at: float = attrs.field(factory=time.time)
@@ -64,7 +76,9 @@ class Core:
 
     def status(self) -> DaemonStatus:
         return DaemonStatus(
-            servers=tuple(server.status() for server in self.supervisor.servers()),
+            servers=tuple(
+                server.status() for server in (*self.supervisor.servers(), *self.supervisor.instances())
+            ),
             config=self.config_status(),
             daemon=DaemonInfo(
                 version=__version__,
@@ -72,7 +86,7 @@ class Core:
                 started_at=rfc3339(self._started_at),
                 socket=self.socket,
                 instance=self.instance,
-                clients=self.clients,
+                clients=len(self.clients),
                 http=self.http,
             ),
         )
@@ -102,7 +116,27 @@ class Core:
             late_replies=link.late_replies if link else 0,
             negotiation=tuple(server.negotiation),
             definition=self.configuration.definition(name),
+            history=self.journal.history(name, HISTORY_TAIL).entries,
         )
+
+    def history(self, name: str | None, limit: int) -> History:
+        """Raises UnknownServer for a name that is neither in the set nor in the journal."""
+        if name is not None and not self.journal.knows(name):
+            self.supervisor.get(name)
+        return self.journal.history(name, limit)
+
+    async def stats(self, name: str | None, *, processes: bool = False) -> Stats:
+        """Raises UnknownServer."""
+        servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
+        costs = await usage.costs(servers) if processes else None
+        return usage.stats(servers, self.clients.here(), self._started_at, costs)
+
+    @contextmanager
+    def tap(self, params: TapParams) -> Iterator[Tap]:
+        """The frames of one server as they pass, until the block is left. Raises UnknownServer."""
+        server = self.supervisor.get(params.server)
+        with server.taps.opened(params.methods, max(0, params.limit)) as tap:
+            yield tap
 
     @contextmanager
     def watch(self) -> Iterator[tuple[list[Event], trio.MemoryReceiveChannel[Event]]]:
@@ -210,13 +244,33 @@ class Core:
         """An MCP request by its own name; the result's bytes.
 
         Raises UnknownServer, NotReady, Unsupported (the server did not declare `feature`),
-        UpstreamRefused, CallTimeout, LinkLost.
+        UpstreamRefused, InputNeeded (it asks back, and nobody is here to answer), CallTimeout, LinkLost.
         """
         server = self.supervisor.get(name)
         upstream = await self.ready(server)
         if not upstream.has(feature):
             raise Unsupported(f"{name} offers no {feature}", server=name)
-        return await upstream.request(method, params, timeout=server.spec.timeouts.call)
+        timeout = server.spec.timeouts.call
+        if upstream.era == "legacy":
+            return await upstream.request(method, params, timeout=timeout)
+        answer = rounds.nobody(name, method)
+        return await rounds.ask_in_rounds(
+            upstream, method, params, answer, timeout=timeout, meta=upstream.alone
+        )
+
+    async def ping(self, name: str, timeout: float) -> Pong:
+        """A real round trip to a connected server, in the cheapest request it has; nothing is started for it.
+
+        Raises UnknownServer, NotReady, CallTimeout, LinkLost, Overloaded.
+        """
+        server = self.supervisor.get(name)
+        upstream = server.upstream
+        if upstream is None:
+            raise self.not_ready(server)
+        began = time.perf_counter()
+        with suppress(UpstreamRefused):  # an error is an answer
+            await upstream.request(upstream.ping_method, {}, timeout=timeout)
+        return Pong(server=name, ms=round((time.perf_counter() - began) * 1000, 2))
 
 
 def _with_server(item: Item, server: str, **more: str) -> Raw:

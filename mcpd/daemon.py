@@ -31,12 +31,15 @@ from mcpd.doors import listeners
 from mcpd.doors.entrance import speaks_http
 from mcpd.doors.lines import Connection
 from mcpd.gateway.gateway import Gateway
+from mcpd.journal import Journal
 from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
 from mcpd.store import Store
+from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.surroundings import ClientSide, Surroundings
 from mcpd.support import orphans, paths, single, systemd
+from mcpd.support.actor import acting, actor
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.guardian import Guardian
 from mcpd.support.redact import Redactor
@@ -134,7 +137,8 @@ class _Daemon:
         self._stop_reason = ""
         self._draining = trio.CancelScope()
         self._hurried = trio.Event()
-        events: Broadcast[Event] = Broadcast()
+        self._events: Broadcast[Event] = Broadcast()
+        self._journal = Journal(state / "history.jsonl", redactor.mask)
         clients = ClientSide()
         around = Surroundings(
             instance=instance,
@@ -145,10 +149,11 @@ class _Daemon:
             log_dir=state / "logs",
             starts=trio.CapacityLimiter(options.loaded.settings.max_starts),
             chance=random.random,
-            announce=events.send,
+            announce=self._announce,
             clients=clients,
             debug=options.debug or options.loaded.settings.debug,
         )
+        self._journal.note_daemon(f"mcpd {__version__} starts (pid {os.getpid()})")
         self._supervisor = Supervisor(around)
         self._configuration = Configuration(
             options.loaded, options.flag, environ, self._supervisor, self._store, redactor
@@ -157,15 +162,25 @@ class _Daemon:
             supervisor=self._supervisor,
             configuration=self._configuration,
             redactor=redactor,
-            events=events,
+            events=self._events,
+            journal=self._journal,
             instance=instance,
             socket=options.socket,
             stop=self._stop,
+            search_path=environ.get("PATH", ""),
         )
         self._gateway = Gateway(self._core, clients)
 
+    def _announce(self, event: Event) -> None:
+        """Every event passes here: to whoever listens, and into the journal."""
+        if who := actor():
+            event = attrs.evolve(event, by=who)
+        self._events.send(event)
+        self._journal.note(event)
+
     def _stop(self, reason: str) -> None:
         if not self._stop_asked.is_set():
+            self._journal.note_daemon(f"stopping: {reason}", actor())
             self._stop_reason = reason
             self._stop_asked.set()
 
@@ -181,6 +196,7 @@ class _Daemon:
         async with trio.open_nursery() as keepers:
             await keepers.start(self._guardian.run)
             keepers.start_soon(self._store.run)
+            keepers.start_soon(self._journal.run)
             keepers.start_soon(self._reap_strays)
             keepers.start_soon(self._signals)
             keepers.start_soon(self._end_at_once)
@@ -222,7 +238,7 @@ class _Daemon:
 
     async def _drain(self) -> None:
         """Let calls under way finish for a while, then answer the rest with an error."""
-        running = [server for server in self._supervisor.servers() if server.upstream is not None]
+        running = [server for server in self._everyone() if server.upstream is not None]
         self._gateway.end_subscriptions()
         self._draining.deadline = trio.current_time() + DRAIN
         with self._draining:
@@ -245,7 +261,8 @@ class _Daemon:
                 elif number == signal.SIGHUP:
                     systemd.notify(STATUS="reading the configuration again")
                     try:
-                        self._configuration.reload()
+                        with acting(lambda: "SIGHUP"):
+                            self._configuration.reload()
                     except McpdError:
                         log.debug("the refusal is in the log and in `mcpctl status`")
                     except Exception:
@@ -272,8 +289,11 @@ class _Daemon:
                 await trio.sleep(orphans.YOUNG + 0.1)
                 orphans.reap_strays(self._our_children())
 
+    def _everyone(self) -> list[ManagedServer]:
+        return [*self._supervisor.servers(), *self._supervisor.instances()]
+
     def _our_children(self) -> set[int]:
-        ours = {server.child.pid for server in self._supervisor.servers() if server.child is not None}
+        ours = {server.child.pid for server in self._everyone() if server.child is not None}
         return ours | ({self._guardian.pid} if self._guardian.pid is not None else set())
 
     async def _tell_systemd(self) -> None:

@@ -38,6 +38,8 @@ class Lasting:
     """Name → on or off, for servers a person has toggled; wins over `enabled` in the definition."""
     eras: Mapping[str, str] = attrs.field(factory=dict)
     """Fingerprint of a definition → `modern` or `legacy`."""
+    quiet: tuple[str, ...] = ()
+    """Fingerprints of servers that have shown that they never ask in the middle of a call."""
     applied: AppliedSet | None = None
 
 
@@ -74,6 +76,15 @@ class Store:
             newest = dict(list(self.lasting.eras.items())[-500:])
             newest.pop(fingerprint, None)
             self._change(eras={**newest, fingerprint: era})
+
+    def is_quiet(self, fingerprint: str) -> bool:
+        """Whether that server is known never to ask."""
+        return fingerprint in self.lasting.quiet
+
+    def learn_quiet(self, fingerprint: str, quiet: bool) -> None:
+        if quiet is not self.is_quiet(fingerprint):
+            others = tuple(each for each in self.lasting.quiet[-500:] if each != fingerprint)
+            self._change(quiet=(*others, fingerprint) if quiet else others)
 
     def apply(self, applied: AppliedSet | None) -> None:
         if applied != self.lasting.applied:

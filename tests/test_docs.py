@@ -15,6 +15,7 @@ import pytest
 
 from ctl.app import app
 from ctl.commands import COMMANDS
+from ctl.editors.catalogue import BY_NAME
 from ctl.errors import EXIT_CODES
 from mcpd.config.schema import json_schema
 from mcpd.model import errors
@@ -114,6 +115,12 @@ def error_classes() -> list[type[errors.McpdError]]:
 def test_every_error_is_on_the_page_of_the_control_api(kind: type[errors.McpdError]) -> None:
     """With the codes that programs and scripts will see."""
     assert f"| `{kind.code}` | {kind.rpc} | {kind.exit} |" in API
+
+
+def test_every_editor_is_on_its_page() -> None:
+    """By the name that people type."""
+    page = (ROOT / "docs" / "editors.md").read_text()
+    assert [name for name in BY_NAME if f"`{name}`" not in page] == []
 
 
 def test_every_setting_is_in_the_reference() -> None:

@@ -11,28 +11,29 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
-from ctl.bridge import envelope, legacy, modern
+from ctl.bridge import envelope, legacy, modern, refusals
 from ctl.bridge.batch import Batches
 from ctl.bridge.envelope import ABSENT, Head, Malformed, Message
+from ctl.bridge.questions import CANCELLED, Questions
 from mcpd.support.mending import mended
 
 Put = Callable[[bytes], None]
 
 HANDSHAKE_WITHIN = 8.0
-"""Seconds for an answer to `initialize` or `server/discover`, whatever the daemon does. Some editors give up
-after 10."""
+"""Seconds that `initialize` and `server/discover` wait for a daemon; editors give up after ten, or thirty."""
+DAEMON_WITHIN = 4.0
+"""How much longer they wait for its answer: it may itself wait ten seconds for a server."""
 PATIENCE = 15.0
 """How long any other request waits for a daemon to come; it is answered with an error then."""
 MAX_OPEN = 4096
 """Requests under way. The daemon refuses sooner; this bounds what waits while there is none."""
 MAX_WAITING = 8 * 1024 * 1024
 """Bytes of requests that wait for a daemon."""
-MAX_QUESTIONS = 1000
-"""Requests of servers that the editor has not answered."""
-_REOPEN, _REOPEN_AT_MOST = 1.0, 10.0
-"""Seconds until a subscription that the daemon has ended is opened again: the first time, and at last."""
+AGAIN, AGAIN_AT_MOST = 1.0, 10.0
+"""Seconds until what a new daemon could not grant yet is asked for again: the first time, and at last."""
+TRIES = 15
+"""A server that takes longer than that to come has not been missed."""
 
-_CANCELLED = "notifications/cancelled"
 _HANDSHAKES = frozenset((legacy.INITIALIZE, modern.DISCOVER))
 _LEARNT_FROM = frozenset(
     (legacy.INITIALIZE, legacy.SET_LEVEL, legacy.SUBSCRIBE, legacy.UNSUBSCRIBE, modern.LISTEN)
@@ -56,7 +57,7 @@ _FINAL = (envelope.INVALID_REQUEST, envelope.METHOD_NOT_FOUND, envelope.INVALID_
 class Request:
     """One of the editor's, until it is answered."""
 
-    __slots__ = ("acknowledged", "again", "line", "method", "sent")
+    __slots__ = ("again", "line", "listen", "method", "sent")
 
     def __init__(self, method: str, line: bytes, sent: bool) -> None:
         self.method = method
@@ -65,7 +66,7 @@ class Request:
         self.sent = sent
         self.again = False
         """It has been sent twice: what kills two daemons is not tried on a third."""
-        self.acknowledged = False
+        self.listen: modern.Listen | None = None
         """A subscription, which the editor believes to be open from here on."""
 
 
@@ -87,47 +88,47 @@ class Conversation:
         """Bytes of those that could not be sent yet."""
         self._given_up: set[bytes] = set()
         """Answered by us: what this daemon says to them comes too late."""
-        self._own: dict[bytes, Callable[[Message], None]] = {}
-        """Our own requests to the daemon."""
-        self._questions: dict[bytes, bytes] = {}
-        """Requests of the daemon's, our id → its id. Ours are never used twice: a late answer must not
-        meet a question of the next daemon's."""
-        self._last_id = 0
-        self._session: legacy.Session | None = None
+        self._own: dict[bytes, tuple[str, bytes]] = {}
+        """Our own requests to the daemon: method and params."""
+        self._last_own = 0
+        self._questions = Questions()
         self._batches = Batches()
-        self._reopen_at = math.inf
-        self._reopen_after = _REOPEN
+        self._session: legacy.Session | None = None
+        self._refused: list[tuple[str, bytes]] = []
+        """What the editor had been granted, and this daemon would not grant yet."""
+        self._again_at = math.inf
+        self._tries = 0
 
     # ── for the loop ────────────────────────────────────────────────────────────────────────────
 
     @property
     def waits(self) -> bool:
         """Whether the editor waits for a daemon."""
-        return not self.up and any(not (r.sent or r.acknowledged) for r in self._open.values())
+        return not self.up and any(not r.sent and r.listen is None for r in self._open.values())
 
     @property
     def is_at_work(self) -> bool:
         """Whether answers are still to come, subscriptions apart."""
-        return any(not request.acknowledged for request in self._open.values())
+        return any(request.listen is None for request in self._open.values())
 
     def next_at(self) -> float:
         """When `tick` has something to do, by the loop's clock."""
-        return min(self._reopen_at, min(self._due.values(), default=math.inf))
+        return min(self._again_at, min(self._due.values())) if self._due else self._again_at
 
     def tick(self, now: float) -> None:
-        """Answer what has waited too long; open again what the daemon closed."""
+        """Answer what has waited too long; ask again for what the daemon did not grant."""
         if self._due:
             for key in [key for key, due in self._due.items() if due <= now]:
                 self._give_up(key)
-        if now >= self._reopen_at:
-            self._reopen_at = math.inf
+        if now >= self._again_at:
+            self._again_at = math.inf
             if self.up:
-                self._send_waiting()
+                self._ask_again()
 
     def give_up_all(self) -> None:
         """The end: nobody is left without an answer."""
         for key, request in list(self._open.items()):
-            if not request.acknowledged:
+            if request.listen is None:
                 self._give_up(key)
 
     # ── from the editor ─────────────────────────────────────────────────────────────────────────
@@ -143,7 +144,7 @@ class Conversation:
     def line_left_out(self, limit: int) -> None:
         """The editor sent a line longer than the loop takes."""
         words = f"a message is longer than the limit of {limit} bytes, and was not read"
-        self._to_editor(envelope.error(b"null", envelope.INVALID_REQUEST, words))
+        self._to_editor(refusals.invalid(b"null", words))
 
     def _received(self, line: bytes, head: Head, now: float) -> None:
         method = head.method
@@ -153,14 +154,12 @@ class Conversation:
         elif not key:
             self._editor_tells(method, line)
         elif not envelope.is_id(head.id):
-            words = "the id of a request is a string or a number"
-            self._to_editor(envelope.error(b"null", envelope.INVALID_REQUEST, words))
+            self._to_editor(refusals.invalid(b"null", "the id of a request is a string or a number"))
         elif key in self._open or key in self._own:
             words = "a request with this id is under way: its answer could not be told from this one's"
-            self._to_editor(envelope.error(key, envelope.INVALID_REQUEST, words))
+            self._to_editor(refusals.invalid(key, words))
         elif method.startswith(_NOT_FOR_EDITORS):
-            words = f"{_shortened(method)}: only MCP passes through here; see mcpctl for the rest"
-            self._answer(key, envelope.error(key, envelope.METHOD_NOT_FOUND, words))
+            self._answer(key, refusals.not_mcp(key, method))
         elif method == legacy.PING and modern.RESERVED not in line:
             self._answer(key, envelope.result(key, b"{}"))  # it asks for this hop, which is us
         else:
@@ -169,15 +168,13 @@ class Conversation:
     def _ask(self, key: bytes, method: str, line: bytes, now: float) -> None:
         up = self.up
         if len(self._open) >= MAX_OPEN or (not up and self._waiting + len(line) > MAX_WAITING):
-            words = f"too many requests are under way: {_shortened(method)} was not sent, it did not run"
-            facts = {"code": "overloaded", "exit": 6, "may_have_run": False, "retryable": True}
-            self._answer(key, envelope.error(key, envelope.SERVER_ERROR, words, facts))
+            self._answer(key, refusals.too_many(key, method))
             return
         keep = not up or method in _REPEATABLE
         self._open[key] = Request(method, line if keep else b"", up)
-        self._given_up.discard(key)
         if method in _HANDSHAKES:
-            self._due[key] = now + HANDSHAKE_WITHIN
+            self._due[key] = now + HANDSHAKE_WITHIN + (DAEMON_WITHIN if up else 0.0)
+            self._given_up.discard(key)
         elif not up:
             self._due[key] = now + PATIENCE
         if up:
@@ -186,7 +183,7 @@ class Conversation:
             self._waiting += len(line)
 
     def _editor_tells(self, method: str, line: bytes) -> None:
-        if method == _CANCELLED:
+        if method == CANCELLED:
             key = bytes(envelope.members(envelope.message(line).params).get("requestId", ABSENT))
             request = self._open.get(key)
             if request is not None and request.method == legacy.INITIALIZE:
@@ -203,20 +200,11 @@ class Conversation:
             self._to_daemon(line + b"\n")
 
     def _editor_answers(self, line: bytes, key: bytes) -> None:
-        theirs = self._questions.pop(key.strip(b'"'), None)
-        if theirs is None:
-            if not key:
-                words = "no `method`, and no `id` of a question that it would answer"
-                self._to_editor(envelope.error(b"null", envelope.INVALID_REQUEST, words))
-            return  # otherwise a late answer to a daemon that has gone
-        message = envelope.message(line)
-        if message.result is not ABSENT:
-            self._to_daemon(envelope.result(theirs, bytes(message.result)))
-        elif message.error is not ABSENT:
-            self._to_daemon(envelope.raw_error(theirs, bytes(message.error)))
-        else:
-            words = "the client's answer has neither result nor error"
-            self._to_daemon(envelope.error(theirs, envelope.INTERNAL_ERROR, words))
+        if not key:
+            words = "no `method`, and no `id` of a question that it would answer"
+            self._to_editor(refusals.invalid(b"null", words))
+        elif (answer := self._questions.answered(line, key)) is not None:
+            self._to_daemon(answer)
 
     def _odd_line(self, line: bytes, now: float, problem: Malformed) -> None:
         bare = line.strip()
@@ -237,7 +225,7 @@ class Conversation:
         keys = [bytes(head.id) for head in heads if head.method and envelope.is_id(head.id)]
         if not heads or len(set(keys)) < len(keys) or any(key in self._open for key in keys):
             words = "an empty batch, or two requests with the same id"
-            self._to_editor(envelope.error(b"null", envelope.INVALID_REQUEST, words))
+            self._to_editor(refusals.invalid(b"null", words))
             return
         self._batches.begin(keys)
         for each, head in zip(lines, heads, strict=True):
@@ -261,33 +249,30 @@ class Conversation:
             return
         request = self._open.get(key)
         if request is None:
-            self._other_answer(line, key)
-        elif request.method not in _LEARNT_FROM or self._learn(line, key, request, now):
+            self._other_answer(line, key, now)
+        elif request.method not in _LEARNT_FROM or self._learn(line, request, now):
             del self._open[key]
             if self._due:
                 self._due.pop(key, None)
             self._answer(key, line + b"\n")
 
-    def _other_answer(self, line: bytes, key: bytes) -> None:
-        own = self._own.pop(key, None)
-        if own is not None:
-            own(envelope.message(line))
+    def _other_answer(self, line: bytes, key: bytes, now: float) -> None:
+        if key in self._own:
+            self._resumed(*self._own.pop(key), envelope.message(line), now)
         elif key in self._given_up:
             self._given_up.discard(key)
         else:
             self._to_editor(line + b"\n")  # to what it cancelled; it knows what to do
 
-    def _learn(self, line: bytes, key: bytes, request: Request, now: float) -> bool:
+    def _learn(self, line: bytes, request: Request, now: float) -> bool:
         """Whether the answer is for the editor. Only subscriptions are kept open without its knowledge."""
         answer = envelope.message(line)
-        if request.method == modern.LISTEN:
-            if not request.acknowledged:
-                return True
+        if request.listen is not None:
             if not request.sent:
                 return False
             if answer.error is not ABSENT and envelope.error_of(answer.error).code in _FINAL:
                 return True
-            self._reopen(request, now)
+            self._ended(request, request.listen, now)
             return False
         if answer.result is not ABSENT:
             params = bytes(envelope.message(request.line).params)
@@ -297,59 +282,60 @@ class Conversation:
                 self._session.granted(request.method, params)
         return True
 
-    def _reopen(self, request: Request, now: float) -> None:
-        request.sent = False
-        self._waiting += len(request.line)
-        self._reopen_at = min(self._reopen_at, now + self._reopen_after)
-        self._reopen_after = min(_REOPEN_AT_MOST, 2 * self._reopen_after)
-
-    def _daemon_asks(self, line: bytes, method: str, theirs: bytes) -> None:
-        if len(self._questions) >= MAX_QUESTIONS:
+    def _daemon_asks(self, line: bytes, method: str, key: bytes) -> None:
+        question = self._questions.asked(method, key, bytes(envelope.message(line).params))
+        if question is not None:
+            self._to_editor(question)
+        else:
             words = "the client leaves too many questions unanswered"
-            self._to_daemon(envelope.error(theirs, envelope.INTERNAL_ERROR, words))
-            return
-        self._last_id += 1
-        ours = b"%d" % self._last_id
-        self._questions[ours] = theirs
-        self._to_editor(envelope.request(ours, method, bytes(envelope.message(line).params)))
+            self._to_daemon(envelope.error(key, envelope.INTERNAL_ERROR, words))
 
     def _daemon_tells(self, line: bytes, method: str, now: float) -> None:
-        if method == _CANCELLED:
+        if method == CANCELLED:
             members = envelope.members(envelope.message(line).params)
-            named = bytes(members.get("requestId", ABSENT))
-            for ours, theirs in self._questions.items():
-                if theirs == named:
-                    del self._questions[ours]
-                    self._to_editor(envelope.notification(_CANCELLED, {**members, "requestId": Raw(ours)}))
-                    return
-            request = self._open.get(named)
-            if request is not None and request.acknowledged:
+            key = bytes(members.get("requestId", ABSENT))
+            if (told := self._questions.cancelled(key, members)) is not None:
+                self._to_editor(told)
+                return
+            request = self._open.get(key)
+            if request is not None and request.listen is not None:
                 if request.sent:
-                    self._reopen(request, now)
+                    self._ended(request, request.listen, now)
                 return
         elif method == modern.ACKNOWLEDGED:
             params = envelope.message(line).params
             key = modern.subscription(params)
             request = self._open.get(key)
-            self._reopen_after = _REOPEN
-            if request is not None and request.acknowledged:
-                for each in modern.missed(key, params):
+            if request is not None and request.listen is not None:
+                for each in request.listen.resumed(key, params):
                     self._to_editor(each)
+                if not request.listen.is_whole:
+                    self._try_later(now)
                 return
             if request is not None:
-                request.acknowledged = True
+                request.listen = modern.Listen(params)
+                self._due.pop(key, None)
         self._to_editor(line + b"\n")
 
     # ── the link ────────────────────────────────────────────────────────────────────────────────
 
     def link_up(self) -> None:
         """The daemon listens. It is told first what it has to know of this editor."""
+        self.up = True
         self._given_up.clear()
-        asks_anew = any(request.method == legacy.INITIALIZE for request in self._open.values())
-        if self._session is None or asks_anew:
-            self._ready()
-        else:
-            self._ask_ourselves(legacy.INITIALIZE, self._session.params, self._resumed)
+        self._tries = 0
+        session = self._session
+        if session is not None and not any(r.method == legacy.INITIALIZE for r in self._open.values()):
+            # All at once: the daemon takes lines in their order, and answers the first when it can.
+            self._ask_ourselves(legacy.INITIALIZE, session.params)
+            if session.initialized:
+                self._to_daemon(envelope.notification(legacy.INITIALIZED))
+            for method, params in session.wishes():
+                self._ask_ourselves(method, params)
+        self._send_waiting()
+        if session is not None:
+            for line in session.missed():
+                self._to_editor(line)
 
     def link_lost(self, reason: str, unwritten: list[bytes], now: float) -> None:
         """What surely did not leave waits for the next daemon, and so does what may be asked twice.
@@ -360,25 +346,25 @@ class Conversation:
         self.up = False
         self.why_down = reason
         self._own.clear()
+        self._refused.clear()
         self._given_up.clear()
-        safe: dict[bytes, bytes] = {}
-        for line in unwritten:
-            safe[bytes(envelope.head(line).id)] = line.rstrip(b"\n")
+        self._again_at = math.inf
+        safe = {bytes(envelope.head(line).id): line.rstrip(b"\n") for line in unwritten}
         for key, request in list(self._open.items()):
+            if request.listen is not None:
+                request.listen.lost()
             if not request.sent:
                 continue
             if key in safe:
                 self._wait_again(key, request, safe[key], now)
-            elif request.acknowledged or (request.method in _REPEATABLE and not request.again):
+            elif request.listen is not None or (request.method in _REPEATABLE and not request.again):
                 request.again = True
                 self._wait_again(key, request, request.line, now)
             else:
                 self._forget(key, request)
-                self._answer(key, envelope.error(key, envelope.SERVER_ERROR, *_lost(request.method, reason)))
-        questions, self._questions = self._questions, {}
-        for ours in questions:
-            told = {"requestId": Raw(ours), "reason": reason}
-            self._to_editor(envelope.notification(_CANCELLED, told))
+                self._answer(key, refusals.lost(key, request.method, reason))
+        for line in self._questions.lost(reason):
+            self._to_editor(line)
 
     def cannot_reach(self, why: envelope.Error | str, by: float) -> None:
         """No daemon, and it will not be there soon: nobody waits longer than to the moment `by`."""
@@ -386,45 +372,60 @@ class Conversation:
         for key, due in self._due.items():
             self._due[key] = min(due, by)
 
-    def _ask_ourselves(self, method: str, params: bytes, then: Callable[[Message], None]) -> None:
-        self._last_id += 1
-        key = b'"mcpctl-bridge-%d"' % self._last_id
-        self._own[key] = then
+    # ── what a new daemon has to be told ────────────────────────────────────────────────────────
+
+    def _ask_ourselves(self, method: str, params: bytes) -> None:
+        self._last_own += 1
+        key = b'"mcpctl-bridge-%d"' % self._last_own
+        self._own[key] = method, params
         self._to_daemon(envelope.request(key, method, params))
 
-    def _resumed(self, answer: Message) -> None:
-        """The new daemon has answered the old handshake."""
-        session = self._session
-        assert session is not None
-        if answer.error is not ABSENT:
-            self._log(f"the new daemon refuses the handshake: {envelope.error_of(answer.error).message}")
-        if session.initialized:
-            self._to_daemon(envelope.notification(legacy.INITIALIZED))
-        for method, params in session.wishes():
-            self._ask_ourselves(method, params, self._noted(method, params))
-        self._ready()
-        for line in session.missed():
-            self._to_editor(line)
+    def _resumed(self, method: str, params: bytes, answer: Message, now: float) -> None:
+        """It has answered one of our own requests."""
+        if answer.error is ABSENT:
+            if method == legacy.SUBSCRIBE:
+                self._to_editor(legacy.resubscribed(params))
+        elif method != legacy.INITIALIZE and self._tries < TRIES:
+            self._refused.append((method, params))  # its servers may not be there yet
+            self._try_later(now)
+        else:
+            why = envelope.error_of(answer.error).message
+            what = refusals.shortened(params.decode(errors="replace"))
+            self._log(f"the new daemon refuses {method} {what}: {why}")
 
-    def _noted(self, method: str, params: bytes) -> Callable[[Message], None]:
-        def note(answer: Message) -> None:
-            if answer.error is not ABSENT:
-                what = _shortened(params.decode(errors="replace"))
-                why = envelope.error_of(answer.error).message
-                self._log(f"the new daemon refuses {method} {what}: {why}")
+    def _ended(self, request: Request, listen: modern.Listen, now: float) -> None:
+        """The daemon has ended a subscription, as it does before it stops. The editor's goes on."""
+        listen.lost()
+        request.sent = False
+        self._waiting += len(request.line)
+        self._try_later(now)
 
-        return note
+    def _try_later(self, now: float) -> None:
+        self._again_at = min(self._again_at, now + min(AGAIN * 2 ** min(self._tries, TRIES), AGAIN_AT_MOST))
 
-    def _ready(self) -> None:
-        self.up = True
-        self._reopen_at = math.inf
+    def _ask_again(self) -> None:
+        self._tries += 1
+        wishes = self._session.wishes() if self._session is not None else []
+        refused, self._refused = self._refused, []
+        for wish in refused:
+            if wish in wishes:  # the editor may have thought better of it
+                self._ask_ourselves(*wish)
+        for key, request in self._open.items():
+            if request.sent and request.listen is not None and not request.listen.is_whole:
+                if self._tries > TRIES:
+                    continue
+                told = envelope.notification(CANCELLED, {"requestId": Raw(key), "reason": "asked again"})
+                self._to_daemon(told)
+                request.sent = False
         self._send_waiting()
 
     def _send_waiting(self) -> None:
         for key, request in self._open.items():
             if not request.sent:
                 request.sent = True
-                if request.method not in _HANDSHAKES:
+                if request.method in _HANDSHAKES:
+                    self._due[key] += DAEMON_WITHIN
+                else:
                     self._due.pop(key, None)
                 self._to_daemon(request.line + b"\n")
                 if request.method not in _REPEATABLE:
@@ -451,35 +452,15 @@ class Conversation:
         request.sent = False
         request.line = line
         self._waiting += len(line)
-        if not request.acknowledged:
+        if request.listen is None:
             self._due.setdefault(key, now + PATIENCE)
 
     def _give_up(self, key: bytes) -> None:
         request = self._open[key]
         self._forget(key, request)
-        if request.sent:
-            if len(self._given_up) < MAX_OPEN:
-                self._given_up.add(key)
-            words = f"mcpd has not answered {_shortened(request.method)} in time"
-            facts = {"code": "timeout", "exit": 7, "may_have_run": True, "retryable": True}
-            self._answer(key, envelope.error(key, envelope.SERVER_ERROR, words, facts))
-        elif isinstance(self.why_down, str):
-            words = f"{self.why_down}; {_shortened(request.method)} was not sent, it did not run: try again"
-            facts = {"code": "daemon_unreachable", "exit": 3, "may_have_run": False, "retryable": True}
-            self._answer(key, envelope.error(key, envelope.SERVER_ERROR, words, facts))
-        else:
-            why = self.why_down
-            members = {**envelope.members(why.data), "may_have_run": Raw(b"false")}
-            self._answer(key, envelope.error(key, why.code, why.message, members))
-
-
-def _lost(method: str, reason: str) -> tuple[str, dict[str, object]]:
-    words = (
-        f"{reason} while {_shortened(method)} was under way; it may have run, so it was not sent again: "
-        "look before you repeat it"
-    )
-    return words, {"code": "link_lost", "exit": 6, "may_have_run": True, "retryable": True}
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 100 else f"{text[:100]}…"
+        if not request.sent:
+            self._answer(key, refusals.unreachable(key, request.method, self.why_down))
+            return
+        if len(self._given_up) < MAX_OPEN:
+            self._given_up.add(key)
+        self._answer(key, refusals.unanswered(key, request.method))

@@ -76,6 +76,14 @@ def batch(line: bytes) -> list[bytes]:
         raise _malformed(line, problem) from None
 
 
+def elements(raw: Raw) -> list[bytes]:
+    """An array's elements, each as its bytes; nothing for what is no array."""
+    try:
+        return [bytes(element) for element in _elements(raw)]
+    except _UNREADABLE:
+        return []
+
+
 def members(raw: Raw | bytes) -> dict[str, Raw]:
     """One level of an object, each member as its bytes; nothing for what is no object."""
     try:

@@ -27,7 +27,7 @@ class Session:
         """The client's own, to be sent again as they are."""
         answer = envelope.members(result)
         offered = envelope.members(answer.get("capabilities", ABSENT))
-        self.promised = [
+        self._promised = [
             f"notifications/{name}/list_changed"
             for name in _LISTS
             if bytes(envelope.members(offered.get(name, ABSENT)).get("listChanged", ABSENT)) == b"true"
@@ -59,11 +59,11 @@ class Session:
         return asked + [(SUBSCRIBE, b'{"uri":%b}' % uri) for uri in self._subscribed]
 
     def missed(self) -> list[bytes]:
-        """What to tell the client after a gap: everything that it follows may have changed."""
-        if not self.initialized:
-            return []
-        updates = [
-            envelope.notification("notifications/resources/updated", {"uri": Raw(uri)})
-            for uri in self._subscribed
-        ]
-        return [envelope.notification(method) for method in self.promised] + updates
+        """What to tell the client after a gap: its lists may have changed."""
+        return [envelope.notification(method) for method in self._promised] if self.initialized else []
+
+
+def resubscribed(params: bytes) -> bytes:
+    """What to tell the client once a new daemon has granted this subscription: it may have changed."""
+    uri = envelope.members(params).get("uri", Raw(b"null"))
+    return envelope.notification("notifications/resources/updated", {"uri": uri})

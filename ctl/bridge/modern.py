@@ -14,11 +14,43 @@ RESERVED = b"io.modelcontextprotocol/"
 """How the keys of `_meta` begin that this revision demands of every request."""
 
 _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+_UPDATED = "notifications/resources/updated"
 _LISTS = {
     "toolsListChanged": "notifications/tools/list_changed",
     "promptsListChanged": "notifications/prompts/list_changed",
     "resourcesListChanged": "notifications/resources/list_changed",
 }
+_Heard = dict[tuple[str, bytes], None]
+"""Notifications that will come: the method, and the resource's URI as JSON where there is one."""
+
+
+class Listen:
+    """A subscription that the client believes to be open. Made when it was acknowledged."""
+
+    def __init__(self, acknowledged: Raw) -> None:
+        self._promised = self._honoured = _honoured(acknowledged)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the client will hear of all that it was promised."""
+        return self._promised.keys() <= self._honoured.keys()
+
+    def lost(self) -> None:
+        """Nobody honours it now."""
+        self._honoured = {}
+
+    def resumed(self, key: bytes, acknowledged: Raw) -> list[bytes]:
+        """Acknowledged once more: what to tell the client, since it may have changed meanwhile.
+
+        A daemon that has just started does not know its servers' resources yet, and may honour less.
+        """
+        before, self._honoured = self._honoured, _honoured(acknowledged)
+        tag: dict[str, object] = {"_meta": {_SUBSCRIPTION: Raw(key)}}
+        return [
+            envelope.notification(method, {"uri": Raw(uri), **tag} if uri else tag)
+            for method, uri in self._honoured
+            if (method, uri) in self._promised and (method, uri) not in before
+        ]
 
 
 def subscription(params: Raw) -> bytes:
@@ -27,23 +59,13 @@ def subscription(params: Raw) -> bytes:
     return bytes(envelope.members(meta).get(_SUBSCRIPTION, ABSENT))
 
 
-def missed(key: bytes, acknowledged: Raw) -> list[bytes]:
-    """What to tell the client after a gap: all that the subscription covers may have changed.
-
-    `acknowledged` are the params of the acknowledgement: nobody hears of more than that.
-    """
+def _honoured(acknowledged: Raw) -> _Heard:
     honoured = envelope.members(envelope.members(acknowledged).get("notifications", ABSENT))
-    tag = {_SUBSCRIPTION: Raw(key)}
-    told = [
-        envelope.notification(method, {"_meta": tag})
+    heard: _Heard = {
+        (method, b""): None
         for member, method in _LISTS.items()
         if bytes(honoured.get(member, ABSENT)) == b"true"
-    ]
-    try:
-        uris = envelope.batch(bytes(honoured.get("resourceSubscriptions", Raw(b"[]"))))
-    except envelope.Malformed:
-        uris = []
-    return told + [
-        envelope.notification("notifications/resources/updated", {"uri": Raw(uri), "_meta": tag})
-        for uri in uris
-    ]
+    }
+    for uri in envelope.elements(honoured.get("resourceSubscriptions", ABSENT)):
+        heard[_UPDATED, uri] = None
+    return heard

@@ -33,6 +33,14 @@ def logs(session: Session, server: str, follow: bool, lines: int) -> int:
         return 0
     for item in session.stream("mcpd/logs", params):
         assert item is not None
+        if missed := item.value.get("missed"):
+            if session.out.json:
+                session.out.stream_value({"missed": missed})
+            else:
+                session.out.talk(
+                    f"note: {missed} lines came too fast and are left out; they are in its log file"
+                )
+            continue
         first = strings(item.value.get("lines"))  # the answer; after it come notifications
         for line in [str(item.value["line"])] if "line" in item.value else first:
             if session.out.json:

@@ -26,8 +26,8 @@ class Entry:
     end: int
 
 
-def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: Mapping[str, object]) -> str:
-    """`text` with one more server, last in the object (or list) at `slot`, which is made if need be."""
+def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: object) -> str:
+    """`text` with one more entry, last in the object (or list) at `slot`, which is made if need be."""
     eol = "\r\n" if "\r\n" in text else "\n"
     if not blank(text).strip():
         text = f"{text}{'' if not text or text.endswith(eol) else eol}{{}}{eol}"
@@ -39,18 +39,34 @@ def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: M
             break
         at = found.value
         del path[0]
-    value: object = [{"name": name, **definition}] if listed else {name: definition}
+    element = {"name": name, **definition} if listed and isinstance(definition, Mapping) else definition
+    value: object = [element] if listed else {name: element}
     if path:
         for key in reversed(path[1:]):
             value = {key: value}
         return _insert(text, bare, at, path[0], value, eol)
-    if listed:
-        return _insert(text, bare, at, None, {"name": name, **definition}, eol)
-    return _insert(text, bare, at, name, definition, eol)
+    return _insert(text, bare, at, None if listed else name, element, eol)
+
+
+def change(text: str, path: tuple[str, ...], value: object) -> str:
+    """`text` with the member at `path` being `value`, in its old place when it is there already."""
+    bare = blank(text)
+    if not bare.strip():
+        return add(text, path[:-1], False, path[-1], value)
+    at, entry = _skip(bare, 0), None
+    for key in path:
+        entry = next((entry for entry in entries(bare, at) if entry.key == key), None)
+        if entry is None:
+            return add(text, path[:-1], False, path[-1], value)
+        at = entry.value
+    assert entry is not None
+    eol = "\r\n" if "\r\n" in text else "\n"
+    new = _dump(value, _indent(text, entry.start), _unit(text), eol)
+    return text[: entry.value] + new + text[entry.end :]
 
 
 def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str:
-    """`text` without the server, its comma and the rest of a line that was its own."""
+    """`text` without the entry, its comma and the rest of a line that was its own."""
     bare = blank(text)
     at = _skip(bare, 0)
     for key in slot:

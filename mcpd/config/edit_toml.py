@@ -1,4 +1,4 @@
-"""TOML, changed in place: the tables of one server put in or taken out, every other line kept.
+"""TOML, changed in place: the tables of one entry put in or taken out, every other line kept.
 
 Where a server has no table of its own (an inline table, dotted keys) None is answered, and the caller
 lets tomlkit rewrite the file.
@@ -33,8 +33,9 @@ def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: M
     return append(text, tomlkit.dumps(outer))  # type: ignore[arg-type]  # the loop ran at least once
 
 
-def remove(text: str, slot: tuple[str, ...], listed: bool, name: str, index: int) -> str | None:
-    """Without the tables of the server: `[…name]` and those below it, or the list's table at `index`."""
+def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str | None:
+    """Without the tables of the entry: `[…name]` and those below it, or the list's table with that `name`."""
+    index = _index(text, slot, name) if listed else -1
     lines = text.splitlines(keepends=True)
     target = slot if listed else (*slot, name)
     element, inside = -1, False
@@ -48,6 +49,45 @@ def remove(text: str, slot: tuple[str, ...], listed: bool, name: str, index: int
         if inside:
             cut.add(number)
     return _without(lines, cut) if cut else None
+
+
+def change(text: str, path: tuple[str, ...], value: object) -> str | None:
+    """With `path` being `value`: on its own line where it has one, else on a new one in its table."""
+    lines = text.splitlines(keepends=True)
+    written = _scalar(value)
+    first = next((n for n, line in enumerate(lines) if _header(line) == path[:-1]), None)
+    if written is None or first is None or lines[first].lstrip().startswith("[["):
+        return None
+    end = next((n for n in range(first + 1, len(lines)) if _header(lines[n]) is not None), len(lines))
+    pattern = re.compile(
+        rf"(\s*(?:{re.escape(path[-1])}|\"{re.escape(path[-1])}\")\s*=\s*)(true|false)(?=\s*(#|$))"
+    )
+    for number in range(first + 1, end):
+        if found := pattern.match(lines[number]):
+            lines[number] = found[1] + written + lines[number][found.end() :]
+            return "".join(lines)
+    last = end - 1
+    while last > first and not content(lines[last]):
+        last -= 1
+    eol = "\r\n" if "\r\n" in text else "\n"
+    if not lines[last].endswith("\n"):
+        lines[last] += eol
+        return "".join(lines) + f"{path[-1]} = {written}"
+    return "".join([*lines[: last + 1], f"{path[-1]} = {written}{eol}", *lines[last + 1 :]])
+
+
+def _index(text: str, slot: tuple[str, ...], name: str) -> int:
+    import tomllib
+
+    value: object = tomllib.loads(text.replace("\r\n", "\n"))
+    for key in slot:
+        value = value.get(key) if isinstance(value, dict) else None
+    found = value if isinstance(value, list) else []
+    return next(i for i, entry in enumerate(found) if isinstance(entry, dict) and entry.get("name") == name)
+
+
+def _scalar(value: object) -> str | None:
+    return str(value).lower() if isinstance(value, bool) else None
 
 
 def _without(lines: list[str], cut: set[int]) -> str:

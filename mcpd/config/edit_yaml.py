@@ -1,6 +1,6 @@
-"""YAML, changed in place: the lines of one server put in or taken out, every other line kept.
+"""YAML, changed in place: the lines of one entry put in or taken out, every other line kept.
 
-Where a server has no lines of its own (a flow mapping, a list) None is answered, and the caller lets
+Where an entry has no lines of its own (a flow mapping) None is answered, and the caller lets
 ruamel rewrite the file.
 """
 
@@ -30,45 +30,85 @@ class _Node(Protocol):
 def add(
     text: str, slot: tuple[str, ...], listed: bool, name: str, definition: Mapping[str, object]
 ) -> str | None:
-    """The server behind the last one of the block mapping at `slot`, or that mapping at the file's end."""
+    """The entry behind the last one of the block mapping or list at `slot`, or that at the file's end."""
     root = _compose(text)
-    if listed or (root is not None and not _block(root)):
+    if root is not None and not _block(root):
         return None
     path = [] if root is None else _walk(root, slot)
+    entry: object = [{"name": name, **definition}] if listed else {name: dict(definition)}
     if not path and len(slot) == 1:
-        return append(text, _yaml(name, definition, 2, slot))
+        return append(text, _yaml({slot[0]: entry}, 2))
     if len(path) < len(slot):
         return None
     key, value = path[-1]
     lines = text.splitlines(keepends=True)
-    if _block(value) and _pairs(value):
-        column = _pairs(value)[0][0].start_mark.column
+    step = _step(text)
+    if _items(value) if listed else _block(value) and _pairs(value):
+        column = value.start_mark.column
         last = _last_content(lines, value.start_mark.line, value.end_mark.line)
-    elif getattr(value, "value", None) == "" and value.start_mark.line == key.start_mark.line:
-        column, last = key.start_mark.column + _step(text), key.start_mark.line
+    elif _nothing(value) and value.start_mark.line == key.start_mark.line:
+        column, last = key.start_mark.column + step, key.start_mark.line
+        if value.end_mark.line == last:  # an empty {} or [] gives way
+            line = lines[last]
+            rest = line[value.end_mark.column :]
+            before = line[: value.start_mark.column]
+            lines[last] = (before.rstrip() if not rest.strip() else before) + rest
     else:
         return None
     eol = "\r\n" if "\r\n" in text else "\n"
-    block = _yaml(name, definition, _step(text), (), indent=column).replace("\n", eol)
+    block = _yaml(entry, step, indent=column).replace("\n", eol)
     if not lines[last].endswith("\n"):
-        return text + eol + block.rstrip("\r\n")
+        return "".join(lines) + eol + block.rstrip("\r\n")
     return "".join([*lines[: last + 1], block, *lines[last + 1 :]])
 
 
 def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str | None:
-    """Without the lines of the server's key and value; remarks behind it belong to the next one."""
+    """Without the lines of the entry's key and value; remarks behind it belong to the next one."""
     root = _compose(text)
-    path = [] if listed or root is None else _walk(root, (*slot, name))
-    if len(path) <= len(slot):
+    path = [] if root is None else _walk(root, slot if listed else (*slot, name))
+    if len(path) < len(slot) + (not listed):
         return None
     key, value = path[-1]
+    if listed:
+        found = [item for item in _items(value) if _named(item) == name]
+        if len(found) != 1 or not _block(found[0]):
+            return None
+        key = value = found[0]
     lines = text.splitlines(keepends=True)
     first = key.start_mark.line
     end = value.end_mark.line
+    if listed and not lines[first].lstrip().startswith("-"):
+        return None
     last = _last_content(lines, first, end) if _block(value) else min(end, len(lines) - 1)
     kept = "".join([*lines[:first], *lines[last + 1 :]])
     at_end = last == len(lines) - 1 and not lines[last].endswith("\n")
     return kept.removesuffix("\n").removesuffix("\r") if at_end else kept
+
+
+def change(text: str, path: tuple[str, ...], value: object) -> str | None:
+    """With `path` being `value`, true or false: in its old place, or last in its mapping."""
+    root = _compose(text)
+    found = [] if root is None else _walk(root, path)
+    if not isinstance(value, bool) or len(found) < len(path) - 1 or len(path) < 2:
+        return None
+    lines = text.splitlines(keepends=True)
+    written = str(value).lower()
+    inner = found[-1][1]
+    if len(found) == len(path):
+        start, end = inner.start_mark, inner.end_mark
+        if inner.id != "scalar" or start.line != end.line or start.column == end.column:
+            return None
+        line = lines[start.line]
+        lines[start.line] = line[: start.column] + written + line[end.column :]
+        return "".join(lines)
+    if not _block(inner) or not _pairs(inner):
+        return None
+    last = _last_content(lines, inner.start_mark.line, inner.end_mark.line)
+    eol = "\r\n" if "\r\n" in text else "\n"
+    line = f"{' ' * inner.start_mark.column}{path[-1]}: {written}"
+    if not lines[last].endswith("\n"):
+        return text + eol + line
+    return "".join([*lines[: last + 1], line + eol, *lines[last + 1 :]])
 
 
 def _compose(text: str) -> _Node | None:
@@ -109,14 +149,24 @@ def _block(node: _Node) -> bool:
     return node.id == "mapping" and not getattr(node, "flow_style", True)
 
 
-def _yaml(
-    name: str, definition: Mapping[str, object], step: int, slot: tuple[str, ...], indent: int = 0
-) -> str:
+def _items(node: _Node) -> list[_Node]:
+    """The elements of a block list; none of anything else."""
+    listed = node.id == "sequence" and not getattr(node, "flow_style", True)
+    return cast("list[_Node]", getattr(node, "value", [])) if listed else []
+
+
+def _named(node: _Node) -> object:
+    pairs = _pairs(node) if _block(node) else []
+    return next((getattr(v, "value", None) for k, v in pairs if getattr(k, "value", None) == "name"), None)
+
+
+def _nothing(node: _Node) -> bool:
+    return getattr(node, "value", None) in ("", [])
+
+
+def _yaml(value: object, step: int, indent: int = 0) -> str:
     from ruamel.yaml import YAML
 
-    value: object = {name: dict(definition)}
-    for key in reversed(slot):
-        value = {key: value}
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False
     writer.indent = step

@@ -92,6 +92,8 @@ FIELDS = (
     Field("maxFrame", {"type": "integer", "minimum": 1024}, "Bytes of one message at most."),
     Field("maxInFlight", {"type": "integer", "minimum": 1}, "Requests unanswered at once."),
     Field("maxQueued", {"type": "integer", "minimum": 0}, "Requests waiting their turn."),
+    Field("share", {"enum": ["all", "root", "client"]}, "Which clients use one instance of it together."),
+    Field("concurrency", {"enum": ["free", "writes", "serial"]}, "Which of its calls may overlap."),
     Field("timeouts", NUMBERS, "Every waiting time, in seconds."),
     Field("restart", NUMBERS, "The restart policy, in seconds."),
 )

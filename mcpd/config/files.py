@@ -69,6 +69,11 @@ def default_directory(environ: Mapping[str, str]) -> Path:
     return (Path(base) if base.startswith("/") else _home(environ) / ".config") / "mcpd"
 
 
+def path_of(environ: Mapping[str, str]) -> Path:
+    """The file that `load` reads without a flag, there or not. Raises BadSpec when there are two."""
+    return _path(None, environ)[0]
+
+
 def _path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
     """The file, and whether somebody named it, so that it has to be there."""
     named = str(flag) if flag is not None else environ.get("MCPD_CONFIG", "")

@@ -68,17 +68,25 @@ def blank(text: str) -> str:
 
 def parse(text: str) -> object:
     """Plain values; objects are `Members`. An empty text is an empty object. Raises SyntaxFault."""
+    try:
+        return _loads(text)  # most files have no comments, and some are long
+    except (ValueError, RecursionError):
+        pass  # what is wrong with it is found out below, if anything is
     bare = blank(text)
     if not bare.strip():
         return Members()
     try:
-        return json.loads(bare, object_pairs_hook=_members, parse_constant=_no_constant)
+        return _loads(bare)
     except json.JSONDecodeError as error:
         raise SyntaxFault(error.msg, error.lineno, error.colno) from None
     except RecursionError:
         raise SyntaxFault("nested too deeply", 1, 1) from None
     except ValueError as error:
         raise SyntaxFault(str(error), 1, 1) from None
+
+
+def _loads(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
 
 
 def _members(pairs: list[tuple[str, object]]) -> Members:

@@ -25,8 +25,8 @@ _WORDS = frozenset({"key", "auth", "pat", "jwt", "pwd", "pass"})
 _HARMLESS = frozenset(
     {"HOME", "USER", "LOGNAME", "PATH", "SHELL", "PWD", "LANG", "TERM", "TMPDIR", "HOSTNAME", "EDITOR", "TZ"}
 )
-_SCHEME = re.compile(r"(?:Bearer|Basic|Token|Digest|ApiKey)\s+(?=\S)", re.I)
-_KNOWN = re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{8,}")
+SCHEME = re.compile(r"(?:Bearer|Basic|Token|Digest|ApiKey)\s+(?=\S)", re.I)
+KNOWN = re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{8,}")
 _REFERENCE = re.compile(r"\$\{(?:env:)?[A-Za-z_][A-Za-z0-9_]*\}")
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
@@ -51,12 +51,12 @@ def secret_values(definition: Mapping[str, object], taken: Iterable[Taken]) -> f
     for name, text in _named_strings({key: definition[key] for key in VALUES & definition.keys()}):
         if secret_name(name):
             found.add(text)
-            found.add(_SCHEME.sub("", text, count=1))
+            found.add(SCHEME.sub("", text, count=1))
         found.update(match[2] for match in _USERINFO.finditer(text))
         if "://" in text:
             found.update(value for key, value in parse_qsl(_query(text)) if secret_name(key))
             found.update(match[2] for match in _QUERY.finditer(text) if secret_name(match[1]))
-        found.update(_KNOWN.findall(text))
+        found.update(KNOWN.findall(text))
     return frozenset(value for value in (text.strip() for text in found) if len(value) >= SHORTEST)
 
 
@@ -71,7 +71,37 @@ def quote_line(line: str) -> str:
         rest = re.match(r"[\"',:=\s]+(?=\S)", line[word.end() :])
         if rest and secret_name(word[0]):
             return shorten(line[: word.end() + rest.end()].strip() + MASK)
-    return shorten(_KNOWN.sub(MASK, _USERINFO.sub(rf"\1:{MASK}@", line)).strip())
+    return shorten(KNOWN.sub(MASK, _USERINFO.sub(rf"\1:{MASK}@", line)).strip())
+
+
+_MEMBER = re.compile(r'"((?:[^"\\]|\\.){1,64})"(\s*:\s*)"((?:[^"\\]|\\.)+)"')
+_MEMBER_IN_TEXT = re.compile(r'\\"([^"\\]{1,64})\\"(\s*:\s*)\\"([^"\\]+)\\"')
+"""The same in a JSON document that is a string of another: what tools like to answer."""
+_AUTHORIZATION = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{6,}")
+_PROTOCOL_OWN = frozenset({"progressToken", "nextCursor", "cursor"})
+
+
+def scrubbed(text: str) -> str:
+    """Somebody's words without what looks like a secret: known kinds of keys, passwords in URLs, `Bearer …`.
+
+    For texts that come from servers and tools, whose secrets we need not know by value.
+    """
+    text = _AUTHORIZATION.sub(rf"\1 {MASK}", KNOWN.sub(MASK, text))
+    text = _USERINFO.sub(rf"\1:{MASK}@", text)
+    return _QUERY.sub(lambda found: f"{found[1]}={MASK}" if secret_name(found[1]) else found[0], text)
+
+
+def scrubbed_json(text: str) -> str:
+    """The same for JSON, where the strings of members with secret-looking names are masked too."""
+
+    def member(found: re.Match[str]) -> str:
+        name, _, value = found.groups()
+        if name in _PROTOCOL_OWN or not secret_name(name) or len(value) < SHORTEST:
+            return found[0]
+        start = found.start(3) - found.start()
+        return found[0][:start] + MASK + found[0][start + len(value) :]
+
+    return _MEMBER_IN_TEXT.sub(member, _MEMBER.sub(member, scrubbed(text)))
 
 
 def _masked(name: str, value: object) -> object:
@@ -94,7 +124,7 @@ def _masked_text(name: str, text: str) -> str:
         option, _, rest = text.partition("=")
         return f"{option}={_masked_text(option.lstrip('-'), rest)}"
     if secret_name(name) and not _is_option(text):
-        scheme = _SCHEME.match(text)
+        scheme = SCHEME.match(text)
         rest = text[scheme.end() :] if scheme else text
         if not _REFERENCE.sub("", rest).strip():
             return text
@@ -104,7 +134,7 @@ def _masked_text(name: str, text: str) -> str:
         text = _QUERY.sub(
             lambda m: f"{m[1]}={MASK}" if secret_name(m[1]) and "${" not in m[2] else m[0], text
         )
-    return _KNOWN.sub(MASK, text)
+    return KNOWN.sub(MASK, text)
 
 
 def _named_strings(value: object, name: str = "") -> Iterable[tuple[str, str]]:

@@ -10,6 +10,7 @@ import attrs
 
 from mcpd.config.expand import expand
 from mcpd.config.fields import FIELDS, IGNORED, INSTEAD, SPELLINGS, is_comment
+from mcpd.config.known import as_known
 from mcpd.config.masking import VALUES, masked, secret_values
 from mcpd.config.places import at, nearest, too_deep, what
 from mcpd.config.published import json_schema
@@ -18,7 +19,7 @@ from mcpd.config.section import Section
 from mcpd.config.settings import Settings
 from mcpd.config.sharing import shared
 from mcpd.model.errors import BadSpec, Problem, shorten
-from mcpd.model.spec import ServerSpec
+from mcpd.model.spec import ServerSpec, StdioSpec
 
 __all__ = ["ParsedServers", "json_schema", "masked", "parse_servers"]
 
@@ -92,6 +93,8 @@ def parse_placed(
         unset = {problem.path for problem in expanded.problems}
         before = len(problems)
         spec = reach(name, section, shared(section, settings, warnings), base_dir, environ, warnings)
+        if isinstance(spec, StdioSpec):
+            spec = as_known(spec, section)
         # An unset variable leaves an empty text behind; complaining of that as well would mislead.
         problems[before:] = [problem for problem in problems[before:] if problem.path not in unset]
         if spec is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
 from mcpd.config.address import Address, parse_address
 from mcpd.config.durations import restart, timeouts
 from mcpd.config.expand import expand
-from mcpd.config.fields import FLAG, MILLISECONDS, NUMBERS, TEXT, Field
+from mcpd.config.fields import FLAG, MILLISECONDS, NUMBERS, TEXT, TEXTS, Field
 from mcpd.config.section import Section
 from mcpd.model.errors import Problem, shorten
 from mcpd.model.naming import ClientStyle, NameStyle
@@ -17,6 +18,18 @@ from mcpd.model.profile import Profile
 from mcpd.model.spec import RestartPolicy, Timeouts
 
 LEVELS = ("debug", "info", "warning", "error")
+
+PROFILE: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "servers": TEXTS,
+        "includeTools": TEXTS,
+        "excludeTools": TEXTS,
+        "clientToolNames": {"enum": [style.value for style in ClientStyle]},
+    },
+}
+"""One of `settings.profiles`: servers and tools by name, with `*` and `?`; a tool also as `tool@server`."""
 
 SETTINGS = (
     Field("timeout", MILLISECONDS, "Milliseconds of silence allowed during a call, for every server."),
@@ -31,6 +44,11 @@ SETTINGS = (
         "clientToolNames",
         {"enum": [style.value for style in ClientStyle]},
         "How tools of several servers are named towards MCP clients.",
+    ),
+    Field(
+        "profiles",
+        {"type": "object", "additionalProperties": PROFILE},
+        "Named choices of servers and tools, for clients that are to see less.",
     ),
     Field("timeouts", NUMBERS, "Every waiting time, in seconds, for every server."),
     Field("restart", NUMBERS, "The restart policy, in seconds, for every server."),
@@ -85,6 +103,7 @@ def parse_settings(
     starts = section.whole("maxStarts", least=1)
     names = _style(section, "toolNames", [style.value for style in NameStyle])
     client_names = _style(section, "clientToolNames", [style.value for style in ClientStyle])
+    profiles = _profiles(section)
     return Settings(
         timeouts=timeouts(section, Timeouts(), warnings),
         restart=restart(section, RestartPolicy()),
@@ -94,7 +113,27 @@ def parse_settings(
         max_starts=8 if starts is None else starts,
         tool_names=NameStyle.SUFFIX if names is None else NameStyle(names),
         client_tool_names=ClientStyle.UNDERSCORES if client_names is None else ClientStyle(client_names),
+        profiles=profiles,
     )
+
+
+def _profiles(section: Section) -> dict[str, Profile]:
+    given = section.section("profiles")
+    profiles: dict[str, Profile] = {}
+    for name in () if given is None else given.values:
+        one = given.section(name) if given is not None else None
+        if one is None:
+            continue
+        one.refuse_others(PROFILE["properties"])
+        style = _style(one, "clientToolNames", [style.value for style in ClientStyle])
+        profiles[name] = Profile(
+            name=name,
+            servers=one.strings("servers"),
+            include_tools=one.strings("includeTools"),
+            exclude_tools=one.strings("excludeTools") or (),
+            style=None if style is None else ClientStyle(style),
+        )
+    return profiles
 
 
 def _style(section: Section, field: str, styles: list[str]) -> str | None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 import attrs
 
 from mcpd.config.durations import restart, timeouts
 from mcpd.config.section import Section
 from mcpd.config.settings import Settings
 from mcpd.model.errors import shorten
-from mcpd.model.spec import Era, RestartPolicy, ServerSpec, Timeouts
+from mcpd.model.spec import Concurrency, Era, RestartPolicy, ServerSpec, Share, Timeouts
 
+T = TypeVar("T")
 _DEFAULT = ServerSpec(name="")
+_CONCURRENCY: Mapping[str, Concurrency] = {"free": "free", "writes": "writes", "serial": "serial"}
+_SHARE: Mapping[str, Share] = {"all": "all", "root": "root", "client": "client"}
 
 
 @attrs.frozen(kw_only=True)
@@ -30,6 +36,8 @@ class Shared:
     max_frame: int
     max_in_flight: int
     max_queued: int
+    concurrency: Concurrency
+    share: Share
 
 
 def shared(section: Section, settings: Settings, warnings: list[str]) -> Shared:
@@ -53,7 +61,17 @@ def shared(section: Section, settings: Settings, warnings: list[str]) -> Shared:
         max_frame=_or(section.whole("maxFrame", least=1024), _DEFAULT.max_frame),
         max_in_flight=_or(section.whole("maxInFlight", least=1), _DEFAULT.max_in_flight),
         max_queued=_or(section.whole("maxQueued", least=0), _DEFAULT.max_queued),
+        concurrency=_one_of(section, "concurrency", _CONCURRENCY) or _DEFAULT.concurrency,
+        share=_one_of(section, "share", _SHARE) or _DEFAULT.share,
     )
+
+
+def _one_of(section: Section, field: str, values: Mapping[str, T]) -> T | None:
+    """None for none or a wrong one, which has been complained about."""
+    said = section.string(field)
+    if said is not None and said not in values:
+        section.complain(field, f"unknown '{shorten(said, 40)}'", f"write one of {', '.join(values)}")
+    return None if said is None else values.get(said)
 
 
 def _enabled(section: Section) -> bool:

@@ -10,9 +10,12 @@ import attrs
 
 from mcpd import __version__
 from mcpd.core import Core
+from mcpd.doors import metrics
 from mcpd.eras.negotiate import PROTOCOL_VERSIONS
 from mcpd.model import api, codec
 from mcpd.model.errors import InvalidArguments
+from mcpd.model.history import History, HistoryParams
+from mcpd.model.usage import Stats, StatsParams
 from mcpd.supervision.server import ManagedServer
 
 P = TypeVar("P")
@@ -108,12 +111,20 @@ async def _in_force(core: Core, applied: api.Applied) -> api.Applied:
     return applied
 
 
+async def _metrics(core: Core, _: api.NoParams) -> api.Metrics:
+    stats = await core.stats(None, processes=True)
+    return api.Metrics(content_type=metrics.CONTENT_TYPE, text=metrics.render(core.status(), stats))
+
+
 def _version(core: Core, _: api.NoParams) -> api.VersionInfo:
+    daemon = core.status().daemon
     return api.VersionInfo(
         version=__version__,
         api=api.API_VERSION,
-        pid=core.status().daemon.pid,
+        pid=daemon.pid,
         python=platform.python_version(),
+        started_at=daemon.started_at,
+        search_path=core.search_path,
         protocol_versions=PROTOCOL_VERSIONS,
     )
 
@@ -179,6 +190,27 @@ METHODS: Mapping[str, Method[Any]] = {
         api.NoParams,
         api.ConfigView,
         now=lambda core, _: core.configuration.view(),
+    ),
+    "mcpd/history": Method(
+        "What happened to a server, or to all, and why; kept over restarts.",
+        HistoryParams,
+        History,
+        now=lambda core, params: core.history(params.server, params.limit),
+    ),
+    "mcpd/stats": Method(
+        "What servers are used for, how long their calls take, and what they cost.",
+        StatsParams,
+        Stats,
+        later=lambda core, params: core.stats(params.server, processes=params.processes),
+    ),
+    "mcpd/metrics": Method(
+        "Everything that is counted, in Prometheus' text format.", api.NoParams, api.Metrics, later=_metrics
+    ),
+    "mcpd/ping": Method(
+        "Ask a connected server something harmless, and say how long it took.",
+        api.PingParams,
+        api.Pong,
+        later=lambda core, params: core.ping(params.server, min(params.timeout, MAX_WAIT)),
     ),
     "mcpd/version": Method("Who answers.", api.NoParams, api.VersionInfo, now=_version),
     "mcpd/shutdown": Method("End the daemon, in order.", api.NoParams, api.Empty, now=_shutdown),

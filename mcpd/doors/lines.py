@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
+from mcpd.clients import EVERYTHING
 from mcpd.doors.control import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.doors.openrpc import document
 from mcpd.doors.seats import seats
@@ -22,6 +23,8 @@ from mcpd.gateway.session import Session, is_mcp
 from mcpd.gateway.view import View
 from mcpd.model import api, codec
 from mcpd.model.errors import FellBehind, McpdError
+from mcpd.model.tap import TapParams
+from mcpd.support.actor import acting
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import READ_SMALL, Reader
@@ -50,6 +53,7 @@ class Connection:
         self._core = gateway.core
         self._fd = connection.fileno()
         self._pid = pid
+        self._client = self._core.clients.arrived(pid)
         self._outbox = Outbox(self._fd, BACKLOG)
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_FRAME)
@@ -62,7 +66,6 @@ class Connection:
 
     async def run(self) -> None:
         """The firewall: whatever a client does ends at most its own connection."""
-        self._core.clients += 1
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
@@ -76,7 +79,7 @@ class Connection:
         except* Exception:
             log.exception("client %d: an error in mcpd itself; its connection is closed", self._pid)
         finally:
-            self._core.clients -= 1
+            self._core.clients.left(self._client)
             self._cancel_everything("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
 
@@ -151,6 +154,10 @@ class Connection:
             self._dispatch(message)
 
     def _dispatch(self, message: Message) -> None:
+        with acting(self._client.who):
+            self._do(message)
+
+    def _do(self, message: Message) -> None:
         known = METHODS.get(message.method)
         try:
             if known is not None:
@@ -165,6 +172,9 @@ class Connection:
             elif message.method == "mcpd/logs":
                 asked = self._params(message, api.LogsParams)
                 self._start(message, lambda: self._logs(message, asked))
+            elif message.method == "mcpd/tap":
+                tapped = self._params(message, TapParams)
+                self._start(message, lambda: self._tap(message, tapped))
             elif message.method == "mcpd/attach":
                 attach = self._params(message, api.AttachParams)
                 self._start(message, lambda: self._attach(message, attach))
@@ -185,6 +195,7 @@ class Connection:
         key = message.key
         try:
             request = read_call(message.params)
+            self._client.used(request.server)
             token = request.progress_token
 
             def done(body: bytes | msgspec.Raw) -> None:
@@ -200,7 +211,13 @@ class Connection:
                     told = {**wire.members(params), "progressToken": msgspec.Raw(token)}
                     self._send(wire.notification("notifications/progress", msgspec.json.encode(told)))
 
-            call = Call(request=request, done=done, fail=fail, progress=progress)
+            call = Call(
+                request=request,
+                done=done,
+                fail=fail,
+                progress=progress,
+                later=lambda work: self._start(message, work),
+            )
             if call.try_now(self._core):
                 self._running[key] = call.cancel
                 return
@@ -242,13 +259,25 @@ class Connection:
             self._send(wire.notification(method, body))
 
     async def _logs(self, message: Message, params: api.LogsParams) -> None:
-        server = self._core.supervisor.get(params.server)
-        with server.log.followers.listen() as lines:
-            tail = api.LogLines(lines=server.log.tail(params.lines))
-            self._send(wire.result(message.key, codec.encode(tail)))
-            if params.follow:
-                async for line in lines:
-                    self._tell(message, "mcpd/log", "line", line, None, ())
+        log = self._core.supervisor.get(params.server).log
+        position = log.position
+        tail = api.LogLines(lines=log.tail(params.lines))
+        self._send(wire.result(message.key, codec.encode(tail)))
+        while params.follow:
+            await log.wait_beyond(position)
+            lines, missed = log.beyond(position)
+            position = log.position
+            if missed:
+                self._tell(message, "mcpd/log", "missed", missed, None, ())
+            for line in lines:
+                self._tell(message, "mcpd/log", "line", line, None, ())
+            await self._outbox.wait_drained()  # what comes meanwhile waits in the log, which is bounded
+
+    async def _tap(self, message: Message, params: TapParams) -> None:
+        with self._core.tap(params) as tap:
+            while True:
+                self._tell(message, "mcpd/frame", "frame", await tap.next(), None, ())
+                await self._outbox.wait_drained()
 
     async def _attach(self, message: Message, params: api.AttachParams) -> None:
         view = self._gateway.view(params.server, params.profile)
@@ -256,6 +285,7 @@ class Connection:
         if server is not None and params.wait > 0:
             await self._core.ready(server, min(params.wait, MAX_WAIT))
         who = params.client or api.AttachedClient()
+        self._client.tells(who.name, who.pid)
         door = "socket" if params.client is None else "bridge"
         self._speak(view, Client(door=door, name=who.name, pid=who.pid or self._pid, cwd=who.cwd or ""))
         upstream = None if server is None else server.upstream
@@ -270,8 +300,10 @@ class Connection:
         """From now on this connection speaks MCP."""
         if self._session is not None:
             self._session.close("the client attached itself elsewhere")
-        self._session = self._gateway.open(view, client, self._send, self._spawn)
-        return self._session
+        self._session = session = self._gateway.open(view, client, self._send, self._spawn)
+        self._client.speaks_mcp(view.single.spec.name if view.single else EVERYTHING, lambda: session.peer)
+        session.used = self._client.used
+        return session
 
     def note(self, frame: bytes) -> None:
         """As `Reply`: all of an MCP conversation goes over this one line."""

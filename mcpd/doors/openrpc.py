@@ -16,6 +16,7 @@ from mcpd.doors.control import MCP_RESULT, METHODS
 from mcpd.model import api
 from mcpd.model.events import Event
 from mcpd.model.result import ToolResult
+from mcpd.model.tap import TapFrame, TapParams
 
 STREAMING: Mapping[str, tuple[str, type, object]] = {
     "mcpd/call": (
@@ -30,9 +31,16 @@ STREAMING: Mapping[str, tuple[str, type, object]] = {
         Event,
     ),
     "mcpd/logs": (
-        "The last lines of a server's stderr; with `follow`, `mcpd/log` notifications until cancelled.",
+        "The last lines of a server's stderr; with `follow`, `mcpd/log` notifications until cancelled. "
+        "Each carries a `line`, or as `missed` how many lines this client was too slow for.",
         api.LogsParams,
         api.LogLines,
+    ),
+    "mcpd/tap": (
+        "Watch a server's messages pass: `mcpd/frame` notifications, secrets masked, over all its "
+        "connections, until the request is cancelled.",
+        TapParams,
+        TapFrame,
     ),
     "mcpd/attach": (
         "From the answer on, this connection speaks MCP to one server.",

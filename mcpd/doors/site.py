@@ -41,7 +41,7 @@ class Visit:
         self._core = site.endpoint.gateway.core
         self._mcp = Visitor(site.endpoint, Who(site.principal, Client(door="http", pid=pid)), spawn)
         self.admit = site.guard.admit
-        self._core.clients += 1
+        self._client = self._core.clients.arrived(pid or None, "" if pid else "an HTTP client")
 
     def handle(self, head: Head, body: bytes, exchange: Exchange) -> None:
         place = place_of(head.path)
@@ -56,7 +56,7 @@ class Visit:
             exchange.respond(404, b"there is /mcp, /mcp/PROFILE and /servers/NAME/mcp\n", TEXT)
 
     def left(self, reason: str) -> None:
-        self._core.clients -= 1
+        self._core.clients.left(self._client)
         self._mcp.left(reason)
 
 

@@ -92,6 +92,10 @@ class Upstream:
     the log level it wishes for that request. Empty where an era has no such thing: what it declares
     is for the whole connection."""
 
+    alone: bytes = b""
+    """`Exchange.meta` for a request that no client stands behind: nobody can be asked, but a call may
+    become a task, where the server has such."""
+
     roots_changed: Callable[[], None] = lambda: None
     """Tell the server that a `roots/list` would be answered otherwise, where an era has words for that."""
 
@@ -111,14 +115,19 @@ class Upstream:
         self.link.submit(exchange, method, params)
 
     async def request(
-        self, method: str, params: Mapping[str, object] | None = None, *, timeout: float = math.inf
+        self,
+        method: str,
+        params: Mapping[str, object] | None = None,
+        *,
+        timeout: float = math.inf,
+        meta: bytes = b"",
     ) -> Raw:
-        """Ask and wait for the result's bytes.
+        """Ask and wait for the result's bytes; `meta`: see `Exchange.meta`.
 
         Raises UpstreamRefused when the server answers with an error, CallTimeout after `timeout`
         seconds, LinkLost. Cancelling the wait cancels the request.
         """
-        return await ask(self.link, method, params, timeout=timeout)
+        return await ask(self.link, method, params, timeout=timeout, meta=meta)
 
 
 async def ask(
@@ -128,9 +137,10 @@ async def ask(
     *,
     timeout: float = math.inf,
     cancellable: bool = True,
+    meta: bytes = b"",
 ) -> Raw:
     """`Upstream.request`, for a link that has no era yet."""
-    exchange = Awaited(limit=timeout)
+    exchange = Awaited(limit=timeout, meta=meta)
     exchange.cancellable = cancellable
     link.submit(exchange, method, b"" if params is None else msgspec.json.encode(params))
     try:

@@ -35,6 +35,8 @@ HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION = -32020, -32021, -3202
 EVIDENCE = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 """Errors that only a modern server gives."""
 
+TASKS = f"{RESERVED}tasks"
+"""The extension by which a tool call may become a task."""
 _NONE: Mapping[str, object] = {}
 
 
@@ -143,6 +145,8 @@ def adopt(link: Channel, hooks: Hooks, version: str, discovered: Mapping[str, ob
     subscription = Subscription(upstream, hooks)
     link.inbound = _Inbound(hooks, subscription)
     upstream.dress = dress
+    extensions = discovered_extensions(upstream.capabilities)
+    upstream.alone = dress({"extensions": {TASKS: {}}} if TASKS in extensions else {}, None)
     upstream.follow = follow
     return upstream
 
@@ -162,6 +166,11 @@ class _Inbound:
             tell(self.hooks, message, exchange)
         else:
             self.subscription.receive(message, exchange)
+
+
+def discovered_extensions(capabilities: Mapping[str, object]) -> Mapping[str, object]:
+    declared = capabilities.get("extensions")
+    return declared if isinstance(declared, Mapping) else {}
 
 
 def supported(source: object) -> tuple[str, ...]:

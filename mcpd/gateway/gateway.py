@@ -13,6 +13,7 @@ from mcpd.core import Core
 from mcpd.eras.base import Said
 from mcpd.eras.wishes import LEVELS
 from mcpd.gateway.aggregate import Aggregate
+from mcpd.gateway.instances import Instances
 from mcpd.gateway.parked import Parked
 from mcpd.gateway.questions import Questions
 from mcpd.gateway.relay import MAY_ASK, Relay
@@ -45,8 +46,11 @@ class Gateway:
         self.parked = Parked(self)
         self.questions = Questions(self)
         self.subscriptions = Subscriptions()
+        self.instances = Instances(core, self.spawn)
         self._nursery: trio.Nursery | None = None
         self._disabled: dict[str, bool] = {}
+        self._known: dict[str, ManagedServer] = {}
+        """Servers that have been told of all wishes, by name: a name may get a new server."""
         self._aggregates: dict[Profile, Aggregate] = {}
         clients.capabilities = CAPABILITIES
         clients.asked = self.questions.asked
@@ -83,6 +87,7 @@ class Gateway:
         """Called by a session that closes."""
         self.sessions.pop(session, None)
         self.subscriptions.left(session)
+        self.instances.left(session)
         for server in session.view.servers():
             server.wishes.forget(session)
         if session.roots:
@@ -127,7 +132,7 @@ class Gateway:
 
     def _list_changed(self, server: ManagedServer, feature: str) -> None:
         for session in list(self.sessions):
-            if session.view.covers(server):
+            if session.view.covers(server):  # not for an instance: lists are those of its definition's server
                 session.list_changed(feature)
 
     def _updated(self, server: ManagedServer, uri: str) -> None:
@@ -159,6 +164,7 @@ class Gateway:
         if event.server is None:
             return
         if event.kind is EventKind.REMOVED:
+            self._known.pop(event.server, None)
             if self._disabled.pop(event.server, True) is False:
                 self._all_changed(None)
         elif event.status is not None:
@@ -167,8 +173,8 @@ class Gateway:
             self._disabled[event.server] = off
             if was is not None and was is not off:
                 self._all_changed(event.server)
-            if event.status.status is ServerState.CONNECTED and was is None:
-                self._tell_level(event.server)
+            if event.status.status is ServerState.CONNECTED:
+                self._tell_wishes(event.server)
 
     def _all_changed(self, name: str | None) -> None:
         for session in list(self.sessions):
@@ -184,23 +190,26 @@ class Gateway:
         for server in session.view.servers():
             server.wishes.set_log_level(session, session.asker.log_level)
 
-    def _tell_level(self, name: str) -> None:
-        server = self.core.supervisor.get(name)
+    def _tell_wishes(self, name: str) -> None:
+        """A server that was not there before learns what clients want to hear of it."""
+        server = self.core.supervisor.find(name)
+        if server is None or self._known.get(name) is server:
+            return
+        self._known[name] = server
+        self.subscriptions.renew(server)
         for session in self.sessions:
             if session.asker.log_level and session.view.covers(server):
                 server.wishes.set_log_level(session, session.asker.log_level)
 
     def roots(self, server: ManagedServer) -> Iterable[Raw]:
         """The roots of all clients that use the server, each once."""
-        return tuple(
-            Raw(root)
-            for root in dict.fromkeys(
-                bytes(root)
-                for session in self.sessions
-                if session.view.covers(server)
-                for root in session.roots
-            )
+        users = (
+            self.instances.users(server)
+            if server.of is not None
+            else [session for session in self.sessions if session.view.covers(server)]
         )
+        roots = dict.fromkeys(bytes(root) for session in users for root in session.all_roots())
+        return tuple(Raw(root) for root in roots)
 
     def roots_changed(self, session: Session) -> None:
         for server in session.view.servers():

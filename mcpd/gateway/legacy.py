@@ -94,6 +94,7 @@ def _set_level(session: Session, request: Request) -> None:
 def _subscribe(session: Session, request: Request) -> None:
     uri = _uri(request)
     server, own = session.view.resource(uri)
+    server = session.gateway.instances.of(session, server)
     if server.upstream is not None and not server.upstream.has("resources", "subscribe"):
         raise Unsupported(
             f"{server.spec.name} does not tell when a resource changes", server=server.spec.name

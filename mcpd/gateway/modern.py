@@ -132,6 +132,7 @@ def _watched(session: Session, uris: Sequence[object]) -> list[tuple[str, Manage
             server, own = session.view.resource(uri)
         except McpdError:
             continue
+        server = session.gateway.instances.of(session, server)
         if server.upstream is None or server.upstream.has("resources", "subscribe"):
             found.append((uri, server, own))
     return found

@@ -41,8 +41,8 @@ def enter(relay: Relay, request: Request) -> bool:
 def leave(relay: Relay) -> None:
     """It is over."""
     relay.lined = False
-    curiosity = relay.server.curiosity
-    curiosity.calls += 1
+    if relay.asker.can_be_asked:
+        relay.server.curiosity.called()
     relay.server.line.leave(relay)
 
 
@@ -61,7 +61,7 @@ def _go(relay: Relay) -> None:
     try:
         upstream = relay.server.upstream
         if upstream is None:
-            raise relay.server.not_ready()
+            raise relay.session.gateway.core.not_ready(relay.server)
         relay.upstream = upstream
         relay.session.submit(relay)
     except McpdError as error:

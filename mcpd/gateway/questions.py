@@ -92,7 +92,7 @@ class Questions:
             return True
         if message.method not in ("elicitation/create", "sampling/createMessage"):
             return False
-        server.curiosity.asks = True
+        server.curiosity.asked()
         self._open[link, message.key] = asking
         meant = _meant(link, exchange)
         if len(meant) <= 1:

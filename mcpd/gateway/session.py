@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -68,6 +69,8 @@ class Session:
         self.listens: dict[bytes, modern.Listen] = {}
         self.roots: tuple[Raw, ...] = ()
         self.calls = 0
+        self.used: Callable[[str], None] | None = None
+        """Told the server of each tool call, by who keeps account of clients."""
         self._spawn = spawn
         self._open: dict[bytes, Relay] = {}
         self._waiting: dict[bytes, trio.CancelScope] = {}
@@ -136,15 +139,17 @@ class Session:
 
     def _relay(self, request: Request) -> None:
         route = self.view.route(request.method, request.params)
-        server, params = route.server, route.params
+        server, params = self.gateway.instances.of(self, route.server), route.params
+        if self.used is not None and request.method == "tools/call":
+            self.used(route.server.spec.name)
         if request.method in MAY_ASK and b'"requestState"' in bytes(params):
             if request.asker.modern and self.gateway.parked.resume(self, request):
                 return
             params = self._unsealed(server, params)
         if server.upstream is not None:
-            self._send(request, route, params)
+            self._send(request, server, route, params)
         else:
-            self.later(request, lambda: self._send_when_ready(request, route, params))
+            self.later(request, lambda: self._send_when_ready(request, server, route, params))
 
     def _unsealed(self, server: ManagedServer, params: Raw | bytes) -> bytes:
         """With the state as the server wrote it. Raises InvalidArguments for one that is not from it."""
@@ -157,16 +162,17 @@ class Session:
             members["requestState"] = state
         return msgspec.json.encode(members)
 
-    async def _send_when_ready(self, request: Request, route: Route, params: Raw | bytes) -> None:
-        await self.gateway.core.ready(route.server)
+    async def _send_when_ready(
+        self, request: Request, server: ManagedServer, route: Route, params: Raw | bytes
+    ) -> None:
+        await self.gateway.core.ready(server)
         del self._waiting[request.key]
-        self._send(request, route, params)
+        self._send(request, server, route, params)
 
-    def _send(self, request: Request, route: Route, params: Raw | bytes) -> None:
-        server, tool = route.server, route.tool
-        upstream = server.upstream
+    def _send(self, request: Request, server: ManagedServer, route: Route, params: Raw | bytes) -> None:
+        tool, upstream = route.tool, server.upstream
         if upstream is None:
-            raise server.not_ready()
+            raise self.gateway.core.not_ready(server)
         times, asker = server.spec.timeouts, request.asker
         relay = Relay(
             session=self,
@@ -321,6 +327,12 @@ class Session:
 
     # ── telling the client ──────────────────────────────────────────────────────────────────────
 
+    def all_roots(self) -> Sequence[Raw]:
+        """Where the client works: what it says, else where its bridge was started."""
+        if self.roots or not self.client.cwd:
+            return self.roots
+        return (Raw(msgspec.json.encode({"uri": Path(self.client.cwd).as_uri()})),)
+
     def label(self, server: str) -> str:
         """What a question of that server begins with, for a client that sees several."""
         return "" if self.view.single is not None else f"[{server}] "
@@ -341,6 +353,11 @@ class Session:
             self.tell(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether its next request may come as another session: HTTP in the revision without sessions."""
+        return self.client.door == "http" and not self.version
 
     @property
     def is_at_work(self) -> bool:

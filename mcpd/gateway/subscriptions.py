@@ -39,6 +39,14 @@ class Subscriptions:
         for server in {server for server, _ in self._of.pop(session, {}).values()}:
             server.wishes.forget(session)
 
+    def renew(self, server: ManagedServer) -> None:
+        """A definition has a new server: what was followed on the one before is followed on it."""
+        for session, watched in self._of.items():
+            for key, (owner, own) in watched.items():
+                if owner is not server and owner.is_over and owner.spec.name == server.spec.name:
+                    watched[key] = (server, own)
+            self._wish(session, server)
+
     def concerned(self, server: ManagedServer, uri: str) -> Iterator[tuple[Session, bytes, str]]:
         """Who follows `uri`, or something that it is a part of: (client, subscription, URI to be told)."""
         for session, watched in list(self._of.items()):

@@ -85,7 +85,13 @@ class OneServer:
     """A server unrenamed and whole, but for what its definition filters."""
 
     core: Core
-    single: ManagedServer
+    last: ManagedServer
+    """As it was last seen: its name may by now be another's, or nobody's."""
+
+    @property
+    def single(self) -> ManagedServer:
+        self.last = self.core.supervisor.find(self.last.spec.name) or self.last
+        return self.last
 
     @property
     def title(self) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from mcpd.model.diff import ServersDiff
 from mcpd.model.errors import Problem
+from mcpd.model.history import HistoryEntry
 from mcpd.model.status import ServerStatus
 
 API_VERSION = 1
@@ -144,6 +145,8 @@ class ServerDetail:
     negotiation: tuple[Step, ...] = ()
     definition: Mapping[str, object] = attrs.field(factory=dict)
     """The definition in force, secrets masked."""
+    history: tuple[HistoryEntry, ...] = ()
+    """What happened to it last, oldest first; `mcpd/history` has more."""
 
 
 @attrs.frozen(kw_only=True)
@@ -325,6 +328,28 @@ class Attached:
 
 
 @attrs.frozen(kw_only=True)
+class Metrics:
+    """`mcpd/metrics`."""
+
+    content_type: str
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class PingParams:
+    server: str
+    timeout: float = 10.0
+
+
+@attrs.frozen(kw_only=True)
+class Pong:
+    """The server has answered, with whatever."""
+
+    server: str
+    ms: float
+
+
+@attrs.frozen(kw_only=True)
 class ConfigView:
     """`mcpd/config`: the definitions in force, secrets masked."""
 
@@ -340,4 +365,7 @@ class VersionInfo:
     api: int
     pid: int
     python: str
+    started_at: str
+    search_path: str
+    """The PATH of mcpd: where servers' commands are looked for, unless a definition says otherwise."""
     protocol_versions: tuple[str, ...]

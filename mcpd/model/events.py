@@ -33,3 +33,5 @@ class Event:
     server: str | None = None
     message: str = ""
     status: ServerStatus | None = None
+    by: str = ""
+    """Who asked for it: a client's program and process (`mcpctl (pid 4711)`), a signal, or nobody."""

@@ -15,6 +15,7 @@ MEBIBYTE = 1024 * 1024
 
 Era = Literal["auto", "modern", "legacy"]
 Concurrency = Literal["free", "writes", "serial"]
+Share = Literal["all", "root", "client"]
 
 
 @attrs.frozen(kw_only=True)
@@ -92,7 +93,10 @@ class ServerSpec:
     """Requests this server may have unanswered at once; more wait their turn."""
     concurrency: Concurrency = "free"
     """Whether calls may overlap: `free` as the clients sent them, `serial` one after the other, `writes`
-    only those of tools that say they change nothing."""
+    one after the other but for tools that say they change nothing."""
+    share: Share = "all"
+    """Who uses one process or session together: `all` clients, those that work in the same `root`, or each
+    `client` its own."""
     max_queued: int = 256
     """Requests that may wait their turn; more are refused at once."""
 

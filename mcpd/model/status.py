@@ -130,6 +130,8 @@ class ServerStatus:
     """When its lists were last fetched."""
     protocol_version: str | None = None
     era: str | None = None
+    session: bool | None = None
+    """Whether a server over HTTP keeps a session for us; null where there are none. Its id is a secret."""
     server_info: ServerInfo | None = None
     capabilities: tuple[str, ...] = ()
     lazy: bool = False

@@ -19,6 +19,8 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 MAX_PAGES = 1000
+_NAMED = 5
+"""Entries that a difference names of each sort."""
 
 
 @attrs.frozen
@@ -184,7 +186,7 @@ def _name_of(entry: Raw, key: str) -> str | None:
 
 
 def differences(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]:
-    """Per feature that changed, a few words: `("tools", "+2 -1 ~0")`."""
+    """Per feature that changed, a few words: `("tools", "+1 -1 ~0: +echo -ping")`; no names at first."""
     before = old or Catalog()
     told = []
     for feature, fields in (
@@ -194,11 +196,20 @@ def differences(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]:
     ):
         was = {item.name: item.raw for field in fields for item in getattr(before, field)}
         now = {item.name: item.raw for field in fields for item in getattr(new, field)}
-        added, removed = len(now.keys() - was.keys()), len(was.keys() - now.keys())
-        changed = sum(was[name] != now[name] for name in was.keys() & now.keys())
+        added = [name for name in now if name not in was]
+        removed = [name for name in was if name not in now]
+        changed = [name for name in now if name in was and was[name] != now[name]]
         if added or removed or changed:
-            told.append((feature, f"+{added} -{removed} ~{changed}"))
+            counts = f"+{len(added)} -{len(removed)} ~{len(changed)}"
+            signed = [*_signed("+", added), *_signed("-", removed), *_signed("~", changed)]
+            told.append((feature, counts if old is None else f"{counts}: {' '.join(signed)}"))
     return told
+
+
+def _signed(sign: str, names: list[str]) -> list[str]:
+    """The first of them, and how many more."""
+    told = [sign + shorten(name, 60) for name in names[:_NAMED]]
+    return [*told, f"{sign}…{len(names) - _NAMED} more"] if len(names) > _NAMED else told
 
 
 def dump(catalog: Catalog) -> bytes:

@@ -56,12 +56,23 @@ class Line:
 class Curiosity:
     """Whether a server ever asks something in the middle of a call; learnt by watching it."""
 
-    def __init__(self, calls: int = 0, *, asks: bool = False) -> None:
-        self.calls = calls
-        """Calls that ended, by clients that it could have asked."""
-        self.asks = asks
-
-    @property
-    def is_quiet(self) -> bool:
+    def __init__(self, *, is_quiet: bool, learn: Callable[[bool], None]) -> None:
+        self.is_quiet = is_quiet
         """It is known never to ask."""
-        return not self.asks and self.calls >= QUIET_AFTER
+        self._calls = 0
+        self._learn = learn
+        self._asks = False
+
+    def called(self) -> None:
+        """A call has ended, of a client that it could have asked."""
+        self._calls += 1
+        if self._calls >= QUIET_AFTER and not self._asks and not self.is_quiet:
+            self.is_quiet = True
+            self._learn(True)
+
+    def asked(self) -> None:
+        """It does ask; that is known for as long as it runs, and no longer taken for unlikely after that."""
+        self._asks = True
+        if self.is_quiet:
+            self.is_quiet = False
+            self._learn(False)

@@ -37,11 +37,13 @@ from mcpd.supervision.liveness import watch_liveness
 from mcpd.supervision.serverlog import ServerLog
 from mcpd.supervision.standing import Standing
 from mcpd.supervision.surroundings import Surroundings
+from mcpd.supervision.taps import Taps
 from mcpd.supervision.turn import Turn
 from mcpd.support.fanout import Fanout
 from mcpd.transports.base import Channel
 from mcpd.transports.environment import Launch, child_environment, prepare
 from mcpd.transports.process import Child
+from mcpd.transports.tally import Tally
 from mcpd.wire.message import ABSENT
 from mcpd.wire.url import bare
 
@@ -58,9 +60,16 @@ _EAR = 1.0
 class ManagedServer:
     """Made by the supervisor, for as long as its name is in the set."""
 
-    def __init__(self, spec: ServerSpec, around: Surroundings) -> None:
+    def __init__(self, spec: ServerSpec, around: Surroundings, of: ManagedServer | None = None) -> None:
         self.spec = spec
+        self.of = of
+        """The server of a definition that this is one more instance of, for some of its clients."""
+        self.is_over = False
+        """It has ended for good."""
         self.log = ServerLog(around.log_dir / f"{spec.name}.log", around.redactor.mask)
+        self.taps = Taps(spec.name, around.redactor.mask)
+        self.tally = Tally()
+        """Of all its connections."""
         self.wishes = Wishes()
         """What clients want to hear of it beside answers; held across its connections."""
         self.heard: Fanout[Said] = Fanout()
@@ -82,7 +91,10 @@ class ManagedServer:
             self.heard.add(partial(around.clients.heard, self))
         self.line = Line()
         """Whose turn it is, where calls of different clients must not overlap."""
-        self.curiosity = Curiosity()
+        self.curiosity = Curiosity(
+            is_quiet=around.store.is_quiet(self._fingerprint),
+            learn=partial(around.store.learn_quiet, self._fingerprint),
+        )
         self._heard: float | None = None
         self._last_spawn = -math.inf
         toggled = around.store.toggled(spec.name)
@@ -222,6 +234,9 @@ class ManagedServer:
             updated=catalog.fetched_at or None if catalog else None,
             protocol_version=upstream.version if upstream else None,
             era=upstream.era if upstream else None,
+            session=None
+            if upstream is None or upstream.link.session is None
+            else bool(upstream.link.session),
             server_info=upstream.info if upstream else None,
             capabilities=tuple(sorted(upstream.capabilities)) if upstream else (),
             lazy=self.spec.lazy,
@@ -280,6 +295,7 @@ class ManagedServer:
                     self._announce(ServerState.PENDING, "connecting")
                     await self._live_and_recover()
         finally:
+            self.is_over = True
             self.log.close()
 
     def _why_off(self) -> str:
@@ -369,10 +385,13 @@ class ManagedServer:
             try:
                 async with self._opened() as connection:
                     self.child = connection.child
-                    if spec.debug or around.debug:
-                        connection.link.tap = self._show_frame
+                    connection.link.tally = self.tally
+                    self.taps.connected(
+                        connection.link, self._show_frame if spec.debug or around.debug else None
+                    )
                     await self._hold(connection, turn)
             finally:
+                self.taps.ended()
                 self.child = None  # however it ended: its number may be somebody else's from now on
 
     def _opened(self) -> AbstractAsyncContextManager[Connection]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import deque
@@ -9,8 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import trio
+
 from mcpd.model.status import rfc3339
-from mcpd.support.broadcast import Broadcast
 
 LINE_KEPT = 64 * 1024
 RING = 1024 * 1024
@@ -36,7 +38,9 @@ class ServerLog:
         self._fd: int | None = None
         self._file_size = 0
         self._life: list[str] = []
-        self._followers: Broadcast[str] = Broadcast()
+        self.position = 0
+        """Lines so far; see `beyond`."""
+        self._more = trio.Event()
         self._load()
 
     def feed(self, portion: bytes) -> None:
@@ -79,9 +83,16 @@ class ServerLog:
     def tail(self, count: int) -> tuple[str, ...]:
         return tuple(self._lines)[-count:] if count > 0 else ()
 
-    @property
-    def followers(self) -> Broadcast[str]:
-        return self._followers
+    def beyond(self, position: int) -> tuple[list[str], int]:
+        """The lines after the first `position` ones, and how many of them are gone already."""
+        new = self.position - position
+        kept = min(new, len(self._lines))
+        return list(itertools.islice(self._lines, len(self._lines) - kept, None)), new - kept
+
+    async def wait_beyond(self, position: int) -> None:
+        """Until there are more lines than so many."""
+        while self.position <= position:
+            await self._more.wait()
 
     def close(self) -> None:
         if self._fd is not None:
@@ -102,7 +113,9 @@ class ServerLog:
             self._size -= len(self._lines.popleft())
         self._life.append(text)
         del self._life[:-20]
-        self._followers.send(text)
+        self.position += 1
+        more, self._more = self._more, trio.Event()
+        more.set()
         return text
 
     def _write(self, lines: list[str]) -> None:

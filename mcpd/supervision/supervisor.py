@@ -50,6 +50,8 @@ class Supervisor:
         self._desired: Watched[tuple[int, Mapping[str, ServerSpec]]] = Watched((0, {}))
         self._applied: Watched[int] = Watched(0)
         self._lives: dict[str, _Life] = {}
+        self._instances: dict[ManagedServer, _Life] = {}
+        self._nursery: trio.Nursery | None = None
 
     @property
     def generation(self) -> int:
@@ -79,29 +81,64 @@ class Supervisor:
             raise UnknownServer(_unknown(name, sorted(self._lives)), server=name)
         return life.server
 
+    def find(self, name: str) -> ManagedServer | None:
+        """The server that has this name now."""
+        life = self._lives.get(name)
+        return None if life is None else life.server
+
     def servers(self) -> list[ManagedServer]:
-        """In the order of the definitions."""
+        """In the order of the definitions, without `instances`."""
         order = {name: index for index, name in enumerate(self.desired)}
         lives = sorted(self._lives.items(), key=lambda item: order.get(item[0], len(order)))
         return [life.server for _, life in lives]
+
+    def instances(self) -> list[ManagedServer]:
+        """Servers of one client, or of some, beside those of the definitions."""
+        return list(self._instances)
+
+    def start_instance(self, of: ManagedServer, spec: ServerSpec) -> ManagedServer:
+        """One more server like `of`, under a name of its own, until `end_instance`, or the end of `of`."""
+        server = ManagedServer(spec, self._around, of)
+        life = self._instances[server] = _Life(server)
+        assert self._nursery is not None, "the supervisor runs"
+        self._nursery.start_soon(self._live_instance, life, name=f"server {spec.name}")
+        return server
+
+    def end_instance(self, server: ManagedServer) -> None:
+        """It ends, soon: synchronous, so that nobody's hang-up can prevent it."""
+        life = self._instances.get(server)
+        if life is not None:
+            life.scope.cancel(reason="its last client left")
+
+    async def _live_instance(self, life: _Life) -> None:
+        try:
+            await self._live(life)
+        finally:
+            del self._instances[life.server]
+            gone = Event(kind=EventKind.REMOVED, at=rfc3339(time.time()), server=life.server.spec.name)
+            self._around.announce(gone)
 
     def announce(self, event: Event) -> None:
         self._around.announce(event)
 
     def end_all(self, reason: str) -> None:
         """Begin to end every server: none is started again. `run` is to be cancelled soon."""
-        for life in self._lives.values():
+        for life in self._everybody():
             life.scope.cancel(reason=reason)
 
     def kill_all(self) -> None:
         """No more patience: SIGKILL to every group. What waits for their ends goes on at once."""
-        for life in self._lives.values():
+        for life in self._everybody():
             if life.server.child is not None:
                 life.server.child.signal_group(9)
+
+    def _everybody(self) -> list[_Life]:
+        return [*self._lives.values(), *self._instances.values()]
 
     async def run(self) -> None:
         """Make it so, wish after wish, until cancelled; then every server has been ended."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             nursery.start_soon(watch_naps, self._woken)
             running: Mapping[str, ServerSpec] = {}
             seen = -1
@@ -116,7 +153,7 @@ class Supervisor:
     def _woken(self, slept: float) -> None:
         """Connections do not outlive a night. Not all are looked at in the same moment."""
         log.info("slept for %.0f s: looking after the remote servers", slept)
-        for life in self._lives.values():
+        for life in self._everybody():
             life.server.look_after(_LOOKED_AFTER * self._around.chance())
 
     async def _reconcile(
@@ -133,6 +170,9 @@ class Supervisor:
                 replaced.append(name)
         for name in (*plan.removed, *replaced):
             self._lives[name].scope.cancel(reason="removed from the set, or defined anew")
+            for life in self._instances.values():
+                if life.server.of is self._lives[name].server:
+                    life.scope.cancel(reason="removed from the set, or defined anew")
         for name in (*plan.removed, *replaced):
             await self._lives[name].over.wait()  # joined before its name is used again
             del self._lives[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 
@@ -18,7 +19,10 @@ class Redactor:
         self._pattern: re.Pattern[str] | None = None
 
     def add(self, secrets: Iterable[str]) -> None:
-        new = {secret for secret in secrets if len(secret) >= _SHORTEST} - self._known
+        long_enough = {secret for secret in secrets if len(secret) >= _SHORTEST}
+        # In a JSON text a quote, a backslash or an umlaut may be spelt otherwise.
+        escaped = {json.dumps(s, ensure_ascii=plain)[1:-1] for s in long_enough for plain in (True, False)}
+        new = (long_enough | escaped) - self._known
         if new:
             self._known |= new
             longest_first = sorted(self._known, key=len, reverse=True)

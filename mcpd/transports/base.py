@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from mcpd.model.errors import McpdError
 from mcpd.transports.exchange import Exchange
+from mcpd.transports.tally import Tally
 from mcpd.wire.message import Message
 
 
@@ -79,10 +80,14 @@ class Channel(Protocol):
     """When a tool call last succeeded: proof that the server works, for the backoff."""
     ended: McpdError | None
     """Why it is over: what `run` has raised, or is about to."""
+    session: str | None
+    """The id of the session the server keeps for us, a secret; empty for none, None where there are none."""
     footing: str
     """What the transport said beside the last answer (`HTTP 404`), for the record of a negotiation."""
     tap: Callable[[str, bytes], None] | None
-    """Sees every frame ("→" or "←"), when somebody looks (`debug`)."""
+    """Sees every frame ("→" or "←"), when somebody looks (`debug`, `mcpd/tap`)."""
+    tally: Tally
+    """Counts its calls. Whoever opens the channel may put one in that outlives it."""
 
     def submit(
         self, exchange: Exchange, method: str, params: Raw | bytes = b"", *, plain: bool = False

@@ -9,6 +9,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
+from mcpd.transports.tally import Count
 from mcpd.wire.message import Message
 
 
@@ -38,6 +39,9 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     method: str = ""
     deadline: float = math.inf
     hard_deadline: float = math.inf
+    count: Count | None = None
+    """Where a `tools/call` is counted when it ends; None for anything else."""
+    sent_at: float = 0.0
 
     def answered(self, message: Message) -> None:
         """The response, result or error, with the link's own id on it."""

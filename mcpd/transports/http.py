@@ -339,7 +339,7 @@ class HttpChannel(Switchboard):
         if self._waits(exchange):
             self._pick(exchange.key)
             self._next_in_queue()
-            exchange.failed(error)
+            self._lose(exchange, error)
 
     def _broken(self, exchange: Exchange, error: httpx.TransportError) -> None:
         lost = self._endpoint.lost(error, exchange.what or exchange.method)

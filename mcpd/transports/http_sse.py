@@ -185,7 +185,7 @@ class SseChannel(Switchboard):
             refused = error
         if refused is not None and self._pick(exchange.key) is exchange:
             self._next_in_queue()
-            exchange.failed(refused)
+            self._lose(exchange, refused)
 
     async def _tell(self, inbox: Endpoint, frame: bytes) -> None:
         try:

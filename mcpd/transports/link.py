@@ -132,11 +132,8 @@ class Link(Switchboard):
                 for tag in self._outbox.unsent():
                     if isinstance(tag, Exchange) and self._table.pop(tag.key, None) is tag:
                         self._outbox.withdraw(tag)
-                        tag.failed(
-                            self._lost(
-                                tag, f"it has not read its input for {stalled_for:.0f} s", may_have_run=False
-                            )
-                        )
+                        words = f"it has not read its input for {stalled_for:.0f} s"
+                        self._lose(tag, self._lost(tag, words, may_have_run=False))
             self._next_in_queue()
             with trio.move_on_after(self._write_timeout):  # then it is the turn of those that came since
                 await self._outbox.wait_drained()

@@ -21,6 +21,7 @@ from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, Prot
 from mcpd.support.outbox import batch
 from mcpd.transports.base import Deaf, Dialect, Inbound
 from mcpd.transports.exchange import Exchange
+from mcpd.transports.tally import Tally
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import stamped_request
@@ -51,8 +52,10 @@ class Switchboard:
         self.heard_at = trio.current_time()
         self.called_well_at = -math.inf
         self.ended: McpdError | None = None
+        self.session: str | None = None
         self.footing = ""
         self.tap: Callable[[str, bytes], None] | None = None
+        self.tally = Tally()
         self._meta = b""
         self._call_meta = b'"progressToken":'
         self._max_in_flight = max_in_flight
@@ -95,9 +98,13 @@ class Switchboard:
         exchange.method = method
         # Progress is asked for on every call, wanted or not: it also tells us that the server is at work.
         meta = exchange.meta or self._meta
-        if method == "tools/call" or exchange.reports:
+        is_call = method == "tools/call"
+        if is_call or exchange.reports:
             meta = (meta + b',"progressToken":' if exchange.meta else self._call_meta) + key
         now = _batch.now if _batch.depth else trio.current_time()
+        if is_call:
+            exchange.count = self.tally.of(params if type(params) is bytes else bytes(params))
+            exchange.sent_at = now
         deadline, hard_deadline = now + exchange.idle, now + exchange.limit
         exchange.hard_deadline = hard_deadline
         exchange.deadline = deadline = deadline if deadline < hard_deadline else hard_deadline
@@ -125,6 +132,11 @@ class Switchboard:
         self._call_meta = meta + b',"progressToken":' if meta else b'"progressToken":'
 
     def cancel(self, exchange: Exchange, reason: str) -> None:
+        if self._take_back(exchange, reason) and exchange.count is not None:
+            exchange.count.cancelled += 1
+
+    def _take_back(self, exchange: Exchange, reason: str) -> bool:
+        """Whether it was still under way."""
         if self._table.get(exchange.key) is exchange:
             del self._table[exchange.key]
             if not self._withdraw(exchange, reason):
@@ -135,7 +147,10 @@ class Switchboard:
             if not self._withdraw(exchange, reason):
                 self._say_cancelled(exchange, reason)
         else:
+            before = len(self._queue)
             self._queue = deque(entry for entry in self._queue if entry[0] is not exchange)
+            return len(self._queue) < before
+        return True
 
     def notify(self, method: str, params: bytes = b"") -> None:
         self._tapped(wire.notification(method, params))
@@ -220,14 +235,21 @@ class Switchboard:
         self.heard_at = _batch.now
         if self._queue:
             self._next_in_queue()
-        if message.result is not ABSENT:
-            if exchange.method == "tools/call":
-                self.called_well_at = _batch.now
-        elif message.error is ABSENT:
+        if message.result is ABSENT and message.error is ABSENT:
             words = f"{self.name}: answered {exchange.what or exchange.method} with neither result nor error"
-            exchange.failed(ProtocolViolation(f"{words}: {shorten(line)}", server=self.name))
+            self._lose(exchange, ProtocolViolation(f"{words}: {shorten(line)}", server=self.name))
             return
+        if exchange.count is not None:
+            if message.error is ABSENT:
+                self.called_well_at = self.heard_at
+            exchange.count.answered(self.heard_at - exchange.sent_at, message, line)
         exchange.answered(message)
+
+    def _lose(self, exchange: Exchange, error: McpdError) -> None:
+        """There will be no answer to one that is out of the table."""
+        if exchange.count is not None:
+            exchange.count.lost += 1
+        exchange.failed(error)
 
     def _receive_unasked(self, message: Message, exchange: Exchange | None) -> None:
         self.heard_at = _batch.now
@@ -251,16 +273,19 @@ class Switchboard:
                 for part in parts:
                     self.receive(part, exchange, alone=False)
                 return
+        if self.tap is not None:
+            self.tap("←", line)
         self._junk(line)
         unreadable = self._pick(wire.answered_in(line))
         if unreadable is not None:
             self._next_in_queue()
-            unreadable.failed(
+            self._lose(
+                unreadable,
                 ProtocolViolation(
                     f"{self.name}: its answer to {unreadable.what or unreadable.method} cannot be read "
                     f"(broken, or nested too deeply): {shorten(line)}",
                     server=self.name,
-                )
+                ),
             )
 
     def _receive_stray(self, message: Message, line: bytes) -> None:
@@ -314,7 +339,7 @@ class Switchboard:
                 plain = ran or isinstance(error, LinkLost)
                 told = self._lost(exchange, reason, may_have_run=ran) if plain else error
                 try:
-                    exchange.failed(told)
+                    self._lose(exchange, told)
                 except Exception:  # a bug in one caller's code must not leave the others waiting
                     log.exception("%s: an error in mcpd itself while failing %s", self.name, exchange.method)
 
@@ -347,8 +372,8 @@ class Switchboard:
         with _batch:
             for exchange in waiting:
                 if exchange.deadline <= now:
-                    self.cancel(exchange, "timed out")
-                    exchange.failed(self._timeout(exchange, now))
+                    self._take_back(exchange, "timed out")
+                    self._lose(exchange, self._timeout(exchange, now))
 
     def _timeout(self, exchange: Exchange, now: float) -> CallTimeout:
         what = exchange.what or exchange.method

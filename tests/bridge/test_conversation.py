@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, deque
 from typing import Any
 
@@ -42,6 +43,8 @@ class OneDaemon:
         self.listens: set[object] = set()
         self.seen: list[Json] = []
         self.refuse: dict[str, Json] = {}
+        self.unknown: set[str] = set()
+        """URIs of servers that are not there yet."""
         self.version = "2025-11-25"
 
     def take(self, line: bytes) -> list[Json]:
@@ -51,6 +54,8 @@ class OneDaemon:
         params = message.get("params", {})
         if method in self.refuse:
             return [{"jsonrpc": "2.0", "id": key, "error": self.refuse[method]}]
+        if method == "resources/subscribe" and params["uri"] in self.unknown:
+            return [{"jsonrpc": "2.0", "id": key, "error": {"code": -32002, "message": "no such resource"}}]
         result: Json = {}
         match method:
             case "initialize":
@@ -64,12 +69,20 @@ class OneDaemon:
                 self.subscribed.add(params["uri"])
             case "resources/unsubscribe":
                 self.subscribed.discard(params["uri"])
+            case "notifications/cancelled":
+                self.listens.discard(params["requestId"])
             case "tools/call":
                 self.ran[params["arguments"]["n"]] += 1
                 result = {"content": []}
             case "subscriptions/listen":
+                assert key not in self.listens
                 self.listens.add(key)
-                told = {"notifications": params["notifications"], "_meta": {SUBSCRIPTION: key}}
+                asked = params["notifications"]
+                uris = [uri for uri in asked.get("resourceSubscriptions", []) if uri not in self.unknown]
+                told = {
+                    "notifications": {**asked, "resourceSubscriptions": uris},
+                    "_meta": {SUBSCRIPTION: key},
+                }
                 method = "notifications/subscriptions/acknowledged"
                 return [{"jsonrpc": "2.0", "method": method, "params": told}]
         return [{"jsonrpc": "2.0", "id": key, "result": result}] if method and "id" in message else []
@@ -290,12 +303,60 @@ def test_a_daemon_that_ends_its_subscriptions_before_it_stops_does_not_end_ours(
         told = {"requestId": 1, "reason": "mcpd stops"}
         world.hear({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": told})
     world.hear({"jsonrpc": "2.0", "id": 1, "result": {"resultType": "complete"}})
+    world.daemon.listens.clear()
     assert world.got == []
     world.now += 1.0
     world.books.tick(world.now)  # it still lives, so it is asked again
     world.settle()
     assert world.daemon.listens == {1}
     assert world.methods() == ["notifications/tools/list_changed"]
+
+
+def test_a_subscription_that_a_young_daemon_honours_in_part_becomes_whole_again(world: World) -> None:
+    """It does not know its servers' resources yet. The editor hears of each thing once, when it is back."""
+    world.come()
+    wanted = {"toolsListChanged": True, "resourceSubscriptions": ["file:///a", "file:///b"]}
+    world.say("subscriptions/listen", {"notifications": wanted, "_meta": META}, 1)
+    world.settle()
+    world.got.clear()
+    world.kill()
+    world.come()
+    world.daemon.unknown = {"file:///b"}
+    world.settle()
+    assert world.methods() == ["notifications/tools/list_changed", "notifications/resources/updated"]
+    world.got.clear()
+    for moment in range(1, 4):
+        if moment == 3:
+            world.daemon.unknown.clear()
+        world.now = world.books.next_at()
+        world.books.tick(world.now)
+        world.settle()
+    assert [(m["method"], m["params"]["uri"]) for m in world.got] == [
+        ("notifications/resources/updated", "file:///b")
+    ]
+    assert world.daemon.listens == {1}
+    assert world.books.next_at() == math.inf
+
+
+def test_a_subscription_that_a_young_daemon_refuses_is_asked_for_again(world: World) -> None:
+    """The same for a legacy client; one that it gave up meanwhile is not."""
+    world.begin()
+    for key, uri in enumerate(["file:///a", "file:///b"]):
+        world.say("resources/subscribe", {"uri": uri}, key)
+    world.settle()
+    world.kill()
+    world.come()
+    world.daemon.unknown = {"file:///a", "file:///b"}
+    world.settle()
+    world.got.clear()
+    world.daemon.unknown.clear()
+    world.say("resources/unsubscribe", {"uri": "file:///b"}, 2)
+    world.settle()
+    world.now = world.books.next_at()
+    world.books.tick(world.now)
+    world.settle()
+    assert world.daemon.subscribed == {"file:///a"}
+    assert [m["params"]["uri"] for m in world.got if "method" in m] == ["file:///a"]
 
 
 def test_a_subscription_that_cannot_be_opened_again_ends(world: World) -> None:
@@ -383,7 +444,7 @@ def test_a_handshake_is_answered_in_time_whatever_the_daemon_does(world: World) 
     world.settle()
     world.say("initialize", HELLO, 2)
     world.deliver()
-    world.now += books.HANDSHAKE_WITHIN
+    world.now += books.HANDSHAKE_WITHIN + books.DAEMON_WITHIN
     world.books.tick(world.now)
     assert "has not answered" in world.answers(2)[0]["error"]["message"]
     world.answer()

@@ -69,6 +69,9 @@ mcpServers:
     "no-newline.yaml": "mcpServers:\n  a: {command: x}",
     "middle.yaml": "mcpServers:\n  a: {command: x}\nsettings:\n  debug: true\n",
     "empty.yaml": "mcpServers:\n",
+    "list.yaml": "mcp:\n    servers:\n    -   name: a   # mine\n        command: x\n\n    # the end\n",
+    "indented-list.yaml": "# top\nmcp:\n  servers:\n    - name: a\n      command: x\n  enabled: true\n",
+    "crlf.yaml": "mcpServers:\r\n  a:\r\n    command: x\r\n",
     "markers.yaml": "---\nmcpServers:\n  a: {command: x}\n...\n",
 }
 

@@ -175,6 +175,34 @@ def test_a_killed_daemon_is_survived_and_lost_calls_say_that_they_may_have_run(t
             assert ed.close()[0] == 0
 
 
+def test_a_modern_client_keeps_its_subscription_across_daemons(tmp_path: Path) -> None:
+    """All servers together; under the id that it gave, acknowledged once."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "ed", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    with editor(private_environment(tmp_path), tmp_path, "--no-start", "--client", "ed") as ed:
+        with running(tmp_path, {"fake": fake()}) as daemon:
+            daemon.wait_connected("fake")
+            found = ed.ask(1, "server/discover", _meta=meta)["result"]
+            assert "2026-07-28" in found["supportedVersions"]
+            wanted = {"toolsListChanged": True}
+            ed.send(id="L", method="subscriptions/listen", params={"notifications": wanted, "_meta": meta})
+            ed.until("notifications/subscriptions/acknowledged")
+            called = ed.ask(2, "tools/call", name="fake__echo", arguments={"a": 1}, _meta=meta)["result"]
+            assert json.loads(called["content"][0]["text"]) == {"a": 1}
+        with running(tmp_path, {"fake": fake()}) as daemon:
+            daemon.wait_connected("fake")
+            told = ed.until("notifications/tools/list_changed")
+            assert told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == "L"
+            assert "result" in ed.ask(3, "tools/list", _meta=meta)
+            methods = [m.get("method") for m in ed.heard]
+            assert methods.count("notifications/subscriptions/acknowledged") == 1
+            assert not [m for m in ed.heard if m.get("id") == "L"]
+            assert ed.close()[0] == 0
+
+
 def test_requests_wait_for_a_daemon_that_is_being_restarted(tmp_path: Path) -> None:
     """The editor sees a slow answer, no error."""
     with editor(private_environment(tmp_path), tmp_path, "--no-start", "--server", "fake") as ed:

@@ -166,7 +166,7 @@ async def test_only_the_lists_that_changed_are_fetched_again() -> None:
     catalog = await fetched(upstream, features=["tools"], old=old)
     assert upstream.asked == [("tools/list", None)]
     assert catalog.prompts == old.prompts
-    assert lists.differences(old, catalog) == [("tools", "+1 -0 ~0")]
+    assert lists.differences(old, catalog) == [("tools", "+1 -0 ~0: +echo")]
 
 
 async def test_filters_of_the_definition_hide_tools() -> None:

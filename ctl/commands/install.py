@@ -1,0 +1,275 @@
+"""`mcpctl install` and `uninstall`: have editors use mcpd, and undo it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from ctl.client import Json
+from ctl.commands.import_ import unknown_editor
+from ctl.complete import editor_names, server_names
+from ctl.editors.backup import Backups
+from ctl.editors.catalogue import BY_NAME, Editor
+from ctl.editors.entry import Target, able, entry, preface, slot_of, target
+from ctl.editors.entry import listed as is_listed
+from ctl.editors.home import find_home
+from ctl.editors.installing import Change
+from ctl.editors.installing import install as install_entry
+from ctl.editors.installing import uninstall as uninstall_entry
+from ctl.editors.merging import keys_of, known_as
+from ctl.editors.ourselves import mcpctl_path
+from ctl.editors.places import Found, Surroundings, existing
+from ctl.editors.survey import look_into
+from ctl.errors import CtlError, Refused, Usage
+from ctl.render import paint
+from ctl.session import Session
+from mcpd.config.document import Document, Slot, document_of
+from mcpd.model.errors import BadSpec
+
+NAME = "mcpd"
+
+_project = click.option(
+    "--project", is_flag=True, help="In the file for this directory, not for all of them."
+)
+_dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+_editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_complete=editor_names)
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  mcpctl install cursor claude-code\n  mcpctl install vscode --take-over\n"
+    f"  mcpctl install zed --print\n\nEditors: {', '.join(able())}.",
+)
+@_editors
+@click.option("--all", "every", is_flag=True, help="Every editor that has a configuration here.")
+@click.option("--server", metavar="NAME", help="Only the tools of this server.", shell_complete=server_names)
+@click.option("--profile", metavar="NAME", help="Only what this profile shows.")
+@click.option("--name", metavar="NAME", help="What the entry is called.  [mcpd]")
+@click.option(
+    "--take-over", is_flag=True, help="Switch off the editor's own entries for servers that mcpd has."
+)
+@_project
+@click.option("--print", "only_print", is_flag=True, help="Print what would be added; change nothing.")
+@_dry_run
+@click.pass_obj
+def install(
+    session: Session,
+    editors: tuple[str, ...],
+    every: bool,
+    server: str | None,
+    profile: str | None,
+    name: str | None,
+    take_over: bool,
+    project: bool,
+    only_print: bool,
+    dry_run: bool,
+) -> int:
+    """Have editors use mcpd.
+
+    Writes one entry into the editor's own file, which has it run `mcpctl bridge`. The rest of the file
+    stays as it is, and `mcpctl uninstall` puts it back.
+    """
+    around = Surroundings(os.environ, Path.cwd())
+    targets = _targets(editors, every, project, around)
+    called = name or (f"{NAME}-{server}" if server else NAME)
+    program = mcpctl_path()
+
+    def made(editor: Editor) -> Callable[[Slot], dict[str, object]]:
+        args = ["bridge", "--client", editor.name]
+        args += [*(["--server", server] if server else []), *(["--profile", profile] if profile else [])]
+        return lambda slot: entry(editor, slot, called, program, args)
+
+    if only_print:
+        return _print(session, targets, called, made)
+    shared = _shared_with(session, around)
+    backups = Backups(os.environ)
+    changes: list[Json] = []
+    for one in targets:
+        found: list[str] = []
+
+        def same(slot: Slot, document: Document, one: Target = one, found: list[str] = found) -> list[str]:
+            found += shared(one, slot, document)
+            return found if take_over else []
+
+        change = _done(lambda: install_entry(one, called, made(one.editor), same, backups, dry_run=dry_run))  # noqa: B023
+        left = [] if take_over else sorted(set(found))
+        changes.append(_as_json(one, change, backups) | {"also_in_mcpd": left, "dry_run": dry_run})
+        if not session.out.json:
+            _tell_installed(session, one, change, left, backups, around, dry_run)
+    if session.out.json:
+        session.out.value({"editors": changes})
+    return 0
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  mcpctl uninstall cursor\n  mcpctl uninstall --all",
+)
+@_editors
+@click.option("--all", "every", is_flag=True, help="Every editor that has a configuration here.")
+@click.option("--name", "names", metavar="NAME", multiple=True, help="Only the entry of this name.")
+@_project
+@_dry_run
+@click.pass_obj
+def uninstall(
+    session: Session,
+    editors: tuple[str, ...],
+    every: bool,
+    names: tuple[str, ...],
+    project: bool,
+    dry_run: bool,
+) -> int:
+    """Undo what install did.
+
+    A file that nobody has changed since becomes byte for byte what it was; in any other, mcpd's entries
+    are removed, and the entries that were taken over are given back.
+    """
+    around = Surroundings(os.environ, Path.cwd())
+    backups = Backups(os.environ)
+    changes: list[Json] = []
+    for one in _targets(editors, every, project, around):
+        change = _done(lambda: uninstall_entry(one, frozenset(names), backups, dry_run=dry_run))  # noqa: B023
+        changes.append(_as_json(one, change, None) | {"dry_run": dry_run})
+        if not session.out.json and (change.anything or not every):
+            _tell_uninstalled(session, one, change, around, dry_run)
+    if session.out.json:
+        session.out.value({"editors": changes})
+    return 0
+
+
+def _targets(words: tuple[str, ...], every: bool, project: bool, around: Surroundings) -> list[Target]:
+    if bool(words) == every:
+        raise Usage("which editors?", hint=f"name them ({', '.join(able())}), or give --all")
+    for word in words:
+        if word not in BY_NAME:
+            raise unknown_editor(word)
+    if every:
+        there = {one.editor.name for one in existing(tuple(BY_NAME[name] for name in able()), around)}
+        words = tuple(name for name in able() if name in there)
+        if not words:
+            raise CtlError("no editor has a configuration here", hint="name one: mcpctl install cursor")
+    targets: list[Target] = []
+    for word in dict.fromkeys(words):
+        try:
+            targets.append(target(BY_NAME[word], around, project=project))
+        except CtlError:
+            if not every:
+                raise
+    return targets
+
+
+def _shared_with(session: Session, around: Surroundings) -> Callable[[Target, Slot, Document], list[str]]:
+    """The names of those entries of an editor's file that are servers which mcpd has."""
+    try:
+        home = find_home(session)
+    except Refused as error:
+        session.out.talk(paint("warning: ", "yellow"), f"{error.message}, so nothing can be taken over")
+        return lambda one, slot, document: []
+    ours = keys_of(home.servers, os.environ)
+
+    def find(one: Target, slot: Slot, document: Document) -> list[str]:
+        project = around.project if one.place.scope == "project" else None
+        seen = look_into(Found(one.editor, one.place, one.path, project), document, around)
+        return [
+            candidate.source.name
+            for candidate in seen.candidates
+            if candidate.source.scope == one.place.scope and known_as(candidate, ours, os.environ) is not None
+        ]
+
+    return find
+
+
+def _done(act: Callable[[], Change]) -> Change:
+    try:
+        return act()
+    except BadSpec as error:
+        raise Refused({"message": f"{error.source} was not changed", "data": error.data()}) from None
+
+
+def _print(
+    session: Session,
+    targets: list[Target],
+    name: str,
+    made: Callable[[Editor], Callable[[Slot], dict[str, object]]],
+) -> int:
+    """The entry alone, as it would stand in a file of its own."""
+    answers: list[Json] = []
+    for one in targets:
+        document = _as_is(one)
+        slot = slot_of(one, document)
+        fields = made(one.editor)(slot)
+        empty = document_of(b"", one.path, foreign=True)
+        text = empty.with_entry(slot, name, fields, listed=is_listed(one)).text
+        answers.append({"editor": one.editor.name, "path": str(one.path), "text": text})
+        if not session.out.json:
+            session.out.talk(paint(f"{one.editor.title}: ", "bold"), f"into {one.path}")
+            session.out.block(text)
+    if session.out.json:
+        session.out.value({"editors": answers})
+    return 0
+
+
+def _as_is(one: Target) -> Document:
+    try:
+        return document_of(one.path.read_bytes(), one.path, foreign=True)
+    except (OSError, BadSpec):
+        return document_of(preface(one.editor), one.path, foreign=True)
+
+
+def _tell_installed(
+    session: Session,
+    one: Target,
+    change: Change,
+    left: list[str],
+    backups: Backups,
+    around: Surroundings,
+    dry_run: bool,
+) -> None:
+    would = "would be " if dry_run else ""
+    if change.added is None:
+        session.out.line(f"{one.editor.title}: has it already, in {around.shown(one.path)}")
+    else:
+        session.out.line(f"{one.editor.title}: '{change.added}' {would}written to {around.shown(one.path)}")
+    for taken in change.taken:
+        how = "taken out until mcpctl uninstall" if taken.removed else "switched off"
+        session.out.line(f"  {taken.name}: {would}{how}, as mcpd has it")
+    if left:
+        session.out.talk(
+            f"  in mcpd too: {', '.join(left)}; mcpctl install {one.editor.name} --take-over switches"
+            " them off there"
+        )
+    if change.added is not None and not dry_run:
+        if change.existed:
+            session.out.line(f"  the file as it was: {around.shown(backups.original(one.path))}")
+        if one.editor.afterwards:
+            session.out.talk(paint("next: ", "dim"), one.editor.afterwards)
+
+
+def _tell_uninstalled(
+    session: Session, one: Target, change: Change, around: Surroundings, dry_run: bool
+) -> None:
+    would = "would be " if dry_run else ""
+    path = around.shown(one.path)
+    if change.restored:
+        session.out.line(f"{one.editor.title}: {path} {would or 'is '}what it was before")
+    elif not change.anything:
+        session.out.line(f"{one.editor.title}: nothing of mcpd in {path}")
+    else:
+        for name in change.removed:
+            session.out.line(f"{one.editor.title}: '{name}' {would}removed from {path}")
+        for name in change.given_back:
+            session.out.line(f"  {name}: {would}given back")
+
+
+def _as_json(one: Target, change: Change, backups: Backups | None) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "editor": one.editor.name,
+        "path": str(one.path),
+        "added": change.added,
+        "removed": list(change.removed),
+        "taken_over": [{"name": taken.name, "removed": taken.removed} for taken in change.taken],
+    }
+    if backups is None:
+        return facts | {"restored": change.restored, "given_back": list(change.given_back)}
+    return facts | {"backup": str(backups.original(one.path)) if change.existed and change.added else None}

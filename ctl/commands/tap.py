@@ -1,0 +1,76 @@
+"""`mcpctl tap`: a server's messages, as they pass."""
+
+from __future__ import annotations
+
+import click
+
+from ctl.client import Json
+from ctl.complete import server_names
+from ctl.render import Line, paint
+from ctl.session import Session
+from ctl.text import clean, cut
+from ctl.views import mapping
+
+_ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note": ("·", "dim")}
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  mcpctl tap github\n  mcpctl tap github --method 'tools/*' --json | jq .message"
+)
+@click.argument("server", shell_complete=server_names)
+@click.option(
+    "-m",
+    "--method",
+    "methods",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only these, with their answers; may be given several times. * and ? allowed.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=65_536,
+    show_default=True,
+    help="Cut longer messages after so many bytes.",
+)
+@click.pass_obj
+def tap(session: Session, server: str, methods: tuple[str, ...], limit: int) -> int:
+    """Watch a server's messages pass, secrets masked.
+
+    Over all its connections, until Ctrl-C. → is to the server, ← from it. Calls are not slowed down: what
+    comes faster than it can be shown is left out, and counted. With --json, one object a line.
+    """
+    params: Json = {"server": server, "methods": list(methods), "limit": limit}
+    for item in session.stream("mcpd/tap", params):
+        assert item is not None
+        if not (frame := mapping(item.value.get("frame"))):
+            continue
+        if session.out.json:
+            session.out.stream_value(frame)
+            continue
+        if dropped := frame.get("dropped"):
+            session.out.line(paint(f"… {dropped} messages came too fast to be shown", "yellow"))
+        session.out.line(*frame_line(frame, session.out.columns))
+        session.out.flush()
+    return 0
+
+
+def frame_line(frame: Json, columns: int | None) -> Line:
+    """One message: when, where to, what, and as much of it as fits."""
+    import json
+
+    arrow, style = _ARROWS.get(str(frame.get("direction")), ("?", "bold"))
+    message = frame.get("message")
+    text = str(frame.get("text", "")) if message is None else json.dumps(message, ensure_ascii=False)
+    number = f" #{frame['id']}" if frame.get("id") else ""
+    start = f"{str(frame.get('at', ''))[11:23]} "
+    label = f" {frame.get('method') or ('-' if message is not None else '')}{number} "
+    rest = clean(text) + (f" … ({frame.get('bytes')} bytes)" if frame.get("cut") else "")
+    if columns is not None:
+        rest = cut(rest, max(0, columns - len(start) - len(label) - 1))
+    return [
+        paint(start, "dim"),
+        paint(arrow, style),
+        label if frame.get("direction") != "note" else " ",
+        rest,
+    ]

@@ -1,0 +1,101 @@
+"""What an editor's file was before we changed it: kept until it is put back."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from mcpd.config.document import Slot
+from mcpd.support.atomic import write_atomically
+from mcpd.support.paths import private_directory, state_dir
+
+
+@attrs.frozen
+class Taken:
+    """An entry that was switched off, or taken out, because mcpd has the server."""
+
+    name: str
+    entry: dict[str, object] = attrs.field(repr=False)
+    removed: bool
+    """Else it was switched off."""
+
+
+@attrs.frozen
+class Record:
+    """One file as it was, and what we made of it."""
+
+    path: str
+    existed: bool
+    before: bytes = attrs.field(repr=False)
+    after: str
+    """SHA-256 of what we wrote, in hex: while the file is that, nobody else has changed it."""
+    slot: Slot
+    taken: tuple[Taken, ...] = ()
+    made: tuple[str, ...] = ()
+    """Directories that were made for it, outermost first."""
+
+
+class Backups:
+    """The records, one for each file, in a directory that only the user can read."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.directory = Path(state_dir(environ)) / "editors"
+
+    def original(self, path: Path) -> Path:
+        """Where the bytes of the file as it was are kept."""
+        return self.directory / f"{_id(path)}-{path.name}"
+
+    def load(self, path: Path) -> Record | None:
+        """The record of a file; None when there is none, or it cannot be read."""
+        try:
+            data = json.loads(self._facts(path).read_bytes())
+            return Record(
+                data["path"],
+                data["existed"],
+                self.original(path).read_bytes(),
+                data["after"],
+                tuple(data["slot"]),
+                tuple(Taken(one["name"], one["entry"], one["removed"]) for one in data["taken"]),
+                tuple(data["made"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def keep(self, record: Record) -> None:
+        """Write it down, the bytes first: a record without them is none. May raise OSError, UnusablePath."""
+        private_directory(str(self.directory.parent))
+        private_directory(str(self.directory))
+        path = Path(record.path)
+        facts = {
+            "path": record.path,
+            "existed": record.existed,
+            "after": record.after,
+            "slot": list(record.slot),
+            "taken": [attrs.asdict(one) for one in record.taken],
+            "made": list(record.made),
+        }
+        write_atomically(self.original(path), record.before, 0o600)
+        write_atomically(self._facts(path), json.dumps(facts, indent=1).encode(), 0o600)
+
+    def forget(self, path: Path) -> None:
+        """The file is as it was, or ours no longer."""
+        for kept in (self._facts(path), self.original(path)):
+            with contextlib.suppress(OSError):
+                kept.unlink()
+
+    def _facts(self, path: Path) -> Path:
+        return self.directory / f"{_id(path)}.json"
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _id(path: Path) -> str:
+    return digest(os.fsencode(os.path.realpath(path)))[:16]

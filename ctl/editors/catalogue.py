@@ -1,0 +1,349 @@
+"""Which programs keep a list of MCP servers, where, and how each of them writes one.
+
+Where two of them differ only in paths and keys they differ only in this table. What it does not say is
+said once, in `reading` (shapes), `variables` (syntaxes) and `mapping` (fields).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+from mcpd.config.document import Slot
+
+Scope = Literal["project", "local", "user", "system"]
+"""Whose file it is. Of two servers with one name, the one further left keeps it."""
+
+SCOPES: tuple[Scope, ...] = ("project", "local", "user", "system")
+
+Shape = Literal["entries", "claude", "opencode"]
+"""How a file holds servers: entries at a slot; those and more by project; under `mcp`, in either version."""
+
+Form = Literal["plain", "typed", "copilot", "codex", "opencode", "zed", "continue", "goose", "vibe"]
+"""What our own entry looks like."""
+
+SERVERS: Slot = ("mcpServers",)
+
+
+@attrs.frozen
+class Place:
+    """A file that a program may read, there or not.
+
+    `path` begins with `~/`, `./` (the project), `/`, `{config}` ($XDG_CONFIG_HOME), `{app}` (where desktop
+    programs keep theirs), or `{VARIABLE:default}`; without a default, there is no such file unless the
+    variable is set. `*` stands for any name.
+    """
+
+    path: str
+    scope: Scope
+    slot: Slot = SERVERS
+    shape: Shape = "entries"
+    ours: bool = False
+    """Whether our entry is written here, when no other such file of the scope is there already."""
+
+
+@attrs.frozen
+class Editor:
+    """One program."""
+
+    name: str
+    """What people type, and what `mcpctl bridge --client` is told."""
+    title: str
+    places: tuple[Place, ...]
+    variables: frozenset[str] = frozenset()
+    """What its strings may refer to, see `variables`."""
+    unit: Literal["ms", "s", "either"] = "ms"
+    """Of `timeout`. `either`: its documents and its releases disagree; under 1000 it is seconds."""
+    plain_url: Literal["auto", "sse"] = "auto"
+    """What a `url` without a type means."""
+    off: tuple[str, bool] | Literal["excluded"] | None = None
+    """How an entry is switched off and kept: a member and its value, or Gemini's list of names."""
+    form: Form | None = "plain"
+    """None: nothing that could use us."""
+    afterwards: str = ""
+    """What a person has to do for it to notice."""
+
+
+def _user(path: str, slot: Slot = SERVERS, *, ours: bool = True, shape: Shape = "entries") -> Place:
+    return Place(path, "user", slot, shape, ours)
+
+
+def _project(path: str, slot: Slot = SERVERS, *, shape: Shape = "entries", ours: bool = True) -> Place:
+    return Place(path, "project", slot, shape, ours)
+
+
+_VSCODE = frozenset({"env", "input", "words", "unknown"})
+_CURSOR = frozenset({"env", "words"})
+_SHELL = frozenset({"bare", "default"})
+_DISABLED = ("disabled", True)
+_NOT_ENABLED = ("enabled", False)
+_CODE = ("Code", "Code - Insiders", "VSCodium")
+
+
+def _vscode(name: str, title: str, directory: str, *more: Place) -> Editor:
+    user = f"{{app}}/{directory}/User"
+    return Editor(
+        name,
+        title,
+        (
+            *more,
+            _user(f"{user}/mcp.json", ("servers",)),
+            _user(f"{user}/profiles/*/mcp.json", ("servers",), ours=False),
+            _user(f"{user}/settings.json", ("mcp", "servers"), ours=False),
+        ),
+        _VSCODE,
+        form="typed",
+        afterwards="VS Code asks once whether to trust it: start it in `MCP: List Servers`",
+    )
+
+
+def _in_code(path: str) -> tuple[Place, ...]:
+    """The settings of an extension, in each flavour of VS Code."""
+    return tuple(_user(f"{{app}}/{code}/User/globalStorage/{path}", ours=code == "Code") for code in _CODE)
+
+
+EDITORS: tuple[Editor, ...] = (
+    Editor(
+        "claude-code",
+        "Claude Code",
+        (
+            _project("./.mcp.json"),
+            _user("{CLAUDE_CONFIG_DIR:~}/.claude.json", shape="claude"),
+            Place("/etc/claude-code/managed-mcp.json", "system"),
+            Place("/Library/Application Support/ClaudeCode/managed-mcp.json", "system"),
+        ),
+        _SHELL | {"claude"},
+        afterwards="new sessions have it; in a running one: /mcp",
+    ),
+    Editor(
+        "claude-desktop",
+        "Claude Desktop",
+        (_user("{app}/Claude/claude_desktop_config.json"),),
+        afterwards="quit and start Claude Desktop",
+    ),
+    Editor(
+        "cursor",
+        "Cursor",
+        (_project("./.cursor/mcp.json"), _user("~/.cursor/mcp.json")),
+        _CURSOR,
+        afterwards="switch it on in Cursor's settings, MCP",
+    ),
+    _vscode(
+        "vscode",
+        "VS Code",
+        "Code",
+        _project("./.vscode/mcp.json", ("servers",)),
+        _project("./.vscode/settings.json", ("mcp", "servers"), ours=False),
+        _user("~/.vscode-server/data/User/mcp.json", ("servers",), ours=False),
+    ),
+    _vscode("vscode-insiders", "VS Code Insiders", "Code - Insiders"),
+    _vscode("vscodium", "VSCodium", "VSCodium"),
+    Editor(
+        "windsurf",
+        "Windsurf",
+        (
+            _user("~/.codeium/windsurf/mcp_config.json"),
+            _user("~/.codeium/windsurf-next/mcp_config.json", ours=False),
+            _user("~/.codeium/mcp_config.json", ours=False),
+        ),
+        frozenset({"env", "file"}),
+        off=_DISABLED,
+        afterwards="press refresh in Windsurf's list of MCP servers",
+    ),
+    Editor(
+        "zed",
+        "Zed",
+        (
+            _project("./.zed/settings.json", ("context_servers",)),
+            _user("{config}/zed/settings.json", ("context_servers",)),
+        ),
+        unit="either",
+        off=_NOT_ENABLED,
+        form="zed",
+    ),
+    Editor(
+        "gemini",
+        "Gemini CLI",
+        (
+            _project("./.gemini/settings.json"),
+            _user("~/.gemini/settings.json"),
+            Place("/etc/gemini-cli/settings.json", "system"),
+        ),
+        _SHELL | {"dollar"},
+        plain_url="sse",
+        off="excluded",
+    ),
+    Editor(
+        "antigravity",
+        "Antigravity",
+        (
+            _project("./.agents/mcp_config.json"),
+            _user("~/.gemini/config/mcp_config.json"),
+            _user("~/.gemini/antigravity/mcp_config.json", ours=False),
+        ),
+        off=_DISABLED,
+    ),
+    Editor(
+        "codex",
+        "Codex",
+        (
+            _project("./.codex/config.toml", ("mcp_servers",)),
+            _user("{CODEX_HOME:~/.codex}/config.toml", ("mcp_servers",)),
+        ),
+        unit="s",
+        off=_NOT_ENABLED,
+        form="codex",
+    ),
+    Editor(
+        "opencode",
+        "opencode",
+        (
+            *(
+                _project(f"./{directory}opencode.json{c}", ("mcp",), shape="opencode")
+                for directory in ("", ".opencode/")
+                for c in ("", "c")
+            ),
+            *(
+                _user(f"{base}opencode.json{c}", ("mcp",), shape="opencode")
+                for base in ("{config}/opencode/", "{OPENCODE_CONFIG_DIR:}/")
+                for c in ("", "c")
+            ),
+            _user("{OPENCODE_CONFIG:}", ("mcp",), shape="opencode"),
+        ),
+        frozenset({"curly"}),
+        off=_NOT_ENABLED,
+        form="opencode",
+    ),
+    Editor(
+        "cline",
+        "Cline",
+        (
+            _user("{CLINE_MCP_SETTINGS_PATH:}"),
+            *_in_code("saoudrizwan.claude-dev/settings/cline_mcp_settings.json"),
+            _user("~/.cline/data/settings/cline_mcp_settings.json", ours=False),
+        ),
+        _CURSOR,
+        unit="s",
+        off=_DISABLED,
+    ),
+    Editor(
+        "roo",
+        "Roo Code",
+        (
+            _project("./.roo/mcp.json"),
+            *_in_code("rooveterinaryinc.roo-cline/settings/mcp_settings.json"),
+        ),
+        _CURSOR,
+        unit="s",
+        off=_DISABLED,
+    ),
+    Editor(
+        "kilo",
+        "Kilo Code",
+        (
+            _project("./.kilocode/mcp.json"),
+            _user("~/.kilocode/cli/global/settings/mcp_settings.json"),
+            *_in_code("kilocode.kilo-code/settings/mcp_settings.json"),
+        ),
+        _CURSOR,
+        unit="s",
+        off=_DISABLED,
+    ),
+    Editor(
+        "continue",
+        "Continue",
+        (
+            *(
+                _project(f"./.continue/mcpServers/*.{suffix}", ours=False)
+                for suffix in ("yaml", "yml", "json")
+            ),
+            _project("./.continue/config.yaml", ours=False),
+            _user("~/.continue/config.yaml"),
+            *(_user(f"~/.continue/mcpServers/*.{suffix}", ours=False) for suffix in ("yaml", "yml", "json")),
+            _user("~/.continue/config.json", ("experimental", "modelContextProtocolServers"), ours=False),
+        ),
+        frozenset({"continue"}),
+        unit="either",
+        form="continue",
+    ),
+    Editor(
+        "goose",
+        "Goose",
+        (_user("{config}/goose/config.yaml", ("extensions",)),),
+        unit="s",
+        off=_NOT_ENABLED,
+        form="goose",
+    ),
+    Editor(
+        "copilot",
+        "Copilot CLI",
+        (
+            _project("./.github/mcp.json"),
+            _user("{COPILOT_HOME:~/.copilot}/mcp-config.json"),
+        ),
+        _SHELL | {"env", "dollar"},
+        form="copilot",
+    ),
+    Editor(
+        "jetbrains",
+        "JetBrains Junie",
+        (_project("./.junie/mcp/mcp.json"), _user("~/.junie/mcp/mcp.json")),
+    ),
+    Editor(
+        "kiro",
+        "Kiro",
+        (_project("./.kiro/settings/mcp.json"), _user("~/.kiro/settings/mcp.json")),
+        _SHELL | {"env"},
+        off=_DISABLED,
+    ),
+    Editor(
+        "lmstudio",
+        "LM Studio",
+        (_user("~/.lmstudio/mcp.json"), _user("~/.cache/lm-studio/mcp.json", ours=False)),
+    ),
+    Editor("amp", "Amp", (_user("{config}/amp/settings.json", ("amp.mcpServers",)),), _SHELL),
+    Editor(
+        "crush",
+        "Crush",
+        (
+            _project("./.crush.json", ("mcp",)),
+            _project("./crush.json", ("mcp",)),
+            _user("{config}/crush/crush.json", ("mcp",)),
+        ),
+        _SHELL | {"dollar"},
+        unit="s",
+        off=_DISABLED,
+        form="typed",
+    ),
+    Editor("trae", "Trae", (_user("{app}/Trae/User/mcp.json"),)),
+    Editor("qoder", "Qoder", (_user("~/.qoder/mcp.json"),)),
+    Editor("factory", "Factory", (_project("./.factory/mcp.json"), _user("~/.factory/mcp.json"))),
+    Editor("kimi", "Kimi CLI", (_user("~/.kimi/mcp.json"),)),
+    Editor("vibe", "Mistral Vibe", (_user("~/.vibe/config.toml", ("mcp_servers",)),), unit="s", form="vibe"),
+    Editor(
+        "mcporter",
+        "mcporter",
+        (
+            _project("./config/mcporter.json"),
+            _user("~/.mcporter/mcporter.json"),
+            _user("~/.mcporter/mcporter.jsonc"),
+        ),
+        _SHELL | {"env-dollar"},
+        form=None,
+    ),
+    Editor(
+        "mcpproxy",
+        "MCPProxy",
+        (_user("~/.mcpproxy/mcp_config.json"),),
+        frozenset({"env", "keyring"}),
+        form=None,
+    ),
+    Editor("1mcp", "1MCP", (_user("{config}/1mcp/mcp.json"),), _SHELL, form=None),
+    Editor("mozilla-mcpd", "Mozilla mcpd", (_project("./.mcpd.toml", ("servers",)),), _SHELL, form=None),
+)
+
+GENERIC = Editor("file", "a file", (), _SHELL | {"env", "words", "input"}, form=None)
+"""A file that nobody's table has: what most programs would make of it."""
+
+BY_NAME = {editor.name: editor for editor in EDITORS}

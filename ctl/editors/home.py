@@ -1,0 +1,93 @@
+"""Our own side of an import: the file that is written, what is in it, and whether a definition would do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from ctl.client import Json
+from ctl.errors import DaemonUnreachable, Refused
+from ctl.session import Session
+from ctl.views import objects
+from mcpd.config.document import read_document
+from mcpd.config.files import path_of
+from mcpd.config.schema import parse_servers
+from mcpd.config.settings import Settings
+from mcpd.config.shapes import outline
+from mcpd.model.errors import BadSpec, Problem
+
+
+@attrs.frozen
+class Home:
+    """The user's configuration of mcpd."""
+
+    path: Path
+    servers: Mapping[str, Mapping[str, object]] = attrs.field(repr=False)
+    """Name → definition, as written."""
+    addresses: frozenset[str]
+    """HOST:PORT where it listens, if it does."""
+    running: bool
+    """Whether a daemon runs."""
+
+
+def find_home(session: Session) -> Home:
+    """What the running daemon reads; without one, what it would read. Never starts one.
+
+    Raises Refused when that file cannot be read: it is to be mended first. Whether its definitions
+    would do is not asked: they may refer to variables that the daemon has, and we have not.
+    """
+    session.may_start = False
+    try:
+        path = Path(str(session.call("mcpd/config").value["path"]))
+        running = True
+    except DaemonUnreachable:
+        path, running = Path(), False
+    problems: list[Problem] = []
+    try:
+        path = path if running else path_of({**os.environ, "MCPD_SERVERS": ""})
+        found = outline(read_document(path).value, problems, [])
+        if problems:
+            raise BadSpec(problems, str(path))
+    except BadSpec as error:
+        raise Refused({"message": f"{error.source or path} cannot be used", "data": error.data()}) from None
+    http = found.settings.get("http")
+    addresses = frozenset({http}) if isinstance(http, str) else frozenset[str]()
+    servers = {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
+    return Home(path, servers, addresses, running)
+
+
+def troubles(session: Session, home: Home, definitions: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    """Server → what keeps its definition from being used, by the running daemon's word if there is one.
+
+    One server that cannot be used would make the whole file unusable.
+    """
+    if home.running and definitions:
+        asked: list[Json] = [
+            {"servers": {name: definition}, "dry_run": True} for name, definition in definitions.items()
+        ]
+        answers = session.call_all("mcpd/servers/set", asked, timeout=30.0)
+        found = {
+            name: answer.problems if isinstance(answer, Refused) else objects(answer.value.get("errors"))
+            for name, answer in zip(definitions, answers, strict=True)
+        }
+    else:
+        found = {name: _problems(name, definition) for name, definition in definitions.items()}
+    return {name: _sentence(problems[0]) for name, problems in found.items() if problems}
+
+
+def _problems(name: str, definition: Mapping[str, object]) -> list[Mapping[str, object]]:
+    try:
+        parse_servers(
+            {name: definition}, environ=os.environ, settings=Settings(), base_dir=Path("/"), place="$"
+        )
+    except BadSpec as error:
+        return [attrs.asdict(problem) for problem in error.problems]
+    return []
+
+
+def _sentence(problem: Mapping[str, object]) -> str:
+    fix = problem.get("fix")
+    return f"{problem.get('message')}{f': {fix}' if fix else ''}"

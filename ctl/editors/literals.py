@@ -1,0 +1,161 @@
+"""Secrets written out in a definition: found, and put elsewhere with a reference in their place."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+import attrs
+
+from ctl.editors.variables import secret_name as name_for
+from ctl.editors.variables import secret_reference
+from mcpd.config.masking import KNOWN, MASK, SCHEME, masked, secret_name
+
+_USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
+_QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
+_HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]*):\s*(?=\S)")
+_RUN = re.compile(r"[A-Za-z0-9]{20,}")
+_RANDOM_ENOUGH = 3.5
+"""Bits for each character. English words have about 2.5, hexadecimal digits of a key 3.7."""
+
+
+@attrs.frozen
+class Literal:
+    """One secret found."""
+
+    name: str
+    """What it is to be called in the store."""
+    place: str
+    """Where it was, for people: `env.TOKEN`."""
+    value: str = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Lifted:
+    """A definition with references where literal secrets were."""
+
+    definition: dict[str, object]
+    literals: tuple[Literal, ...] = ()
+
+
+def lifted(server: str, definition: Mapping[str, object], taken: dict[str, str]) -> Lifted:
+    """Lift the literals of one server.
+
+    `taken` is which names hold which values already: a value is stored once, two values never share a
+    name. What is lifted is added to it.
+    """
+    work = _Lifting(server, taken)
+    lifted_definition = {key: work.field(key, value) for key, value in definition.items()}
+    return Lifted(lifted_definition, tuple(work.literals))
+
+
+def shown(one: Lifted) -> dict[str, object]:
+    """The definition for people's eyes: what was lifted is `***`, whatever becomes of it."""
+    names = {literal.name for literal in one.literals}
+    return masked({key: _masked(value, names) for key, value in one.definition.items()})
+
+
+class _Lifting:
+    def __init__(self, server: str, taken: dict[str, str]) -> None:
+        self.server = server
+        self.taken = taken
+        self.literals: list[Literal] = []
+
+    def field(self, key: str, value: object) -> object:
+        if key == "env" and isinstance(value, dict):
+            return {name: self.named(name, f"env.{name}", text) for name, text in value.items()}
+        if key == "headers" and isinstance(value, dict):
+            return {name: self.header(name, text) for name, text in value.items()}
+        if key == "args" and isinstance(value, list):
+            return self.args(value)
+        if key == "url" and isinstance(value, str):
+            return self.url(value, "url")
+        return value
+
+    def args(self, args: list[object]) -> list[object]:
+        done: list[object] = []
+        option = ""
+        for number, word in enumerate(args):
+            place = f"args[{number}]"
+            name, equals, rest = str(word).partition("=")
+            header = _HEADER.match(str(word))
+            if option and option.lstrip("-") in ("header", "H") and header:
+                done.append(header[0] + self.header(header[1], str(word)[header.end() :], place))
+            elif equals and re.fullmatch(r"-*[A-Za-z_][A-Za-z0-9_-]*", name):
+                done.append(f"{name}={self.named(name.lstrip('-'), place, rest)}")
+            elif "://" in str(word):
+                done.append(self.url(str(word), place))
+            else:
+                done.append(self.named(option.lstrip("-"), place, str(word)))
+            option = str(word) if str(word).startswith("-") and not equals else ""
+        return done
+
+    def header(self, name: str, text: str, place: str = "") -> str:
+        scheme = SCHEME.match(text)
+        start = scheme.end() if scheme else 0
+        called = "token" if name.lower() == "authorization" else name
+        return text[:start] + self.named(
+            name, place or f"headers.{name}", text[start:], f"{self.server}_{called}"
+        )
+
+    def url(self, text: str, place: str) -> str:
+        text = _USERINFO.sub(lambda m: f"{m[1]}:{self.lift(f'{self.server}_password', place, m[2])}@", text)
+        return _QUERY.sub(lambda m: f"{m[1]}={self.named(m[1], place, m[2], f'{self.server}_{m[1]}')}", text)
+
+    def named(self, name: str, place: str, text: object, called: str = "") -> str:
+        """A value with the name that says what it is."""
+        value = str(text)
+        if value.startswith("-") or "${" in value.replace("$${", ""):
+            return value
+        if (
+            (secret_name(name) and len(value) >= 6 and not _harmless(value))
+            or KNOWN.search(value)
+            or random(value)
+        ):
+            return self.lift(called or name or f"{self.server}_secret", place, value)
+        return value
+
+    def lift(self, called: str, place: str, text: str) -> str:
+        if "${" in text.replace("$${", ""):
+            return text
+        value = text.replace("$${", "${")
+        base = name_for(called)
+        choices = [base, name_for(f"{self.server}_{called}"), *(f"{base}_{n}" for n in range(2, 1000))]
+        same = next((name for name, known in self.taken.items() if known == value), None)
+        name = same or next(name for name in choices if name not in self.taken)
+        self.taken[name] = value
+        self.literals.append(Literal(name, place, value))
+        return secret_reference(name)
+
+
+def random(text: str) -> bool:
+    """Whether a value has a long run of letters and digits that nobody would think up."""
+    return any(
+        re.search(r"\d", run) is not None
+        and re.search(r"[A-Za-z]", run) is not None
+        and _entropy(run) > _RANDOM_ENOUGH
+        for run in _RUN.findall(text)
+    )
+
+
+def _entropy(text: str) -> float:
+    counts = Counter(text).values()
+    return -sum(n / len(text) * math.log2(n / len(text)) for n in counts)
+
+
+def _harmless(value: str) -> bool:
+    """A switch, a number or a path may stand under a name such as `AUTH_MODE` or `KEY_FILE`."""
+    return value.lower() in ("true", "false", "oauth", "bearer") or value.startswith(("/", "~/", "./"))
+
+
+def _masked(value: object, names: set[str]) -> object:
+    if isinstance(value, dict):
+        return {key: _masked(inner, names) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_masked(inner, names) for inner in value]
+    if isinstance(value, str):
+        for name in names:
+            value = value.replace(secret_reference(name), MASK)
+    return value

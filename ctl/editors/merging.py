@@ -1,0 +1,165 @@
+"""The same server from several files → one, with its sources; two servers with one name → two names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import attrs
+
+from ctl.editors.survey import Candidate, Source
+from ctl.editors.variables import Needed
+from mcpd.config.schema import LONGEST_NAME, parse_servers
+from mcpd.config.settings import Settings
+from mcpd.model.errors import BadSpec
+from mcpd.model.spec import RemoteSpec, StdioSpec
+
+Key = tuple[object, ...]
+Lookup = Mapping[str, str]
+
+
+@attrs.frozen
+class Server:
+    """One server to be, from one file or several."""
+
+    name: str
+    definition: dict[str, object] = attrs.field(repr=False)
+    sources: tuple[Source, ...]
+    notes: tuple[str, ...] = ()
+    needed: tuple[Needed, ...] = ()
+
+
+@attrs.frozen
+class Merged:
+    """What there is to take over, and what is here already."""
+
+    servers: tuple[Server, ...]
+    known: tuple[tuple[str, Source], ...]
+    """Our server's name, and where else it stands."""
+
+
+def merged(
+    candidates: list[Candidate],
+    ours: Mapping[str, Mapping[str, object]],
+    environ: Lookup,
+    secrets_in: Callable[[Candidate], int],
+) -> Merged:
+    """Group by what makes a server this one and no other, nearest scope first.
+
+    Two definitions that differ in a credential are two servers. Of equal ones, the one with the fewest
+    literal secrets (`secrets_in`) is taken.
+    """
+    here = keys_of(ours, environ)
+    groups: dict[Key, list[Candidate]] = {}
+    known: list[tuple[str, Source]] = []
+    for one in candidates:
+        key = identity(one.definition, _effective_cwd(one), environ)
+        name = known_as(one, here, environ)
+        if name is None:
+            groups.setdefault(key, []).append(one)
+        else:
+            known.append((name, one.source))
+    names = set(ours)
+    servers: list[Server] = []
+    for group in groups.values():
+        best = min(group, key=secrets_in)
+        name = _free_name(group[0], names)
+        names.add(name)
+        servers.append(
+            Server(
+                name,
+                _whole(best, group),
+                tuple(one.source for one in group),
+                tuple(dict.fromkeys(note for one in group for note in one.notes)),
+                best.needed,
+            )
+        )
+    return Merged(tuple(servers), tuple(known))
+
+
+def keys_of(ours: Mapping[str, Mapping[str, object]], environ: Lookup) -> dict[Key, str]:
+    """The identities of our servers → their names."""
+    return {identity(definition, None, environ): name for name, definition in ours.items()}
+
+
+def known_as(one: Candidate, ours: Mapping[Key, str], environ: Lookup) -> str | None:
+    """The name of the server of ours that it is, if it is one."""
+    keys = (identity(one.definition, cwd, environ) for cwd in (_effective_cwd(one), _cwd(one)))
+    return next((ours[key] for key in keys if key in ours), None)
+
+
+def identity(definition: Mapping[str, object], cwd: str | None, environ: Lookup) -> Key:
+    """What makes it this server: the program, its words, variables and directory, or the URL and headers.
+
+    `cwd` is where it runs when it does not say so. A variable that is not set stands for itself.
+    """
+    for form in ("{}.unset", "http://{}.unset"):  # the second for a URL that begins with one
+        try:
+            parsed = parse_servers(
+                {"x": definition},
+                environ=_WithUnset(environ, form),
+                settings=Settings(),
+                base_dir=Path("/"),
+                place="$",
+            )
+        except BadSpec:
+            continue
+        spec = parsed.specs["x"]
+        if isinstance(spec, StdioSpec):
+            program = shutil.which(spec.command) or spec.command
+            return ("program", program, spec.args, tuple(sorted(spec.env.items())), spec.cwd or cwd)
+        assert isinstance(spec, RemoteSpec)
+        return ("url", spec.url, tuple(sorted(spec.headers.items())))
+    return ("unread", json.dumps(definition, sort_keys=True, default=str), cwd)
+
+
+class _WithUnset(dict[str, str]):
+    """An environment in which no variable is unset."""
+
+    def __init__(self, environ: Lookup, form: str) -> None:
+        super().__init__(environ)
+        self.form = form
+
+    def get(self, name: str, default: object = None) -> str:
+        value = super().get(name)
+        return self.form.format(name) if value is None else value
+
+
+def _cwd(one: Candidate) -> str | None:
+    written = one.definition.get("cwd")
+    return written if isinstance(written, str) else one.implied_cwd
+
+
+def _effective_cwd(one: Candidate) -> str | None:
+    """Where it runs, if that matters: a program whose words name nothing there is the same anywhere."""
+    if "cwd" in one.definition or one.implied_cwd is None:
+        return _cwd(one)
+    args = one.definition.get("args")
+    words = [one.definition.get("command"), *(args if isinstance(args, list) else [])]
+    relative = any(
+        isinstance(word, str)
+        and not os.path.isabs(word)
+        and ("/" in word or "." in word)
+        and os.path.exists(os.path.join(one.implied_cwd, word))
+        for word in words
+    )
+    return one.implied_cwd if relative else None
+
+
+def _whole(best: Candidate, group: list[Candidate]) -> dict[str, object]:
+    """The definition of the whole group: on where it is on anywhere; in a directory when all agree on one."""
+    definition = dict(best.definition)
+    if any(one.definition.get("enabled") is not False for one in group):
+        definition.pop("enabled", None)
+    implied = {one.implied_cwd for one in group}
+    if "cwd" not in definition and len(implied) == 1 and best.implied_cwd is not None:
+        definition["cwd"] = best.implied_cwd
+    return definition
+
+
+def _free_name(one: Candidate, names: set[str]) -> str:
+    tails = ["", f"-{one.source.editor}", *(f"-{one.source.editor}-{n}" for n in range(2, 1000))]
+    return next(name for tail in tails if (name := one.name[: LONGEST_NAME - len(tail)] + tail) not in names)

@@ -1,0 +1,117 @@
+"""The paths in the catalogue → files of this user and of the project we are in."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import attrs
+
+from ctl.editors.catalogue import EDITORS, SCOPES, Editor, Place
+
+_VARIABLE = re.compile(r"\{([A-Z_]+):([^}]*)\}")
+
+
+@attrs.frozen
+class Surroundings:
+    """Whose files are meant: everything that a path in the catalogue depends on."""
+
+    environ: Mapping[str, str] = attrs.field(repr=False)
+    project: Path
+    """The directory we are in, or the one that was named."""
+    chosen: bool = False
+    """Whether somebody named it: then it is the workspace for files of the user, too."""
+    mac: bool = sys.platform == "darwin"
+    root: Path = Path("/")
+
+    @property
+    def home(self) -> Path:
+        return Path(self.environ.get("HOME") or os.path.expanduser("~"))
+
+    @property
+    def config(self) -> Path:
+        base = self.environ.get("XDG_CONFIG_HOME", "")
+        return Path(base) if os.path.isabs(base) else self.home / ".config"
+
+    def projects(self) -> list[Path]:
+        """The directory, and those above it up to the one that holds the repository, if there is one."""
+        above = [self.project, *self.project.parents]
+        for number, directory in enumerate(above):
+            if directory == self.home:
+                break
+            if os.path.exists(directory / ".git"):
+                return above[: number + 1]
+        return [self.project]
+
+    def shown(self, path: Path) -> str:
+        """As people write it: with `~` for home."""
+        try:
+            return str(Path("~") / path.relative_to(self.home))
+        except ValueError:
+            return str(path)
+
+
+@attrs.frozen
+class Found:
+    """A file of an editor."""
+
+    editor: Editor
+    place: Place
+    path: Path
+    project: Path | None = None
+    """Of a project's file: the directory it speaks of."""
+
+
+def paths_of(place: Place, around: Surroundings) -> Iterator[tuple[Path, Path | None]]:
+    """Every path that `place` means, there or not (with `*`: those that are there), and its project."""
+    if place.path.startswith("./"):
+        for directory in around.projects():
+            yield from ((path, directory) for path in _globbed(directory, place.path[2:]))
+        return
+    text = place.path
+    if variable := _VARIABLE.match(text):
+        value = around.environ.get(variable[1]) or variable[2]
+        if not value:
+            return
+        text = value + text[variable.end() :]
+    text = text.replace("{config}", str(around.config))
+    text = text.replace(
+        "{app}", str(around.home / "Library/Application Support" if around.mac else around.config)
+    )
+    if text == "~" or text.startswith("~/"):
+        text = str(around.home) + text[1:]
+    if place.scope == "system":
+        text = str(around.root / text.lstrip("/"))
+    if os.path.isabs(text):
+        yield from ((path, None) for path in _globbed(Path("/"), text[1:]))
+
+
+def existing(editors: tuple[Editor, ...], around: Surroundings) -> list[Found]:
+    """The files that are there, each once, nearest scope first.
+
+    A file of the user that the project's path leads to as well (we are at home) is the user's.
+    """
+    found: dict[str, Found] = {}
+    for scope in reversed(SCOPES):
+        for editor in editors:
+            for place in editor.places:
+                if place.scope != scope:
+                    continue
+                for path, project in paths_of(place, around):
+                    if os.path.isfile(path) or os.path.islink(path):
+                        found.setdefault(os.path.realpath(path), Found(editor, place, path, project))
+    order = {editor.name: number for number, editor in enumerate(EDITORS)}
+    return sorted(
+        found.values(), key=lambda one: (SCOPES.index(one.place.scope), order.get(one.editor.name, 99))
+    )
+
+
+def _globbed(directory: Path, pattern: str) -> list[Path]:
+    if "*" not in pattern:
+        return [directory / pattern]
+    fixed, _, rest = pattern.partition("*")
+    base = directory / fixed.rpartition("/")[0]
+    return sorted(base.glob(fixed.rpartition("/")[2] + "*" + rest)) if os.path.isdir(base) else []

@@ -1,0 +1,141 @@
+"""One file of an editor → the servers in it, as that editor wrote them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import attrs
+
+from ctl.editors.catalogue import BY_NAME, GENERIC, SERVERS, Editor, Place, Scope
+from ctl.editors.places import Found
+from mcpd.config.document import Document, Slot
+
+Fields = Mapping[str, object]
+
+
+@attrs.frozen
+class Raw:
+    """One entry, nothing in it understood yet."""
+
+    name: str
+    fields: Fields = attrs.field(repr=False)
+    editor: Editor
+    path: Path
+    slot: Slot
+    scope: Scope
+    project: Path | None = None
+    """The directory that it is for, when it is not for every directory."""
+    switched_off: bool = False
+    """By a list elsewhere in the file, not in the entry."""
+
+
+def entries(found: Found, document: Document) -> Iterator[Raw]:
+    """The servers of a file, in order. What is no object is not one, and is passed over."""
+    place = found.place
+    slot = v2(document, place.slot) if place.shape == "opencode" else place.slot
+    off = _names(document.at(("mcp", "excluded"))) if found.editor.off == "excluded" else set[str]()
+    if found.editor.name == "claude-code" and found.project is not None:
+        off = _refused_by_claude(found)
+    yield from _at(found, document, slot, place.scope, found.project, off)
+    if place.shape == "claude":
+        projects = document.value.get("projects")
+        for key in projects if isinstance(projects, dict) else ():
+            off = _names(document.at(("projects", key, "disabledMcpServers")))
+            inner = ("projects", key, *SERVERS)
+            yield from _at(found, document, inner, "local", Path(key), off)
+
+
+def v2(document: Document, slot: Slot) -> Slot:
+    """opencode's second version moved its servers from `mcp` into `mcp.servers`.
+
+    A server that is called `servers` there says how it is started; a table of servers does not.
+    """
+    inner = document.at((*slot, "servers"))
+    moved = isinstance(inner, dict) and not isinstance(inner.get("type"), str)
+    return (*slot, "servers") if moved else slot
+
+
+def whose(path: Path, document: Document) -> Found:
+    """A file that somebody named: whose kind of file it is, told from its path, else from what is in it."""
+    for editor in BY_NAME.values():
+        for place in editor.places:
+            tail = _tail(place)
+            if tail and "*" not in tail and str(path).endswith(f"/{tail}"):
+                project = Path(str(path)[: -len(tail) - 1] or "/") if place.scope == "project" else None
+                return Found(editor, place, path, project)
+    for slot, name in (
+        (("context_servers",), "zed"),
+        (("mcp_servers",), "codex"),
+        (("extensions",), "goose"),
+        (("amp.mcpServers",), "amp"),
+        (("servers",), "vscode"),
+        (("mcp", "servers"), "opencode"),
+        (("mcp",), "opencode"),
+    ):
+        if isinstance(document.at(slot), dict):
+            if name == "opencode" and not _is_opencode(document):
+                return Found(BY_NAME["vscode"], Place(str(path), "user", slot), path)
+            editor = BY_NAME[name]
+            place = next(place for place in editor.places if place.scope == "user")
+            return Found(editor, attrs.evolve(place, path=str(path)), path)
+    listed = isinstance(document.at(SERVERS), list) and document.kind == "YAML"
+    return Found(BY_NAME["continue"] if listed else GENERIC, Place(str(path), "user"), path)
+
+
+def _tail(place: Place) -> str:
+    """The part of a place's path that is the same for everybody."""
+    path = re.sub(r"^\{[A-Z_]+:([^}]*)\}", r"\1", place.path)
+    return re.sub(r"^(?:~/|\./|\{[a-z]+\}/|/)", "", path)
+
+
+def _is_opencode(document: Document) -> bool:
+    """Rather than the settings of VS Code, whose `mcp.servers` looks the same: the command is a list."""
+    found = document.at(v2(document, ("mcp",)))
+    values = [value for value in found.values() if isinstance(value, dict)] if isinstance(found, dict) else []
+    return any(isinstance(value.get("command"), list) or value.get("type") == "remote" for value in values)
+
+
+def _at(
+    found: Found, document: Document, slot: Slot, scope: Scope, project: Path | None, off: set[str]
+) -> Iterator[Raw]:
+    value = document.at(slot)
+    named: list[tuple[str, object]] = []
+    if isinstance(value, dict):
+        named = [(str(name), fields) for name, fields in value.items()]
+    elif isinstance(value, list):
+        named = [(_own_name(fields), fields) for fields in value]
+    for name, fields in named:
+        if isinstance(fields, dict):
+            switched_off = name in off
+            yield Raw(name, fields, found.editor, found.path, slot, scope, project, switched_off)
+
+
+def _own_name(fields: object) -> str:
+    """Of an entry in a list. Older files of Continue have none, and the transport inside."""
+    if not isinstance(fields, dict):
+        return ""
+    if fields.get("name"):
+        return str(fields["name"])
+    inner = fields.get("transport")
+    command = inner.get("command") if isinstance(inner, dict) else fields.get("command")
+    return os.path.basename(str(command or "server"))
+
+
+def _refused_by_claude(found: Found) -> set[str]:
+    """Servers of a project's `.mcp.json` that its user has refused, as Claude Code remembers them."""
+    from mcpd.config.document import read_document
+    from mcpd.model.errors import BadSpec
+
+    assert found.project is not None
+    path = found.project / ".claude" / "settings.local.json"
+    try:
+        return _names(read_document(path, foreign=True).value.get("disabledMcpjsonServers"))
+    except BadSpec:
+        return set()  # about this file, Claude Code will complain itself
+
+
+def _names(value: object) -> set[str]:
+    return {item for item in value if isinstance(item, str)} if isinstance(value, list) else set()

@@ -1,0 +1,215 @@
+"""What the strings of an editor's file refer to → our `${VARIABLE}`, or what is known already.
+
+Which kinds of reference an editor has stands in the catalogue:
+
+    bare        ${NAME}                     default     ${NAME:-otherwise}
+    env         ${env:NAME}                 dollar      $NAME
+    env-dollar  $env:NAME                   words       ${userHome}, ${workspaceFolder}, ${pathSeparator} …
+    input       ${input:id}                 file        ${file:/path}
+    keyring     ${keyring:NAME}             curly       {env:NAME}, {file:path}
+    continue    ${{ secrets.NAME }}         claude      ${CLAUDE_PROJECT_DIR}
+
+Everything else is plain text to that editor, and stays plain text: our own `${` is then written `$${`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import attrs
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CURLY = re.compile(r"\{(env|file):([^{}]*)\}")
+_DOUBLE = re.compile(r"\$\{\{\s*(?:secrets|inputs)\.([A-Za-z0-9_.-]+)\s*\}\}")
+_DOLLAR = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_ENV_DOLLAR = re.compile(r"\$env:([A-Za-z_][A-Za-z0-9_]*)")
+_OF_THE_WINDOW = ("file", "relativeFile", "selectedText", "lineNumber", "execPath", "defaultBuildTask")
+
+
+class Unusable(Exception):
+    """An entry that cannot be taken over; the message says why, for people."""
+
+
+@attrs.frozen
+class Needed:
+    """A secret that a definition refers to and that is not in the file."""
+
+    name: str
+    prompt: str
+    value: str | None = attrs.field(default=None, repr=False)
+    """Where it is known all the same, from another file."""
+
+
+@attrs.define
+class Translator:
+    """Translates the strings of one entry; what it met on the way is kept in it."""
+
+    kinds: frozenset[str]
+    home: Path
+    workspace: Path | None = None
+    inputs: Mapping[str, Mapping[str, object]] = attrs.field(factory=dict)
+    """VS Code's questions, by id."""
+    dotenv: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    needed: list[Needed] = attrs.field(factory=list)
+    notes: list[str] = attrs.field(factory=list)
+
+    def text(self, text: str) -> str:
+        """`text` in our syntax. Raises Unusable."""
+        pieces: list[str] = []
+        here = 0
+        while here < len(text):
+            end, piece = self._reference(text, here)
+            if end == here:
+                if text.startswith("${", here):
+                    self._note_plain(text, here)
+                pieces.append("$${" if text.startswith("${", here) else text[here])
+                here += 2 if text.startswith("${", here) else 1
+                continue
+            if piece.startswith("${") and pieces and pieces[-1].endswith("$"):
+                raise Unusable(f"a $ stands right before a reference in {_shown(text)}")
+            pieces.append(piece)
+            here = end
+        return "".join(pieces)
+
+    def _note_plain(self, text: str, here: int) -> None:
+        end = _closing(text, here + 2)
+        if end > 0 and _NAME.match(text, here + 2):
+            self.notes.append(
+                f"{_shown(text[here : end + 1])} means nothing to this editor, and is handed over as it is"
+            )
+
+    def _reference(self, text: str, here: int) -> tuple[int, str]:
+        """Where the reference at `here` ends, and what it becomes; `here` again when there is none."""
+        ways: list[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]]] = [
+            ("continue", _DOUBLE, lambda found: self.secret(found[1])),
+            ("curly", _CURLY, lambda found: self._prefixed(found[1], found[2])),
+            ("env-dollar", _ENV_DOLLAR, lambda found: _variable(found[1])),
+            ("dollar", _DOLLAR, lambda found: _variable(found[1])),
+        ]
+        for kind, pattern, way in ways:
+            if kind in self.kinds and (found := pattern.match(text, here)):
+                return found.end(), way(found)
+        if not text.startswith("${", here):
+            return here, ""
+        end = _closing(text, here + 2)
+        piece = None if end < 0 else self._braced(text[here + 2 : end])
+        return (here, "") if piece is None else (end + 1, piece)
+
+    def _braced(self, inside: str) -> str | None:
+        """Of `${inside}`; None when this editor takes it for plain text."""
+        name, dash, default = inside.partition(":-")
+        if "claude" in self.kinds and name in ("CLAUDE_PROJECT_DIR", "CLAUDE_PLUGIN_ROOT"):
+            if name == "CLAUDE_PROJECT_DIR" and self.workspace is not None:
+                return _plain(str(self.workspace))
+            raise Unusable(f"${{{name}}} is known to Claude Code only")
+        word = "words" in self.kinds and name in ("workspaceFolder", "workspaceFolderBasename", "userHome")
+        if (
+            "bare" in self.kinds
+            and _NAME.fullmatch(name)
+            and not word
+            and (not dash or "default" in self.kinds)
+        ):
+            return f"${{{name}{dash}{self.text(default) if dash else ''}}}"
+        prefix, colon, rest = inside.partition(":")
+        if colon and prefix in self.kinds & {"env", "input", "file", "keyring"}:
+            return self._prefixed(prefix, rest.strip())
+        if "words" in self.kinds or "unknown" in self.kinds:
+            return self._word(prefix, inside)
+        return None
+
+    def _prefixed(self, prefix: str, rest: str) -> str:
+        if prefix == "env":
+            name, dash, default = rest.partition(":-")
+            return _variable(name, dash + self.text(default) if dash else "")
+        if prefix == "keyring":
+            return self.secret(rest)
+        if prefix == "file":
+            return self._file(rest)
+        return self._input(rest)
+
+    def _word(self, prefix: str, inside: str) -> str | None:
+        match prefix:
+            case "userHome":
+                return "${HOME}"
+            case "pathSeparator" | "/":
+                return "/"
+            case "workspaceFolder" | "workspaceFolderBasename" | "workspaceRoot" | "cwd":
+                if self.workspace is None:
+                    raise Unusable(
+                        f"${{{prefix}}} is another directory in every window; choose one with --project DIR"
+                    )
+                return _plain(self.workspace.name if prefix.endswith("Basename") else str(self.workspace))
+        if "unknown" in self.kinds and (prefix in ("config", "command", *_OF_THE_WINDOW)):
+            raise Unusable(f"${{{_shown(inside)}}} is known to the editor only")
+        return None
+
+    def _input(self, name: str) -> str:
+        asked = self.inputs.get(name, {})
+        default = asked.get("default")
+        if asked.get("type") == "command":
+            raise Unusable(f"the value of ${{input:{name}}} comes from a command of the editor")
+        if isinstance(default, str) and default and asked.get("password") is not True:
+            self.notes.append(f"the default answer was taken for ${{input:{name}}}")
+            return _plain(default)
+        prompt = asked.get("description")
+        return self.secret(name, prompt if isinstance(prompt, str) and prompt else "")
+
+    def _file(self, name: str) -> str:
+        """What is in the file is a secret: why else would it be in a file of its own?"""
+        path = Path(name.replace("~", str(self.home), 1) if name.startswith("~") else name)
+        try:
+            value = path.read_text().strip() if path.is_absolute() else None
+        except (OSError, ValueError):
+            value = None
+        if not value:
+            raise Unusable(f"there is nothing to read in the file {_shown(name)} that it refers to")
+        return self.secret(os.path.basename(name), value=value)
+
+    def secret(self, name: str, prompt: str = "", value: str | None = None) -> str:
+        ours = secret_name(name)
+        known = self.dotenv.get(name) if value is None else value
+        if ours not in [one.name for one in self.needed]:
+            self.needed.append(Needed(ours, prompt or name, known))
+        return secret_reference(ours)
+
+
+def secret_name(text: str) -> str:
+    """A name for a secret made of whatever it was called: `github-token` → `GITHUB_TOKEN`."""
+    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper()[:64] or "SECRET"
+    return name if not name[0].isdigit() else f"_{name}"
+
+
+def secret_reference(name: str) -> str:
+    """How a definition refers to a stored secret."""
+    return f"${{secret:{name}}}"
+
+
+def _variable(name: str, default: str = "") -> str:
+    if not _NAME.fullmatch(name):
+        raise Unusable(f"{_shown(name)} is no name of a variable")
+    return f"${{{name}{default}}}"
+
+
+def _plain(text: str) -> str:
+    return text.replace("${", "$${")
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the `}` is that closes a reference, inner ones stepped over. -1: nowhere."""
+    depth, here = 1, start
+    while here < len(text):
+        if text.startswith("${", here):
+            depth, here = depth + 1, here + 1
+        elif text[here] == "}":
+            depth -= 1
+            if depth == 0:
+                return here
+        here += 1
+    return -1

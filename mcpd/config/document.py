@@ -1,0 +1,275 @@
+"""One configuration file, ours or another program's, with an entry put in, taken out or changed in place.
+
+Every change is checked by reading its outcome: one that would alter anything else is not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+from mcpd.config.formats import LARGEST, decode, format_of, parse
+from mcpd.model.errors import BadSpec, Problem
+from mcpd.support.atomic import write_atomically
+
+Slot = tuple[str, ...]
+"""The keys that lead to an object or list of entries."""
+
+FOREIGN_LARGEST = 64 * 1024 * 1024
+"""Bytes. Some editors keep their history beside their settings."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+@attrs.frozen
+class Document:
+    """The text of a file and what it means. A change answers another one.
+
+    The changes raise BadSpec when the file is written in a way that cannot be changed safely.
+    """
+
+    source: str
+    kind: str
+    text: str = attrs.field(repr=False)
+    value: dict[str, object] = attrs.field(repr=False)
+    bom: bytes = b""
+    foreign: bool = False
+
+    @property
+    def data(self) -> bytes:
+        return self.bom + self.text.encode()
+
+    def at(self, slot: Slot) -> object:
+        """What is at `slot`, None when nothing is."""
+        value: object = self.value
+        for key in slot:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def names(self, slot: Slot) -> list[str]:
+        """The names of the entries at `slot`, in order."""
+        value = self.at(slot)
+        if isinstance(value, list):
+            return [str(entry.get("name")) for entry in value if isinstance(entry, dict)]
+        return [str(name) for name in value] if isinstance(value, dict) else []
+
+    def with_entry(
+        self, slot: Slot, name: str, entry: Mapping[str, object], *, listed: bool = False
+    ) -> Document:
+        """With one more entry, last at `slot`, which is made if it is missing, as a list when `listed`."""
+        value = self.at(slot)
+        listed = isinstance(value, list) or (value is None and listed)
+        wanted, inner = self._copied(slot[:-1])
+        if listed:
+            inner[slot[-1]] = [*(value if isinstance(value, list) else []), {"name": name, **entry}]
+        else:
+            inner[slot[-1]] = {**(value if isinstance(value, dict) else {}), name: dict(entry)}
+        if value is None or isinstance(value, (dict, list)):
+            return self._changed(
+                wanted, slot, lambda editor: editor.add(self.text, slot, listed, name, entry)
+            )
+        raise self._unsafe()
+
+    def without_entry(self, slot: Slot, name: str) -> Document:
+        """Without the entry of this name, which is there."""
+        wanted, inner = self._copied(slot[:-1])
+        value = inner[slot[-1]]
+        listed = isinstance(value, list)
+        if isinstance(value, list):
+            inner[slot[-1]] = [
+                entry for entry in value if not isinstance(entry, dict) or entry.get("name") != name
+            ]
+        elif isinstance(value, dict):
+            inner[slot[-1]] = {key: entry for key, entry in value.items() if key != name}
+        return self._changed(wanted, slot, lambda editor: editor.remove(self.text, slot, listed, name))
+
+    def with_value(self, path: Slot, value: object) -> Document:
+        """With the member at `path` being `value`, which is plain data; the objects before it are made."""
+        wanted, inner = self._copied(path[:-1])
+        inner[path[-1]] = value
+        return self._changed(wanted, path, lambda editor: editor.change(self.text, path, value))
+
+    def _copied(self, slot: Slot) -> tuple[dict[str, object], dict[str, object]]:
+        """The whole, and the object in it at `slot`, made where it is missing; only these are copied."""
+        whole = dict(self.value)
+        inner = whole
+        for key in slot:
+            below = inner.get(key, {})
+            if not isinstance(below, dict):
+                raise self._unsafe()
+            copied = dict(below)
+            inner[key] = copied
+            inner = copied
+        return whole, inner
+
+    def _changed(
+        self, wanted: dict[str, object], slot: Slot, way: Callable[[_Editor], str | None]
+    ) -> Document:
+        """The text that means what is wanted: changed in place, else by the format's own library."""
+        text = way(_editor(self.kind))
+        if text is None or not self._says(text, wanted, slot):
+            text = self._rewritten(wanted, slot)
+        if text is None or not self._says(text, wanted, slot):
+            raise self._unsafe()
+        return attrs.evolve(self, text=text, value=wanted)
+
+    def _says(self, text: str, wanted: dict[str, object], slot: Slot) -> bool:
+        try:
+            found = parse(text, self.kind, self.source, foreign=self.foreign)
+        except BadSpec:
+            return False
+        return isinstance(found, dict) and _bare(found, slot) == _bare(wanted, slot)
+
+    def _rewritten(self, wanted: dict[str, object], slot: Slot) -> str | None:
+        """The whole text, written by the format's own library; None where that cannot do it either."""
+        match self.kind:
+            case "TOML":
+                return _toml(self.text, wanted, slot)
+            case "YAML":
+                return _yaml(self.text, wanted, slot)
+            case _:
+                return None
+
+    def _unsafe(self) -> BadSpec:
+        message = "this file is written in a way that cannot be changed safely, so it was left alone"
+        return BadSpec([Problem("$", message, "change it with an editor")], self.source)
+
+
+def read_document(path: Path, *, foreign: bool = False) -> Document:
+    """The file as it is; a missing one is empty. `foreign`: as for `formats.parse`, and of any length.
+
+    Raises BadSpec when it cannot be read or parsed, or does not hold an object.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        data = b""
+    except OSError as error:
+        raise cannot("read", path, error) from None
+    return document_of(data, path, foreign=foreign)
+
+
+def document_of(data: bytes, path: Path, *, foreign: bool = False) -> Document:
+    """The same for bytes that are, or could be, at `path`."""
+    source = str(path)
+    kind = format_of(path, source)
+    text = decode(data, source, FOREIGN_LARGEST if foreign else LARGEST)
+    value = parse(text, kind, source, foreign=foreign)
+    if not isinstance(value, dict):
+        message = "the file does not hold an object, so it was left alone"
+        raise BadSpec([Problem("$", message, 'write {"mcpServers": {}}')], source)
+    return Document(source, kind, text, value, _BOM if data.startswith(_BOM) else b"", foreign)
+
+
+def write_document(path: Path, document: Document) -> None:
+    """Put it in the place of the file, atomically; its mode stays. Raises BadSpec."""
+    try:
+        write_atomically(path, document.data)
+    except OSError as error:
+        raise cannot("write", path, error) from None
+
+
+def cannot(verb: str, path: Path, error: OSError) -> BadSpec:
+    """The complaint about a file that the system would not let us read or write."""
+    message = f"cannot {verb} {path}: {error.strerror or error}"
+    return BadSpec([Problem("$", message, "check the permissions of the file and its directory")], str(path))
+
+
+class _Editor(Protocol):
+    """The three ways of changing a text in place; None: not possible in place. Each format has a module."""
+
+    def add(
+        self, text: str, slot: Slot, listed: bool, name: str, definition: Mapping[str, object], /
+    ) -> str | None: ...
+
+    def remove(self, text: str, slot: Slot, listed: bool, name: str, /) -> str | None: ...
+
+    def change(self, text: str, path: Slot, value: object, /) -> str | None: ...
+
+
+def _editor(kind: str) -> _Editor:
+    """Imported when used: the libraries behind two of them are large."""
+    match kind:
+        case "JSON":
+            from mcpd.config import edit_json
+
+            return edit_json
+        case "TOML":
+            from mcpd.config import edit_toml
+
+            return edit_toml
+        case _:
+            from mcpd.config import edit_yaml
+
+            return edit_yaml
+
+
+def _bare(document: Mapping[str, object], slot: Slot) -> dict[str, object]:
+    """The document without what is empty at the end of `slot`: a table that lost its last entry is gone."""
+    bare = dict(document)
+    if not slot:
+        return bare
+    below = bare.get(slot[0])
+    if isinstance(below, dict):
+        below = _bare(below, slot[1:])
+        bare[slot[0]] = below
+    if slot[0] in bare and below in (None, {}, []):
+        del bare[slot[0]]
+    return bare
+
+
+def _toml(text: str, wanted: dict[str, object], slot: Slot) -> str | None:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document = tomlkit.parse(text)
+        _follow(document, wanted, slot)
+        return tomlkit.dumps(document)
+    except (TOMLKitError, ValueError):
+        return None
+
+
+def _yaml(text: str, wanted: dict[str, object], slot: Slot) -> str | None:
+    import io
+
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    rewriter = YAML(typ="rt")
+    rewriter.preserve_quotes = True
+    rewriter.width = 1 << 20
+    out = io.StringIO()
+    try:
+        document = rewriter.load(text)
+        if document is None:
+            document = {}
+        _follow(document, wanted, slot)
+        rewriter.dump(document, out)
+    except (YAMLError, ValueError):
+        return None
+    return out.getvalue()
+
+
+def _follow(old: dict[str, object], new: dict[str, object], slot: Slot) -> None:
+    """Change the library's document at `slot` only, so that it keeps what it knows of the rest."""
+    for key in slot[:-1]:
+        below, wanted = old.setdefault(key, {}), new[key]
+        assert isinstance(below, dict)
+        assert isinstance(wanted, dict)
+        old, new = below, wanted
+    here, there = old.get(slot[-1]), new[slot[-1]]
+    if isinstance(here, dict) and isinstance(there, dict):
+        for name in [name for name in here if name not in there]:
+            del here[name]
+        for name in [name for name in there if name not in here]:
+            here[name] = there[name]
+    elif isinstance(here, list) and isinstance(there, list):
+        for index in reversed([i for i, entry in enumerate(here) if entry not in there]):
+            del here[index]
+        here.extend(there[len(here) :])
+    else:
+        old[slot[-1]] = there

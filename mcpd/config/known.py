@@ -1,0 +1,50 @@
+"""What is known of certain servers, by their package: who may share them, and which calls must not overlap.
+
+A definition's own `share` and `concurrency` win. Each row says where it comes from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import attrs
+
+from mcpd.config.section import Section
+from mcpd.model.spec import Concurrency, Share, StdioSpec
+
+
+@attrs.frozen
+class Known:
+    """Of one kind of server; None: nothing unusual."""
+
+    share: Share | None = None
+    concurrency: Concurrency | None = None
+
+
+_NOTHING = Known()
+_TABLE: tuple[tuple[str, Known], ...] = (
+    # Thoughts of one conversation are numbered on from another's: the history is the process's.
+    (r"server-sequential-thinking", Known(share="client")),
+    # Pages and logins are the process's; without --isolated a second one cannot have the profile.
+    (r"(playwright/mcp|playwright-mcp)\b.*--isolated", Known(share="client")),
+    (r"chrome-devtools-mcp\b.*--isolated", Known(share="client")),
+    (r"server-puppeteer|mobile-mcp", Known(share="client")),
+    # Reads the file, changes it and writes it back: of 20 calls at once 19 are lost (measured, 2026.1.26).
+    (r"server-memory", Known(concurrency="writes")),
+)
+_PATTERNS = tuple((re.compile(rf"(^|[\s/@]){pattern}"), known) for pattern, known in _TABLE)
+
+
+def known(command: str, args: Sequence[str]) -> Known:
+    """What is known of the server that such a command line starts."""
+    line = " ".join((command, *args))[:2000]
+    return next((facts for pattern, facts in _PATTERNS if pattern.search(line)), _NOTHING)
+
+
+def as_known(spec: StdioSpec, section: Section) -> StdioSpec:
+    """The definition, completed where `section` says nothing."""
+    facts = known(spec.command, spec.args)
+    share = spec.share if section.has("share") else facts.share or spec.share
+    concurrency = spec.concurrency if section.has("concurrency") else facts.concurrency or spec.concurrency
+    return attrs.evolve(spec, share=share, concurrency=concurrency)

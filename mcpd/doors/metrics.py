@@ -1,0 +1,147 @@
+"""The figures in Prometheus' text format (version 0.0.4), from a status and the stats: a pure function.
+
+https://prometheus.io/docs/instrumenting/exposition_formats/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from mcpd.model.api import DaemonStatus
+from mcpd.model.status import ServerState
+from mcpd.model.usage import CallCounts, ServerStats, Stats
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Sample = tuple[dict[str, str], float]
+
+
+def render(status: DaemonStatus, stats: Stats) -> str:
+    """Ends with a newline. Server and tool names are escaped, whatever they hold."""
+    servers = stats.servers
+    costs = [(server, server.cost) for server in servers if server.cost is not None]
+    tools = {each.name: each.tools for each in status.servers}
+    lines: list[str] = []
+
+    def family(name: str, kind: str, meaning: str, samples: Iterable[Sample]) -> None:
+        lines.append(f"# HELP mcpd_{name} {meaning}")
+        lines.append(f"# TYPE mcpd_{name} {kind}")
+        lines.extend(f"mcpd_{name}{_labels(labels)} {_number(value)}" for labels, value in samples)
+
+    family("build_info", "gauge", "The version that runs.", [({"version": status.daemon.version}, 1)])
+    started = datetime.fromisoformat(stats.since).timestamp()
+    family("start_time_seconds", "gauge", "When the daemon started, since the epoch.", [({}, started)])
+    family("clients", "gauge", "Connected clients.", [({}, len(stats.clients))])
+    if stats.daemon is not None:
+        family("memory_bytes", "gauge", "Resident, of the daemon itself.", [({}, stats.daemon.memory)])
+        cpu = stats.daemon.cpu_seconds
+        family("cpu_seconds_total", "counter", "Processor time of the daemon itself.", [({}, cpu)])
+    family(
+        "server_up",
+        "gauge",
+        "Whether the server is connected.",
+        [(_of(s), s.status is ServerState.CONNECTED) for s in servers],
+    )
+    family(
+        "server_state",
+        "gauge",
+        "1 for the state that the server is in.",
+        [({**_of(s), "state": state.value}, s.status is state) for s in servers for state in ServerState],
+    )
+    family(
+        "server_restarts_total",
+        "counter",
+        "Connections after the first one.",
+        [(_of(s), s.restarts) for s in servers],
+    )
+    family("server_tools", "gauge", "Tools offered.", [(_of(s), tools.get(s.server, 0)) for s in servers])
+    family(
+        "server_in_flight",
+        "gauge",
+        "Requests without an answer yet.",
+        [(_of(s), s.in_flight) for s in servers],
+    )
+    family(
+        "server_clients",
+        "gauge",
+        "Connected clients that use it.",
+        [(_of(s), len(s.clients)) for s in servers],
+    )
+    family(
+        "server_calls_total",
+        "counter",
+        "Tool calls that have ended, by what they came to.",
+        [({**_of(s), **label}, value) for s in servers for label, value in _outcomes(s.counts)],
+    )
+    family(
+        "tool_calls_total",
+        "counter",
+        "The same by tool.",
+        [
+            ({**_of(s), "tool": tool.tool, **label}, value)
+            for s in servers
+            for tool in s.tools
+            for label, value in _outcomes(tool.counts)
+        ],
+    )
+    lines.extend(_histogram(servers))
+    if costs:
+        family("server_processes", "gauge", "In its tree.", [(_of(s), c.processes) for s, c in costs])
+        family(
+            "server_memory_bytes",
+            "gauge",
+            "Resident, of its process tree; shared pages count once for each process.",
+            [(_of(s), c.memory) for s, c in costs],
+        )
+        family(
+            "server_cpu_seconds_total",
+            "counter",
+            "Processor time of the processes that run now.",
+            [(_of(s), c.cpu_seconds) for s, c in costs],
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _of(server: ServerStats) -> dict[str, str]:
+    return {"server": server.server}
+
+
+def _outcomes(counts: CallCounts) -> Iterator[tuple[dict[str, str], int]]:
+    ok = counts.calls - counts.errors - counts.lost - counts.cancelled
+    for outcome, number in (
+        ("ok", ok),
+        ("error", counts.errors),
+        ("lost", counts.lost),
+        ("cancelled", counts.cancelled),
+    ):
+        yield {"outcome": outcome}, number
+
+
+def _histogram(servers: Iterable[ServerStats]) -> Iterator[str]:
+    name = "mcpd_server_call_duration_seconds"
+    yield f"# HELP {name} How long tool calls took that were answered."
+    yield f"# TYPE {name} histogram"
+    for server in servers:
+        counts = server.counts
+        answered = counts.calls - counts.lost - counts.cancelled
+        for bucket in server.buckets:
+            yield f"{name}_bucket{_labels({**_of(server), 'le': repr(bucket.seconds)})} {bucket.calls}"
+        yield f"{name}_bucket{_labels({**_of(server), 'le': '+Inf'})} {answered}"
+        yield f"{name}_sum{_labels(_of(server))} {_number(server.seconds)}"
+        yield f"{name}_count{_labels(_of(server))} {answered}"
+
+
+def _labels(labels: dict[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    clean = text.encode("utf-8", "replace").decode()
+    return clean.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(float(value))

@@ -1,0 +1,103 @@
+"""Servers that not all clients share: one instance for each client, or for each root that clients work in.
+
+The definition's own server goes on being there, for lists and for the shell. An instance is a server
+like any other; it starts when its first call comes and ends with its last client (a root's a little
+later: windows are closed and opened again).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import attrs
+import msgspec
+import trio
+
+from mcpd.core import Core
+from mcpd.model.spec import StdioSpec
+from mcpd.supervision.server import ManagedServer
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+
+if TYPE_CHECKING:
+    from mcpd.gateway.session import Session, Spawn
+
+LINGER = 60.0
+"""Seconds that a root's instance stays without a client."""
+_Key = tuple[str, object]
+"""The definition's name, and the client or the root it is for."""
+
+
+@attrs.define(eq=False)
+class _Instance:
+    server: ManagedServer
+    users: dict[Session, None] = attrs.field(factory=dict)
+
+
+class Instances:
+    """All there are. `spawn` starts tasks that outlive clients."""
+
+    def __init__(self, core: Core, spawn: Spawn) -> None:
+        self._core = core
+        self._spawn = spawn
+        self._instances: dict[_Key, _Instance] = {}
+        self._numbers = itertools.count(1)
+
+    def of(self, session: Session, server: ManagedServer) -> ManagedServer:
+        """The one that this client uses; the server itself where all share it or cannot be told apart."""
+        owner: object = session
+        if server.spec.share == "all" or server.of is not None or session.is_anonymous:
+            return server
+        if server.spec.share == "root":
+            owner = root = root_of(session)
+            if not root:
+                return server
+        key = (server.spec.name, owner)
+        found = self._instances.get(key)
+        if found is None or found.server.is_over:
+            found = self._instances[key] = self._start(server, owner)
+        found.users[session] = None
+        return found.server
+
+    def users(self, server: ManagedServer) -> list[Session]:
+        """The clients of an instance."""
+        return [user for each in self._instances.values() if each.server is server for user in each.users]
+
+    def left(self, session: Session) -> None:
+        """That client is gone."""
+        for key, instance in list(self._instances.items()):
+            if instance.users.pop(session, self) is None and not instance.users:
+                if key[1] is session:
+                    self._end(key, instance)
+                else:
+                    self._spawn(lambda key=key, instance=instance: self._linger(key, instance))  # type: ignore[misc]
+
+    async def _linger(self, key: _Key, instance: _Instance) -> None:
+        await trio.sleep(LINGER)
+        if not instance.users and self._instances.get(key) is instance:
+            self._end(key, instance)
+
+    def _start(self, server: ManagedServer, owner: object) -> _Instance:
+        spec = attrs.evolve(server.spec, name=f"{server.spec.name}~{next(self._numbers)}", lazy=True)
+        if isinstance(spec, StdioSpec) and isinstance(owner, str) and spec.cwd is None:
+            spec = attrs.evolve(spec, cwd=owner)
+        return _Instance(self._core.supervisor.start_instance(server, spec))
+
+    def _end(self, key: _Key, instance: _Instance) -> None:
+        del self._instances[key]
+        self._core.supervisor.end_instance(instance.server)
+
+
+def root_of(session: Session) -> str:
+    """The directory a client works in: its first root that is one, else where its bridge was started."""
+    for root in session.roots:
+        try:
+            uri = msgspec.json.decode(wire.members(root).get("uri", b'""'), type=str)
+        except (BadFrame, msgspec.MsgspecError):
+            continue
+        parts = urlsplit(uri)
+        if parts.scheme == "file" and parts.path:
+            return unquote(parts.path)
+    return session.client.cwd

@@ -1,0 +1,102 @@
+"""What servers are used for and what they cost: the answer of `mcpd/stats`."""
+
+from __future__ import annotations
+
+import attrs
+
+from mcpd.model.status import ServerState
+
+
+@attrs.frozen(kw_only=True)
+class StatsParams:
+    server: str | None = None
+    """None: every server."""
+    processes: bool = False
+    """Look at the process table too, for memory and processor time: about 10 µs a process of the machine."""
+
+
+@attrs.frozen(kw_only=True)
+class CallCounts:
+    """The calls that have ended, and how long those took that were answered."""
+
+    calls: int
+    errors: int
+    """The tool said that it failed, or the server refused."""
+    lost: int
+    """Not answered: timed out, or the connection ended."""
+    cancelled: int
+    p50_ms: float | None = None
+    """Half of the calls took no longer; good to 12 %. None: none was answered."""
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ToolStats:
+    tool: str
+    counts: CallCounts
+
+
+@attrs.frozen(kw_only=True)
+class LatencyBucket:
+    seconds: float
+    """The bound."""
+    calls: int
+    """How many took at most so long."""
+
+
+@attrs.frozen(kw_only=True)
+class ProcessCost:
+    """Of a process with all that came from it."""
+
+    processes: int
+    memory: int
+    """Bytes resident; pages that processes share count once for each."""
+    cpu_seconds: float
+    """User and system, since they were started."""
+
+
+@attrs.frozen(kw_only=True)
+class ClientUse:
+    """One connected client."""
+
+    pid: int | None
+    """null: it came over TCP, where nobody vouches for one."""
+    name: str
+    """What it calls itself, or its program."""
+    since: str
+    attached: str = ""
+    """The server that it speaks MCP to, `*` for all of them together; empty: it does not."""
+    calls: int = 0
+    """Tool calls that it began."""
+
+
+@attrs.frozen(kw_only=True)
+class ServerStats:
+    server: str
+    status: ServerState
+    counts: CallCounts
+    seconds: float
+    """The sum of all answered calls' times."""
+    in_flight: int
+    restarts: int
+    buckets: tuple[LatencyBucket, ...] = ()
+    tools: tuple[ToolStats, ...] = ()
+    """Those called most first."""
+    clients: tuple[ClientUse, ...] = ()
+    """The connected clients that use it: attached to it alone, or having called one of its tools."""
+    cost: ProcessCost | None = None
+    """None: not asked for, or no process of ours runs."""
+
+
+@attrs.frozen(kw_only=True)
+class Stats:
+    """`mcpd/stats`: since the daemon started, over all connections of each server."""
+
+    since: str
+    at: str
+    servers: tuple[ServerStats, ...]
+    clients: tuple[ClientUse, ...]
+    """Every connected client, whoever it uses."""
+    daemon: ProcessCost | None = None
+    """Of mcpd itself, without its servers."""

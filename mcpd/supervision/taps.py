@@ -1,0 +1,169 @@
+"""Looking at one server's frames as they pass, over all its connections. Costs nothing while nobody looks."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.config.masking import scrubbed_json
+from mcpd.model.status import rfc3339
+from mcpd.model.tap import Direction, TapFrame
+from mcpd.transports.base import Channel
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, Message
+
+MOST_FRAMES = 1000
+MOST_BYTES = 8 * 1024 * 1024
+"""What may wait for one who looks; one larger frame may still be added to nothing."""
+_UNANSWERED = 2000
+"""Requests that the answers to come are matched with."""
+_LOOKAHEAD = 4096
+"""Bytes after the end of what is shown in which a secret may end that begins before it."""
+
+Show = Callable[[str, bytes], None]
+_DIRECTIONS = {"→": Direction.TO_SERVER, "←": Direction.FROM_SERVER}
+
+
+class Taps:
+    """Of one server. `connected` and `ended` tell it of each connection."""
+
+    def __init__(self, server: str, mask: Callable[[str], str]) -> None:
+        self._server = server
+        self._mask = mask
+        self._link: Channel | None = None
+        self._show: Show | None = None
+        self._open: set[Tap] = set()
+
+    def connected(self, link: Channel, show: Show | None) -> None:
+        """Frames pass over this link from now on; `show` sees them all, whoever else looks."""
+        self._link, self._show = link, show
+        self._note("a connection is being opened")
+        self._put_in_place()
+
+    def ended(self) -> None:
+        """The connection is over."""
+        self._link = None
+        self._note("the connection has ended")
+
+    @contextmanager
+    def opened(self, methods: Sequence[str], limit: int) -> Iterator[Tap]:
+        """Every frame from here on, until the block is left; see `TapParams`."""
+        tap = Tap(self._server, self._mask, methods, limit)
+        self._open.add(tap)
+        self._put_in_place()
+        try:
+            yield tap
+        finally:
+            self._open.discard(tap)
+            self._put_in_place()
+
+    def _put_in_place(self) -> None:
+        if self._link is not None:
+            self._link.tap = self._seen if self._open else self._show
+
+    def _seen(self, direction: str, frame: bytes) -> None:
+        if self._show is not None:
+            self._show(direction, frame)
+        now = time.time()
+        for tap in self._open:
+            tap.put(now, _DIRECTIONS[direction], frame)
+
+    def _note(self, words: str) -> None:
+        now = time.time()
+        for tap in self._open:
+            tap.put(now, Direction.NOTE, words.encode())
+
+
+class Tap:
+    """One who looks. Bounded: what comes too fast for its `next` is dropped, and counted."""
+
+    def __init__(self, server: str, mask: Callable[[str], str], methods: Sequence[str], limit: int) -> None:
+        self._server = server
+        self._mask = mask
+        self._methods = methods
+        self._limit = limit
+        self._frames: deque[tuple[float, Direction, bytes]] = deque()
+        self._size = 0
+        self._dropped = 0
+        self._some = trio.Event()
+        self._asked: dict[tuple[Direction, bytes], str] = {}
+
+    def put(self, at: float, direction: Direction, frame: bytes) -> None:
+        full = len(self._frames) >= MOST_FRAMES or self._size + len(frame) > MOST_BYTES
+        if full and self._frames:
+            self._dropped += 1
+            return
+        self._frames.append((at, direction, frame))
+        self._size += len(frame)
+        self._some.set()
+
+    async def next(self) -> TapFrame:
+        """The next frame that is wanted. All the work on a frame is done here, in the looker's own task."""
+        while True:
+            while not self._frames:
+                self._some = trio.Event()
+                await self._some.wait()
+            await trio.lowlevel.checkpoint()
+            at, direction, frame = self._frames.popleft()
+            self._size -= len(frame)
+            message = None
+            if direction is not Direction.NOTE:
+                with suppress(BadFrame):  # junk is shown as text
+                    message = wire.parse(frame)
+            method = "" if message is None else self._method(message, direction)
+            if direction is Direction.NOTE or self._wants(method):
+                key = "" if message is None else message.key.decode("utf-8", "replace")
+                return self._told(at, direction, frame, method, key, sound=message is not None)
+
+    def _wants(self, method: str) -> bool:
+        return not self._methods or any(fnmatch.fnmatchcase(method, pattern) for pattern in self._methods)
+
+    def _method(self, message: Message, direction: Direction) -> str:
+        key, asked = message.key, self._asked
+        if message.method:
+            if message.id is not ABSENT:
+                if len(asked) >= _UNANSWERED:
+                    del asked[next(iter(asked))]
+                asked[direction, key] = message.method
+            return message.method
+        to_server = direction is Direction.TO_SERVER
+        return asked.pop((Direction.FROM_SERVER if to_server else Direction.TO_SERVER, key), "")
+
+    def _told(
+        self, at: float, direction: Direction, frame: bytes, method: str, key: str, *, sound: bool
+    ) -> TapFrame:
+        limit, cut = self._limit, len(frame) > self._limit
+        # Masked before it is cut: half a secret would not be known for one.
+        text = scrubbed_json(self._mask(frame[: limit + _LOOKAHEAD].decode("utf-8", "replace")))
+        if cut:
+            part_of_one = _LOOKAHEAD if len(frame) > limit + _LOOKAHEAD else 0
+            text = text[: min(limit, max(0, len(text) - part_of_one))]
+        whole = _still_json(text) if sound and not cut else None
+        dropped, self._dropped = self._dropped, 0
+        return TapFrame(
+            at=rfc3339(at),
+            server=self._server,
+            direction=direction,
+            method=method,
+            id=key,
+            bytes=len(frame),
+            message=whole,
+            text="" if whole is not None else text,
+            cut=cut,
+            dropped=dropped,
+        )
+
+
+def _still_json(text: str) -> Raw | None:
+    """The text as JSON; None when a mask has taken the place of what was no string."""
+    try:
+        return msgspec.json.decode(text.encode("utf-8", "replace"), type=Raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return None

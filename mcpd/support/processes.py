@@ -1,0 +1,111 @@
+"""What process trees cost: memory and processor time of a process and of all that came from it.
+
+Read from /proc by hand: one look at all processes of the machine, and only when somebody asks. psutil
+would say the same for 18 ms and 4 MB at start, for everybody who never asks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from mcpd.support import orphans
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@attrs.frozen
+class Process:
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    session: int
+    seconds: float
+    """Processor time, user and system."""
+    resident: int
+    """Bytes of memory that it holds, pages shared with others among them."""
+
+
+@attrs.frozen(kw_only=True)
+class Cost:
+    """A tree's. Memory counts pages that processes of the tree share once for each of them."""
+
+    processes: int = 0
+    memory: int = 0
+    """Bytes."""
+    cpu_seconds: float = 0.0
+
+
+def table() -> dict[int, Process]:
+    """Every process that can be seen. Blocks for some 10 µs each. Empty where there is no /proc."""
+    found: dict[int, Process] = {}
+    try:
+        entries = os.listdir("/proc")
+    except OSError:
+        return found
+    for entry in entries:
+        if entry.isdigit() and (process := _read(int(entry))) is not None:
+            found[process.pid] = process
+    return found
+
+
+def _read(pid: int) -> Process | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b") ")[2].split()
+        state, parent, session = fields[0], int(fields[1]), int(fields[3])
+        seconds = (int(fields[11]) + int(fields[12])) / _TICKS
+        resident = int(fields[21]) * _PAGE
+    except (OSError, ValueError, IndexError):  # it has just ended
+        return None
+    return None if state == b"Z" else Process(pid, parent, session, seconds, resident)
+
+
+def trees(roots: Mapping[str, tuple[int, str]]) -> dict[str, Cost]:
+    """What each tree costs; a root is its first process and the mark that all of it carries.
+
+    To a tree belongs what descends from its root, what is in the root's session, and what carries its mark
+    although it left both. Blocks: call it in a thread.
+    """
+    everything = table()
+    children: dict[int, list[int]] = {}
+    sessions: dict[int, list[int]] = {}
+    for process in everything.values():
+        children.setdefault(process.parent, []).append(process.pid)
+        sessions.setdefault(process.session, []).append(process.pid)
+    found: dict[str, set[int]] = {}
+    taken: set[int] = set()
+    for name, (root, _) in roots.items():
+        members = found[name] = set()
+        waiting = [root, *sessions.get(root, ())]
+        while waiting:
+            pid = waiting.pop()
+            if pid in everything and pid not in members:
+                members.add(pid)
+                waiting += children.get(pid, ())
+        taken |= members
+    strays = [pid for pid in children.get(os.getpid(), ()) if pid not in taken]
+    if strays:  # we are the subreaper: what lost its parent is our child
+        for name, (_, mark) in roots.items():
+            for pid in set(orphans.marked(mark)) & everything.keys():
+                found[name].add(pid)
+    return {name: _cost(everything[pid] for pid in members) for name, members in found.items()}
+
+
+def own() -> Cost:
+    """What this process itself costs."""
+    process = _read(os.getpid())
+    return Cost() if process is None else _cost([process])
+
+
+def _cost(processes: Iterable[Process]) -> Cost:
+    tree = list(processes)
+    return Cost(
+        processes=len(tree),
+        memory=sum(process.resident for process in tree),
+        cpu_seconds=round(sum(process.seconds for process in tree), 2),
+    )

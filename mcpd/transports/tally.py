@@ -1,0 +1,115 @@
+"""What the calls to one server came to, by tool: counted where the answers come in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Raw
+
+from mcpd.support.histogram import FOLDED_AT, Histogram, merged
+from mcpd.wire.message import ABSENT, Message
+
+MOST_TOOLS = 500
+"""Names come from clients: what is called beyond so many is counted together, as `OTHERS`."""
+OTHERS, NAMELESS = "(others)", "?"
+_LONGEST = 200
+_IS_ERROR = b'"isError"'
+_F = ord("f")
+"""Of `"isError":false`, which some SDKs write each time."""
+_END = 256
+"""Bytes at either end of a result in which `isError` is looked for: that is where all SDKs put it."""
+
+
+class Count:
+    """One tool's calls that have ended. `times` are those of answers, errors among them."""
+
+    __slots__ = ("cancelled", "errors", "lost", "times")
+
+    def __init__(self) -> None:
+        self.times = Histogram()
+        self.errors = 0
+        """The tool said that it failed, or the server refused."""
+        self.lost = 0
+        """Not answered: timed out, or the connection ended."""
+        self.cancelled = 0
+
+    @property
+    def calls(self) -> int:
+        return self.times.count + self.lost + self.cancelled
+
+    def answered(self, seconds: float, message: Message, line: bytes) -> None:
+        """`line` is the message as it came."""
+        fresh = self.times.fresh
+        fresh.append(seconds)
+        if len(fresh) >= FOLDED_AT:
+            self.times.fold()
+        if message.error is not ABSENT:
+            self.errors += 1
+            return
+        at = line.find(_IS_ERROR, -_END)
+        if at < 0 and len(line) > _END:
+            at = line.find(_IS_ERROR, 0, _END)
+        if at >= 0 and line[at + 10] != _F and says_failed(message.result):
+            self.errors += 1
+
+
+class Tally:
+    """A server's own keeps it over all its connections."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Count] = {}
+        self._by_beginning: dict[bytes, Count] = {}
+        """By what stands in params before the quote that ends the name, where the name comes first."""
+
+    def of(self, params: bytes) -> Count:
+        """Where a `tools/call` with these params is counted."""
+        beginning = params[: params.find(b'"', 9)]
+        return self._by_beginning.get(beginning) or self._new(beginning, params)
+
+    def tools(self) -> Mapping[str, Count]:
+        """By the tool's name."""
+        return self._tools
+
+    def whole(self) -> Count:
+        """All tools together."""
+        whole, counts = Count(), list(self._tools.values())
+        whole.times = merged(count.times for count in counts)
+        whole.errors = sum(count.errors for count in counts)
+        whole.lost = sum(count.lost for count in counts)
+        whole.cancelled = sum(count.cancelled for count in counts)
+        return whole
+
+    def _new(self, beginning: bytes, params: bytes) -> Count:
+        tool = tool_in(params)
+        if len(self._tools) >= MOST_TOOLS and tool not in self._tools:
+            return self._tools.setdefault(OTHERS, Count())
+        count = self._tools.setdefault(tool, Count())
+        if beginning == b'{"name":"%b' % tool.encode() and "\\" not in tool:
+            self._by_beginning[beginning] = count
+        return count
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+_decode = msgspec.json.Decoder(_Named).decode
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def tool_in(params: bytes) -> str:
+    """The tool that a `tools/call` names; `?` for none."""
+    try:
+        return _decode(params).name[:_LONGEST] or NAMELESS
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return NAMELESS
+
+
+def says_failed(result: Raw) -> bool:
+    """Whether a tool's result has `isError` itself, and not something inside it."""
+    text = bytes(result)
+    try:
+        return bytes(_members(text).get("isError", b"")) == b"true"
+    except (msgspec.MsgspecError, RecursionError):
+        return False

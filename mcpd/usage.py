@@ -1,0 +1,111 @@
+"""Who uses which server how much, and what that costs: put together when somebody asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from mcpd.clients import Client
+from mcpd.model.status import rfc3339
+from mcpd.model.usage import (
+    CallCounts,
+    ClientUse,
+    LatencyBucket,
+    ProcessCost,
+    ServerStats,
+    Stats,
+    ToolStats,
+)
+from mcpd.supervision.server import ManagedServer
+from mcpd.support import processes
+from mcpd.support.processes import Cost
+from mcpd.transports.tally import Count
+
+_FIRST, _LAST = 0.00025, 300.0
+"""Seconds; the buckets that are told lie between."""
+
+
+def stats(
+    servers: Sequence[ManagedServer],
+    clients: Sequence[Client],
+    started_at: float,
+    costs: Mapping[str, Cost] | None = None,
+) -> Stats:
+    """A snapshot; memory and processor time only where `costs` has them."""
+    costs = costs or {}
+    return Stats(
+        since=rfc3339(started_at),
+        at=rfc3339(time.time()),
+        servers=tuple(_of_server(server, clients, costs.get(server.spec.name)) for server in servers),
+        clients=tuple(_use(client, None) for client in clients),
+        daemon=_cost(costs.get("")),
+    )
+
+
+async def costs(servers: Sequence[ManagedServer]) -> dict[str, Cost]:
+    """What each server's processes cost, and under the empty name we ourselves; read in a thread."""
+    roots = {
+        server.spec.name: (server.child.pid, server.child.mark)
+        for server in servers
+        if server.child is not None
+    }
+    found = await trio.to_thread.run_sync(processes.trees, roots)
+    return {**found, "": processes.own()}
+
+
+def _of_server(server: ManagedServer, clients: Sequence[Client], cost: Cost | None) -> ServerStats:
+    name, tally, status = server.spec.name, server.tally, server.status()
+    whole = tally.whole()
+    tools = sorted(tally.tools().items(), key=lambda item: (-item[1].calls, item[0]))
+    return ServerStats(
+        server=name,
+        status=status.status,
+        counts=_counts(whole),
+        seconds=round(whole.times.total, 6),
+        in_flight=status.in_flight,
+        restarts=status.restarts,
+        buckets=tuple(
+            LatencyBucket(seconds=seconds, calls=calls)
+            for seconds, calls in whole.times.octaves()
+            if _FIRST < seconds < _LAST
+        ),
+        tools=tuple(ToolStats(tool=tool, counts=_counts(count)) for tool, count in tools),
+        clients=tuple(
+            _use(client, name) for client in clients if client.attached == name or client.calls.get(name)
+        ),
+        cost=_cost(cost),
+    )
+
+
+def _counts(count: Count) -> CallCounts:
+    return CallCounts(
+        calls=count.calls,
+        errors=count.errors,
+        lost=count.lost,
+        cancelled=count.cancelled,
+        p50_ms=_ms(count.times.quantile(0.5)),
+        p95_ms=_ms(count.times.quantile(0.95)),
+        p99_ms=_ms(count.times.quantile(0.99)),
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+def _use(client: Client, server: str | None) -> ClientUse:
+    return ClientUse(
+        pid=client.pid,
+        name=client.name,
+        since=rfc3339(client.since),
+        attached=client.attached,
+        calls=sum(client.calls.values()) if server is None else client.calls.get(server, 0),
+    )
+
+
+def _cost(cost: Cost | None) -> ProcessCost | None:
+    if cost is None:
+        return None
+    return ProcessCost(processes=cost.processes, memory=cost.memory, cpu_seconds=cost.cpu_seconds)

@@ -1,0 +1,318 @@
+"""mcpctl import: what it shows, asks, writes, and tells the daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.editors.golden import settle
+from tests.ctl.fake_daemon import Caller, FakeDaemon
+
+CURSOR = {
+    "mcpServers": {
+        "time": {"command": "uvx", "args": ["mcp-server-time", "--zone=Europe/Paris"]},
+        "api": {
+            "url": "https://api.example.com/mcp",
+            "headers": {"Authorization": "Bearer s3cr3t-t0ken-value"},
+        },
+        "unset": {"command": "x", "env": {"A": "${env:SURELY_NOT_SET}"}},
+        "mcpd": {"command": "mcpctl", "args": ["bridge"]},
+    }
+}
+
+
+@pytest.fixture
+def cursor(home: Path) -> Path:
+    path = home / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(CURSOR))
+    return path
+
+
+def ours(home: Path) -> Any:
+    return json.loads((home / ".config/mcpd/config.json").read_text())["mcpServers"]
+
+
+def test_it_shows_exactly_what_would_run_and_never_a_secret(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """With where it stands, what is left out, and why."""
+    ran = alone("import", "--dry-run")
+    assert ran.code == 0
+    assert (
+        ran.out
+        == """\
+time
+  runs: uvx mcp-server-time --zone=Europe/Paris
+  from: Cursor, ~/.cursor/mcp.json
+
+api
+  is at: https://api.example.com/mcp
+  sends: Authorization=Bearer ***
+  from: Cursor, ~/.cursor/mcp.json
+  secret: headers.Authorization is written out in the file
+
+unset
+  runs: x
+  with: A=${SURELY_NOT_SET}
+  from: Cursor, ~/.cursor/mcp.json
+  not now: the environment variable SURELY_NOT_SET is not set: set SURELY_NOT_SET in the environment of \
+mcpd, or give a default: ${SURELY_NOT_SET:-…}
+
+left where they are
+  mcpd: it is mcpd itself (Cursor, ~/.cursor/mcp.json)
+2 servers to import, from 1 file
+"""
+    )
+    assert not (home / ".config").exists()
+    answer = alone("import", "--dry-run", "--json")
+    assert "s3cr3t" not in ran.out + ran.err + answer.out
+    assert [(one["name"], one["problem"] is None) for one in answer.json()["servers"]] == [
+        ("time", True),
+        ("api", True),
+        ("unset", False),
+    ]
+
+
+def test_without_a_terminal_nothing_is_written_unless_yes_is_said(
+    home: Path, cursor: Path, alone: Mcpctl
+) -> None:
+    """Exit 2, and what to say."""
+    ran = alone("import")
+    assert ran.code == 2
+    assert "nothing was written: importing needs --yes" in ran.err
+    assert not (home / ".config").exists()
+
+
+def test_what_can_be_used_is_written_and_the_rest_is_not(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """One server that cannot be used would make the whole configuration unusable. The editor's file stays."""
+    before = cursor.read_bytes()
+    ran = alone("import", "--yes")
+    assert ran.code == 0
+    assert "2 servers written to" in ran.out
+    assert [*ours(home)] == ["time", "api"]
+    assert (home / ".config/mcpd/config.json").stat().st_mode & 0o777 == 0o600
+    assert cursor.read_bytes() == before
+    assert alone("config", "validate").code == 0
+    again = alone("import", "--yes", "--json").json()
+    assert ([one["name"] for one in again["known"]], again["written"]) == (["time", "api"], False)
+
+
+def test_mcp_remote_is_unfolded_when_asked(home: Path, alone: Mcpctl) -> None:
+    """It works as it is, too; so this is for the person to say."""
+    settle("claude-desktop", home)
+    words = ["import", "-s", "linear", "--dry-run", "--json"]
+    (kept,) = alone(*words).json()["servers"]
+    (unfolded,) = alone(*words, "--unfold").json()["servers"]
+    assert kept["definition"]["command"] == "npx"
+    assert "see --unfold" in kept["notes"][-1]
+    assert unfolded["definition"]["url"] == "https://mcp.linear.app/sse"
+    assert unfolded["definition"]["headers"] == {"Authorization": "Bearer ***"}
+
+
+def test_our_comments_and_settings_stay(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """Whatever the format."""
+    path = home / ".config/mcpd/config.yaml"
+    path.parent.mkdir(parents=True)
+    text = "# mine\nmcpServers:\n    git:   # one\n        command: git-mcp\nsettings: {debug: true}\n"
+    path.write_text(text)
+    assert alone("import", "-s", "time", "--yes", "--disabled").code == 0
+    assert path.read_text() == text.replace(
+        "settings",
+        "    time:\n        command: uvx\n        args:\n        -   mcp-server-time\n"
+        "        -   --zone=Europe/Paris\n        enabled: false\nsettings",
+    )
+
+
+def test_a_broken_file_is_a_warning_with_its_line_and_the_rest_goes_on(
+    home: Path, cursor: Path, alone: Mcpctl
+) -> None:
+    """Line and column, as editors count them."""
+    (home / ".codex").mkdir()
+    (home / ".codex/config.toml").write_text("a = 1\nb = = 2\n")
+    ran = alone("import", "--dry-run")
+    assert f"warning: {home}/.codex/config.toml:2:5: not valid TOML" in ran.err
+    assert "2 servers to import" in ran.out
+
+
+def test_editors_and_files_can_be_named(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """A file is understood by its name or its content."""
+    settle("codex", home)
+    settle("zed", home)
+    for source, name, first in (
+        (".codex/config.toml", "moved.toml", "docs"),
+        (".config/zed/settings.json", "other.json", "older"),
+    ):
+        (home / name).write_bytes((home / source).read_bytes())
+        found = alone("import", str(home / name), "--dry-run", "--json").json()
+        assert found["servers"][0]["name"] == first
+    found = alone("import", "zed", str(cursor), "--dry-run", "--json").json()
+    assert {source["editor"] for one in found["servers"] for source in one["sources"]} == {"zed", "cursor"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["cursr"], 2, "did you mean cursor"),
+        (["./none.json"], 1, "there is no file"),
+        (["goose"], 1, "no configuration of Goose"),
+        (["-s", "nope"], 1, "no editor has a server nope"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error(
+    words: list[str], code: int, said: str, cursor: Path, alone: Mcpctl
+) -> None:
+    """With what to do instead."""
+    ran = alone("import", *words)
+    assert (ran.code, said in ran.err) == (code, True)
+
+
+def test_nothing_to_import_is_no_error(home: Path, alone: Mcpctl) -> None:
+    """Nobody has to be asked then."""
+    ran = alone("import")
+    assert (ran.code, ran.out) == (0, "0 servers to import, from 0 files\n")
+
+
+def test_our_own_broken_configuration_has_to_be_mended_first(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """Nothing is written into what cannot be read."""
+    path = home / ".config/mcpd/config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    ran = alone("import", "--yes")
+    assert ran.code == 2
+    assert "cannot be used" in ran.err
+    assert path.read_text() == "{"
+
+
+# ---- with a daemon -----------------------------------------------------------------------------------
+
+
+def scripted(daemon: FakeDaemon, path: Path, refused: Callable[[str], bool] = lambda _: False) -> None:
+    def judge(_: Caller, params: dict[str, Any]) -> object:
+        names = [name for name in params["servers"] if refused(name)]
+        return applied(
+            [{"path": "$", "message": f"{name} is not wanted", "fix": "drop it"} for name in names]
+        )
+
+    daemon.answers["mcpd/config"] = {"path": str(path), "source": str(path), "generation": 1, "servers": {}}
+    daemon.answers["mcpd/servers/set"] = judge
+    daemon.answers["mcpd/reload"] = applied([])
+
+
+def applied(errors: list[dict[str, str]]) -> dict[str, Any]:
+    lists: dict[str, list[str]] = {"added": [], "removed": [], "changed": [], "unchanged": []}
+    return {**lists, "generation": 2, "errors": errors, "dry_run": False, "saved": None}
+
+
+def test_a_running_daemon_judges_and_is_told_to_reload(
+    home: Path, cursor: Path, daemon: FakeDaemon, mcpctl: Mcpctl
+) -> None:
+    """It has the variables that count, and its file may be another one than we would guess."""
+    path = home / "elsewhere.json"
+    scripted(daemon, path, lambda name: name == "time")
+    ran = mcpctl("import", "--yes")
+    assert ran.code == 0
+    assert "not now: time is not wanted: drop it" in ran.out
+    assert [*json.loads(path.read_text())["mcpServers"]] == ["api", "unset"]
+    assert daemon.requests[-1][0] == "mcpd/reload"
+    dry = [params for method, params in daemon.requests if method == "mcpd/servers/set"]
+    assert all(params["dry_run"] for params in dry)
+
+
+def test_when_the_daemon_will_not_have_them_the_file_is_as_before(
+    home: Path, cursor: Path, daemon: FakeDaemon, mcpctl: Mcpctl
+) -> None:
+    """Half an import is none."""
+    path = home / "elsewhere.json"
+    path.write_text("{} // mine\n")
+    scripted(daemon, path)
+    daemon.answers["mcpd/reload"] = applied([{"path": "$.x", "message": "broken", "fix": ""}])
+    ran = mcpctl("import", "--yes")
+    assert ran.code == 2
+    assert "nothing was imported" in ran.err
+    assert path.read_text() == "{} // mine\n"
+
+
+# ---- on a terminal -----------------------------------------------------------------------------------
+
+
+def on_terminal(home: Path, answers: dict[str, str], *argv: str) -> tuple[int, str]:
+    """Run mcpctl on a terminal; each question that is seen is answered, in order."""
+    ours, theirs = pty.openpty()
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "TERM": "dumb",
+        "COLUMNS": "200",
+        "MCPD_NO_START": "1",
+    }
+    environ |= {"MCPD_SOCKET": str(home / "no.sock"), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ctl", *argv], stdin=theirs, stdout=theirs, stderr=theirs, env=environ
+    )
+    os.close(theirs)
+    seen, asked = "", dict(answers)
+    try:
+        while True:
+            seen += os.read(ours, 65536).decode()
+            for question in [question for question in asked if question in seen]:
+                os.write(ours, asked.pop(question).encode() + b"\n")
+    except OSError:
+        pass  # the program has ended
+    finally:
+        os.close(ours)
+    assert asked == {}, f"never asked in: {seen}"
+    return process.wait(10), seen
+
+
+def test_a_person_is_asked_and_no_is_the_answer_of_who_only_presses_return(home: Path, cursor: Path) -> None:
+    """Nothing is enabled by accident."""
+    code, seen = on_terminal(home, {"y: yes, n: no, c: choose": ""}, "import")
+    assert (code, "nothing was imported" in seen) == (0, True)
+    assert not (home / ".config").exists()
+
+
+def test_a_person_can_take_all_or_choose(home: Path, cursor: Path) -> None:
+    """One by one, each with what would run."""
+    answers = {"c: choose": "c", "time: uvx mcp-server-time": "n", "api: https://api.example.com/mcp": "y"}
+    code, seen = on_terminal(home, answers, "import")
+    assert (code, "1 server written" in seen) == (0, True)
+    assert [*ours(home)] == ["api"]
+    assert "s3cr3t" not in seen
+    assert on_terminal(home, {"c: choose": "y"}, "import")[0] == 0
+    assert [*ours(home)] == ["api", "time"]
+
+
+def test_a_files_text_cannot_drive_the_terminal(home: Path) -> None:
+    """A project's file may come from anywhere, and the person decides by what is seen."""
+    path = home / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text(
+        json.dumps({"mcpServers": {"a": {"command": "evil", "args": ["\x1b[2K\x1b[1A harmless"]}}})
+    )
+    code, seen = on_terminal(home, {"c: choose": "c", "a: evil": "n"}, "import")
+    assert (code, "\x1b[" in seen) == (0, False)
+
+
+def test_a_secret_that_only_the_person_knows_is_asked_for_and_not_shown(home: Path) -> None:
+    """VS Code keeps the answers to its questions to itself."""
+    settle("vscode", home)
+    answers = {"c: choose": "y", "github: GitHub token": "typed-by-hand"}
+    code, seen = on_terminal(home, answers, "import", "vscode", "-s", "github")
+    assert (code, "typed-by-hand" in seen) == (0, False)
+    assert "typed-by-hand" in (home / ".config/mcpd/config.json").read_text()
+
+
+def test_without_a_person_such_a_server_is_left_out(home: Path, alone: Mcpctl) -> None:
+    """With the reason."""
+    settle("vscode", home)
+    ran = alone("import", "vscode", "-s", "github", "--yes")
+    assert "not now: it needs a secret that only you know: GH_TOKEN" in ran.out
+    assert not (home / ".config/mcpd").exists()

@@ -1,0 +1,429 @@
+"""Our entry in the editors' files: what is written, that the rest stays, and that it can be undone."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ctl.editors.backup import Backups
+from ctl.editors.catalogue import BY_NAME
+from ctl.editors.entry import able, entry, slot_of, target
+from ctl.editors.installing import install, uninstall
+from ctl.editors.places import Surroundings
+from mcpd.config.document import document_of, read_document
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.editors.golden import CASES, GOLDEN, installed, settle
+
+WITH_ENTRY = [case for case in CASES if (GOLDEN / case / "after").is_dir()]
+
+
+def editor_of(case: str) -> str:
+    return case.rstrip("-12")
+
+
+def tree(home: Path) -> dict[Path, bytes]:
+    """Every file of the editors."""
+    ours = (home / ".local", home / ".config" / "mcpd")
+    return {
+        path: path.read_bytes()
+        for path in home.rglob("*")
+        if path.is_file() and not any(path.is_relative_to(one) for one in ours)
+    }
+
+
+@pytest.mark.parametrize("case", WITH_ENTRY)
+def test_the_entry_is_put_into_each_format_and_taken_out_to_the_byte(
+    case: str, home: Path, alone: Mcpctl
+) -> None:
+    """One file changes, as it is to; then nothing is different from before."""
+    settle(case, home)
+    before = tree(home)
+
+    ran = alone("install", editor_of(case))
+
+    assert ran.code == 0, ran.err
+    assert tree(home) == before | installed(case, home)
+    assert alone("install", editor_of(case)).out.endswith(f"has it already, in {shown(case, home)}\n")
+    ran = alone("uninstall", editor_of(case))
+    assert ran.out.endswith(f"{shown(case, home)} is what it was before\n")
+    assert tree(home) == before
+    assert list((home / ".local/state/mcpd/editors").iterdir()) == []
+
+
+@pytest.mark.parametrize("case", WITH_ENTRY)
+def test_without_the_backup_the_entry_alone_is_removed(case: str, home: Path, alone: Mcpctl) -> None:
+    """Which leaves the same bytes, since nothing else was touched."""
+    settle(case, home)
+    before = tree(home)
+    assert alone("install", editor_of(case)).code == 0
+    for kept in (home / ".local/state/mcpd/editors").iterdir():
+        kept.unlink()
+    assert "'mcpd' removed from" in alone("uninstall", editor_of(case)).out
+    assert tree(home) == before
+
+
+@pytest.mark.parametrize("name", able())
+def test_a_file_that_was_not_there_is_made_and_goes_again(name: str, home: Path, alone: Mcpctl) -> None:
+    """With its directories; it is readable by the user only, and holds nothing but our entry."""
+    before = sorted(home.rglob("*"))
+    assert alone("install", name).code == 0
+    one = target(BY_NAME[name], Surroundings(os.environ, home / "src"), project=False)
+    document = read_document(one.path, foreign=True)
+    assert document.names(slot_of(one, document)) == ["mcpd"]
+    assert one.path.stat().st_mode & 0o777 == 0o600
+    assert "what it was before" in alone("uninstall", name).out
+    assert sorted(path for path in home.rglob("*") if ".local" not in str(path)) == before
+
+
+def shown(case: str, home: Path) -> str:
+    (path,) = installed(case, home)
+    return f"~/{path.relative_to(home)}"
+
+
+def test_what_the_user_did_meanwhile_stays(home: Path, alone: Mcpctl) -> None:
+    """Then there is nothing to restore: our entry goes, the rest is theirs."""
+    settle("cursor", home)
+    path = home / ".cursor/mcp.json"
+    alone("install", "cursor")
+    text = path.read_text().replace('"figma"', '"renamed"')
+    path.write_text(text)
+    assert alone("uninstall", "cursor").out == "Cursor: 'mcpd' removed from ~/.cursor/mcp.json\n"
+    assert path.read_text() == (GOLDEN / "cursor/home/.cursor/mcp.json").read_text().replace(
+        '"figma"', '"renamed"'
+    )
+
+
+def test_after_a_change_the_state_to_come_back_to_is_the_changed_one(home: Path, alone: Mcpctl) -> None:
+    """A second install must not bring an old backup over what was written since."""
+    settle("cursor", home)
+    path = home / ".cursor/mcp.json"
+    alone("install", "cursor")
+    path.write_text(path.read_text().replace('"figma"', '"renamed"'))
+    assert alone("install", "cursor", "--server", "github").code == 0
+    assert "is what it was before" in alone("uninstall", "cursor").out
+    assert '"renamed"' in path.read_text()
+    assert "bridge" not in path.read_text()
+
+
+def test_a_symbolic_link_a_mode_and_a_byte_order_mark_survive(home: Path, alone: Mcpctl) -> None:
+    """Dotfile repositories link the file into place; some editors write a mark."""
+    real = home / "dots.json"
+    real.write_bytes(b'\xef\xbb\xbf{\r\n\t"mcpServers": {}\r\n}')
+    real.chmod(0o640)
+    (home / ".cursor").mkdir()
+    link = home / ".cursor/mcp.json"
+    link.symlink_to(real)
+    before = real.read_bytes()
+
+    assert alone("install", "cursor").code == 0
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert real.read_bytes() == (
+        b'\xef\xbb\xbf{\r\n\t"mcpServers": {\r\n\t\t"mcpd": {\r\n\t\t\t"command": "/opt/mcpctl",\r\n'
+        b'\t\t\t"args": ["bridge", "--client", "cursor"]\r\n\t\t}\r\n\t}\r\n}'
+    )
+    assert alone("uninstall", "cursor").code == 0
+    assert real.read_bytes() == before
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "does not hold an object"),
+        ('{"mcpServers": "elsewhere"}', "cannot be changed safely"),
+        ('{"mcpServers": {"mcpd": {"command": "my-own-thing"}}}', "another server called 'mcpd'"),
+    ],
+)
+def test_a_file_that_cannot_be_changed_is_left_alone(text: str, said: str, home: Path, alone: Mcpctl) -> None:
+    """Exit 2, the reason, and no backup of what was not changed."""
+    (home / ".cursor").mkdir()
+    path = home / ".cursor/mcp.json"
+    path.write_text(text)
+    ran = alone("install", "cursor")
+    assert ran.code != 0
+    assert said in ran.err
+    assert path.read_text() == text
+
+
+def test_dry_run_and_print_write_nothing(home: Path, alone: Mcpctl) -> None:
+    """Neither a file nor a directory."""
+    settle("codex", home)
+    before = sorted(home.rglob("*"))
+    assert "would be written to ~/.codex/config.toml" in alone("install", "codex", "--dry-run").out
+    ran = alone("install", "codex", "--print")
+    assert ran.out == (
+        '[mcp_servers.mcpd]\ncommand = "/opt/mcpctl"\nargs = ["bridge", "--client", "codex"]\n'
+        "startup_timeout_sec = 10\ntool_timeout_sec = 600\n"
+    )
+    assert sorted(home.rglob("*")) == before
+
+
+def test_one_server_or_profile_can_be_shown_beside_the_whole(home: Path, alone: Mcpctl) -> None:
+    """Several entries of ours live in one file; uninstall takes all of them, or the one named."""
+    alone("install", "kiro")
+    alone("install", "kiro", "--server", "github")
+    alone("install", "kiro", "--profile", "work", "--name", "work")
+    path = home / ".kiro/settings/mcp.json"
+    found = json.loads(path.read_text())["mcpServers"]
+    assert {name: fields["args"][3:] for name, fields in found.items()} == {
+        "mcpd": [],
+        "mcpd-github": ["--server", "github"],
+        "work": ["--profile", "work"],
+    }
+    assert alone("uninstall", "kiro", "--name", "work").code == 0
+    assert [*json.loads(path.read_text())["mcpServers"]] == ["mcpd", "mcpd-github"]
+    assert alone("uninstall", "kiro").code == 0
+    assert not path.exists()
+
+
+def test_an_entry_of_ours_under_another_name_is_not_doubled(home: Path, alone: Mcpctl) -> None:
+    """Two of them would show every tool twice."""
+    (home / ".cursor").mkdir()
+    path = home / ".cursor/mcp.json"
+    path.write_text('{"mcpServers": {"all": {"command": "/old/mcpctl", "args": ["bridge"]}}}')
+    assert alone("install", "cursor").code == 0
+    assert [*json.loads(path.read_text())["mcpServers"]] == ["mcpd"]
+
+
+# ---- taking over -------------------------------------------------------------------------------------
+
+OURS = {"mcpServers": {"tickets": {"command": "uvx", "args": ["tickets-mcp"]}}}
+
+T = '"t": {"command": "uvx", "args": ["tickets-mcp"]}'
+TAKEN = {
+    "cursor": (
+        ".cursor/mcp.json",
+        f'{{\n  "mcpServers": {{\n    {T},\n    "other": {{"command": "o"}}\n  }}\n}}\n',
+        ["other", "mcpd"], None,
+    ),
+    "windsurf": (
+        ".codeium/windsurf/mcp_config.json",
+        f'{{"mcpServers": {{{T}, "other": {{"command": "o"}}}}}}',
+        ["t", "other", "mcpd"], ("t", "disabled", True),
+    ),
+    "zed": (
+        ".config/zed/settings.json",
+        f'{{\n  "context_servers": {{\n    {T}, // mine\n    "other": {{"command": "o"}},\n  }},\n}}',
+        ["t", "other", "mcpd"], ("t", "enabled", False),
+    ),
+    "codex": (
+        ".codex/config.toml",
+        '[mcp_servers.t]\ncommand = "uvx"\nargs = ["tickets-mcp"]\nenabled = true # mine\n\n'
+        '[mcp_servers.other]\ncommand = "o"\n',
+        ["t", "other", "mcpd"], ("t", "enabled", False),
+    ),
+    "goose": (
+        ".config/goose/config.yaml",
+        "extensions:\n  t:\n    type: stdio\n    cmd: uvx\n    args: [tickets-mcp]\n    enabled: true\n"
+        "  other:\n    type: stdio\n    cmd: o\n",
+        ["t", "other", "mcpd"], ("t", "enabled", False),
+    ),
+    "continue": (
+        ".continue/config.yaml",
+        "name: x\nmcpServers:\n  - name: t   # mine\n    command: uvx\n    args: [tickets-mcp]\n"
+        "  - name: other\n    command: o\n",
+        ["other", "mcpd"], None,
+    ),
+    "opencode": (
+        ".config/opencode/opencode.json",
+        '{"mcp": {"servers": {"t": {"type": "local", "command": ["uvx", "tickets-mcp"]},'
+        ' "other": {"type": "local", "command": ["o"]}}}}',
+        ["t", "other", "mcpd"], ("t", "disabled", True),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_entries_for_servers_that_mcpd_has_are_switched_off_when_asked(
+    name: str, home: Path, alone: Mcpctl
+) -> None:
+    """The editor's own way where it has one; another server is never touched; undone to the byte."""
+    place, text, names, switch = TAKEN[name]
+    path = home / place
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    write_ours(home)
+
+    ran = alone("install", name)
+    assert f"in mcpd too: t; mcpctl install {name} --take-over" in ran.err
+    assert alone("install", name, "--take-over").code == 0
+
+    one = target(BY_NAME[name], Surroundings(os.environ, home / "src"), project=False)
+    document = read_document(path, foreign=True)
+    slot = slot_of(one, document)
+    assert document.names(slot) == names
+    if switch is not None:
+        assert document.at((*slot, switch[0], switch[1])) is switch[2]
+    assert alone("uninstall", name).code == 0
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_they_are_given_back_in_a_file_that_has_changed_since(name: str, home: Path, alone: Mcpctl) -> None:
+    """Switched on again, or put in again, with all they had."""
+    place, text, _, switch = TAKEN[name]
+    path = home / place
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    write_ours(home)
+    alone("install", name, "--take-over")
+    path.write_text(path.read_text().replace("other", "renamed"))
+    assert "t: given back" in alone("uninstall", name).out
+    document = read_document(path, foreign=True)
+    was = document_of(text.replace("other", "renamed").encode(), path, foreign=True)
+    one = target(BY_NAME[name], Surroundings(os.environ, home / "src"), project=False)
+    slot = slot_of(one, document)
+    assert sorted(document.names(slot)) == ["renamed", "t"]
+    if switch is None:
+        assert as_map(document.at(slot)) == as_map(was.at(slot))
+    else:
+        assert document.at((*slot, *switch[:2])) is not switch[2]
+
+
+def test_gemini_keeps_a_list_of_what_is_off(home: Path, alone: Mcpctl) -> None:
+    """Which is its way, so the entry itself stays as it is."""
+    path = home / ".gemini/settings.json"
+    path.parent.mkdir()
+    path.write_text(
+        '{"mcpServers": {"t": {"command": "uvx", "args": ["tickets-mcp"]}}, "mcp": {"excluded": ["x"]}}'
+    )
+    write_ours(home)
+    assert alone("install", "gemini", "--take-over").code == 0
+    assert json.loads(path.read_text())["mcp"] == {"excluded": ["x", "t"]}
+    path.write_text(path.read_text() + "\n")
+    assert alone("uninstall", "gemini").code == 0
+    assert json.loads(path.read_text()) == {
+        "mcpServers": {"t": {"command": "uvx", "args": ["tickets-mcp"]}}, "mcp": {"excluded": ["x"]}
+    }  # fmt: skip
+
+
+def write_ours(home: Path) -> None:
+    ours = home / ".config/mcpd/config.json"
+    ours.parent.mkdir(parents=True)
+    ours.write_text(json.dumps(OURS))
+
+
+def as_map(value: object) -> object:
+    """A list of entries in no order."""
+    return {one["name"]: one for one in value} if isinstance(value, list) else value
+
+
+# ---- which editors -----------------------------------------------------------------------------------
+
+
+def test_all_means_every_editor_that_is_there(home: Path, alone: Mcpctl) -> None:
+    """And says so when there is none."""
+    assert alone("install", "--all").code == 1
+    settle("cursor", home)
+    settle("goose", home)
+    ran = alone("install", "--all", "--json")
+    assert [one["editor"] for one in ran.json()["editors"]] == ["cursor", "goose"]
+    assert alone("uninstall", "--all", "--json").json()["editors"][0]["restored"] is True
+
+
+@pytest.mark.parametrize("words", [[], ["cursor", "--all"], ["cursr"], ["mcporter"]])
+def test_what_cannot_be_meant_is_an_error(words: list[str], home: Path, alone: Mcpctl) -> None:
+    """With a suggestion where there is one."""
+    ran = alone("install", *words)
+    assert ran.code != 0
+    assert "cursr" not in words or "did you mean cursor" in ran.err
+    assert list(home.rglob("*.json")) == []
+
+
+def test_a_projects_file_is_written_when_asked(home: Path, alone: Mcpctl) -> None:
+    """In the directory we are in."""
+    assert alone("install", "claude-code", "vscode", "--project").code == 0
+    found = json.loads((home / "src/.mcp.json").read_text())
+    assert found["mcpServers"]["mcpd"]["args"] == ["bridge", "--client", "claude-code"]
+    assert json.loads((home / "src/.vscode/mcp.json").read_text())["servers"]["mcpd"]["type"] == "stdio"
+    assert alone("install", "lmstudio", "--project").code == 1
+
+
+def test_a_file_that_an_editor_writes_meanwhile_is_not_overwritten(home: Path) -> None:
+    """Claude Code writes its file all the time: what it wrote between our two looks has to be in it."""
+    path = home / ".claude.json"
+    path.write_text('{"count": 1}')
+    one = target(BY_NAME["claude-code"], Surroundings(os.environ, home / "src"), project=False)
+    backups = Backups(os.environ)
+    writes = iter(['{"count": 2}'])
+
+    def meanwhile(*_: object) -> list[str]:
+        path.write_text(next(writes, path.read_text()))
+        return []
+
+    def made(slot: tuple[str, ...]) -> dict[str, object]:
+        return entry(one.editor, slot, "mcpd", "/opt/mcpctl", ["bridge"])
+
+    install(one, "mcpd", made, meanwhile, backups)
+    assert json.loads(path.read_text())["count"] == 2
+    uninstall(one, frozenset(), backups)
+    assert path.read_text() == '{"count": 2}'
+
+
+# ---- any file ----------------------------------------------------------------------------------------
+
+texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=8)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+documents = st.builds(
+    lambda rest, servers: rest | ({} if servers is None else {"mcpServers": servers}),
+    st.dictionaries(texts, values, max_size=3),
+    st.none()
+    | st.dictionaries(
+        texts.filter(lambda name: name != "mcpd"), st.dictionaries(texts, values, max_size=2), max_size=3
+    ),
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(documents, st.sampled_from([None, 1, 2, 4, "\t"]), st.sampled_from(["\n", "\r\n"]), st.booleans())
+def test_in_any_file_the_entry_comes_and_goes_without_a_trace(
+    home: Path, document: dict[str, object], indent: int | str | None, eol: str, mark: bool
+) -> None:
+    """With the backup to the byte; without it, at least every value of it stays."""
+    path = home / ".kiro/settings/mcp.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(document, indent=indent, ensure_ascii=False).replace("\n", eol)
+    data = (b"\xef\xbb\xbf" if mark else b"") + text.encode()
+    path.write_bytes(data)
+    one = target(BY_NAME["kiro"], Surroundings(os.environ, home / "src"), project=False)
+    backups = Backups(os.environ)
+
+    def put() -> None:
+        install(
+            one,
+            "mcpd",
+            lambda slot: entry(one.editor, slot, "mcpd", "/mcpctl", ["bridge"]),
+            lambda *_: [],
+            backups,
+        )
+
+    put()
+    assert json.loads(path.read_bytes().decode("utf-8-sig")) == {
+        **document,
+        "mcpServers": {**servers_of(document), "mcpd": {"command": "/mcpctl", "args": ["bridge"]}},
+    }
+    uninstall(one, frozenset(), backups)
+    assert path.read_bytes() == data
+
+    put()
+    backups.forget(path)
+    uninstall(one, frozenset(), backups)
+    left = json.loads(path.read_bytes().decode("utf-8-sig"))
+    assert {**left, "mcpServers": servers_of(left)} == {**document, "mcpServers": servers_of(document)}
+
+
+def servers_of(document: dict[str, object]) -> dict[str, object]:
+    found = document.get("mcpServers")
+    return found if isinstance(found, dict) else {}

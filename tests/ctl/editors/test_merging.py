@@ -1,0 +1,264 @@
+"""The same server from several files, secrets written out in them, and entries that lead to ourselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ctl.editors.literals import lifted, random, shown
+from ctl.editors.merging import merged
+from ctl.editors.ourselves import is_ours
+from ctl.editors.remotes import behind
+from ctl.editors.survey import Candidate, Source, our_name
+
+NPX: dict[str, object] = {"command": "npx", "args": ["-y", "x"]}
+
+
+def one(
+    name: str, definition: dict[str, object], editor: str = "cursor", cwd: str | None = None
+) -> Candidate:
+    source = Source(editor, editor.title(), Path(f"/{editor}.json"), "user", name)
+    return Candidate(our_name(name), definition, source, cwd)
+
+
+def merge(
+    *candidates: Candidate, ours: dict[str, dict[str, object]] | None = None
+) -> dict[str, dict[str, object]]:
+    whole = merged(
+        [*candidates], ours or {}, {"T": "abc"}, lambda c: len(lifted("x", c.definition, {}).literals)
+    )
+    return {server.name: server.definition for server in whole.servers}
+
+
+def test_one_server_in_several_files_is_one_with_its_sources() -> None:
+    """Whatever it is called there: the nearest name is taken."""
+    whole = merged([one("a", NPX), one("b", dict(NPX), "zed")], {}, {}, lambda _: 0)
+    assert [server.name for server in whole.servers] == ["a"]
+    assert [source.editor for source in whole.servers[0].sources] == ["cursor", "zed"]
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [{"args": ["-y", "y"]}, {"env": {"A": "1"}}, {"cwd": "/other"}, {"command": "bunx"}],
+)
+def test_what_differs_in_what_runs_is_another_server(difference: dict[str, object]) -> None:
+    """Above all in a credential: two accounts must never become one."""
+    assert [*merge(one("a", NPX), one("a", NPX | difference, "zed"))] == ["a", "a-zed"]
+
+
+def test_two_accounts_at_one_url_are_two_servers() -> None:
+    """A shared connection must not act under somebody else's name."""
+    mine, theirs = ({"url": "https://x.y/mcp", "headers": {"Authorization": f"Bearer {who}"}} for who in "ab")
+    assert [*merge(one("a", {**mine}), one("a", {**theirs}, "zed"))] == ["a", "a-zed"]
+
+
+def test_a_third_of_the_same_name_gets_a_number() -> None:
+    """And a name never grows beyond what is allowed."""
+    many = [one("a" * 64, NPX | {"env": {"N": str(n)}}) for n in range(3)]
+    names = [*merge(*many)]
+    assert names == ["a" * 64, "a" * 57 + "-cursor", "a" * 55 + "-cursor-2"]
+
+
+def test_the_definition_with_a_reference_is_better_than_the_one_with_the_secret() -> None:
+    """They mean the same server, since the variable has that value."""
+    literal: dict[str, object] = {
+        "url": "https://x.y/mcp",
+        "headers": {"Authorization": "Bearer ghp_abcdefghij0123456789"},
+    }
+    reference: dict[str, object] = {"url": "https://x.y/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}
+    whole = merged(
+        [one("a", literal), one("b", reference)],
+        {},
+        {"TOKEN": "ghp_abcdefghij0123456789"},
+        lambda c: len(lifted("x", c.definition, {}).literals),
+    )
+    assert [server.definition for server in whole.servers] == [reference]
+
+
+def test_a_server_is_on_when_any_editor_has_it_on() -> None:
+    """Switched off everywhere, it comes switched off."""
+    off = NPX | {"enabled": False}
+    assert merge(one("a", off), one("a", NPX, "zed")) == {"a": NPX}
+    assert merge(one("a", off), one("a", dict(off), "zed")) == {"a": off}
+
+
+def test_a_projects_server_runs_in_the_project_unless_it_is_a_users_too(tmp_path: Path) -> None:
+    """A program whose words name nothing in the directory is the same server anywhere."""
+    (tmp_path / "x.db").touch()
+    here = str(tmp_path)
+    assert merge(one("a", NPX, cwd=here)) == {"a": NPX | {"cwd": here}}
+    assert merge(one("a", NPX, cwd=here), one("a", NPX, "zed")) == {"a": NPX}
+    local: dict[str, object] = {"command": "db", "args": ["x.db"]}
+    assert merge(one("a", local, cwd=here), one("a", local, "zed")) == {
+        "a": local | {"cwd": here},
+        "a-zed": local,
+    }
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [NPX, {"command": ["npx", "-y", "x"]}, {"cmd": "npx", "args": ["-y", "x"]}, NPX | {"cwd": "/p"}],
+)
+def test_what_is_here_already_is_not_taken_over_again(definition: dict[str, object]) -> None:
+    """However we have it written, under whatever name."""
+    assert merge(one("a", NPX, cwd="/p"), ours={"mine": definition}) == {}
+
+
+def test_an_unset_variable_in_a_url_is_no_obstacle_to_comparing() -> None:
+    """The daemon may have it."""
+    url: dict[str, object] = {"url": "${BASE}/mcp"}
+    assert merge(one("a", url), one("b", dict(url), "zed"), ours={}) == {"a": url}
+    assert merge(one("a", url), ours={"a": dict(url)}) == {}
+
+
+# ---- secrets -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("definition", "after", "found"),
+    [
+        (
+            {"env": {"GITHUB_TOKEN": "hunter22"}},
+            {"env": {"GITHUB_TOKEN": "${secret:GITHUB_TOKEN}"}},
+            ["hunter22"],
+        ),
+        ({"env": {"GITHUB_TOKEN": "${T}"}}, None, []),
+        ({"env": {"AUTH_MODE": "oauth", "KEY_FILE": "/etc/key", "PORT": "8080"}}, None, []),
+        ({"env": {"X": "ghp_abcdefghijklmnop"}}, {"env": {"X": "${secret:X}"}}, ["ghp_abcdefghijklmnop"]),
+        ({"env": {"X": "q7Gd82hfK29dhQpz81Lm"}}, {"env": {"X": "${secret:X}"}}, ["q7Gd82hfK29dhQpz81Lm"]),
+        (
+            {"headers": {"Authorization": "Bearer abc123def"}},
+            {"headers": {"Authorization": "Bearer ${secret:SRV_TOKEN}"}},
+            ["abc123def"],
+        ),
+        (
+            {"headers": {"X-Api-Key": "abc123def"}},
+            {"headers": {"X-Api-Key": "${secret:SRV_X_API_KEY}"}},
+            ["abc123def"],
+        ),
+        ({"headers": {"X-Region": "eu-west-1"}}, None, []),
+        (
+            {"args": ["--api-key", "abc123def", "-v"]},
+            {"args": ["--api-key", "${secret:API_KEY}", "-v"]},
+            ["abc123def"],
+        ),
+        ({"args": ["--token=abc123def", "x=y"]}, {"args": ["--token=${secret:TOKEN}", "x=y"]}, ["abc123def"]),
+        (
+            {"args": ["--header", "Authorization: Bearer abc123def"]},
+            {"args": ["--header", "Authorization: Bearer ${secret:SRV_TOKEN}"]},
+            ["abc123def"],
+        ),
+        (
+            {"args": ["-e", "DB_PASSWORD=abc123def"]},
+            {"args": ["-e", "DB_PASSWORD=${secret:DB_PASSWORD}"]},
+            ["abc123def"],
+        ),
+        (
+            {"args": ["postgresql://u:p4ss@h/db"]},
+            {"args": ["postgresql://u:${secret:SRV_PASSWORD}@h/db"]},
+            ["p4ss"],
+        ),
+        (
+            {"url": "https://h/mcp?key=abc123def&x=1"},
+            {"url": "https://h/mcp?key=${secret:SRV_KEY}&x=1"},
+            ["abc123def"],
+        ),
+        ({"env": {"TOKEN": "a$${b}cdef"}}, {"env": {"TOKEN": "${secret:TOKEN}"}}, ["a${b}cdef"]),
+        (
+            {"args": ["-y", "@modelcontextprotocol/server-filesystem", "--model=claude-3-5-sonnet-20241022"]},
+            None,
+            [],
+        ),
+    ],
+)
+def test_secrets_are_found_and_replaced_by_references(
+    definition: dict[str, object], after: dict[str, object] | None, found: list[str]
+) -> None:
+    """By the name that stands with them, by how they look; and nothing else is taken for one."""
+    done = lifted("srv", definition, {})
+    assert done.definition == (after or definition)
+    assert [literal.value for literal in done.literals] == found
+    for value in found:
+        assert value not in str(shown(done))
+        assert value not in repr(done.literals)
+
+
+def test_two_values_never_share_a_name_and_one_value_has_one() -> None:
+    """Two accounts of one service are the rule rather than the exception."""
+    taken: dict[str, str] = {}
+    first = lifted("a", {"env": {"TOKEN": "value-one"}}, taken)
+    second = lifted("b", {"env": {"TOKEN": "value-two"}}, taken)
+    third = lifted("c", {"env": {"OTHER_TOKEN": "value-one"}}, taken)
+    assert [done.literals[0].name for done in (first, second, third)] == ["TOKEN", "B_TOKEN", "TOKEN"]
+
+
+@pytest.mark.parametrize("text", ["internationalization", "00000000000000000000", "aaaaaaaaaa1111111111"])
+def test_long_words_are_not_taken_for_keys(text: str) -> None:
+    """Only what has letters, digits and no pattern."""
+    assert not random(text)
+
+
+# ---- ourselves ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "ours"),
+    [
+        ({"command": "/usr/bin/mcpctl", "args": ["bridge"]}, True),
+        ({"command": ["mcpctl", "bridge", "--client", "x"]}, True),
+        ({"cmd": "mcpctl", "args": ["--socket", "/x", "bridge"]}, True),
+        ({"command": {"path": "mcpctl", "args": ["bridge"]}}, True),
+        ({"command": "mcpctl bridge"}, True),
+        ({"command": "env", "args": ["A=b", "/x/mcpctl", "bridge"]}, True),
+        ({"command": "python", "args": ["-m", "ctl", "bridge"]}, True),
+        ({"command": "mcpctl", "args": ["status"]}, False),
+        ({"command": "npx", "args": ["-y", "bridge"]}, False),
+        ({"type": "http", "url": "unix:///run/user/1000/mcpd/mcpd.sock#/mcp"}, True),
+        ({"serverUrl": "http://127.0.0.1:8931/mcp"}, True),
+        ({"url": "http://127.0.0.1:9999/mcp"}, False),
+        ({"url": "http://[bad"}, False),
+    ],
+)
+def test_our_own_entry_is_known_in_every_spelling(fields: dict[str, object], ours: bool) -> None:
+    """Importing it would have mcpd run itself, for ever deeper."""
+    assert is_ours(fields, frozenset({"127.0.0.1:8931"})) is ours
+
+
+# ---- mcp-remote --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("definition", "after"),
+    [
+        (
+            {"command": "npx", "args": ["-y", "mcp-remote@latest", "https://h/mcp", "3334", "--allow-http"]},
+            {"url": "https://h/mcp"},
+        ),
+        (
+            {
+                "command": "npx",
+                "args": ["mcp-remote", "https://h/sse", "--transport", "sse-only"],
+                "timeout": 5,
+            },
+            {"type": "sse", "url": "https://h/sse", "timeout": 5},
+        ),
+        (
+            {
+                "command": "/usr/bin/bunx",
+                "args": ["mcp-remote", "https://h", "--header", "Authorization:$${AUTH}"],
+                "env": {"AUTH": "Bearer ${TOKEN}"},
+            },
+            {"url": "https://h", "headers": {"Authorization": "Bearer ${TOKEN}"}},
+        ),
+        ({"command": "npx", "args": ["mcp-remote", "https://h", "--unheard-of", "x"]}, None),
+        ({"command": "npx", "args": ["-y", "other", "https://h"]}, None),
+        ({"command": "docker", "args": ["run", "mcp-remote", "https://h"]}, None),
+        ({"url": "https://h"}, None),
+    ],
+)
+def test_what_is_behind_mcp_remote_can_be_reached_without_it(
+    definition: dict[str, object], after: dict[str, object] | None
+) -> None:
+    """When all that it was told is understood; else it stays as it is."""
+    assert behind(definition) == after

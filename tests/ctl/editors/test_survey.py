@@ -1,0 +1,49 @@
+"""What the editors' files say, in our words: each documented format, with what is odd about it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ctl.editors.catalogue import EDITORS
+from ctl.editors.places import Surroundings, existing
+from ctl.editors.survey import Candidate, survey
+from mcpd.config.schema import parse_servers
+from mcpd.config.settings import Settings
+from tests.ctl.editors.golden import CASES, expected, settle
+
+
+def written(one: Candidate) -> dict[str, object]:
+    """The definition, with the directory that goes without saying for the editor."""
+    cwd = {} if one.implied_cwd is None else {"cwd": one.implied_cwd}
+    return {**one.definition, **cwd}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_format_is_read_as_its_documents_say(case: str, tmp_path: Path) -> None:
+    """Fields, units, variables, what is left out and why; and every outcome is a definition we accept."""
+    settle(case, tmp_path)
+    wanted = expected(case, tmp_path)
+    around = Surroundings(
+        {"HOME": str(tmp_path)}, tmp_path / wanted.get("project", "empty"), mac=False, root=tmp_path
+    )
+
+    seen = survey(existing(EDITORS, around), [], around, frozenset())
+
+    found = [[one.source.scope, one.name, written(one)] for one in seen.candidates]
+    assert found == wanted["servers"]
+    assert {one.source.name: one.reason for one in seen.passed} == wanted.get("passed", {})
+    assert seen.warnings == wanted.get("warnings", [])
+    needed = {one.name: [n.name, n.prompt] for one in seen.candidates for n in one.needed}
+    assert needed == wanted.get("needed", {})
+    for name, part in wanted.get("notes", {}).items():
+        assert part in " | ".join(next(one for one in seen.candidates if one.name == name).notes)
+    for one in [one for one in seen.candidates if not one.needed]:
+        variables = re.findall(r"\$\{(\w+)\}", json.dumps(one.definition))
+        environ = dict.fromkeys(variables, "value")
+        parse_servers(
+            {one.name: written(one)}, environ=environ, settings=Settings(), base_dir=tmp_path, place="$"
+        )

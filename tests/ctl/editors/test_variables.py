@@ -1,0 +1,95 @@
+"""References, in each editor's syntax: ours, plain text, or a reason why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctl.editors import dotenv
+from ctl.editors.catalogue import BY_NAME, GENERIC
+from ctl.editors.variables import Translator, Unusable, secret_name
+from mcpd.config.expand import expand
+
+
+def translator(editor: str, *, workspace: bool = True) -> Translator:
+    kinds = GENERIC.variables if editor == "file" else BY_NAME[editor].variables
+    return Translator(kinds, Path("/home/ann"), Path("/w/shop") if workspace else None)
+
+
+@pytest.mark.parametrize(
+    ("editor", "theirs", "ours"),
+    [
+        ("claude-code", "${A}", "${A}"),
+        ("claude-code", "${A:-b}", "${A:-b}"),
+        ("claude-code", "${A:-${B}}", "${A:-${B}}"),
+        ("claude-code", "$A", "$A"),
+        ("claude-code", "${env:A}", "$${env:A}"),
+        ("claude-code", "${CLAUDE_PROJECT_DIR}/x", "/w/shop/x"),
+        ("cursor", "${env:A}-${env:B}", "${A}-${B}"),
+        ("cursor", "${A}", "$${A}"),
+        ("cursor", "${workspaceFolder}${/}x${pathSeparator}y", "/w/shop/x/y"),
+        ("cursor", "${userHome}", "${HOME}"),
+        ("vscode", "${workspaceFolderBasename}", "shop"),
+        ("vscode", "${workspaceFolder:api}", "/w/shop"),
+        ("windsurf", "${env:A}", "${A}"),
+        ("windsurf", "${workspaceFolder}", "$${workspaceFolder}"),
+        ("gemini", "$A/${B}", "${A}/${B}"),
+        ("gemini", "$5", "$5"),
+        ("opencode", "{env:A}", "${A}"),
+        ("opencode", "${A}", "$${A}"),
+        ("codex", "${A} $A", "$${A} $A"),
+        ("zed", "${A", "$${A"),
+        ("continue", "${{ secrets.a-b }}", "${secret:A_B}"),
+        ("continue", "${{secrets.A}}", "${secret:A}"),
+        ("mcporter", "$env:A", "${A}"),
+        ("mcpproxy", "${keyring:x}", "${secret:X}"),
+        ("file", "${A}${env:B}", "${A}${B}"),
+    ],
+)
+def test_a_reference_becomes_ours_and_plain_text_stays_plain(editor: str, theirs: str, ours: str) -> None:
+    """What an editor does not know is text to it, so `${` in it must not mean anything to us."""
+    assert translator(editor).text(theirs) == ours
+
+
+@pytest.mark.parametrize(
+    ("editor", "text", "why"),
+    [
+        ("vscode", "${config:a.b}", "known to the editor only"),
+        ("vscode", "${command:pick}", "known to the editor only"),
+        ("cursor", "${workspaceFolder}", "another directory in every window"),
+        ("claude-code", "${CLAUDE_PLUGIN_ROOT}", "known to Claude Code only"),
+        ("cursor", "${env:a b}", "no name of a variable"),
+        ("vscode", "$${env:A}", "right before a reference"),
+        ("opencode", "{file:/nowhere}", "nothing to read"),
+    ],
+)
+def test_what_only_the_editor_knows_keeps_a_server_from_being_taken_over(
+    editor: str, text: str, why: str
+) -> None:
+    """Better not at all than with a wrong value."""
+    with pytest.raises(Unusable, match=why):
+        translator(editor, workspace=False).text(text)
+
+
+@given(st.text())
+def test_text_without_references_reaches_the_server_unchanged(text: str) -> None:
+    """Through our own expansion too."""
+    expanded = expand(translator("zed").text(text), {}, "$")
+    assert (expanded.value, expanded.problems) == (text, ())
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("github-token", "GITHUB_TOKEN"), ("2fa", "_2FA"), ("", "SECRET")]
+)
+def test_a_secret_gets_a_name_that_can_be_one(theirs: str, ours: str) -> None:
+    """Capitals, digits and underscores."""
+    assert secret_name(theirs) == ours
+
+
+def test_env_files_are_read_as_the_editors_read_them() -> None:
+    """Quotes, remarks, `export`, empty values, and lines that are nothing."""
+    text = 'A=1\n# no\nexport B = two # remark\nC=\'x # y\'\nD="a\\nb\\""\nE=\nF=a#b\r\n9=no\nnothing\n'
+    assert dotenv.parse(text) == {"A": "1", "B": "two", "C": "x # y", "D": 'a\nb"', "E": "", "F": "a#b"}

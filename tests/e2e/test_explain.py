@@ -1,0 +1,260 @@
+"""What a person asks when something is not as it should be, of a real daemon: history, stats, tap, logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from mcpd.model.errors import UnknownServer
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Client, Json, Refused, fake, running, wait_until
+
+SECRET = "correct-horse-battery"
+
+
+def stats_of(client: Client, server: str, **more: object) -> Json:
+    (found,) = client.request("mcpd/stats", server=server, **more)["servers"]
+    return dict(found)
+
+
+def causes(client: Client, server: str | None = None) -> list[str]:
+    entries = client.request("mcpd/history", server=server)["entries"]
+    return [f"{entry['state'] or entry['what']}: {entry['message']}" for entry in entries]
+
+
+def test_history_says_what_happened_and_who_asked_over_a_restart(tmp_path: Path) -> None:
+    """The journal survives the daemon, and a line that its death cut in two."""
+    with running(tmp_path, {"fake": fake()}) as daemon:
+        daemon.wait_connected("fake")
+        client = daemon.client()
+        client.request("mcpd/disable", server="fake", wait=5)
+        saved = [tmp_path / "state/mcpd" / name for name in ("history.jsonl", "state.json")]
+        wait_until(
+            lambda: (
+                all(file.exists() for file in saved)
+                and b"disabled" in saved[0].read_bytes()
+                and b'"fake":false' in saved[1].read_bytes()
+            ),
+            lambda: "what changed was not written",
+        )
+        os.kill(daemon.pid, signal.SIGKILL)
+        daemon.process.wait(BOUND)
+    journal = tmp_path / "state/mcpd/history.jsonl"
+    journal.write_bytes(journal.read_bytes() + b'{"at":"2026-11')
+    with running(tmp_path, {"fake": fake()}) as daemon:
+        daemon.wait_status("fake", lambda status: status["status"] == "disabled")
+        client = daemon.client()
+        client.request("mcpd/enable", server="fake", wait=5)
+        entries = client.request("mcpd/history", server="fake")["entries"]
+        told = [(entry["state"], bool(entry["by"])) for entry in entries]
+        assert told[:2] == [("connected", False), ("disabled", True)]
+        assert told[-2:] == [("pending", True), ("connected", False)]
+        assert re.search(rf"\(pid {os.getpid()}\)$", entries[1]["by"])
+        assert sum(cause.startswith("daemon: mcpd") for cause in causes(client)) == 2
+        assert any("+fake" in cause for cause in causes(client) if cause.startswith("config"))
+        assert client.request("mcpd/server", server="fake")["history"] == entries[-5:]
+    assert journal.stat().st_mode & 0o777 == 0o600
+
+
+def test_history_knows_servers_that_have_left_and_no_others(start: Start) -> None:
+    """Why did I remove it? And a typing error is an error."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    client = daemon.client()
+    client.request("mcpd/remove", server="fake", save=False)
+    assert causes(client, "fake")[-1] == "removed: "
+    with pytest.raises(Refused) as refused:
+        client.request("mcpd/history", server="fakr")
+    assert refused.value.code == UnknownServer.code
+
+
+def test_calls_are_counted_by_what_they_came_to_over_all_connections(start: Start) -> None:
+    """Both ways in: `mcpd/call`, and MCP on an attached connection. A reconnect forgets nothing."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    client, attached = daemon.client(), daemon.client()
+    client.call("fake", "echo")
+    client.call("fake", "fail")
+    with pytest.raises(Refused):
+        client.call("fake", "error")
+    with pytest.raises(Refused):
+        client.call("fake", "drop", timeout=0.05)
+    client.request("mcpd/reconnect", server="fake", wait=5)
+    attached.request("mcpd/attach", server="fake")
+    attached.request("tools/call", name="echo", arguments={})
+    with pytest.raises(Refused):
+        attached.request("tools/call", name="error", arguments={})
+    left = daemon.client()
+    left.send("mcpd/call", server="fake", tool="drop", arguments={})
+    wait_until(lambda: daemon.status("fake")["in_flight"] == 1, lambda: "the call did not arrive")
+    left.close()
+    wait_until(lambda: daemon.status("fake")["in_flight"] == 0, lambda: "it was not cancelled")
+    server = stats_of(client, "fake")
+    counts = {key: server["counts"][key] for key in ("calls", "errors", "lost", "cancelled")}
+    assert counts == {"calls": 7, "errors": 3, "lost": 1, "cancelled": 1}
+    assert {tool["tool"]: tool["counts"]["calls"] for tool in server["tools"]} == {
+        "echo": 2,
+        "error": 2,
+        "drop": 2,
+        "fail": 1,
+    }
+    assert server["counts"]["p50_ms"] > 0
+    assert server["buckets"][-1]["calls"] == 5
+    assert server["cost"] is None
+
+
+def test_who_uses_a_server_is_told_by_program_and_by_what_it_says(start: Start) -> None:
+    """A bridge says for whom it works."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    caller, bridge = daemon.client(), daemon.client()
+    caller.call("fake", "echo")
+    bridge.request("mcpd/attach", server="fake", client={"name": "zed", "pid": 1})
+    bridge.request("tools/call", name="echo", arguments={})
+    clients = stats_of(caller, "fake")["clients"]
+    assert {(c["pid"], c["attached"], c["calls"]) for c in clients} == {(os.getpid(), "", 1), (1, "fake", 1)}
+    assert {c["name"] for c in clients if c["pid"] == 1} == {"zed"}
+    bridge.close()
+    wait_until(
+        lambda: len(stats_of(caller, "fake")["clients"]) == 1, lambda: "the one that left is still listed"
+    )
+
+
+def test_memory_and_processor_time_are_those_of_the_whole_tree(start: Start) -> None:
+    """With what left the group and the session: its memory is spent all the same."""
+    daemon = start({"fake": fake("--wrapper")})
+    daemon.wait_connected("fake")
+    client = daemon.client()
+    before = stats_of(client, "fake", processes=True)["cost"]
+    assert before["processes"] == 2
+    assert before["memory"] > 5_000_000
+    client.call("fake", "spawn")
+    wait_until(
+        lambda: stats_of(client, "fake", processes=True)["cost"]["processes"] == 3,
+        lambda: "the grandchild is not counted",
+    )
+    assert client.request("mcpd/stats", processes=True)["daemon"]["memory"] > 10_000_000
+
+
+def test_the_wire_is_shown_live_without_secrets_over_a_reconnect(start: Start) -> None:
+    """And only what was asked for."""
+    daemon = start({"fake": fake(env={"API_TOKEN": SECRET})})
+    daemon.wait_connected("fake")
+    watcher, client = daemon.client(), daemon.client()
+    watcher.send("mcpd/tap", server="fake", methods=["tools/call", "server/discover"])
+    watcher.send("mcpd/version")
+    client.call("fake", "echo", {"said": f"it is {SECRET}!"})
+    client.request("mcpd/reconnect", server="fake", wait=5)
+    frames: list[Json] = []
+    while not (frames and frames[-1]["method"] == "server/discover"):
+        frames.append(watcher.next_notification()["params"]["frame"])
+    shown = json.dumps(frames)
+    assert SECRET not in shown
+    assert "it is ***!" in shown
+    assert [frame["method"] or frame["text"] for frame in frames] == [
+        "tools/call",
+        "tools/call",
+        "the connection has ended",
+        "a connection is being opened",
+        "server/discover",
+    ]
+
+
+def test_a_tap_that_nobody_reads_costs_its_owner_frames_and_nobody_calls(start: Start) -> None:
+    """Bounded, said, and the calls go on."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    watcher, client = daemon.client(), daemon.client()
+    watcher.send("mcpd/tap", server="fake", limit=1_000_000)
+    text = "x" * 20_000
+    for _ in range(800):
+        assert client.call("fake", "echo", {"text": text})["success"]
+    dropped, seen = 0, 0
+    while dropped + seen < 1600:
+        frame = watcher.next_notification()["params"]["frame"]
+        seen += 1
+        dropped += frame["dropped"]
+        if dropped + seen >= 1600 - 1 and not dropped:
+            break
+        if seen + dropped < 1600 and not frame["dropped"] and dropped:
+            client.call("fake", "echo")  # a frame after the gap says how large it was
+    assert dropped > 0
+
+
+def test_who_follows_a_log_gets_every_line_of_a_burst(start: Start) -> None:
+    """More lines at once than any buffer of notifications: they wait in the log."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    client, other = daemon.client(), daemon.client()
+    client.request("mcpd/logs", server="fake", lines=0, follow=True)
+    other.call("fake", "stderr", {"lines": 5000})
+    for _ in range(5000):
+        assert "line" in client.next_notification()["params"]
+
+
+def test_who_reads_a_log_too_slowly_is_told_how_much_is_missing(start: Start) -> None:
+    """The log keeps a mebibyte; what has left it is counted, and the newest lines come."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    client, other = daemon.client(), daemon.client()
+    client.request("mcpd/logs", server="fake", lines=0, follow=True)
+    for _ in range(40):
+        other.call("fake", "stderr", {"text": "y" * 60_000, "lines": 3})
+    other.call("fake", "stderr", {"text": "the last one"})
+    missed = lines = 0
+    while True:
+        told = client.next_notification()["params"]
+        missed += told.get("missed", 0)
+        lines += "line" in told
+        if "the last one" in told.get("line", ""):
+            break
+    assert missed + lines == 121
+
+
+def test_metrics_are_what_prometheus_reads(start: Start) -> None:
+    """Every line of the text format, every histogram growing to its count."""
+    daemon = start({"fake": fake(), "gone": {"command": "no-such-program"}})
+    daemon.wait_connected("fake")
+    client = daemon.client()
+    client.call("fake", "echo")
+    client.call("fake", "fail")
+    text = client.request("mcpd/metrics")["text"]
+    sample = re.compile(
+        r'^mcpd_[a-z_]+(\{[a-z_]+="(?:[^"\\\n]|\\.)*"(,[a-z_]+="(?:[^"\\\n]|\\.)*")*\})? [-0-9.e+]+$'
+    )
+    assert all(line.startswith("# ") or sample.match(line) for line in text.splitlines())
+    assert 'mcpd_server_up{server="fake"} 1' in text
+    assert 'mcpd_server_state{server="gone",state="failed"} 1' in text
+    assert 'mcpd_server_calls_total{server="fake",outcome="error"} 1' in text
+    buckets = [int(n) for n in re.findall(r'_bucket\{server="fake",le="[^"]*"\} (\d+)', text)]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == 2
+    assert re.search(r'mcpd_server_memory_bytes\{server="fake"\} \d{6,}', text)
+
+
+def test_a_ping_is_a_real_round_trip(start: Start) -> None:
+    """Connected is what answers; nothing is started for it."""
+    daemon = start({"fake": fake(), "lazy": fake(lazy=True)})
+    daemon.wait_connected("fake")
+    client = daemon.client()
+    assert client.request("mcpd/ping", server="fake")["ms"] > 0
+    with pytest.raises(Refused) as refused:
+        client.request("mcpd/ping", server="lazy")
+    assert refused.value.code == "not_ready"
+    assert daemon.status("lazy")["status"] == "idle"
+    began = time.monotonic()
+    pid = daemon.status("fake")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(Refused) as refused:
+            client.request("mcpd/ping", server="fake", timeout=0.2)
+        assert refused.value.code == "timeout"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert time.monotonic() - began < BOUND

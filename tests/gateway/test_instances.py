@@ -1,0 +1,76 @@
+"""Who shares a process with whom, with the real daemon and real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.conftest import start
+from tests.e2e.harness import fake, wait_until
+from tests.gateway.mcp_client import McpClient
+
+__all__ = ["start"]
+
+Start = Any
+NEW = "2025-11-25"
+
+
+def test_each_client_has_a_process_of_its_own_and_takes_it_along(start: Start) -> None:
+    """D6, `share: client`: nothing of one client's is another's; with the client the process ends."""
+    daemon = start({"own": fake(share="client"), "all": fake()})
+    daemon.wait_connected("own", "all")
+    one, two = McpClient(daemon, NEW), McpClient(daemon, NEW, server="own")
+    mine, yours = one.call("own__pid"), two.call("pid")
+    assert len({mine, yours, str(daemon.status("own")["pid"])}) == 3
+    assert one.call("own__pid") == mine
+    assert one.call("all__pid") == str(daemon.status("all")["pid"])
+    names = {status["name"] for status in daemon.client().request("mcpd/status")["servers"]}
+    assert names == {"own", "all", "own~1", "own~2"}
+    one.line.close()
+    wait_until(lambda: not Path(f"/proc/{mine}").exists(), lambda: "its process is still there")
+    assert two.call("pid") == yours
+
+
+def test_clients_that_work_in_one_root_share_a_process(start: Start, tmp_path: Path) -> None:
+    """D6, `share: root`: started in that directory, and told of that root only."""
+    daemon = start({"here": fake("--era", "legacy", share="root")})
+    daemon.wait_connected("here")
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place in places:
+        place.mkdir()
+    clients = [
+        McpClient(daemon, NEW, server="here", client={"name": "e", "cwd": str(place)}, capabilities={})
+        for place in (places[0], places[1], places[0])
+    ]
+    pids = [client.call("pid") for client in clients]
+    assert pids[0] == pids[2] != pids[1]
+    assert clients[0].call("cwd") == str(places[0])
+    roots = json.loads(clients[0].call("ask", {"method": "roots/list"}))["result"]["roots"]
+    assert roots == [{"uri": places[0].as_uri()}]
+
+
+def test_a_definition_that_changes_takes_its_instances_along(start: Start) -> None:
+    daemon = start({"own": fake(share="client")})
+    daemon.wait_connected("own")
+    client = McpClient(daemon, NEW, server="own")
+    before = client.call("pid")
+    changed = {"own": {**fake("--tools", "1", share="client")}}
+    daemon.config.write_text(json.dumps({"mcpServers": changed}))
+    daemon.client().request("mcpd/reload")
+    wait_until(lambda: not Path(f"/proc/{before}").exists(), lambda: "its process is still there")
+    assert client.call("tool-00001") == "tool-00001"
+    assert client.call("pid") != before
+
+
+def test_calls_that_change_something_do_not_overlap(start: Start) -> None:
+    """`concurrency: writes`: each is sent when the one before has been answered."""
+    daemon = start({"slow": fake(concurrency="writes")})
+    daemon.wait_connected("slow")
+    client = McpClient(daemon, NEW, server="slow", capabilities={})
+    keys = [client.send("tools/call", name="late", arguments={"seconds": 0.2}) for _ in range(3)]
+    keys.append(client.send("tools/call", name="counts", arguments={}))
+    results = [client.wait(key) for key in keys]
+    seen = json.loads(results[-1]["content"][0]["text"])["seen"]
+    assert seen["tools/call"] == 4
+    assert [result["content"][0]["text"] for result in results[:3]] == ["late"] * 3

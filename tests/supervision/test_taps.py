@@ -1,0 +1,164 @@
+"""Looking at the wire: what is shown, what is hidden, and that it stays bounded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from mcpd.config.masking import scrubbed, scrubbed_json
+from mcpd.model.tap import Direction, TapFrame
+from mcpd.supervision.taps import MOST_FRAMES, Tap, Taps
+from mcpd.support.redact import Redactor
+from tests.supervision.peer import Life, living
+
+
+class Link:
+    """As much of a channel as a tap knows."""
+
+    tap: Any = None
+
+
+def tapping(*secrets: str) -> tuple[Taps, Link]:
+    redactor = Redactor()
+    redactor.add(secrets)
+    taps, link = Taps("it", redactor.mask), Link()
+    taps.connected(link, None)  # type: ignore[arg-type]  # see Link
+    return taps, link
+
+
+async def following(tap: Tap) -> TapFrame:
+    with trio.fail_after(5):
+        return await tap.next()
+
+
+def request(number: int, method: str, **params: object) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
+
+
+async def test_nobody_looks_and_nothing_is_called() -> None:
+    """The link has no tap at all: the message path pays one comparison."""
+    taps, link = tapping()
+    assert link.tap is None
+    with taps.opened((), 1000):
+        assert link.tap is not None
+    assert link.tap is None
+
+
+async def test_messages_are_shown_as_they_are_with_their_method() -> None:
+    """An answer carries the method of its question: no matching of ids by eye."""
+    taps, link = tapping()
+    with taps.opened((), 1000) as frames:
+        link.tap("→", request(1, "tools/call", name="echo"))
+        link.tap("←", b'{"jsonrpc":"2.0","id":1,"result":{"big":1180591620717411303424}}')
+        asked, answered = await following(frames), await following(frames)
+    assert (asked.direction, asked.method, asked.id) == (Direction.TO_SERVER, "tools/call", "1")
+    assert (answered.direction, answered.method) == (Direction.FROM_SERVER, "tools/call")
+    assert answered.message == msgspec.Raw(
+        b'{"jsonrpc":"2.0","id":1,"result":{"big":1180591620717411303424}}'
+    )
+
+
+async def test_a_filter_keeps_the_answers_to_what_it_keeps() -> None:
+    """`--method tools/*`."""
+    taps, link = tapping()
+    with taps.opened(("tools/*",), 1000) as frames:
+        link.tap("→", request(1, "ping"))
+        link.tap("←", b'{"id":1,"result":{}}')
+        link.tap("→", request(2, "tools/list"))
+        link.tap("←", b'{"id":2,"result":{}}')
+        methods = [(await following(frames)).id for _ in range(2)]
+    assert methods == ["2", "2"]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        request(1, "tools/call", arguments={"note": "it is hunter2!!"}),
+        request(1, "tools/call", arguments={"password": "never-told"}),
+        request(1, "tools/call", arguments={"url": "https://ann:never-told@host/?token=never-told"}),
+        b'{"id":1,"result":{"text":"Authorization: Bearer never-told"}}',
+        b'{"id":1,"result":{"quoted":"sl\\"ash\\\\ed"}}',
+        b'{"id":1,"result":{"umlaut":"gr\\u00fcnspecht"}}',
+        b'{"id":1,"result":{"text":"{\\"password\\": \\"never-told\\"}"}}',
+        b"junk with hunter2!! in it",
+    ],
+)
+async def test_secrets_are_masked_by_value_by_name_and_by_look(frame: bytes) -> None:
+    """RELIABILITY O6: however JSON spells them."""
+    taps, link = tapping("hunter2!!", 'sl"ash\\ed', "grünspecht")
+    with taps.opened((), 1000) as frames:
+        link.tap("←", frame)
+        shown = await following(frames)
+    text = bytes(shown.message).decode() if shown.message is not None else shown.text
+    assert "***" in text
+    for secret in ("hunter2!!", "never-told", "ash", "specht"):
+        assert secret not in text
+
+
+async def test_a_secret_that_the_cut_would_halve_is_masked_too() -> None:
+    """Masked first, cut then."""
+    taps, link = tapping("hunter2!!")
+    for before in range(85, 105):
+        with taps.opened((), 100) as frames:
+            link.tap("←", b"x" * before + b"hunter2!!" + b"y" * 10_000)
+            shown = await following(frames)
+        assert shown.cut
+        assert shown.bytes == before + 9 + 10_000
+        assert "hunt" not in shown.text
+        assert len(shown.text) <= 100
+
+
+async def test_what_comes_too_fast_is_dropped_and_counted() -> None:
+    """Bounded: in frames, and in bytes."""
+    taps, link = tapping()
+    with taps.opened((), 100) as frames:
+        for number in range(MOST_FRAMES + 7):
+            link.tap("→", request(number, "ping"))
+        first = await following(frames)
+        link.tap("→", request(9999, "ping"))
+        rest = [await following(frames) for _ in range(MOST_FRAMES)]
+    assert first.dropped == 7
+    assert sum(frame.dropped for frame in rest) == 0
+    assert rest[-1].id == "9999"
+
+
+async def test_a_frame_larger_than_what_may_wait_is_shown_alone() -> None:
+    """One is taken whatever its size; the next has to wait its turn."""
+    taps, link = tapping()
+    big = b'{"id":1,"result":"' + b"x" * 9_000_000 + b'"}'
+    with taps.opened((), 100) as frames:
+        link.tap("←", big)
+        link.tap("←", b'{"id":2,"result":{}}')
+        shown = await following(frames)
+    assert (shown.bytes, shown.cut, shown.dropped) == (len(big), True, 1)
+
+
+async def test_a_tap_outlives_the_servers_connections(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It says that one ended and the next began; the second handshake is seen."""
+    async with living(tmp_path, Life(lasts=1), Life(), era="legacy") as world:
+        await world.wait_connected()
+        seen = []
+        with world.server.taps.opened((), 1000) as tap:
+            while True:
+                frame = await tap.next()
+                seen.append(frame.text if frame.direction is Direction.NOTE else frame.method)
+                if frame.method == "tools/list" and frame.direction is Direction.FROM_SERVER:
+                    break
+    assert "the connection has ended" in seen
+    assert seen.index("the connection has ended") < seen.index("a connection is being opened")
+    assert "initialize" in seen
+
+
+def test_words_of_the_protocol_that_look_like_secrets_are_shown() -> None:
+    """A progress token is none, and numbers are none either."""
+    text = '{"_meta":{"progressToken":"abcdefgh"},"max_tokens":1000,"nextCursor":"abcdefghi"}'
+    assert scrubbed_json(text) == text
+    assert scrubbed("see https://host/?page=12345678") == "see https://host/?page=12345678"
