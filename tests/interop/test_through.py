@@ -14,6 +14,7 @@ from tests.interop.clients.drivers import Call, Driver, Json, http, stdio
 from tests.interop.test_clients import CAFE, ROOT, SDK2, driver
 from tests.interop.test_sharing import SDK1, library
 from tests.servers.reference.asking import TOOLS
+from tests.servers.reference.content import DYNAMIC_TOOL
 
 __all__ = ["driver"]  # a fixture
 
@@ -67,7 +68,7 @@ def test_every_client_lists_and_calls(
     if driver.library:
         calls += [("test_error_handling", {})]
     seen = driver.use(WAYS[way](daemon, server), calls, tmp_path, "alice")
-    assert set(seen.tools) >= set(TOOLS)
+    assert {*seen.tools, DYNAMIC_TOOL} >= set(TOOLS)
     assert seen.texts[0] == CAFE
     assert seen.failed == [False, True][: len(calls)]
 

@@ -69,5 +69,9 @@ def do(work: Callable[[Job, Report], Coroutine[Any, Any, None]]) -> None:
     given = json.load(sys.stdin)
     job = Job(given["server"], given["name"], [(tool, arguments) for tool, arguments in given["calls"]])
     report = Report()
-    asyncio.run(asyncio.wait_for(work(job, report), LIMIT))
+    try:
+        asyncio.run(asyncio.wait_for(work(job, report), LIMIT))
+    except BaseException:
+        print(f"so far: {report}", file=sys.stderr)
+        raise
     print(json.dumps(dataclasses.asdict(report)))
