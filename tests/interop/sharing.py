@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.interop.clients.drivers import Call, Driver, Json
+from tests.interop.clients.drivers import Call, ClientFailed, Driver, Json
 from tests.interop.clients.job import Report
 
 Users = Mapping[str, tuple[Driver, Json]]
@@ -23,7 +23,11 @@ def all_at_once(users: Users, calls: Mapping[str, Sequence[Call]], home: Path) -
         return driver.use(server, calls[name], home / name, name)
 
     with ThreadPoolExecutor(len(users)) as pool:
-        return dict(zip(users, pool.map(use, users), strict=True))
+        doing = {name: pool.submit(use, name) for name in users}
+    failed = [f"{name}: {found}" for name, done in doing.items() if (found := done.exception())]
+    if failed:
+        raise ClientFailed("\n".join(failed))  # who waits for whom is seen only from all of them
+    return {name: done.result() for name, done in doing.items()}
 
 
 def conversations(users: Users, home: Path, each: int = 3) -> list[str]:
