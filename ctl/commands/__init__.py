@@ -50,6 +50,7 @@ COMMANDS: dict[str, Entry] = {
     "config": Entry(_SET, "config", "config", "Validate, show or find the configuration."),
     "logs": Entry(_LOOK, "logs", "logs", "What a server wrote to its stderr."),
     "history": Entry(_LOOK, "history", "history", "What happened to a server, or to all, and why."),
+    "clients": Entry(_LOOK, "clients", "clients", "Who is connected, from which process, using what."),
     "stats": Entry(_LOOK, "stats", "stats", "What servers are used for: calls, errors, times, clients."),
     "top": Entry(_LOOK, "top", "top", "What servers cost now: memory, processor, calls."),
     "tap": Entry(_LOOK, "tap", "tap", "Watch a server's messages pass, secrets masked."),

@@ -94,7 +94,12 @@ class Call(Exchange, kw_only=True):
         upstream = server.upstream
         if upstream is None:
             return False
-        tool = _find(server, self.request.tool)
+        try:
+            tool = _find(server, self.request.tool)
+        except UnknownTool:
+            if server.lists_expired:  # it may be there by now
+                return False
+            raise
         schemas = server.validators.get(self.request.tool)
         if tool is not None and not isinstance(schemas, ToolSchemas):
             return False
@@ -106,7 +111,13 @@ class Call(Exchange, kw_only=True):
         server = core.supervisor.get(self.request.server)
         if server.upstream is None:
             await core.ready(server)
-        tool = _find(server, self.request.tool)
+        try:
+            tool = _find(server, self.request.tool)
+        except UnknownTool:
+            if not server.lists_expired:
+                raise
+            await server.use_lists()
+            tool = _find(server, self.request.tool)
         schemas = ToolSchemas() if tool is None else await _compiled(server, tool)
         upstream = server.upstream
         if upstream is None:  # it ended while we compiled

@@ -199,6 +199,16 @@ class ManagedServer:
         return self._lists.catalog
 
     @property
+    def lists_expired(self) -> bool:
+        """Whether `use_lists` has something to do, and a server to do it with."""
+        return self.upstream is not None and bool(self._lists.expired)
+
+    async def use_lists(self) -> None:
+        """See `ListKeeper.use`. Returns at once where there is no connection."""
+        if self.lists_expired:
+            await self._lists.use()
+
+    @property
     def validators(self) -> dict[str, object]:
         """See `ListKeeper.validators`."""
         return self._lists.validators
@@ -459,6 +469,7 @@ class ManagedServer:
             capabilities=clients.capabilities,
             asked=None if asked is None else partial(asked, self),
             heard=self.heard,
+            refresh=self._lists.refresh,
             modern_after_all=self._approach.modern_after_all,
             wishes=self.wishes,
         )

@@ -275,6 +275,18 @@ async def test_a_modern_subscription_is_replaced_without_a_gap() -> None:
         assert third["params"]["notifications"] == {"toolsListChanged": True}
 
 
+async def test_where_there_was_no_gap_no_change_is_presumed() -> None:
+    """A new wish of somebody else is no news of the resources that are followed already."""
+    async with talking(modern(EVERYTHING)) as talk:
+        for count, uris in enumerate(([A], [A, B], [B]), 1):
+            talk.wishes.follow_resources("x", uris)
+            await acknowledge(talk.peer, await talk.peer.hear("subscriptions/listen", count))
+            with trio.fail_after(5):
+                await talk.wishes.settled(uris[-1])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        assert (talk.updated, talk.changed) == ([], [])
+
+
 async def test_what_a_modern_server_does_not_acknowledge_is_told_to_who_wished() -> None:
     """And it is not asked again for that."""
     async with talking(modern({"resources": {"subscribe": True}})) as talk:
@@ -286,6 +298,8 @@ async def test_what_a_modern_server_does_not_acknowledge_is_told_to_who_wished()
             assert "did not agree" in await talk.wishes.settled(B)
         await update(talk.peer, A, listen)
         await talk.until(lambda: talk.updated)
+        talk.wishes.set_log_level("x", "debug")
+        await trio.testing.wait_all_tasks_blocked(0.01)
         assert len(listens(talk.peer)) == 1
 
 
