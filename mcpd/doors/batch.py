@@ -1,4 +1,4 @@
-"""Several requests that came as one array, on a line: their responses leave as one array (2025-03-26 only)."""
+"""Requests that came as one array, on a line: their responses leave as one array (2025-03-26 only)."""
 
 from __future__ import annotations
 

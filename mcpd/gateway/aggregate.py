@@ -142,7 +142,7 @@ class Aggregate:
                 return candidates[0], uri
         raise UnknownResource(f"no server here has the resource {shorten(uri)!r}", uri)
 
-    def capabilities(self) -> Mapping[str, Mapping[str, object]]:
+    def capabilities(self, version: str) -> Mapping[str, object]:
         return CAPABILITIES
 
     def instructions(self) -> str:

@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from mcpd.eras.legacy import BATCHES_IN
 from mcpd.gateway import inputs, legacy, lists, modern, order
-from mcpd.gateway.asker import Asker, Request
+from mcpd.gateway.asker import Asker, Request, passed_on
 from mcpd.gateway.relay import MAY_ASK, Relay, refused
 from mcpd.gateway.reply import Client, Reply
 from mcpd.gateway.translate import translation
@@ -207,9 +207,12 @@ class Session:
         )
         dressed = self._dressed
         if dressed[0] is not upstream or dressed[1] is not asker:
-            meta = upstream.dress(asker.capabilities, asker.log_level or None)
+            told = passed_on(asker, whole=self.view.single is not None)
+            meta = upstream.dress(told, asker.log_level or None)
             dressed = self._dressed = (upstream, asker, meta)
         relay.meta = dressed[2]
+        if request.method == "tools/call" and upstream.takes_tasks and inputs.only_as_task(relay):
+            relay.as_task = True
         self.calls += 1
         self.servers[server] += 1
         self.spoke = asker.version
@@ -243,6 +246,10 @@ class Session:
             order.leave(relay)
         if relay.parked:
             self.gateway.parked.left(relay)
+
+    def became_task(self, relay: Relay, created: Raw) -> None:
+        """The server works on it, and is asked after it until it is done."""
+        self.beside(relay, lambda: inputs.see_task_through(self, relay, created))
 
     def wants_input(self, relay: Relay, request: Request, result: Raw) -> bool:
         """Whether a modern server's answer is a question, which is being seen to."""

@@ -24,7 +24,9 @@ MEMBERS = {
 """A method that lists → the member of its result that is the list."""
 UNKEPT = (0, "private")
 """A list that tells when it changes need not be kept, and may be another's tomorrow."""
-CAPABILITIES = {
+_BETWEEN = ("tasks", "extensions", "experimental")
+"""Capabilities that work only between two that speak the same revision."""
+CAPABILITIES: Mapping[str, Mapping[str, object]] = {
     "tools": {"listChanged": True},
     "resources": {"listChanged": True, "subscribe": True},
     "prompts": {"listChanged": True},
@@ -71,8 +73,8 @@ class View(Protocol):
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         """Whose resource it is, and what that server calls it."""
 
-    def capabilities(self) -> Mapping[str, Mapping[str, object]]:
-        """What is offered: kept to whatever servers come and go."""
+    def capabilities(self, version: str) -> Mapping[str, object]:
+        """What is offered to a client of that revision: kept to whatever servers come and go."""
 
     def instructions(self) -> str: ...
 
@@ -133,18 +135,21 @@ class OneServer:
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         return self.single, uri
 
-    def capabilities(self) -> Mapping[str, Mapping[str, object]]:
+    def capabilities(self, version: str) -> Mapping[str, object]:
         """What the server itself declared, as far as it passes; all of it while that is not known."""
         upstream = self.single.upstream
         if upstream is None:
             return CAPABILITIES
-        return {
+        offered: dict[str, object] = {
             name: {
                 part: yes for part, yes in parts.items() if part == "listChanged" or upstream.has(name, part)
             }
             for name, parts in CAPABILITIES.items()
             if upstream.has(name) or (name == "logging" and upstream.era == "modern")
         }
+        if upstream.version == version:  # then both know what we do not, and it passes through
+            offered |= {name: upstream.capabilities[name] for name in _BETWEEN if upstream.has(name)}
+        return offered
 
     def instructions(self) -> str:
         upstream = self.single.upstream

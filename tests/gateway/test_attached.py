@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.conftest import start
 from tests.e2e.harness import Client, Daemon, Json, Refused, fake
+from tests.gateway.mcp_client import VERSIONS, McpClient
 from tests.stopwatch import stopwatch
 
 __all__ = ["start"]
@@ -290,3 +291,27 @@ def test_an_array_of_requests_is_answered_with_an_array(start: Start) -> None:
             assert all("content" in each["result"] for each in answer)
         else:
             assert answer["error"]["code"] == -32700
+
+
+def test_a_tool_that_runs_only_as_a_task_is_called_like_any_other(start: Start) -> None:
+    """Digest 4.9: by a client that knows nothing of tasks, in every revision."""
+    daemon = start({"fake": fake("--era", "legacy", "--capabilities", "tools,tasks")})
+    daemon.wait_connected("fake")
+    for version in VERSIONS:
+        client = McpClient(daemon, version, server="fake")
+        assert client.call("job", {"seconds": 0.2}) == "the job is done"
+
+
+def test_one_who_knows_tasks_makes_them_itself(start: Start) -> None:
+    """Between two of the same revision it passes through, and is declared."""
+    daemon = start(
+        {"fake": fake("--era", "legacy", "--versions", LEGACY[0], "--capabilities", "tools,tasks")}
+    )
+    daemon.wait_connected("fake")
+    client = McpClient(daemon, LEGACY[0], server="fake")
+    assert "tasks" in client.hello["capabilities"]
+    created = client.wait(client.line.send("tools/call", name="job", arguments={}, task={"ttl": 10000}))
+    told = client.line.request("tasks/get", taskId=created["task"]["taskId"])
+    assert told["status"] in ("working", "completed")
+    older = McpClient(daemon, LEGACY[1], server="fake")
+    assert "tasks" not in older.hello["capabilities"]
