@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import BinaryIO
 
 from ctl import autostart
@@ -48,7 +48,7 @@ def _shut_down(client: LocalClient) -> None:
         return  # it closed the connection before it answered: on its way out
 
 
-def log_lines(path: str, count: int, *, follow: bool) -> Iterator[str]:
+def log_lines(path: str, count: int, *, follow: bool) -> Generator[str]:
     """The last lines of the log, and, to follow it, those that are written from then on, without end.
 
     Across a change of the file: a start may put a long one aside. Raises OSError when there is none.

@@ -34,6 +34,29 @@ def prompt_targets(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
     return _targets(_ask(ctx, "mcpd/prompts", "prompts"), _typed(ctx), incomplete)
 
 
+def editor_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The editors that can be given an entry."""
+    from ctl.editors.catalogue import EDITORS
+
+    return [
+        CompletionItem(editor.name, help=editor.title)
+        for editor in EDITORS
+        if editor.form is not None and editor.name.startswith(incomplete)
+    ]
+
+
+def editors_and_files(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The editors whose files can be read, and any file."""
+    from ctl.editors.catalogue import EDITORS
+
+    names = [
+        CompletionItem(editor.name, help=editor.title)
+        for editor in EDITORS
+        if editor.name.startswith(incomplete)
+    ]
+    return names or [CompletionItem(incomplete, type="file")]
+
+
 def _targets(entries: list[Json], typed: list[str], incomplete: str) -> list[CompletionItem]:
     if not typed:
         return [

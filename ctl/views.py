@@ -181,8 +181,7 @@ def _rows(detail: Json, server: Json) -> list[tuple[str, Line]]:
     if server.get("pid"):
         rows.append(("pid", [str(server["pid"])]))
     if server.get("protocol_version"):
-        era = f", {server['era']}" if server.get("era") else ""
-        rows.append(("protocol", [f"{server['protocol_version']} over {server.get('transport')}{era}"]))
+        rows.append(("protocol", [_protocol(server)]))
     offers = ", ".join(
         count(_number(server.get(f"{noun}s")), noun) for noun in ("tool", "resource", "prompt")
     )
@@ -195,6 +194,16 @@ def _rows(detail: Json, server: Json) -> list[tuple[str, Line]]:
     if server.get("in_flight"):
         rows.append(("in flight", [count(_number(server["in_flight"]), "request")]))
     return rows
+
+
+def _protocol(server: Json) -> str:
+    """Transport, revision, era, and whether the server keeps a session: never which."""
+    parts = [str(server.get("transport")), str(server["protocol_version"])]
+    if server.get("era"):
+        parts.append(str(server["era"]))
+    if isinstance(session := server.get("session"), bool):
+        parts.append("session" if session else "no session")
+    return " · ".join(parts)
 
 
 def _failure_block(server: Json) -> list[Line]:

@@ -20,6 +20,6 @@ def test_the_ten_line_client_gets_an_answer(tmp_path: Path) -> None:
             env=daemon.environ,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
         )
     assert "'output': '3'" in done.stdout, done.stderr

@@ -11,7 +11,8 @@ from tests.stopwatch import Stopwatch, stopwatch
 
 
 def test_what_is_slept_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else no promise could ever be broken. The best of several: this machine may be busy."""
+    """Else no promise could ever be broken. The best of several: this machine may be held up."""
+    monkeypatch.setattr(module, "lost_to_pressure", lambda: 0.0)
     counted = []
     for _ in range(20):
         with stopwatch() as watch:

@@ -23,7 +23,7 @@ import pytest
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN = "2026-07-28"
-LIMIT = 5.0
+LIMIT = 30.0
 META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -61,6 +61,7 @@ class Peer:
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
         self.next_id = 0
+        self.holding = False
         if version in LEGACY:
             hello = self.ask("initialize", _hello(version))["result"]
             check(version, "InitializeResult", hello)
@@ -75,6 +76,16 @@ class Peer:
     def say(self, message: object) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        if not self.holding:
+            self.process.stdin.flush()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is said within arrives in one go."""
+        assert self.process.stdin is not None
+        self.holding = True
+        yield
+        self.holding = False
         self.process.stdin.flush()
 
     def send(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> int:
@@ -192,12 +203,13 @@ def test_the_tools_do_what_they_say(version: str) -> None:
 def test_a_slow_call_reports_progress_and_keeps_nobody_waiting(version: str) -> None:
     """Progress under the caller's own token, strictly rising, while an echo overtakes the call."""
     with peer(version) as one:
-        slow = one.send(
-            "tools/call",
-            {"name": "slow", "arguments": {"seconds": 0.4, "steps": 4}},
-            {"progressToken": "p-1"},
-        )
-        echo = one.send("tools/call", {"name": "echo", "arguments": {"text": "quick"}})
+        with one.together():
+            slow = one.send(
+                "tools/call",
+                {"name": "slow", "arguments": {"seconds": 0.4, "steps": 4}},
+                {"progressToken": "p-1"},
+            )
+            echo = one.send("tools/call", {"name": "echo", "arguments": {"text": "quick"}})
         heard = [one.hear() for _ in range(6)]
     assert [message["id"] for message in heard if "id" in message] == [echo, slow]
     progress = [message for message in heard if "method" in message]

@@ -10,18 +10,19 @@ import attrs
 import click
 
 from ctl.client import Reply
+from ctl.complete import editors_and_files
 from ctl.editors.catalogue import BY_NAME, EDITORS, Editor
 from ctl.editors.home import Home, find_home, troubles
 from ctl.editors.literals import Lifted, lifted, shown
 from ctl.editors.merging import Merged, Server, merged
 from ctl.editors.places import Surroundings, existing
 from ctl.editors.showing import as_json, found_lines, what_runs
-from ctl.editors.survey import Survey, survey
+from ctl.editors.survey import Survey, survey, unfolded
 from ctl.editors.variables import secret_reference
 from ctl.errors import CtlError, Refused, Usage
 from ctl.render import paint
 from ctl.session import Session
-from ctl.text import count
+from ctl.text import clean, count
 from ctl.views import objects
 from mcpd.config.edit import add_servers
 from mcpd.config.formats import SUFFIXES
@@ -35,10 +36,13 @@ from mcpd.support.atomic import write_atomically
     "  mcpctl import ~/backup/mcp.json --yes\n\n"
     f"Editors: {', '.join(BY_NAME)}.",
 )
-@click.argument("sources", metavar="[EDITOR|FILE]...", nargs=-1)
+@click.argument("sources", metavar="[EDITOR|FILE]...", nargs=-1, shell_complete=editors_and_files)
 @click.option("--server", "-s", "only", metavar="NAME", multiple=True, help="Only servers of this name.")
 @click.option("--dry-run", is_flag=True, help="Show what would be imported; change nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Import everything that can be, without asking.")
+@click.option(
+    "--unfold", is_flag=True, help="Reach what is behind mcp-remote by its URL, without mcp-remote."
+)
 @click.option("--disabled", is_flag=True, help="Import them switched off.")
 @click.option(
     "--project",
@@ -53,6 +57,7 @@ def import_(
     only: tuple[str, ...],
     dry_run: bool,
     yes: bool,
+    unfold: bool,
     disabled: bool,
     project: str | None,
 ) -> int:
@@ -73,6 +78,8 @@ def import_(
     seen = survey(found, files, around, home.addresses)
     if only:
         _keep_only(seen, only)
+    if unfold:
+        seen.candidates = [unfolded(one) for one in seen.candidates]
     plan = _plan(session, home, seen, disabled)
     answer = as_json(seen, plan.merged, plan.safe, plan.trouble) | {"path": str(home.path), "written": False}
     for warning in seen.warnings:
@@ -149,7 +156,7 @@ class _Plan:
         for one in server.needed:
             value = one.value
             if value is None and ask:
-                value = click.prompt(f"{server.name}: {one.prompt}", hide_input=True, err=True)
+                value = click.prompt(clean(f"{server.name}: {one.prompt}"), hide_input=True, err=True)
             definition = _replaced(definition, secret_reference(one.name), (value or "").replace("${", "$${"))
         return definition
 
@@ -216,7 +223,7 @@ def _asked(servers: list[Server], home: Home) -> list[Server]:
 
 
 def _question(server: Server) -> str:
-    return f"{server.name}: {what_runs(shown(lifted(server.name, server.definition, {})))} ?"
+    return clean(f"{server.name}: {what_runs(shown(lifted(server.name, server.definition, {})))} ?")
 
 
 def _write(session: Session, home: Home, definitions: dict[str, dict[str, object]]) -> Reply | None:

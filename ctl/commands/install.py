@@ -8,18 +8,20 @@ from pathlib import Path
 
 import click
 
+from ctl import userunit
 from ctl.client import Json
 from ctl.commands.import_ import unknown_editor
+from ctl.complete import editor_names, server_names
 from ctl.editors.backup import Backups
 from ctl.editors.catalogue import BY_NAME, Editor
-from ctl.editors.entry import Target, able, entry, preface, slot_of, target
+from ctl.editors.entry import Target, able, entry, entry_by_url, preface, slot_of, target
 from ctl.editors.entry import listed as is_listed
 from ctl.editors.home import find_home
 from ctl.editors.installing import Change
 from ctl.editors.installing import install as install_entry
 from ctl.editors.installing import uninstall as uninstall_entry
 from ctl.editors.merging import keys_of, known_as
-from ctl.editors.ourselves import mcpctl_path
+from ctl.editors.ourselves import mcpctl_path, socket_url
 from ctl.editors.places import Found, Surroundings, existing
 from ctl.editors.survey import look_into
 from ctl.errors import CtlError, Refused, Usage
@@ -34,7 +36,7 @@ _project = click.option(
     "--project", is_flag=True, help="In the file for this directory, not for all of them."
 )
 _dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
-_editors = click.argument("editors", metavar="EDITOR...", nargs=-1)
+_editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_complete=editor_names)
 
 
 @click.command(
@@ -43,11 +45,16 @@ _editors = click.argument("editors", metavar="EDITOR...", nargs=-1)
 )
 @_editors
 @click.option("--all", "every", is_flag=True, help="Every editor that has a configuration here.")
-@click.option("--server", metavar="NAME", help="Only the tools of this server.")
+@click.option("--server", metavar="NAME", help="Only the tools of this server.", shell_complete=server_names)
 @click.option("--profile", metavar="NAME", help="Only what this profile shows.")
 @click.option("--name", metavar="NAME", help="What the entry is called.  [mcpd]")
 @click.option(
     "--take-over", is_flag=True, help="Switch off the editor's own entries for servers that mcpd has."
+)
+@click.option(
+    "--via",
+    type=click.Choice(["bridge", "socket"]),
+    help="Start mcpctl bridge, or (VS Code) connect to the socket.  [what is better here]",
 )
 @_project
 @click.option("--print", "only_print", is_flag=True, help="Print what would be added; change nothing.")
@@ -61,6 +68,7 @@ def install(
     profile: str | None,
     name: str | None,
     take_over: bool,
+    via: str | None,
     project: bool,
     only_print: bool,
     dry_run: bool,
@@ -70,14 +78,22 @@ def install(
     Writes one entry into the editor's own file, which has it run `mcpctl bridge`. The rest of the file
     stays as it is, and `mcpctl uninstall` puts it back.
     """
+    if server and profile:
+        raise Usage("an entry shows one server or one profile, not both")
     around = Surroundings(os.environ, Path.cwd())
-    targets = _targets(editors, every, project, around)
+    targets = _targets(session, editors, every, project, around)
+    for one in targets:
+        if via == "socket" and not one.editor.sockets:
+            raise Usage(f"{one.editor.title} cannot connect to a Unix socket", hint="leave --via socket out")
     called = name or (f"{NAME}-{server}" if server else NAME)
     program = mcpctl_path()
 
     def made(editor: Editor) -> Callable[[Slot], dict[str, object]]:
+        if via == "socket" or (via is None and editor.sockets and userunit.serves(session.socket)):
+            return lambda slot: entry_by_url(socket_url(session.socket, server, profile))
         args = ["bridge", "--client", editor.name]
-        args += [*(["--server", server] if server else []), *(["--profile", profile] if profile else [])]
+        args += ["--server", server] if server else ["--profile", profile] if profile else []
+        args += ["--socket", session.socket] if session.chosen_socket else []
         return lambda slot: entry(editor, slot, called, program, args)
 
     if only_print:
@@ -127,7 +143,7 @@ def uninstall(
     around = Surroundings(os.environ, Path.cwd())
     backups = Backups(os.environ)
     changes: list[Json] = []
-    for one in _targets(editors, every, project, around):
+    for one in _targets(session, editors, every, project, around):
         change = _done(lambda: uninstall_entry(one, frozenset(names), backups, dry_run=dry_run))  # noqa: B023
         changes.append(_as_json(one, change, None) | {"dry_run": dry_run})
         if not session.out.json and (change.anything or not every):
@@ -137,7 +153,9 @@ def uninstall(
     return 0
 
 
-def _targets(words: tuple[str, ...], every: bool, project: bool, around: Surroundings) -> list[Target]:
+def _targets(
+    session: Session, words: tuple[str, ...], every: bool, project: bool, around: Surroundings
+) -> list[Target]:
     if bool(words) == every:
         raise Usage("which editors?", hint=f"name them ({', '.join(able())}), or give --all")
     for word in words:
@@ -151,7 +169,9 @@ def _targets(words: tuple[str, ...], every: bool, project: bool, around: Surroun
     targets: list[Target] = []
     for word in dict.fromkeys(words):
         try:
-            targets.append(target(BY_NAME[word], around, project=project))
+            targets.append(
+                target(BY_NAME[word], around, project=project, addresses=frozenset({session.socket}))
+            )
         except CtlError:
             if not every:
                 raise

@@ -61,6 +61,8 @@ class Editor:
     """How an entry is switched off and kept: a member and its value, or Gemini's list of names."""
     form: Form | None = "plain"
     """None: nothing that could use us."""
+    sockets: bool = False
+    """Whether it takes the URL of a Unix socket, `unix:///path#/path`, for a server's."""
     afterwards: str = ""
     """What a person has to do for it to notice."""
 
@@ -94,6 +96,7 @@ def _vscode(name: str, title: str, directory: str, *more: Place) -> Editor:
         ),
         _VSCODE,
         form="typed",
+        sockets=True,
         afterwards="VS Code asks once whether to trust it: start it in `MCP: List Servers`",
     )
 

@@ -25,9 +25,13 @@ class Target:
     editor: Editor
     path: Path
     place: Place
+    addresses: frozenset[str] = frozenset()
+    """Where mcpd listens, for telling entries of ours."""
 
 
-def target(editor: Editor, around: Surroundings, *, project: bool) -> Target:
+def target(
+    editor: Editor, around: Surroundings, *, project: bool, addresses: frozenset[str] = frozenset()
+) -> Target:
     """Which file: the one that is there, else the one that the editor would make. Raises CtlError."""
     scope = "project" if project else "user"
     assert scope in SCOPES
@@ -36,7 +40,7 @@ def target(editor: Editor, around: Surroundings, *, project: bool) -> Target:
         if place.scope == scope and place.ours:
             for path, directory in paths_of(place, around):
                 if directory in (None, around.project):
-                    options.append(Target(editor, path, place))
+                    options.append(Target(editor, path, place, addresses))
     if not options or editor.form is None:
         what = "servers for one project" if project and editor.form else "an entry for mcpd"
         raise CtlError(f"{editor.title} has no file for {what}")
@@ -85,6 +89,11 @@ def entry(editor: Editor, slot: Slot, name: str, mcpctl: str, args: Sequence[str
             return {"transport": "stdio", "command": mcpctl, "args": words}
         case _:
             return {"command": mcpctl, "args": words}
+
+
+def entry_by_url(url: str) -> dict[str, object]:
+    """The entry that leads to our socket, for an editor that takes its URL."""
+    return {"type": "http", "url": url}
 
 
 def preface(editor: Editor) -> bytes:

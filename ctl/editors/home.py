@@ -28,7 +28,7 @@ class Home:
     servers: Mapping[str, Mapping[str, object]] = attrs.field(repr=False)
     """Name → definition, as written."""
     addresses: frozenset[str]
-    """HOST:PORT where it listens, if it does."""
+    """Where it listens: the path of the socket, and HOST:PORT if it does."""
     running: bool
     """Whether a daemon runs."""
 
@@ -54,7 +54,7 @@ def find_home(session: Session) -> Home:
     except BadSpec as error:
         raise Refused({"message": f"{error.source or path} cannot be used", "data": error.data()}) from None
     http = found.settings.get("http")
-    addresses = frozenset({http}) if isinstance(http, str) else frozenset[str]()
+    addresses = frozenset({session.socket, http} if isinstance(http, str) else {session.socket})
     servers = {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
     return Home(path, servers, addresses, running)
 

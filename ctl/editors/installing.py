@@ -98,7 +98,7 @@ def _install(
     document = _document(one, data)
     slot = slot_of(one, document)
     new = entry_for(slot)
-    replaced = _replaced(document, slot, name, new)
+    replaced = _replaced(one, document, slot, name, new)
     clean = _without(document, slot, replaced)
     if name in clean.names(slot):
         fix = "choose another name with --name"
@@ -136,7 +136,7 @@ def _before(
         return None
     if record is not None and digest(data) == record.after:
         return record.before if record.existed else None
-    ours = [name for name in document.names(slot) if _is_entry_ours(document, slot, name)]
+    ours = [name for name in document.names(slot) if _is_entry_ours(one, document, slot, name)]
     document = _without(document, slot, ours)
     if record is not None:
         document, _ = _give_back(one.editor, document, record)
@@ -159,7 +159,7 @@ def _uninstall(
         return Change(path)
     document = _document(one, data)
     slot = slot_of(one, document)
-    ours = [name for name in document.names(slot) if _is_entry_ours(document, slot, name)]
+    ours = [name for name in document.names(slot) if _is_entry_ours(one, document, slot, name)]
     chosen = [name for name in ours if not names or name in names]
     untouched = record is not None and digest(data) == record.after
     if record is not None and untouched and chosen == ours:
@@ -184,9 +184,9 @@ def _uninstall(
     return change
 
 
-def _replaced(document: Document, slot: Slot, name: str, new: Mapping[str, object]) -> list[str]:
+def _replaced(one: Target, document: Document, slot: Slot, name: str, new: Mapping[str, object]) -> list[str]:
     """Our entries that the new one stands for: of its name, or that show all of mcpd as it does."""
-    ours = [other for other in document.names(slot) if _is_entry_ours(document, slot, other)]
+    ours = [other for other in document.names(slot) if _is_entry_ours(one, document, slot, other)]
     whole = not _is_a_part(new)
     return [
         other for other in ours if other == name or (whole and not _is_a_part(_entry(document, slot, other)))
@@ -196,7 +196,8 @@ def _replaced(document: Document, slot: Slot, name: str, new: Mapping[str, objec
 def _is_a_part(entry: Mapping[str, object]) -> bool:
     """Whether an entry of ours shows one server or profile only."""
     words = str([entry.get("command"), entry.get("args")])
-    return "--server" in words or "--profile" in words
+    url = entry.get("url")
+    return "--server" in words or "--profile" in words or (isinstance(url, str) and not url.endswith("#/mcp"))
 
 
 def _take(editor: Editor, document: Document, slot: Slot, name: str) -> tuple[Document, Taken]:
@@ -266,8 +267,8 @@ def _entry(document: Document, slot: Slot, name: str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _is_entry_ours(document: Document, slot: Slot, name: str) -> bool:
-    return is_ours(_entry(document, slot, name))
+def _is_entry_ours(one: Target, document: Document, slot: Slot, name: str) -> bool:
+    return is_ours(_entry(document, slot, name), one.addresses)
 
 
 def _in_list(document: Document, slot: Slot) -> bool:
@@ -299,7 +300,7 @@ def _write(path: Path, document: Document, seen: bytes | None) -> None:
 def _remove(path: Path, record: Record) -> None:
     """A file that we made, and the directories that we made for it."""
     try:
-        path.unlink()
+        os.unlink(os.path.realpath(path))  # through a link, as it was written
     except OSError as error:
         raise cannot("remove", path, error) from None
     for directory in reversed(record.made):

@@ -8,17 +8,17 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from ctl.errors import CtlError
 
-_SOCKETS = ("mcpd.sock", "mcp.sock")
+_SOCKET = "mcpd.sock"
 
 
 def is_ours(fields: Mapping[str, object], addresses: frozenset[str] = frozenset()) -> bool:
     """Whether an entry, in whatever spelling, runs `mcpctl bridge` or has a URL of ours.
 
-    `addresses`: the HOST:PORT where our own configuration says that mcpd listens.
+    `addresses`: where else mcpd listens, HOST:PORT or the path of a socket.
     """
     words: list[str] = []
     for key in ("command", "cmd", "args"):
@@ -48,6 +48,12 @@ def mcpctl_path() -> str:
     raise CtlError("cannot find mcpctl itself", hint="install it so that it is in the PATH")
 
 
+def socket_url(path: str, server: str | None, profile: str | None) -> str:
+    """The URL of mcpd's own socket for editors that take such, with all servers, one, or a profile's."""
+    place = f"/servers/{quote(server, safe='')}/mcp" if server else "/mcp"
+    return f"unix://{quote(path)}#{place}{f'/{quote(profile, safe=str())}' if profile and not server else ''}"
+
+
 def _our_url(url: str, addresses: frozenset[str]) -> bool:
     try:
         parts = urlsplit(url)
@@ -55,7 +61,7 @@ def _our_url(url: str, addresses: frozenset[str]) -> bool:
         return False
     if parts.scheme == "unix":
         path = unquote(parts.path)
-        return os.path.basename(path) in _SOCKETS and "mcpd" in os.path.basename(os.path.dirname(path))
+        return os.path.basename(path) == _SOCKET or path in addresses
     return parts.netloc in addresses
 
 

@@ -13,6 +13,7 @@ from ctl.editors.mapping import mapped
 from ctl.editors.ourselves import is_ours
 from ctl.editors.places import Found, Surroundings
 from ctl.editors.reading import Raw, entries, whose
+from ctl.editors.remotes import behind
 from ctl.editors.variables import Needed, Translator, Unusable
 from mcpd.config.document import Document, read_document
 from mcpd.config.schema import LONGEST_NAME
@@ -86,6 +87,12 @@ def look_into(found: Found, document: Document, around: Surroundings) -> Survey:
     return result
 
 
+def unfolded(one: Candidate) -> Candidate:
+    """The server behind `mcp-remote`, where the entry runs that; else the entry itself."""
+    definition = behind(one.definition)
+    return one if definition is None else attrs.evolve(one, definition=definition, implied_cwd=None)
+
+
 def our_name(name: str) -> str:
     """`name`, or the nearest that a server of ours can have."""
     better = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:LONGEST_NAME].rstrip(".-")
@@ -127,7 +134,10 @@ def _look_into(
 
 def _candidate(raw: Raw, source: Source, translator: Translator) -> Candidate:
     one = mapped(raw, translator)
-    return Candidate(our_name(raw.name), one.definition, source, one.implied_cwd, one.notes, one.needed)
+    notes = one.notes
+    if behind(one.definition) is not None:
+        notes = (*notes, "mcp-remote only passes on to a URL, which mcpd can reach itself: see --unfold")
+    return Candidate(our_name(raw.name), one.definition, source, one.implied_cwd, notes, one.needed)
 
 
 def _inputs(document: Document) -> dict[str, dict[str, object]]:

@@ -124,13 +124,10 @@ class Document:
         return isinstance(found, dict) and _bare(found, slot) == _bare(wanted, slot)
 
     def _rewritten(self, wanted: dict[str, object], slot: Slot) -> str | None:
+        """The whole text, written by the format's own library; None where that cannot do it either."""
         match self.kind:
             case "TOML":
-                import tomlkit
-
-                document = tomlkit.parse(self.text)
-                _follow(document, wanted, slot)
-                return tomlkit.dumps(document)
+                return _toml(self.text, wanted, slot)
             case "YAML":
                 return _yaml(self.text, wanted, slot)
             case _:
@@ -224,20 +221,36 @@ def _bare(document: Mapping[str, object], slot: Slot) -> dict[str, object]:
     return bare
 
 
-def _yaml(text: str, wanted: dict[str, object], slot: Slot) -> str:
+def _toml(text: str, wanted: dict[str, object], slot: Slot) -> str | None:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document = tomlkit.parse(text)
+        _follow(document, wanted, slot)
+        return tomlkit.dumps(document)
+    except (TOMLKitError, ValueError):
+        return None
+
+
+def _yaml(text: str, wanted: dict[str, object], slot: Slot) -> str | None:
     import io
 
     from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     rewriter = YAML(typ="rt")
     rewriter.preserve_quotes = True
     rewriter.width = 1 << 20
-    document = rewriter.load(text)
-    if document is None:
-        document = {}
-    _follow(document, wanted, slot)
     out = io.StringIO()
-    rewriter.dump(document, out)
+    try:
+        document = rewriter.load(text)
+        if document is None:
+            document = {}
+        _follow(document, wanted, slot)
+        rewriter.dump(document, out)
+    except (YAMLError, ValueError):
+        return None
     return out.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""`${VAR}` in strings: replaced from the environment, remembering what came from where."""
+"""`${VAR}` and `${secret:NAME}` in strings: replaced, remembering what came from where."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import attrs
 
 from mcpd.config.places import at
-from mcpd.model.errors import Problem, shorten
+from mcpd.model.errors import BadSpec, Problem, shorten
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LITERAL = "write $${ if a literal ${ is meant"
@@ -16,10 +16,11 @@ _LITERAL = "write $${ if a literal ${ is meant"
 
 @attrs.frozen
 class Taken:
-    """One value that came from the environment."""
+    """One value that came from the environment, or from the user's secrets."""
 
     place: str
     variable: str
+    """The variable's name, or `secret:NAME`."""
     value: str = attrs.field(repr=False)
 
 
@@ -37,6 +38,7 @@ def expand(value: object, environ: Mapping[str, str], place: str) -> Expanded:
 
     `${VAR}` and `${env:VAR}`: the variable's value, a problem when it is not set. With `:-default`
     the default stands in when the variable is not set or empty; the default may hold references too.
+    `${secret:NAME}`: likewise, from the user's secrets, which are read when the first of them is met.
     `$${` is a literal `${`. What was inserted is not looked at again.
     """
     work = _Expansion(environ)
@@ -48,6 +50,7 @@ class _Expansion:
         self.environ = environ
         self.taken: list[Taken] = []
         self.problems: list[Problem] = []
+        self._secrets: Mapping[str, str] | None = None
 
     def walk(self, value: object, place: str) -> object:
         if isinstance(value, str):
@@ -76,22 +79,42 @@ class _Expansion:
 
     def reference(self, inside: str, place: str) -> str:
         body, dash, default = inside.partition(":-")
-        name = body.removeprefix("env:")
+        secret = body.startswith("secret:")
+        name = body.removeprefix("secret:" if secret else "env:")
         if not _NAME.fullmatch(name):
             message = f"${{{shorten(body, 40)}}} is not a reference that mcpd knows"
             fix = f"put the value into an environment variable and write ${{VAR}}; {_LITERAL}"
             self.problems.append(Problem(place, message, fix))
             return ""
-        value = self.environ.get(name)
+        value = (self.secrets() if secret else self.environ).get(name)
         if value is None and not dash:
-            fix = f"set {name} in the environment of mcpd, or give a default: ${{{name}:-…}}"
-            self.problems.append(Problem(place, f"the environment variable {name} is not set", fix))
+            self.problems.append(_missing(place, name, secret=secret))
             return ""
         if dash and not value:
             return self.text(default, place)
         assert value is not None
-        self.taken.append(Taken(place, name, value))
+        self.taken.append(Taken(place, body if secret else name, value))
         return value
+
+    def secrets(self) -> Mapping[str, str]:
+        if self._secrets is None:
+            from mcpd.config.secrets import read_secrets  # most configurations have none
+
+            try:
+                self._secrets = read_secrets(self.environ)
+            except BadSpec as error:
+                self._secrets = {}
+                self.problems += error.problems
+        return self._secrets
+
+
+def _missing(place: str, name: str, *, secret: bool) -> Problem:
+    if secret:
+        message, fix = f"there is no secret {name}", "store it in secrets.json, beside the configuration"
+    else:
+        message = f"the environment variable {name} is not set"
+        fix = f"set {name} in the environment of mcpd, or give a default: ${{{name}:-…}}"
+    return Problem(place, message, fix)
 
 
 def _closing(text: str, start: int) -> int:

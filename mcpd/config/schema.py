@@ -101,7 +101,7 @@ def parse_placed(
             specs[name] = spec
         taken = [item for item in expanded.taken if _reaches_a_server(item.place, place)]
         secrets |= secret_values(section.values, taken)
-        variables |= {item.variable for item in expanded.taken}
+        variables |= {item.variable for item in expanded.taken if ":" not in item.variable}
     if problems:
         raise BadSpec(problems)
     return ParsedServers(specs, frozenset(secrets), tuple(warnings), tuple(sorted(variables)))

@@ -211,7 +211,13 @@ class Connection:
                     told = {**wire.members(params), "progressToken": msgspec.Raw(token)}
                     self._send(wire.notification("notifications/progress", msgspec.json.encode(told)))
 
-            call = Call(request=request, done=done, fail=fail, progress=progress)
+            call = Call(
+                request=request,
+                done=done,
+                fail=fail,
+                progress=progress,
+                later=lambda work: self._start(message, work),
+            )
             if call.try_now(self._core):
                 self._running[key] = call.cancel
                 return

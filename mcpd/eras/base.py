@@ -62,6 +62,8 @@ class Hooks:
     refused at once. Pings never come here."""
     heard: Callable[[Said], None] = _nobody
     """Called with what clients may want to know, in the order in which it came among the answers."""
+    refresh: Callable[[str], Awaitable[None]] | None = None
+    """Fetch one of the lists anew, and return when that is done, well or not."""
     modern_after_all: Callable[[], None] = lambda: None
     """Called when a server that was taken for legacy, since it did not answer in time, turns out not
     to be: for the next connection, since this one's era is settled."""
@@ -92,6 +94,10 @@ class Upstream:
     the log level it wishes for that request. Empty where an era has no such thing: what it declares
     is for the whole connection."""
 
+    alone: bytes = b""
+    """`Exchange.meta` for a request that no client stands behind: nobody can be asked, but a call may
+    become a task, where the server has such."""
+
     roots_changed: Callable[[], None] = lambda: None
     """Tell the server that a `roots/list` would be answered otherwise, where an era has words for that."""
 
@@ -111,14 +117,19 @@ class Upstream:
         self.link.submit(exchange, method, params)
 
     async def request(
-        self, method: str, params: Mapping[str, object] | None = None, *, timeout: float = math.inf
+        self,
+        method: str,
+        params: Mapping[str, object] | None = None,
+        *,
+        timeout: float = math.inf,
+        meta: bytes = b"",
     ) -> Raw:
-        """Ask and wait for the result's bytes.
+        """Ask and wait for the result's bytes; `meta`: see `Exchange.meta`.
 
         Raises UpstreamRefused when the server answers with an error, CallTimeout after `timeout`
         seconds, LinkLost. Cancelling the wait cancels the request.
         """
-        return await ask(self.link, method, params, timeout=timeout)
+        return await ask(self.link, method, params, timeout=timeout, meta=meta)
 
 
 async def ask(
@@ -128,9 +139,10 @@ async def ask(
     *,
     timeout: float = math.inf,
     cancellable: bool = True,
+    meta: bytes = b"",
 ) -> Raw:
     """`Upstream.request`, for a link that has no era yet."""
-    exchange = Awaited(limit=timeout)
+    exchange = Awaited(limit=timeout, meta=meta)
     exchange.cancellable = cancellable
     link.submit(exchange, method, b"" if params is None else msgspec.json.encode(params))
     try:

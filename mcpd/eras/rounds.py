@@ -14,7 +14,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.eras.base import Upstream
-from mcpd.model.errors import ProtocolViolation, shorten
+from mcpd.model.errors import InputNeeded, ProtocolViolation, shorten
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -36,16 +36,19 @@ async def ask_in_rounds(
     answer: Answer,
     *,
     timeout: float = math.inf,
+    meta: bytes = b"",
+    first: Raw | None = None,
 ) -> Raw:
     """Ask until the result is complete; its bytes. `timeout` is for each round, not for the answers.
 
+    `meta`: see `Exchange.meta`. `first`: the result of the first round, when that has been asked.
     Raises ProtocolViolation for a result of no known type, for more than MOST_ROUNDS, and for a
     question where none is allowed; besides what `Upstream.request` and `answer` raise.
     """
     pause = _SOON
     asks = params
     for last in (*(False,) * (MOST_ROUNDS - 1), True):
-        result = await upstream.request(method, asks, timeout=timeout)
+        result, first = first or await upstream.request(method, asks, timeout=timeout, meta=meta), None
         needed = _needed(upstream.link.name, method, result)
         if needed is None:
             return result
@@ -54,7 +57,7 @@ async def ask_in_rounds(
         questions, state = needed
         again: dict[str, object] = dict(params)
         if questions:
-            again["inputResponses"] = await _answers(upstream.link.name, questions, answer)
+            again["inputResponses"] = await answers(upstream.link.name, questions, answer)
         else:
             await trio.sleep(pause)
             pause = min(pause * 2, _LATER)
@@ -88,14 +91,56 @@ def _needed(name: str, method: str, result: Raw) -> tuple[Mapping[str, Raw], Raw
     return questions, state
 
 
-async def _answers(name: str, questions: Mapping[str, Raw], answer: Answer) -> dict[str, object]:
-    """One answer for each question, one after the other: it may be one person who gives them."""
-    answers: dict[str, object] = {}
+async def answers(name: str, questions: Mapping[str, Raw], answer: Answer) -> dict[str, object]:
+    """One answer for each question, one after the other: it may be one person who gives them.
+
+    Raises ProtocolViolation, and what `answer` raises.
+    """
+    given: dict[str, object] = {}
     for key, question in questions.items():
         try:
             asked = wire.members(question)
             method = msgspec.json.decode(asked.get("method", b"null"), type=str)
         except (BadFrame, msgspec.MsgspecError) as error:
             raise ProtocolViolation(f"{name}: asks what cannot be read: {error}", server=name) from None
-        answers[key] = await answer(method, asked.get("params", Raw(b"{}")))
-    return answers
+        given[key] = await answer(method, asked.get("params", Raw(b"{}")))
+    return given
+
+
+def result_type(result: Raw) -> str:
+    """What kind of result a server of 2026-07-28 gave; `complete` where it does not say."""
+    data = bytes(result)
+    if data.find(b'"resultType"') < 0 and data.find(b"\\u") < 0:
+        return "complete"
+    try:
+        kind = wire.value(wire.members(data).get("resultType", b'"complete"'))
+    except BadFrame:
+        return "complete"  # whoever reads on finds out what is wrong with it
+    return kind if isinstance(kind, str) else shorten(repr(kind), 40)
+
+
+def nobody(server: str, what: str) -> Answer:
+    """An `Answer` where nobody can be asked: it raises InputNeeded, naming what the server wanted."""
+
+    async def answer(method: str, params: Raw) -> Mapping[str, object]:
+        await trio.lowlevel.checkpoint()
+        question = _question(method, params)
+        raise InputNeeded(
+            f"{server}: {what} wants an answer before it goes on ({question}), and nobody can be asked "
+            "here; use an MCP client that can answer, or give all that is needed in the arguments",
+            server=server,
+            asked=question,
+        )
+
+    return answer
+
+
+def _question(method: str, params: Raw) -> str:
+    """The question in the server's words, as far as they are for a person."""
+    try:
+        asked = wire.value(params)
+    except BadFrame:
+        asked = None
+    said = [asked[name] for name in ("message", "url") if name in asked] if isinstance(asked, dict) else []
+    words = " ".join(shorten(text, 200) for text in said if isinstance(text, str))
+    return f"{shorten(method, 60)}: {words}" if words else shorten(method, 60)

@@ -21,6 +21,8 @@ class Asker(msgspec.Struct, frozen=True, eq=False):
     """What it declared that it can be asked; untrusted."""
     log_level: str = ""
     """The least severe log messages it wants with its answer; empty: it did not say."""
+    may_be_asked: bool = False
+    """Whether there is anything that a server may want of it in the middle of a call; see `who_asks`."""
 
     def can(self, feature: str, part: str | None = None) -> bool:
         """Whether it declared that it can be asked for `feature`, or for that part of it."""
@@ -29,10 +31,14 @@ class Asker(msgspec.Struct, frozen=True, eq=False):
             return False
         return part is None or isinstance(declared.get(part), Mapping)
 
-    @property
-    def can_be_asked(self) -> bool:
-        """Whether there is anything that a server may want of it in the middle of a call."""
-        return self.can("elicitation") or self.can("sampling")
+
+def who_asks(
+    version: str, capabilities: Mapping[str, object], *, modern: bool = False, log_level: str = ""
+) -> Asker:
+    """An Asker with what follows from its capabilities."""
+    asker = Asker(version, modern, capabilities, log_level)
+    asked = asker.can("elicitation") or asker.can("sampling")
+    return msgspec.structs.replace(asker, may_be_asked=True) if asked else asker
 
 
 class Request(msgspec.Struct, eq=False):
@@ -46,6 +52,8 @@ class Request(msgspec.Struct, eq=False):
     asker: Asker
     token: bytes = b""
     """The client's progress token as JSON; empty for none."""
+    plain: bool = False
+    """Whether there is surely no `_meta` in its params."""
 
     @property
     def key_value(self) -> Raw:

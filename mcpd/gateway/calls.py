@@ -7,7 +7,7 @@ own step, with no task: that is nearly every call.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import msgspec
@@ -15,7 +15,9 @@ import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from mcpd.core import Core
+from mcpd.eras import tasks
 from mcpd.eras.base import Upstream, refusal
+from mcpd.eras.rounds import ask_in_rounds, nobody, result_type
 from mcpd.gateway.schemas import MAX_CHECKED, ToolSchemas, compile_schemas
 from mcpd.model import codec
 from mcpd.model.errors import (
@@ -76,6 +78,9 @@ class Call(Exchange, kw_only=True):
     done: Callable[[bytes | Raw], None]
     fail: Callable[[McpdError], None]
     progress: Callable[[bytes], None]
+    later: Callable[[Callable[[], Awaitable[None]]], None]
+    """Runs what needs a task of its own, until the caller leaves; McpdErrors it raises are the call's."""
+    as_task: bool = False
     server: ManagedServer | None = None
     upstream: Upstream | None = None
     schemas: ToolSchemas = ToolSchemas()
@@ -89,7 +94,12 @@ class Call(Exchange, kw_only=True):
         upstream = server.upstream
         if upstream is None:
             return False
-        tool = _find(server, self.request.tool)
+        try:
+            tool = _find(server, self.request.tool)
+        except UnknownTool:
+            if server.lists_expired:  # it may be there by now
+                return False
+            raise
         schemas = server.validators.get(self.request.tool)
         if tool is not None and not isinstance(schemas, ToolSchemas):
             return False
@@ -101,7 +111,13 @@ class Call(Exchange, kw_only=True):
         server = core.supervisor.get(self.request.server)
         if server.upstream is None:
             await core.ready(server)
-        tool = _find(server, self.request.tool)
+        try:
+            tool = _find(server, self.request.tool)
+        except UnknownTool:
+            if not server.lists_expired:
+                raise
+            await server.use_lists()
+            tool = _find(server, self.request.tool)
         schemas = ToolSchemas() if tool is None else await _compiled(server, tool)
         upstream = server.upstream
         if upstream is None:  # it ended while we compiled
@@ -121,32 +137,66 @@ class Call(Exchange, kw_only=True):
         self.idle = request.timeout or times.tools.get(request.tool, times.call)
         self.limit = max(times.call_max, self.idle)
         self.server, self.upstream, self.schemas = server, upstream, schemas
+        self.meta = upstream.alone
         params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(request.tool), request.arguments)
+        if schemas.only_as_task and tasks.must_be_asked_for(upstream):
+            self.as_task = True
+            params = b'%b,"task":{"ttl":%d}}' % (params[:-1], self.limit * 1000)
         upstream.submit(self, "tools/call", params)
 
     # ── what comes back: in the server's reader ─────────────────────────────────────────────────
 
     def answered(self, message: Message) -> None:
         assert self.server is not None
+        assert self.upstream is not None
         traffic.more_expected = True
         if message.error is not ABSENT:
             self.fail(refusal(self.server.spec.name, message))
+        elif self.as_task or (self.upstream.era == "modern" and result_type(message.result) != "complete"):
+            self.later(lambda: self._go_on(message.result))
+        else:
+            self._finish(message.result)
+
+    async def _go_on(self, first: Raw) -> None:
+        """See a call to its end that is not done yet: it became a task, or the server wants something."""
+        assert self.upstream is not None
+        upstream, request, name = self.upstream, self.request, self.upstream.link.name
+        left = self.hard_deadline - trio.current_time()
+        if self.as_task or result_type(first) == "task":
+            self._finish(
+                await tasks.see_through(
+                    upstream, first, nobody(name, self.what), what=self.what, timeout=self.idle, limit=left
+                )
+            )
             return
-        if self.request.raw:
-            self.done(message.result)
-            return
-        self.done(
-            codec.encode(tool_result(message.result, [*self.schemas.notes, *self._broken_promises(message)]))
+        params = {"name": request.tool, "arguments": request.arguments}
+        self._finish(
+            await ask_in_rounds(
+                upstream,
+                "tools/call",
+                params,
+                nobody(name, self.what),
+                timeout=min(self.idle, left),
+                meta=self.meta,
+                first=first,
+            )
         )
 
-    def _broken_promises(self, message: Message) -> list[str]:
+    def _finish(self, result: Raw) -> None:
+        if self.request.raw:
+            self.done(result)
+        else:
+            notes = [*self.schemas.notes, *self._broken_promises(result)]
+            self.done(codec.encode(tool_result(result, notes)))
+
+    def _broken_promises(self, raw: Raw) -> list[str]:
         """Where the result breaks the tool's own output schema; a failed one promises nothing."""
         if self.schemas.output is None:
             return []
-        if len(message.result) > MAX_CHECKED:
+        if len(raw) > MAX_CHECKED:
             return [f"the result was not checked against the tool's outputSchema: over {MAX_CHECKED} bytes"]
         try:
-            result = wire.value(message.result)
+            result = wire.value(raw)
         except BadFrame as error:
             return [f"the result was not checked against the tool's outputSchema: {error}"]
         if not isinstance(result, dict) or result.get("isError") is True:

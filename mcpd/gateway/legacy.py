@@ -12,7 +12,7 @@ from msgspec import Raw
 from mcpd import __version__
 from mcpd.eras.legacy import VERSIONS
 from mcpd.eras.wishes import LEVELS
-from mcpd.gateway.asker import Asker, Request
+from mcpd.gateway.asker import Request, who_asks
 from mcpd.model.errors import McpdError, Unsupported
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
@@ -34,7 +34,7 @@ def _initialize(session: Session, request: Request) -> None:
     session.version = version = _agreed(members.get("protocolVersion"))
     session.peer = _peer(members.get("clientInfo"))
     declared = _mapping(members.get("capabilities"))
-    session.asker = Asker(version=version, capabilities=declared, log_level=session.asker.log_level)
+    session.asker = who_asks(version, declared, log_level=session.asker.log_level)
 
     def greet() -> None:
         body: dict[str, object] = {

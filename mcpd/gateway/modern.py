@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from mcpd import __version__
 from mcpd.eras.modern import VERSIONS
 from mcpd.eras.negotiate import PROTOCOL_VERSIONS
 from mcpd.eras.wishes import LEVELS
-from mcpd.gateway.asker import Asker, Request
+from mcpd.gateway.asker import Asker, Request, who_asks
 from mcpd.model.errors import McpdError, UnknownRevision
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -49,13 +50,19 @@ def open_meta(request: Request) -> None:
     version = _string(meta, _VERSION)
     if version not in VERSIONS:
         raise UnknownRevision(version, VERSIONS)
-    capabilities = wire.value(meta.get(_CAPABILITIES, Raw(b"null")))
+    level = _string(meta, _LEVEL) if _LEVEL in meta else ""
+    request.asker = _asker(version, bytes(meta.get(_CAPABILITIES, b"null")), level)
+
+
+@functools.lru_cache(maxsize=256)
+def _asker(version: str, declared: bytes, level: str) -> Asker:
+    """Remembered: a client says the same with every request. Raises BadFrame."""
+    capabilities = wire.value(declared)
     if not isinstance(capabilities, dict):
         raise BadFrame(f"`_meta` must say {_CAPABILITIES}, an object")
-    level = _string(meta, _LEVEL) if _LEVEL in meta else ""
     if level and level not in LEVELS:
         raise BadFrame(f"{_LEVEL} must be one of {', '.join(LEVELS)}")
-    request.asker = Asker(version=version, modern=True, capabilities=capabilities, log_level=level)
+    return who_asks(version, capabilities, modern=True, log_level=level)
 
 
 def _string(members: Mapping[str, Raw], name: str) -> str:

@@ -24,7 +24,7 @@ def enter(relay: Relay, request: Request) -> bool:
     if server.spec.concurrency != "free" and must_be_alone(server, request.method, _name(relay)):
         owner = relay
     elif (
-        relay.asker.can_be_asked
+        relay.asker.may_be_asked
         and request.method in MAY_ASK
         and not relay.translation.from_modern
         and not relay.upstream.link.tells_apart
@@ -41,7 +41,7 @@ def enter(relay: Relay, request: Request) -> bool:
 def leave(relay: Relay) -> None:
     """It is over."""
     relay.lined = False
-    if relay.asker.can_be_asked:
+    if relay.asker.may_be_asked:
         relay.server.curiosity.called()
     relay.server.line.leave(relay)
 
@@ -61,7 +61,7 @@ def _go(relay: Relay) -> None:
     try:
         upstream = relay.server.upstream
         if upstream is None:
-            raise relay.server.not_ready()
+            raise relay.session.gateway.core.not_ready(relay.server)
         relay.upstream = upstream
         relay.session.submit(relay)
     except McpdError as error:

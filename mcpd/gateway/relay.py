@@ -62,11 +62,13 @@ class Relay(Exchange):
             self.session.gateway.parked.over(self, message)
             return
         if message.error is ABSENT:
-            if self._may_be_a_question(message.result) and self.session.wants_input(
-                self, request, message.result
-            ):
-                return
-            result = self.translation.result(self.method, message.result)
+            result: Raw | bytes = message.result
+            if not self.translation.same:
+                if self._may_be_a_question(message.result) and self.session.wants_input(
+                    self, request, message.result
+                ):
+                    return
+                result = self.translation.result(self.method, message.result)
             if self.alias is not None:
                 result = _aliased(result, *self.alias)
             self.session.finished(self, wire.result(request.key, result))

@@ -47,6 +47,8 @@ class ToolSchemas:
     output: Checked | None = None
     notes: tuple[str, ...] = ()
     """Why a schema is not checked."""
+    only_as_task: bool = False
+    """Whether the tool refuses to be called in any other way (`execution.taskSupport`, 2025-11-25)."""
 
     def problems_of_arguments(self, arguments: object) -> list[Problem]:
         return _problems(self.input, arguments, "$.arguments")
@@ -67,7 +69,15 @@ def _compile_both(tool: bytes) -> ToolSchemas:
     members = wire.members(tool)
     notes: list[str] = []
     compiled = [_compile(members.get(name), name, notes) for name in ("inputSchema", "outputSchema")]
-    return ToolSchemas(compiled[0], compiled[1], tuple(notes))
+    return ToolSchemas(compiled[0], compiled[1], tuple(notes), _only_as_task(members.get("execution")))
+
+
+def _only_as_task(execution: Raw | None) -> bool:
+    try:
+        declared = {} if execution is None else wire.value(execution)
+    except BadFrame:
+        return False
+    return isinstance(declared, dict) and declared.get("taskSupport") == "required"
 
 
 def _compile(raw: Raw | None, name: str, notes: list[str]) -> Checked | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -69,6 +70,12 @@ class Session:
         self.listens: dict[bytes, modern.Listen] = {}
         self.roots: tuple[Raw, ...] = ()
         self.calls = 0
+        """Requests that went to servers."""
+        self.servers: Counter[ManagedServer] = Counter()
+        """How many of them to which."""
+        self.spoke = ""
+        """The revision of its last request."""
+        self._began = trio.current_time()
         self.used: Callable[[str], None] | None = None
         """Told the server of each tool call, by who keeps account of clients."""
         self._spawn = spawn
@@ -77,6 +84,8 @@ class Session:
         """Requests that are being worked on here, or go out once their server is there."""
         self._questions: dict[bytes, Answered] = {}
         self._ids = itertools.count(1)
+        self._dressed: tuple[object, object, bytes] = (None, None, b"")
+        """What a request to that server, for that asker, is dressed in."""
         self._closed = False
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
@@ -96,6 +105,8 @@ class Session:
         try:
             if may_have_meta(bytes(message.params)):
                 modern.open_meta(request)
+            else:
+                request.plain = True
             if key in self._open or key in self._waiting or key in self.listens:
                 words = "a request with this id is under way: its answer could not be told from this one's"
                 self.fail(request, _INVALID_REQUEST, words)
@@ -139,7 +150,9 @@ class Session:
 
     def _relay(self, request: Request) -> None:
         route = self.view.route(request.method, request.params)
-        server, params = self.gateway.instances.of(self, route.server), route.params
+        server, params = route.server, route.params
+        if server.spec.share != "all":
+            server = self.gateway.instances.of(self, server)
         if self.used is not None and request.method == "tools/call":
             self.used(route.server.spec.name)
         if request.method in MAY_ASK and b'"requestState"' in bytes(params):
@@ -172,7 +185,7 @@ class Session:
     def _send(self, request: Request, server: ManagedServer, route: Route, params: Raw | bytes) -> None:
         tool, upstream = route.tool, server.upstream
         if upstream is None:
-            raise server.not_ready()
+            raise self.gateway.core.not_ready(server)
         times, asker = server.spec.timeouts, request.asker
         relay = Relay(
             session=self,
@@ -186,11 +199,18 @@ class Session:
             idle=times.tools.get(tool, times.call) if times.tools else times.call,
             limit=times.call_max,
         )
-        relay.meta = upstream.dress(asker.capabilities, asker.log_level or None)
+        dressed = self._dressed
+        if dressed[0] is not upstream or dressed[1] is not asker:
+            meta = upstream.dress(asker.capabilities, asker.log_level or None)
+            dressed = self._dressed = (upstream, asker, meta)
+        relay.meta = dressed[2]
         self.calls += 1
+        self.servers[server] += 1
+        self.spoke = asker.version
         self._open[request.key] = relay
         try:
-            if order.enter(relay, request):
+            alone = server.spec.concurrency != "free" or asker.may_be_asked
+            if not alone or order.enter(relay, request):
                 self.submit(relay)
         except (McpdError, BadFrame):
             self._open.pop(request.key, None)
@@ -200,8 +220,9 @@ class Session:
         """Put it to its server now. Raises LinkLost, Overloaded, BadFrame, with nothing sent."""
         request = relay.request
         assert request is not None
-        params = relay.translation.params(request.method, relay.params)
-        relay.upstream.link.submit(relay, request.method, params, plain=not may_have_meta(bytes(params)))
+        translation = relay.translation
+        params = relay.params if translation.same else translation.params(request.method, relay.params)
+        relay.upstream.link.submit(relay, request.method, params, plain=request.plain)
 
     def finished(self, relay: Relay, frame: bytes) -> None:
         """Give the client its response."""
@@ -353,6 +374,15 @@ class Session:
             self.tell(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began."""
+        return trio.current_time() - self._began
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._open) + len(self._waiting)
 
     @property
     def is_anonymous(self) -> bool:

@@ -39,6 +39,8 @@ class Translation:
     server: str
     to_modern: bool
     from_modern: bool
+    same: bool
+    """Whether nothing has to be changed, or even looked at: both speak the same legacy revision."""
     narrows: bool
     """Whether the server may say what the client's revision does not know."""
 
@@ -99,6 +101,7 @@ def translation(client: str, server: str) -> Translation:
         server=server,
         to_modern=client >= R5,
         from_modern=server >= R5,
+        same=client == server and client < R5,
         narrows=client < server and client < R5,
     )
 

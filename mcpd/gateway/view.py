@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import attrs
+import msgspec
 from msgspec import Raw
 
 from mcpd.core import Core
@@ -32,8 +33,7 @@ CAPABILITIES = {
 }
 
 
-@attrs.frozen(kw_only=True)
-class Route:
+class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Where a request goes, and what it says there."""
 
     server: ManagedServer
@@ -49,6 +49,10 @@ class View(Protocol):
 
     @property
     def title(self) -> str: ...
+
+    @property
+    def label(self) -> str:
+        """A short name: the server's, or `*` and the profile."""
 
     @property
     def single(self) -> ManagedServer | None:
@@ -94,6 +98,10 @@ class OneServer:
         return self.last
 
     @property
+    def label(self) -> str:
+        return self.single.spec.name
+
+    @property
     def title(self) -> str:
         return f"{self.single.spec.name} through mcpd"
 
@@ -109,9 +117,11 @@ class OneServer:
 
     def route(self, method: str, params: Raw) -> Route:
         server = self.single
-        if method != "tools/call":
-            return Route(server=server, params=params)
         spec = server.spec
+        if method != "tools/call" or not (
+            spec.exclude_tools or spec.include_tools is not None or spec.timeouts.tools
+        ):
+            return Route(server=server, params=params)
         filtered = spec.exclude_tools or spec.include_tools is not None
         tool = tool_name(params) if filtered or spec.timeouts.tools else ""
         if filtered and not may_call(server, params):

@@ -15,6 +15,7 @@
      ├─ HttpRefused          http_status        502   -32000   6    an HTTP status that is no answer
      ├─ CallTimeout          timeout            504   -32000   7
      ├─ Unsupported          unsupported        501   -32601   1    the server has no such capability
+     ├─ InputNeeded          input_required     502   -32000   1    the server asks, and nobody can answer
      ├─ UpstreamRefused      upstream_error     502   (its own) 1   the server answered with an error
      ├─ Forbidden            forbidden          403   -32600   8
      ├─ FellBehind           fell_behind        503   -32000   1    a subscriber read too slowly
@@ -236,6 +237,23 @@ class CallTimeout(McpdError):
 @final
 class Unsupported(McpdError):
     code, http, rpc, exit = "unsupported", 501, -32601, 1
+
+
+@final
+class InputNeeded(McpdError):
+    """The server wants an answer from a person or a model to go on, and here is nobody to ask.
+
+    It was asked nothing further; what it did until then, it did.
+    """
+
+    code, http, rpc, exit = "input_required", 502, -32000, 1
+
+    def __init__(self, message: str, *, server: str, asked: str) -> None:
+        super().__init__(message, server=server)
+        self.asked = asked
+
+    def data(self) -> dict[str, object]:
+        return {**super().data(), "asked": self.asked, "may_have_run": True}
 
 
 @final

@@ -88,6 +88,8 @@ class Failure:
     at: str
     exit_code: int | None = None
     signal: str | None = None
+    http_status: int | None = None
+    """What a remote server answered instead of an answer."""
     stderr: tuple[str, ...] = ()
     """The last lines (at most 20) the process wrote to stderr in that life."""
     crash_loop: bool = False
@@ -130,6 +132,8 @@ class ServerStatus:
     """When its lists were last fetched."""
     protocol_version: str | None = None
     era: str | None = None
+    session: bool | None = None
+    """Whether a server over HTTP keeps a session for us; null where there are none. Its id is a secret."""
     server_info: ServerInfo | None = None
     capabilities: tuple[str, ...] = ()
     lazy: bool = False

@@ -201,6 +201,16 @@ class ManagedServer:
         return self._lists.catalog
 
     @property
+    def lists_expired(self) -> bool:
+        """Whether `use_lists` has something to do, and a server to do it with."""
+        return self.upstream is not None and bool(self._lists.expired)
+
+    async def use_lists(self) -> None:
+        """See `ListKeeper.use`. Returns at once where there is no connection."""
+        if self.lists_expired:
+            await self._lists.use()
+
+    @property
     def validators(self) -> dict[str, object]:
         """See `ListKeeper.validators`."""
         return self._lists.validators
@@ -236,6 +246,9 @@ class ManagedServer:
             updated=catalog.fetched_at or None if catalog else None,
             protocol_version=upstream.version if upstream else None,
             era=upstream.era if upstream else None,
+            session=None
+            if upstream is None or upstream.link.session is None
+            else bool(upstream.link.session),
             server_info=upstream.info if upstream else None,
             capabilities=tuple(sorted(upstream.capabilities)) if upstream else (),
             lazy=self.spec.lazy,
@@ -483,6 +496,7 @@ class ManagedServer:
             capabilities=clients.capabilities,
             asked=None if asked is None else partial(asked, self),
             heard=self.heard,
+            refresh=self._lists.refresh,
             modern_after_all=self._approach.modern_after_all,
             wishes=self.wishes,
         )

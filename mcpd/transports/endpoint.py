@@ -84,6 +84,8 @@ class Endpoint:
                 f"{self.name}: {said}: {advice}", server=self.name, status=status, challenge=challenge
             )
         words = "" if "html" in response.headers.get("content-type", "") else shorten(body.strip())
+        if words == response.reason_phrase:  # which is what many frameworks say by themselves
+            words = ""
         return HttpRefused(
             f"{self.name}: {said}" + (f": {words}" if words else ""),
             server=self.name,

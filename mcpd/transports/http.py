@@ -20,13 +20,14 @@ from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolatio
 from mcpd.model.spec import RemoteSpec
 from mcpd.support.outbox import batch
 from mcpd.transports import endpoint as http
+from mcpd.transports.base import Remedy
 from mcpd.transports.endpoint import BodyTooLong, Endpoint
 from mcpd.transports.events import Heard, hear
 from mcpd.transports.exchange import Exchange
 from mcpd.transports.pool import open_client
 from mcpd.transports.switchboard import Switchboard
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.sse import EventTooLong, SseEvent
 
 EVENTS, JSON = "text/event-stream", "application/json"
@@ -74,6 +75,8 @@ class HttpChannel(Switchboard):
         self._nursery: trio.Nursery | None = None
         self._posts: dict[bytes, _Post] = {}
         self._early: list[bytes] = []
+        self._mending: dict[bytes, Exchange] = {}
+        """What the server did not carry out, and is soon sent again."""
         self._notices = 0
         self._quiet = trio.Event()
         self._quiet.set()
@@ -144,7 +147,7 @@ class HttpChannel(Switchboard):
     # ── one request ─────────────────────────────────────────────────────────────────────────────
 
     async def _carry(self, post: _Post) -> None:
-        exchange = post.exchange
+        exchange, key = post.exchange, post.exchange.key
         post.begun = True
         with post.scope:
             try:
@@ -156,8 +159,8 @@ class HttpChannel(Switchboard):
                 self._fail(exchange, self._violation(exchange, f"with more than {limit}"))
             except McpdError as error:
                 self._fail(exchange, error)
-        if self._posts.get(exchange.key) is post:
-            del self._posts[exchange.key]
+        if self._posts.get(key) is post:
+            del self._posts[key]
 
     async def _converse(self, exchange: Exchange, frame: bytes) -> None:
         response = await self._endpoint.send("POST", self._headers(exchange.method, frame), frame.rstrip())
@@ -332,7 +335,43 @@ class HttpChannel(Switchboard):
         post = self._posts.get(exchange.key)
         if post is not None and post.streams:  # it has a moment to come to its end
             post.scope.deadline = trio.current_time() + _ORDERLY_END
+        if post is not None and message.error is not ABSENT and self._nursery is not None:
+            remedy = None if exchange.repeated else self.dialect.remedy(exchange.method, message)
+            if remedy is not None:
+                self._mending[exchange.key] = exchange
+                self._nursery.start_soon(self._once_more, post, message, remedy)
+                return
         super()._answer(exchange, message, line)
+
+    async def _once_more(self, post: _Post, message: Message, remedy: Remedy) -> None:
+        """Send a request again, as another one, when `remedy` is through; else its error is its answer."""
+        exchange, mended = post.exchange, False
+        exchange.repeated = True
+        try:
+            with trio.move_on_at(exchange.deadline):
+                await remedy()
+                mended = True
+        except McpdError:
+            pass  # the error that is there already says more about this request
+        finally:
+            if self._mending.pop(exchange.key, None) is exchange:  # else it was cancelled meanwhile
+                with batch():
+                    if mended and self.ended is None:
+                        self._send_again(exchange, post.frame)
+                    else:
+                        super()._answer(exchange, message, b"")
+
+    def _send_again(self, exchange: Exchange, frame: bytes) -> None:
+        try:
+            self.submit(exchange, exchange.method, wire.parse(frame).params)
+        except McpdError as error:
+            exchange.failed(error)
+
+    def cancel(self, exchange: Exchange, reason: str) -> None:
+        if self._mending.get(exchange.key) is exchange:
+            del self._mending[exchange.key]
+        else:
+            super().cancel(exchange, reason)
 
     def _fail(self, exchange: Exchange, error: McpdError) -> None:
         """Nothing happens to one that has been answered, or given up, already."""

@@ -52,6 +52,7 @@ class Switchboard:
         self.heard_at = trio.current_time()
         self.called_well_at = -math.inf
         self.ended: McpdError | None = None
+        self.session: str | None = None
         self.footing = ""
         self.tap: Callable[[str, bytes], None] | None = None
         self.tally = Tally()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+import tomlkit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from mcpd.config.document import document_of, read_document
 from mcpd.model.errors import BadSpec
@@ -67,3 +72,57 @@ def test_keys_written_twice_are_another_programs_business(tmp_path: Path) -> Non
     assert read_document(path, foreign=True).with_entry(("s",), "n", {}).value["s"] == {"n": {}}
     with pytest.raises(BadSpec, match="more than once"):
         read_document(path)
+
+
+NEW = {"command": "c", "args": ["a", "b: #"], "env": {"K": "v"}}
+keys = st.text("abc-. #:é'\"", min_size=1, max_size=5)
+values = st.recursive(
+    st.booleans()
+    | st.integers(-9, 9)
+    | st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=6,
+)
+entries = st.dictionaries(keys, st.dictionaries(keys, values, max_size=3), max_size=3)
+documents = st.builds(
+    lambda rest, found: rest | ({} if found is None else {"s": found}),
+    st.dictionaries(keys, values, max_size=3),
+    st.none() | entries,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(documents, st.booleans(), st.integers(2, 6), st.booleans())
+def test_in_any_yaml_an_entry_comes_and_goes(
+    value: dict[str, object], flow: bool, indent: int, crlf: bool
+) -> None:
+    """In block and flow style, with any indentation: nothing else of what it means is lost."""
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = None if flow else False
+    writer.indent = indent
+    out = io.StringIO()
+    writer.dump(value, out)
+    come_and_go(out.getvalue(), "a.yaml", crlf=crlf)
+
+
+@settings(max_examples=80, deadline=None)
+@given(documents, st.booleans())
+def test_in_any_toml_an_entry_comes_and_goes(value: dict[str, object], crlf: bool) -> None:
+    """Tables, inline tables, odd keys."""
+    come_and_go(tomlkit.dumps(value), "a.toml", crlf=crlf)
+
+
+def come_and_go(text: str, name: str, *, crlf: bool) -> None:
+    try:
+        before = document_of((text.replace("\n", "\r\n") if crlf else text).encode(), Path(name))
+        changed = before.with_entry(("s",), "new", NEW).with_value(("s", "new", "off"), True)
+        after = changed.without_entry(("s",), "new")
+    except BadSpec:
+        return  # refused, which is always right
+    assert changed.at(("s", "new")) == {**NEW, "off": True}
+    found = document_of(after.data, Path(name)).value
+    assert without_nothing(found) == without_nothing(before.value)
+
+
+def without_nothing(value: dict[str, object]) -> dict[str, object]:
+    return {key: inner for key, inner in value.items() if key != "s" or inner}

@@ -150,6 +150,7 @@ def server(name: str = "time", status: str = "connected", **more: object) -> dic
         "updated": NOW if status == "connected" else None,
         "protocol_version": "2025-11-25" if status == "connected" else None,
         "era": "legacy",
+        "session": None,
         "server_info": {"name": f"mcp-{name}", "version": "1.2.3", "title": "", "instructions": ""},
         "capabilities": ["tools"],
         "lazy": False,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl import userunit
+from ctl import background, userunit
 from tests.ctl.test_autostart import Place, place
 
 __all__ = ["place"]  # the fixture
@@ -97,6 +97,24 @@ def test_the_log_of_a_daemon_in_the_background_is_shown(place: Place) -> None:
         assert following.stdout.readline() == f"stand-in {again} starts\n"
         following.send_signal(signal.SIGINT)
         assert following.wait(30) == 130
+
+
+def test_no_line_is_lost_between_the_end_of_the_log_and_what_follows(tmp_path: Path) -> None:
+    """Nor when a start puts the log aside and begins another."""
+    log = tmp_path / "daemon.log"
+    log.write_text("first\nsecond\n")
+    lines = background.log_lines(str(log), 1, follow=True)
+    assert next(lines) == "second"
+    with log.open("a") as file:
+        file.write("third\nfou")
+    assert next(lines) == "third"
+    with log.open("a") as file:
+        file.write("rth\n")
+    log.rename(tmp_path / "daemon.log.1")
+    assert next(lines) == "fourth"
+    log.write_text("fifth\n")
+    assert next(lines) == "fifth"
+    lines.close()
 
 
 def test_install_without_a_service_manager_writes_the_units_and_says_what_is_left_to_do(place: Place) -> None:

@@ -126,6 +126,22 @@ def test_one_failed_server_is_shown_with_its_evidence(daemon: FakeDaemon, mcpctl
         assert evidence in out
 
 
+@pytest.mark.parametrize(
+    ("transport", "session", "line"),
+    [
+        ("stdio", None, "protocol: stdio · 2025-11-25 · legacy"),
+        ("http", True, "protocol: http · 2025-11-25 · legacy · session"),
+        ("http", False, "protocol: http · 2025-11-25 · legacy · no session"),
+    ],
+)
+def test_how_a_server_is_spoken_to_is_told_in_a_line(
+    daemon: FakeDaemon, mcpctl: Mcpctl, transport: str, session: bool | None, line: str
+) -> None:
+    """Transport, revision, era, and whether the server keeps a session for us."""
+    daemon.answers["mcpd/server"] = detail(server("far", transport=transport, session=session))
+    assert line in [text.strip() for text in mcpctl("status", "far").out.splitlines()]
+
+
 def test_an_unknown_server_is_exit_5_with_a_suggestion(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """A typing mistake costs one more line, not a search."""
     daemon.answers["mcpd/status"] = status(server("github"), server("time"))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +168,9 @@ class Daemon:
     def guardian(self) -> int:
         """The pid of the daemon's guardian process."""
         for child in children(self.pid):
-            if b"guardian_process" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return child
+            with suppress(OSError):  # one that has just ended
+                if b"guardian_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return child
         raise LookupError("no guardian")
 
     def stop(self, bound: float = BOUND) -> int:
@@ -299,8 +300,11 @@ def describe(pids: Sequence[int]) -> list[str]:
 
 def children(pid: int) -> list[int]:
     """Of every thread: the kernel lists a child with the thread that forked it."""
-    lists = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for text in lists for child in text.split()]
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has just ended
+            found += map(int, file.read_text().split())
+    return found
 
 
 def wait_until(is_so: Callable[[], bool], otherwise: Callable[[], str], bound: float = BOUND) -> float:

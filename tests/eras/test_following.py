@@ -30,7 +30,7 @@ async def test_lists_are_fetched_anew_once_a_subscription_has_been_renewed(
     changed: list[str] = []
     script: dict[str, Any] = {"server/discover": {"result": DISCOVERED}}
     async with connected(script) as peer, trio.open_nursery() as nursery:
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             upstream = await negotiate(
                 peer.link, Hooks(changed.append, lambda _: None), "auto", 5, lambda *_: None
             )

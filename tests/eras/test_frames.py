@@ -122,7 +122,7 @@ async def wish(peer: Peer, wishes: Wishes, *, era: str) -> None:
         await peer.hear("subscriptions/listen", 2)
         wishes.forget("x")
         return
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         await wishes.settled("file:///x")
     await peer.hear("logging/setLevel")
     wishes.forget("x")
@@ -156,7 +156,7 @@ async def test_every_frame_is_valid(revision: str) -> None:
     """The probe by the newest revision, all others by the one agreed on; nothing is left unsaid."""
     hooks = Hooks(lambda _: None, lambda _: None, capabilities={"roots": {}}, asked=asked)
     async with connected(script(revision)) as peer, trio.open_nursery() as nursery:
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             upstream = await negotiate(peer.link, hooks, "auto", 5, lambda *_: None)
             assert upstream.version == revision
             if upstream.follow is not None:

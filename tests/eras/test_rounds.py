@@ -46,7 +46,7 @@ async def accepting(method: str, params: Raw) -> Mapping[str, object]:
 
 async def asked(peer: Peer, method: str = "tools/call", answer: Any = accepting) -> Json:
     upstream = await ready(peer)
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         result = await ask_in_rounds(upstream, method, PARAMS, answer)
     body: Json = json.loads(bytes(result))
     return body

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -240,8 +240,10 @@ def test_a_daemon_told_to_stop_under_load_is_gone_in_ten_seconds(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     """RELIABILITY E6: exit 0, STOPPING=1, no socket, no child, and whoever waits is told."""
+    # the whole ladder once; a shorter one for the other signal
+    rungs = {} if number == signal.SIGTERM else {"timeouts": {"stop_close": 0.5, "stop_term": 0.5}}
     servers = {
-        "deaf": fake("--ignore-eof", "--ignore-term"),
+        "deaf": fake("--ignore-eof", "--ignore-term", **rungs),
         "busy": fake(maxInFlight=100),
         "npx": fake("--wrapper"),
     }
@@ -279,7 +281,7 @@ def test_who_waits_for_a_server_when_the_daemon_stops_is_told_so(start: Start) -
     client = daemon.client()
     waiting = [
         client.send("mcpd/call", server="slow", tool="echo", arguments={}),
-        client.send("mcpd/attach", server="slow"),
+        client.send("mcpd/attach", server="slow", wait=30),
         client.send("mcpd/read", server="slow", uri="a:b"),
     ]
     client.request("mcpd/version")  # answered in order: the others have been taken in
@@ -344,7 +346,7 @@ def problems(daemon: Daemon) -> list[Json]:
 
 
 BUGS = {
-    "in the connection": "_take_catalog",
+    "in the connection": "_list_changed",
     "in the server's own task": "_why_off",
     "while telling others": "_failed",
 }
@@ -544,6 +546,6 @@ def usage(pid: int) -> tuple[float, int]:
     cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     woken = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        text = status.read_text()
-        woken += int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+        with suppress(OSError):  # a thread that has just ended
+            woken += int(status.read_text().split("\nvoluntary_ctxt_switches:")[1].split()[0])
     return cpu, woken

@@ -305,6 +305,7 @@ def test_a_flood_on_stderr_is_drained_and_kept_within_its_quota(start: Start, bi
         base = resident(daemon.pid)
         client.call("odd", "stderr", {"mb": 100, "binary": binary})
         client.call("odd", "stderr", {"lines": 3, "text": "after the flood"})
+        wait_until(lambda: last_words(client).endswith("after the flood 2"), lambda: last_words(client))
         grown = resident(daemon.pid) - base
     file = Path(detail(daemon.client(), "odd")["log_file"])
 

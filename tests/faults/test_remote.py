@@ -41,6 +41,7 @@ async def test_a_list_and_ten_calls_cost_one_greeting_and_three_connections(
         def work() -> None:
             daemon = start({"far": {"url": server.url}})
             daemon.wait_connected("far")
+            assert daemon.status("far")["session"] == (greeting == "initialize")
             with daemon.client() as client:
                 assert client.request("mcpd/tools", server="far")["tools"]
                 for number in range(10):

@@ -1,4 +1,4 @@
-"""An MCP client of any revision on the daemon's socket, with scripted answers to what servers ask."""
+"""An MCP client of any revision on the daemon's socket; whatever it is sent must be valid in its revision."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.e2e.harness import Client, Daemon, Json, Refused
+from tests.gateway.valid import complaints
 
 MODERN = "2026-07-28"
 LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -44,6 +45,7 @@ class McpClient:
         self.modern = version == MODERN
         self.capabilities = CAPABLE if capabilities is None else capabilities
         self.asked: list[tuple[str, Json]] = []
+        self._methods: dict[int, str] = {}
         self._answer = answer
         self.line: Client = daemon.client()
         if server is not None or attach:
@@ -51,8 +53,10 @@ class McpClient:
         self.hello: Json = {}
         if not self.modern:
             me = {"name": "test", "version": "1"}
-            self.hello = self.line.request(
-                "initialize", protocolVersion=version, capabilities=self.capabilities, clientInfo=me
+            self.hello = self.wait(
+                self.send(
+                    "initialize", protocolVersion=version, capabilities=self.capabilities, clientInfo=me
+                )
             )
             self.line.notify("notifications/initialized")
 
@@ -79,17 +83,15 @@ class McpClient:
         if self.modern:
             own = params.pop("_meta", {})
             params["_meta"] = {**meta(self.capabilities), **own}
-        return self.line.send(method, **params)
+        key = self.line.send(method, **params)
+        self._methods[key] = method
+        return key
 
     def wait(self, key: int) -> Json:
         """The result of that request, answering questions on the way. Raises Refused."""
         answers = self.line._answers
         while key not in answers:
-            message = json.loads(self.line.read_line())
-            if "method" in message and "id" in message:
-                self._be_asked(message)
-            else:
-                self.line._take(json.dumps(message).encode())
+            self._read()
         message = answers.pop(key)
         if "error" in message:
             raise Refused(message["error"])
@@ -104,14 +106,18 @@ class McpClient:
         while True:
             for index, message in enumerate(self.heard):
                 if message["method"] == method:
-                    if "id" in message:
-                        self._be_asked(message)
                     return self.heard.pop(index)
-            message = json.loads(self.line.read_line())
-            if "method" in message and "id" in message:
-                self._be_asked(message)
-            else:
-                self.line._take(json.dumps(message).encode())
+            self._read()
+
+    def _read(self) -> None:
+        """Take the next message, which is valid by the schema of our revision."""
+        message = json.loads(self.line.read_line())
+        method = self._methods.get(message.get("id"), "") if "method" not in message else ""
+        assert complaints(self.version, message, method) == [], message
+        if "method" in message and "id" in message:
+            self._be_asked(message)
+        else:
+            self.line._take(json.dumps(message).encode())
 
     def _be_asked(self, message: Json) -> None:
         answer = self._answered(message["method"], message.get("params", {}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,13 +57,18 @@ def test_a_resource_that_two_servers_have_is_reached_at_both(start: Start) -> No
     assert refused.value.body["data"]["uri"] == "other://nothing"
 
 
-def test_lists_are_answered_while_servers_still_start(start: Start) -> None:
+def test_lists_are_answered_while_servers_still_start(start: Start, tmp_path: Path) -> None:
     """What is there is told at once, the rest when it comes."""
-    daemon = start({"slow": fake("--delay", "tools/list=1.5"), "quick": fake()})
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)  # who opens one end waits for the other
+    slow = fake()
+    slow = {"command": "sh", "args": ["-c", f'cat {gate}; exec "$0" "$@"', slow["command"], *slow["args"]]}
+    daemon = start({"slow": slow, "quick": fake()})
     daemon.wait_connected("quick")
     client = McpClient(daemon, "2025-11-25")
     assert client.hello["capabilities"]["tools"] == {"listChanged": True}
     assert not any(name.startswith("slow__") for name in names(client))
+    gate.write_text("")
     client.wait_heard("notifications/tools/list_changed")
     daemon.wait_connected("slow")
     assert any(name.startswith("slow__") for name in names(client))

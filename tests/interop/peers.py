@@ -20,23 +20,40 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 STARTS_WITHIN = 60.0
 
-SDK_SERVER = """
-import sys
-port = int(sys.argv[1])
-try:
-    from mcp.server import MCPServer
-    server = MCPServer("sdk")
-    options = {"port": port}
-except ImportError:
-    from mcp.server.fastmcp import FastMCP
-    server = FastMCP("sdk", port=port)
-    options = {}
-
+TOOLS = """
 @server.tool()
 def echo(message: str) -> str:
     return message
 
-server.run(transport=sys.argv[2], **options)
+@server.tool()
+async def count(steps: int, ctx: Context) -> str:
+    for step in range(steps):
+        await ctx.report_progress(step + 1, steps)
+    return "counted"
+"""
+
+SDK1_SERVER = f"""
+import sys
+from mcp.server.fastmcp import Context, FastMCP
+server = FastMCP("sdk", port=int(sys.argv[1]))
+{TOOLS}
+server.run(transport=sys.argv[2])
+"""
+
+SDK2_SERVER = f"""
+import sys
+from mcp.server.mcpserver import Context, MCPServer
+server = MCPServer("sdk")
+{TOOLS}
+server.run(transport=sys.argv[2], port=int(sys.argv[1]))
+"""
+
+FASTMCP_SERVER = f"""
+import sys
+from fastmcp import Context, FastMCP
+server = FastMCP("fastmcp")
+{TOOLS}
+server.run(transport=sys.argv[2], port=int(sys.argv[1]), path=sys.argv[3], show_banner=False)
 """
 
 
@@ -53,31 +70,57 @@ def free_port() -> int:
 
 
 @contextmanager
-def everything(transport: str) -> Iterator[int]:
+def everything(transport: str, port: int | None = None) -> Iterator[int]:
     """The reference server of the protocol's authors (TypeScript); `transport`: streamableHttp or sse."""
     name = "mcp-server-everything"
     program = shutil.which(name, path=f"{ROOT / '.npm/node_modules/.bin'}:{os.environ.get('PATH', '')}")
     if program is None:
         pytest.skip(f"{name} is not there: `make npm` installs it")
-    port = free_port()
+    port = port or free_port()
     with listening([program, transport], port, {"PORT": str(port)}):
         yield port
 
 
 @contextmanager
-def sdk(transport: str) -> Iterator[int]:
-    """A server on the official Python SDK; `transport`: streamable-http or sse."""
+def sdk(transport: str, port: int | None = None) -> Iterator[int]:
+    """A server on the official Python SDK, which speaks both eras; `transport`: streamable-http or sse."""
     if importlib.util.find_spec("mcp") is None or importlib.util.find_spec("uvicorn") is None:
         pytest.skip("the Python SDK is not there: `pip install mcp`")
-    port = free_port()
-    with listening([sys.executable, "-c", SDK_SERVER, str(port), transport], port):
+    port = port or free_port()
+    with listening([sys.executable, "-c", SDK2_SERVER, str(port), transport], port):
         yield port
 
 
 @contextmanager
-def bundled() -> Iterator[int]:
+def sdk1(transport: str, port: int | None = None) -> Iterator[int]:
+    """One on the SDK's first generation, which knows sessions only."""
+    port = port or free_port()
+    with listening([made(".venv-mcp1"), "-c", SDK1_SERVER, str(port), transport], port):
+        yield port
+
+
+@contextmanager
+def fastmcp(transport: str, port: int | None = None) -> Iterator[int]:
+    """One on FastMCP; `transport`: http or sse."""
+    port = port or free_port()
+    path = "/mcp" if transport == "http" else "/sse"
+    argv = [made(".venv-fastmcp"), "-c", FASTMCP_SERVER, str(port), transport, path]
+    with listening(argv, port):
+        yield port
+
+
+def made(venv: str) -> str:
+    """The Python of an environment that `make interop` makes."""
+    interpreter = ROOT / venv / "bin" / "python"
+    if not interpreter.exists():
+        pytest.skip(f"{venv} is not there: `make interop` makes it")
+    return str(interpreter)
+
+
+@contextmanager
+def bundled(port: int | None = None) -> Iterator[int]:
     """Our own test server."""
-    port = free_port()
+    port = port or free_port()
     with listening([sys.executable, "-m", "mcpd.testserver", "--http", f"127.0.0.1:{port}"], port):
         yield port
 

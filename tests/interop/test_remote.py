@@ -7,14 +7,68 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import attrs
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Refused
+from tests.e2e.harness import Json, Refused, wait_until
 from tests.interop import peers
 
-Peer = Callable[[], AbstractContextManager[int]]
+Peer = Callable[[int], AbstractContextManager[int]]
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
+
+
+@attrs.frozen
+class Server:
+    """Somebody's server: how it is run, and what is to be found."""
+
+    name: str
+    peer: Peer
+    path: str
+    version: str
+    transport: str = "http"
+    argument: str = "message"
+    """Of its tool `echo`."""
+    progress: tuple[str, Json] = ("count", {"steps": 3})
+    """A tool that reports its progress."""
+
+    @property
+    def url(self) -> str:
+        return "http://localhost:{}" + self.path
+
+
+EVERYTHING = ("trigger-long-running-operation", {"duration": 0.3, "steps": 3})
+SERVERS = [
+    Server(
+        "bundled",
+        lambda port: peers.bundled(port),
+        "/mcp",
+        MODERN,
+        argument="text",
+        progress=("slow", {"seconds": 0.3}),
+    ),
+    Server(
+        "everything",
+        lambda port: peers.everything("streamableHttp", port),
+        "/mcp",
+        LEGACY,
+        progress=EVERYTHING,
+    ),
+    Server(
+        "everything-sse",
+        lambda port: peers.everything("sse", port),
+        "/sse",
+        LEGACY,
+        "sse",
+        progress=EVERYTHING,
+    ),
+    Server("sdk-2", lambda port: peers.sdk("streamable-http", port), "/mcp", MODERN),
+    Server("sdk-2-sse", lambda port: peers.sdk("sse", port), "/sse", LEGACY, "sse"),
+    Server("sdk-1", lambda port: peers.sdk1("streamable-http", port), "/mcp", LEGACY),
+    Server("sdk-1-sse", lambda port: peers.sdk1("sse", port), "/sse", LEGACY, "sse"),
+    Server("fastmcp", lambda port: peers.fastmcp("http", port), "/mcp", MODERN),
+    Server("fastmcp-sse", lambda port: peers.fastmcp("sse", port), "/sse", LEGACY, "sse"),
+]
 
 
 def steps(daemon: Any) -> list[tuple[str, str]]:
@@ -23,48 +77,55 @@ def steps(daemon: Any) -> list[tuple[str, str]]:
         return [(step["step"], step["outcome"]) for step in detail["negotiation"]]
 
 
-@pytest.mark.parametrize(
-    ("peer", "path", "era", "transport"),
-    [
-        (lambda: peers.bundled(), "/mcp", MODERN, "http"),
-        (lambda: peers.everything("streamableHttp"), "/mcp", LEGACY, "http"),
-        (lambda: peers.everything("sse"), "/sse", LEGACY, "sse"),
-        (lambda: peers.sdk("streamable-http"), "/mcp", None, "http"),
-        (lambda: peers.sdk("sse"), "/sse", LEGACY, "sse"),
-    ],
-    ids=["bundled", "everything-http", "everything-sse", "sdk-http", "sdk-sse"],
-)
-def test_a_url_is_all_that_has_to_be_known(
-    start: Start, peer: Peer, path: str, era: str | None, transport: str
-) -> None:
-    """Neither era nor transport is configured: the ladder finds both, and a tool can be called."""
-    with peer() as port:
-        daemon = start({"far": {"url": f"http://localhost:{port}{path}"}})
+@pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
+def test_a_url_is_all_that_has_to_be_known(start: Start, server: Server) -> None:
+    """Neither era nor transport is configured: the ladder finds both. Tools can be listed and called, tell of
+    their progress, and are there again when the server was killed and started anew."""
+    port = peers.free_port()
+    with server.peer(port):
+        daemon = start({"far": {"url": server.url.format(port)}})
         daemon.wait_connected("far")
         status = daemon.status("far")
-        assert status["transport"] == transport
-        assert era in (status["protocol_version"], None)
-        assert status["tools"] >= 1
-        argument = "text" if status["server_info"]["name"] == "mcpd-testserver" else "message"
+        assert (status["transport"], status["protocol_version"]) == (server.transport, server.version)
+        assert status["session"] == (None if server.transport == "sse" else server.version == LEGACY)
+        assert server.version in steps(daemon)[-1][1]
         with daemon.client() as client:
+            names = [tool["name"] for tool in client.request("mcpd/tools", server="far")["tools"]]
+            assert {"echo", server.progress[0]} <= set(names)
             for number in range(10):
                 text = f"caf\N{LATIN SMALL LETTER E WITH ACUTE} {number}"
-                answer = client.call("far", "echo", {argument: text})
-                assert text in str(answer)
-        assert steps(daemon)[-1][1]
-        assert daemon.stop() == 0
+                assert text in str(client.call("far", "echo", {server.argument: text}))
+            tool, arguments = server.progress
+            assert client.call("far", tool, arguments, _meta={"progressToken": "p"})["success"]
+            told = [note["params"] for note in client.notifications]
+            assert len(told) >= 2
+            assert {params["progressToken"] for params in told} == {"p"}
+            assert [params["progress"] for params in told] == sorted(params["progress"] for params in told)
+    with daemon.client() as client:
+        with pytest.raises(Refused):
+            client.call("far", "echo", {server.argument: "x"})
+
+        def answers() -> bool:
+            try:
+                return bool(client.call("far", "echo", {server.argument: "again"})["success"])
+            except Refused:
+                return False
+
+        with server.peer(port):
+            wait_until(answers, lambda: f"not found again: {daemon.status('far')}")
+            assert daemon.status("far")["restarts"] == 1
+    assert daemon.stop() == 0
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-@pytest.mark.parametrize("peer", [lambda: peers.bundled(), lambda: peers.sdk("streamable-http")])
-def test_a_server_of_both_eras_is_spoken_to_as_it_is_told(start: Start, peer: Peer, era: str) -> None:
+@pytest.mark.parametrize("server", [SERVERS[0], SERVERS[3], SERVERS[7]], ids=lambda server: server.name)
+def test_a_server_of_both_eras_is_spoken_to_as_it_is_told(start: Start, server: Server, era: str) -> None:
     """`era` in the definition has the last word."""
-    with peer() as port:
-        daemon = start({"far": {"type": "http", "url": f"http://localhost:{port}/mcp", "era": era}})
-        status = daemon.wait_status("far", lambda status: status["status"] in ("connected", "failed"))
-        if status["status"] == "failed" and era == "modern":
-            pytest.skip("this version of the SDK knows no modern era")
-        assert status["era"] == era
+    port = peers.free_port()
+    with server.peer(port):
+        daemon = start({"far": {"type": "http", "url": server.url.format(port), "era": era}})
+        daemon.wait_connected("far")
+        assert daemon.status("far")["era"] == era
 
 
 def test_a_server_that_restarts_is_found_again(start: Start) -> None:

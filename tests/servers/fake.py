@@ -17,7 +17,7 @@ Flags
   --drop METHOD,METHOD        never answer these (e.g. ping, tools/list)
   --refuse METHOD=CODE,…      answer these with an error
   --delay METHOD=S,…          answer these after S seconds; later messages are answered meanwhile
-  --capabilities A,B          of tools, resources, prompts, logging, completions (default: tools)
+  --capabilities A,B          of tools, resources, prompts, logging, completions, tasks (default: tools)
   --instructions TEXT         sent with the handshake
   --tools N                   N more tools, tool-00001 …
   --pages N                   tools/list in N pages
@@ -66,6 +66,9 @@ Tools besides
   late {seconds=1}            answered then, cancelled or not
   too_late                    answered when it is cancelled, so that the two cross
   progress {total=1, every=0.1}  progress at that pace, then the answer; stops when cancelled
+  job {seconds=0.3, ends="completed", poll=100}  a task that comes to that end: completed, failed,
+                              cancelled, or input_required; a tool only if the server has tasks
+  wants {message}             asks the user first (2026-07-28; before, done at once)
   bad_output                  violates its own outputSchema
   fail {message}              a result with isError
   error {code=-32000, message, data}  a JSON-RPC error
@@ -88,6 +91,7 @@ Json = dict[str, Any]
 
 LEGACY = "2025-11-25,2025-06-18,2025-03-26,2024-11-05"
 RESERVED = "io.modelcontextprotocol/"
+TASKS = f"{RESERVED}tasks"
 EXACT = (
     '{"content": [{"type":"text","text":"\\u0065x\\/act \\ud83d\\ude00"}],  "z":1,"structuredContent":'
     '{"big":1180591620717411303424,"price":1.10,"twice":1,"a":-0.0,"twice":2,"exp":1E+400,"tiny":1e-7},'
@@ -139,6 +143,7 @@ class Fake:
         self.answers: list[Json] = []
         self.waiting: dict[str, Callable[[Json], None]] = {}
         self.subscriptions: list[object] = []
+        self.jobs: dict[str, Json] = {}
         self.extra_tools = 0
         self.last_reply = b"{}"
         self.acting = True
@@ -239,6 +244,10 @@ class Fake:
             "initialize": self.initialize,
             "server/discover": self.discover,
             "subscriptions/listen": self.listen,
+            "tasks/get": self.task,
+            "tasks/result": self.task,
+            "tasks/update": self.task,
+            "tasks/cancel": self.task,
             "ping": lambda request: self.reply(request, {}),
             "logging/setLevel": lambda request: self.reply(request, {}),
             "tools/list": self.list_tools,
@@ -293,9 +302,16 @@ class Fake:
 
     def hello(self) -> Json:
         changing = ("tools", "resources", "prompts")
-        capabilities = {
+        capabilities: Json = {
             name: {"listChanged": True} if name in changing else {} for name in self.told.capabilities
         }
+        if "tasks" in capabilities:
+            del capabilities["tasks"]
+            capabilities |= (
+                {"extensions": {TASKS: {}}}
+                if self.modern
+                else {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
+            )
         said = {"instructions": self.told.instructions} if self.told.instructions else {}
         return {"capabilities": capabilities, **said}
 
@@ -317,6 +333,8 @@ class Fake:
         plain = {"type": "object"}
         tools: list[object] = [{"name": name, "inputSchema": plain} for name in (*ACTIONS, *TOOLS)]
         tools.append({"name": "bad_output", "inputSchema": plain, "outputSchema": SHAPED})
+        if "tasks" in self.told.capabilities:
+            tools.append({"name": "job", "inputSchema": plain, "execution": {"taskSupport": "required"}})
         tools += [{"name": f"tool-{n:05}", "inputSchema": plain} for n in range(1, self.told.tools + 1)]
         tools += [{"name": f"extra-{n}", "inputSchema": plain} for n in range(1, self.extra_tools + 1)]
         if self.told.bad_tools:
@@ -352,6 +370,8 @@ class Fake:
             self.text(request, f"{name}: done")
         elif name in TOOLS:
             TOOLS[name](self, arguments, request)
+        elif name == "job":
+            self.job(arguments, request)
         elif name == "bad_output":
             self.text(request, '{"n": "three"}', structuredContent={"n": "three"})
         elif name.startswith(("tool-", "extra-")):
@@ -521,6 +541,64 @@ class Fake:
             line = b""
         self.write((line + self.end) * (2 if kind == "twice" else 1))
 
+    def wants(self, given: Json, request: Json) -> None:
+        answers = request["params"].get("inputResponses")
+        if not self.modern or answers is not None:
+            return self.text(request, json.dumps(answers))
+        schema = {"type": "object", "properties": {"x": {"type": "string"}}}
+        asked = {"mode": "form", "message": given.get("message", "which?"), "requestedSchema": schema}
+        question = {"q": {"method": "elicitation/create", "params": asked}}
+        return self.reply(request, {"resultType": "input_required", "inputRequests": question})
+
+    # -- tasks: of 2025-11-25, and of the extension to 2026-07-28 ---------------------------------------
+
+    def job(self, given: Json, request: Json) -> None:
+        params = request["params"]
+        if self.modern:
+            declared = params["_meta"][f"{RESERVED}clientCapabilities"].get("extensions", {})
+            if TASKS not in declared:
+                needed: Json = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+                return self.error(request, -32021, "this takes a task", needed)
+        elif "task" not in params:
+            return self.error(request, -32601, "this takes a task")
+        key = f"task-{len(self.jobs) + 1}"
+        self.jobs[key] = {**given, "until": time.monotonic() + given.get("seconds", 0.3)}
+        if self.modern:
+            return self.reply(request, {"resultType": "task", **self.told_of(key)})
+        return self.reply(request, {"task": self.told_of(key)})
+
+    def told_of(self, key: str) -> Json:
+        job = self.jobs[key]
+        over = time.monotonic() >= job["until"]
+        status = job.get("ends", "completed") if over else "working"
+        at, poll = "2026-01-01T00:00:00Z", job.get("poll", 100)
+        times = (
+            {"ttlMs": 60_000, "pollIntervalMs": poll} if self.modern else {"ttl": None, "pollInterval": poll}
+        )
+        told = {"taskId": key, "status": status, "createdAt": at, "lastUpdatedAt": at, **times}
+        if self.modern and status == "completed":
+            told["result"] = {"content": [{"type": "text", "text": "the job is done"}]}
+        elif self.modern and status == "failed":
+            told["error"] = {"code": -32000, "message": "the job failed"}
+        elif self.modern and status == "input_required":
+            asked = {"message": "how?", "requestedSchema": {"type": "object", "properties": {}}}
+            told["inputRequests"] = {"q": {"method": "elicitation/create", "params": asked}}
+        return told
+
+    def task(self, request: Json) -> None:
+        method, key = request["method"], request["params"]["taskId"]
+        if key not in self.jobs:
+            return self.error(request, -32602, f"no task {key}")
+        if method == "tasks/cancel":
+            self.jobs[key] |= {"ends": "cancelled", "until": 0}
+            self.seen["tasks cancelled"] += 1
+            return self.reply(request, {} if self.modern else self.told_of(key))
+        if method == "tasks/result":
+            if self.jobs[key].get("ends") == "failed":
+                return self.error(request, -32000, "the job failed")
+            return self.text(request, "the job is done", _meta={f"{RESERVED}related-task": {"taskId": key}})
+        return self.reply(request, self.told_of(key) if method == "tasks/get" else {})
+
     def too_late(self, given: Json, request: Json) -> None:
         """Answered when it is cancelled: the two cross."""
         self.answered_too_late[request["id"]] = request
@@ -627,6 +705,7 @@ TOOLS: dict[str, Tool] = {
     tool.__name__: tool
     for tool in (
         *(Fake.counts, Fake.pid, Fake.exact, Fake.big, Fake.endless, Fake.deep, Fake.odd, Fake.late),
+        *(Fake.progress, Fake.wants),
         *(Fake.too_late, Fake.progress),
     )
 }

@@ -23,7 +23,7 @@ META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
 }
-LIMIT = 5.0
+LIMIT = 30.0
 
 
 class Peer:

@@ -117,6 +117,7 @@ def test_every_error_of_ours_is_in_the_table() -> None:
         errors.UnknownResource,
         errors.UnknownRevision,
         errors.CannotBeAsked,
+        errors.InputNeeded,
         errors.InvalidArguments,
         errors.BadSpec,
         errors.Conflict,

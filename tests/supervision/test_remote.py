@@ -146,6 +146,19 @@ async def test_a_server_of_the_first_transport_is_found_and_remembered(tmp_path:
         assert server.requests[asked].method == "GET"
 
 
+async def test_whether_there_is_a_session_is_shown_and_never_which(tmp_path: Path) -> None:
+    """Who has its id is the client, as far as the server knows."""
+    async with fake_http(LegacyScript()) as server, living(tmp_path, server.url) as world:
+        status = await world.wait(ServerState.CONNECTED)
+        assert status.session is True
+        assert "s-1" in str(server.requests[-1].headers)
+        assert "s-1" not in repr(status)
+    async with fake_http(ModernScript()) as server, living(tmp_path / "2", server.url) as world:
+        assert (await world.wait(ServerState.CONNECTED)).session is False
+    async with fake_http(SseScript()) as server, living(tmp_path / "3", server.url, kind="sse") as world:
+        assert (await world.wait(ServerState.CONNECTED)).session is None
+
+
 async def test_a_stated_type_is_taken_at_its_word(tmp_path: Path) -> None:
     """`type: http` is not second-guessed; `type: sse` needs no ladder."""
     async with fake_http(on_one_url(None, SseScript())) as server:

@@ -44,7 +44,6 @@ dbus-daemon --session --address="$DBUS_SESSION_BUS_ADDRESS" --fork --nopidfile |
 # A bare search path, as a login without a shell gives it.
 PATH=/usr/local/bin:/usr/bin:/bin /lib/systemd/systemd --user --log-target=console \
   >"$XDG_RUNTIME_DIR/manager.log" 2>&1 &
-manager=$!
 up() { systemctl --user is-system-running 2>/dev/null | grep -qE '^(running|degraded)$'; }
 for _ in $(seq 300); do
   up && break
@@ -52,7 +51,4 @@ for _ in $(seq 300); do
 done
 up || { cat "$XDG_RUNTIME_DIR/manager.log" >&2; refuse "the manager did not come up"; }
 "$@"
-status=$?
-systemctl --user exit 2>/dev/null || kill "$manager" 2>/dev/null
-wait "$manager" 2>/dev/null
-exit "$status"
+exit # with its status; whatever is left ends with us, the first process of this namespace

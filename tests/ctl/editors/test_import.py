@@ -105,6 +105,18 @@ def test_what_can_be_used_is_written_and_the_rest_is_not(home: Path, cursor: Pat
     assert ([one["name"] for one in again["known"]], again["written"]) == (["time", "api"], False)
 
 
+def test_mcp_remote_is_unfolded_when_asked(home: Path, alone: Mcpctl) -> None:
+    """It works as it is, too; so this is for the person to say."""
+    settle("claude-desktop", home)
+    words = ["import", "-s", "linear", "--dry-run", "--json"]
+    (kept,) = alone(*words).json()["servers"]
+    (unfolded,) = alone(*words, "--unfold").json()["servers"]
+    assert kept["definition"]["command"] == "npx"
+    assert "see --unfold" in kept["notes"][-1]
+    assert unfolded["definition"]["url"] == "https://mcp.linear.app/sse"
+    assert unfolded["definition"]["headers"] == {"Authorization": "Bearer ***"}
+
+
 def test_our_comments_and_settings_stay(home: Path, cursor: Path, alone: Mcpctl) -> None:
     """Whatever the format."""
     path = home / ".config/mcpd/config.yaml"
@@ -276,6 +288,17 @@ def test_a_person_can_take_all_or_choose(home: Path, cursor: Path) -> None:
     assert "s3cr3t" not in seen
     assert on_terminal(home, {"c: choose": "y"}, "import")[0] == 0
     assert [*ours(home)] == ["api", "time"]
+
+
+def test_a_files_text_cannot_drive_the_terminal(home: Path) -> None:
+    """A project's file may come from anywhere, and the person decides by what is seen."""
+    path = home / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text(
+        json.dumps({"mcpServers": {"a": {"command": "evil", "args": ["\x1b[2K\x1b[1A harmless"]}}})
+    )
+    code, seen = on_terminal(home, {"c: choose": "c", "a: evil": "n"}, "import")
+    assert (code, "\x1b[" in seen) == (0, False)
 
 
 def test_a_secret_that_only_the_person_knows_is_asked_for_and_not_shown(home: Path) -> None:

@@ -184,6 +184,41 @@ def test_one_server_or_profile_can_be_shown_beside_the_whole(home: Path, alone: 
     assert not path.exists()
 
 
+def test_vs_code_can_be_given_the_socket_instead_of_a_program(
+    home: Path, alone: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself where systemd starts mcpd when somebody connects; nothing else would start it then."""
+    path = home / ".config/Code/User/mcp.json"
+    url = f"unix://{alone.socket}#/mcp"
+
+    def written() -> object:
+        return json.loads(path.read_text())["servers"]
+
+    assert alone("install", "vscode", "--via", "socket").code == 0
+    assert written() == {"mcpd": {"type": "http", "url": url}}
+    alone("install", "vscode", "--via", "socket", "--profile", "my work", "--name", "mcpd")
+    assert written() == {"mcpd": {"type": "http", "url": f"{url}/my%20work"}}
+    alone("install", "vscode")
+    assert written() == {
+        "mcpd": {"type": "stdio", "command": "/opt/mcpctl", "args": ["bridge", "--client", "vscode"]}
+    }
+    monkeypatch.setattr("ctl.userunit.serves", lambda _: True)
+    assert alone("install", "vscode", "--server", "a/b").code == 0
+    assert json.loads(path.read_text())["servers"]["mcpd-a/b"]["url"].endswith(".sock#/servers/a%2Fb/mcp")
+    for kept in (home / ".local/state/mcpd/editors").iterdir():
+        kept.unlink()
+    assert "mcpd-a/b" in alone("uninstall", "vscode").out
+    assert written() == {}
+    assert "cannot connect to a Unix socket" in alone("install", "zed", "--via", "socket").err
+
+
+def test_a_socket_that_was_chosen_is_the_editors_too(home: Path, alone: Mcpctl) -> None:
+    """Or its bridge would go to another daemon."""
+    alone("--socket", "/tmp/x.sock", "install", "kiro")
+    entry = json.loads((home / ".kiro/settings/mcp.json").read_text())["mcpServers"]["mcpd"]
+    assert entry["args"] == ["bridge", "--client", "kiro", "--socket", "/tmp/x.sock"]
+
+
 def test_an_entry_of_ours_under_another_name_is_not_doubled(home: Path, alone: Mcpctl) -> None:
     """Two of them would show every tool twice."""
     (home / ".cursor").mkdir()

@@ -9,6 +9,7 @@ import pytest
 from ctl.editors.literals import lifted, random, shown
 from ctl.editors.merging import merged
 from ctl.editors.ourselves import is_ours
+from ctl.editors.remotes import behind
 from ctl.editors.survey import Candidate, Source, our_name
 
 NPX: dict[str, object] = {"command": "npx", "args": ["-y", "x"]}
@@ -44,6 +45,12 @@ def test_one_server_in_several_files_is_one_with_its_sources() -> None:
 def test_what_differs_in_what_runs_is_another_server(difference: dict[str, object]) -> None:
     """Above all in a credential: two accounts must never become one."""
     assert [*merge(one("a", NPX), one("a", NPX | difference, "zed"))] == ["a", "a-zed"]
+
+
+def test_two_accounts_at_one_url_are_two_servers() -> None:
+    """A shared connection must not act under somebody else's name."""
+    mine, theirs = ({"url": "https://x.y/mcp", "headers": {"Authorization": f"Bearer {who}"}} for who in "ab")
+    assert [*merge(one("a", {**mine}), one("a", {**theirs}, "zed"))] == ["a", "a-zed"]
 
 
 def test_a_third_of_the_same_name_gets_a_number() -> None:
@@ -216,3 +223,42 @@ def test_long_words_are_not_taken_for_keys(text: str) -> None:
 def test_our_own_entry_is_known_in_every_spelling(fields: dict[str, object], ours: bool) -> None:
     """Importing it would have mcpd run itself, for ever deeper."""
     assert is_ours(fields, frozenset({"127.0.0.1:8931"})) is ours
+
+
+# ---- mcp-remote --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("definition", "after"),
+    [
+        (
+            {"command": "npx", "args": ["-y", "mcp-remote@latest", "https://h/mcp", "3334", "--allow-http"]},
+            {"url": "https://h/mcp"},
+        ),
+        (
+            {
+                "command": "npx",
+                "args": ["mcp-remote", "https://h/sse", "--transport", "sse-only"],
+                "timeout": 5,
+            },
+            {"type": "sse", "url": "https://h/sse", "timeout": 5},
+        ),
+        (
+            {
+                "command": "/usr/bin/bunx",
+                "args": ["mcp-remote", "https://h", "--header", "Authorization:$${AUTH}"],
+                "env": {"AUTH": "Bearer ${TOKEN}"},
+            },
+            {"url": "https://h", "headers": {"Authorization": "Bearer ${TOKEN}"}},
+        ),
+        ({"command": "npx", "args": ["mcp-remote", "https://h", "--unheard-of", "x"]}, None),
+        ({"command": "npx", "args": ["-y", "other", "https://h"]}, None),
+        ({"command": "docker", "args": ["run", "mcp-remote", "https://h"]}, None),
+        ({"url": "https://h"}, None),
+    ],
+)
+def test_what_is_behind_mcp_remote_can_be_reached_without_it(
+    definition: dict[str, object], after: dict[str, object] | None
+) -> None:
+    """When all that it was told is understood; else it stays as it is."""
+    assert behind(definition) == after

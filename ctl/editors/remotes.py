@@ -1,0 +1,72 @@
+"""`mcp-remote`, by which an editor without URLs reaches one: the server behind it, to be reached by us."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+_RUNNERS = ("npx", "bunx", "pnpx", "pnpm", "yarn", "npm", "node", "volta", "mise")
+_KINDS = {"sse-only": "sse", "http-only": "http"}
+
+
+def behind(definition: Mapping[str, object]) -> dict[str, object] | None:
+    """The definition by URL, when this one runs `mcp-remote` and nothing in it would be lost; else None."""
+    args = definition.get("args")
+    words = [definition.get("command"), *(args if isinstance(args, list) else [])]
+    texts = [word for word in words if isinstance(word, str)]
+    start = next((n for n, word in enumerate(texts) if _is_remote(word)), None)
+    if start is None or (start and os.path.basename(texts[0]) not in _RUNNERS):
+        return None
+    found = _read(texts[start + 1 :])
+    if found is None:
+        return None
+    env = definition.get("env")
+    for name, value in (env if isinstance(env, Mapping) else {}).items():
+        found = _with_variable(found, f"${{{name}}}", str(value))
+    kept = {key: value for key, value in definition.items() if key not in ("command", "args", "env", "cwd")}
+    return {**found, **kept}
+
+
+def _is_remote(word: str) -> bool:
+    return os.path.basename(word).split("@")[0] == "mcp-remote"
+
+
+def _read(words: Sequence[str]) -> dict[str, object] | None:
+    """Its own command line: the URL, a port for logging in, headers and how to connect."""
+    url, kind = "", ""
+    headers: dict[str, object] = {}
+    rest = iter(words)
+    for word in rest:
+        if word == "--header":
+            name, colon, value = next(rest, "").partition(":")
+            if not colon:
+                return None
+            headers[name.strip()] = value.strip()
+        elif word == "--transport":
+            kind = _KINDS.get(next(rest, ""), "")
+        elif word in ("--allow-http", "--debug", "--silent", "--enable-proxy"):
+            continue
+        elif word in ("--host", "--auth-timeout", "--resource"):
+            next(rest, "")
+        elif word.startswith("-") or (url and not word.isdigit()):
+            return None  # something that we do not know may matter
+        elif not url:
+            url = word
+    if not url.startswith(("http://", "https://", "${")):
+        return None
+    stated = {"type": kind} if kind else {}
+    return {**stated, "url": url, **({"headers": headers} if headers else {})}
+
+
+def _with_variable(found: dict[str, object], reference: str, value: str) -> dict[str, object]:
+    """mcp-remote puts the variables of its own environment into headers."""
+    headers = found.get("headers")
+    if not isinstance(headers, Mapping):
+        return found
+    return {**found, "headers": dict(_replaced(headers, reference, value))}
+
+
+def _replaced(headers: Mapping[str, object], reference: str, value: str) -> Iterator[tuple[str, object]]:
+    for name, text in headers.items():
+        # Written by us, a `${` that the editor took for plain text begins with two dollars.
+        yield name, str(text).replace("$" + reference, value).replace(reference, value)

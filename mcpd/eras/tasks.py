@@ -1,0 +1,223 @@
+"""A tool call that became a task: asked after until it is done. Two dialects of one idea.
+
+In 2025-11-25 the client says that it wants a task (some tools insist), polls, and then fetches the
+result. In the extension to 2026-07-28 the server decides, if the request declared that it may, and the
+result comes with the last poll.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import attrs
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.eras.base import Upstream, refusal
+from mcpd.eras.rounds import Answer, answers
+from mcpd.model.errors import (
+    CallTimeout,
+    HttpRefused,
+    LinkLost,
+    McpdError,
+    Overloaded,
+    ProtocolViolation,
+    UpstreamRefused,
+    shorten,
+)
+from mcpd.transports.exchange import Exchange
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame, Message
+
+POLL, SOONEST, LATEST = 1.0, 0.1, 30.0
+"""Seconds between two questions: where the server says nothing, and the bounds of what it may say."""
+MISSES = 5
+"""Questions in a row that may stay without an answer: the task goes on without our looking."""
+_CANCEL_WITHIN = 10.0
+_OVER = ("completed", "failed", "cancelled")
+_GOING_ON = ("working", "input_required")
+
+
+def must_be_asked_for(upstream: Upstream) -> bool:
+    """Whether a call becomes a task only by its `task` param, and the server takes one."""
+    declared: object = upstream.capabilities
+    for name in ("tasks", "requests", "tools", "call"):
+        declared = declared.get(name) if isinstance(declared, Mapping) else None
+    return upstream.era == "legacy" and isinstance(declared, Mapping)
+
+
+@attrs.frozen
+class _Task:
+    """What the server last said of it."""
+
+    id: str
+    status: str
+    words: str
+    pause: float
+    members: Mapping[str, Raw]
+
+
+async def see_through(
+    upstream: Upstream,
+    created: Raw,
+    answer: Answer,
+    *,
+    what: str,
+    timeout: float = math.inf,
+    limit: float = math.inf,
+) -> Raw:
+    """Wait until the task is done; the bytes of its result, as if the call itself had brought them.
+
+    `created` is the result that told of the task. `timeout` is for each question, `limit` for all;
+    `what` names the call in messages. Whatever ends this early, be it cancellation, cancels the task.
+    Raises UpstreamRefused when it failed or was cancelled there, CallTimeout, ProtocolViolation,
+    LinkLost, and what `answer` raises.
+    """
+    watch = _Watch(upstream, answer, timeout)
+    task = _read(upstream, created)
+    try:
+        with trio.move_on_after(limit):
+            return await watch.to_its_end(task)
+    finally:
+        if not watch.over:
+            watch.cancel(task.id)
+    raise CallTimeout(
+        f"{upstream.link.name}: {what} has been a task for {limit:g} s, the most one call may take; the "
+        "server was told to cancel it (`timeout` in its definition sets the limit)",
+        server=upstream.link.name,
+        after=limit,
+    )
+
+
+@attrs.define(eq=False)
+class _Watch:
+    upstream: Upstream
+    answer: Answer
+    timeout: float
+    over: bool = False
+    answered: set[str] = attrs.field(factory=set)
+    """Keys of the questions that have been answered: they are repeated until the server has seen it."""
+
+    @property
+    def name(self) -> str:
+        return self.upstream.link.name
+
+    @property
+    def is_legacy(self) -> bool:
+        return self.upstream.era == "legacy"
+
+    async def to_its_end(self, task: _Task) -> Raw:
+        asked_after = {"taskId": task.id}
+        misses = 0
+        while task.status not in _OVER:
+            if task.status == "input_required":
+                if self.is_legacy:  # it asks on the way of the result, by requests of its own
+                    return await self._fetch(task, timeout=math.inf)
+                await self._answer_questions(task)
+            await trio.sleep(task.pause)
+            try:
+                task = _read(self.upstream, await self._request("tasks/get", asked_after))
+                misses = 0
+            except (CallTimeout, Overloaded, HttpRefused, LinkLost) as error:
+                misses += 1
+                if misses >= MISSES or self.upstream.link.ended is not None or not _may_pass(error):
+                    raise
+        self.over = True
+        if task.status == "cancelled":
+            words = task.words or "without a word"
+            raise UpstreamRefused(
+                f"{self.name}: its task was cancelled there: {words}", server=self.name, upstream_code=0
+            )
+        if self.is_legacy:
+            return await self._fetch(task, timeout=self.timeout)
+        if task.status == "failed":
+            raise refusal(self.name, Message(error=task.members.get("error", Raw(b"null"))))
+        result = task.members.get("result")
+        if result is None:
+            raise ProtocolViolation(f"{self.name}: its task is completed without a result", server=self.name)
+        return result
+
+    async def _fetch(self, task: _Task, timeout: float) -> Raw:
+        result = await self._request("tasks/result", {"taskId": task.id}, timeout=timeout)
+        self.over = True
+        return result
+
+    async def _answer_questions(self, task: _Task) -> None:
+        try:
+            questions = wire.members(task.members.get("inputRequests", b"{}"))
+        except BadFrame as error:
+            raise ProtocolViolation(
+                f"{self.name}: asks what cannot be read: {error}", server=self.name
+            ) from None
+        new = {key: question for key, question in questions.items() if key not in self.answered}
+        if new:
+            given = await answers(self.name, new, self.answer)
+            await self._request("tasks/update", {"taskId": task.id, "inputResponses": given})
+            self.answered.update(new)
+
+    async def _request(
+        self, method: str, params: Mapping[str, object], *, timeout: float | None = None
+    ) -> Raw:
+        limit = self.timeout if timeout is None else timeout
+        return await self.upstream.request(method, params, timeout=limit, meta=self.upstream.alone)
+
+    def cancel(self, task: str) -> None:
+        """Say that nobody waits any more; whether the server heeds it is its own affair."""
+        declared = self.upstream.capabilities.get("tasks")
+        if self.is_legacy and not (isinstance(declared, Mapping) and "cancel" in declared):
+            return
+        farewell = _Farewell(limit=_CANCEL_WITHIN)
+        farewell.meta = self.upstream.alone
+        try:
+            self.upstream.submit(farewell, "tasks/cancel", msgspec.json.encode({"taskId": task}))
+        except McpdError:
+            return  # there is no way to tell it
+
+
+class _Farewell(Exchange):
+    """Nobody waits for the answer."""
+
+    def answered(self, message: Message) -> None: ...
+    def failed(self, error: McpdError) -> None: ...
+
+
+def _may_pass(error: McpdError) -> bool:
+    return not isinstance(error, HttpRefused) or error.status >= 500 or error.status in (408, 429)
+
+
+def _read(upstream: Upstream, result: Raw) -> _Task:
+    """A task as either dialect tells of it. Raises ProtocolViolation."""
+    try:
+        members = wire.members(result)
+        if "task" in members and "taskId" not in members:
+            members = wire.members(members["task"])
+        task, status = (msgspec.json.decode(members[name], type=str) for name in ("taskId", "status"))
+        if status not in (*_OVER, *_GOING_ON):
+            raise BadFrame(f"a task that is {shorten(status, 40)}")
+    except (BadFrame, KeyError, msgspec.MsgspecError) as error:
+        raise ProtocolViolation(
+            f"{upstream.link.name}: tells of a task in a way that cannot be read ({error}): "
+            f"{shorten(bytes(result))}",
+            server=upstream.link.name,
+        ) from None
+    return _Task(task, status, _words(members), _pause(members), members)
+
+
+def _words(members: Mapping[str, Raw]) -> str:
+    try:
+        return shorten(msgspec.json.decode(members.get("statusMessage", b'""'), type=str), 300)
+    except msgspec.MsgspecError:
+        return ""
+
+
+def _pause(members: Mapping[str, Raw]) -> float:
+    """What the server proposes, in milliseconds under one of two names, within our bounds."""
+    raw = members.get("pollIntervalMs", members.get("pollInterval"))
+    if raw is None:
+        return POLL
+    try:
+        return min(max(msgspec.json.decode(raw, type=float) / 1000, SOONEST), LATEST)
+    except msgspec.MsgspecError:
+        return POLL

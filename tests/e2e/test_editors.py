@@ -1,0 +1,72 @@
+"""From an editor's file to mcpd, and from mcpd back into the editor: with the real ones of both."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, fake
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "an-editor", "version": "1"},
+    },
+}
+
+
+def mcpctl(daemon: Daemon, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "ctl", "--socket", daemon.socket, *words],
+        env={**daemon.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "MCPD_NO_START": "1"},
+        cwd=daemon.home / "src",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_an_editor_had_runs_in_mcpd_and_the_editor_reaches_it_there(
+    start: Start, tmp_path: Path
+) -> None:
+    """Taken over, connected, switched off in the editor's file, and then spoken to as the editor would."""
+    (tmp_path / "src").mkdir()
+    path = tmp_path / ".kiro/settings/mcp.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"mcpServers": {"a": fake(), "broken": {}}}, indent=2))
+    before = path.read_bytes()
+    daemon = start({})
+
+    assert "1 server written to" in mcpctl(daemon, "import", "kiro", "--yes")
+    daemon.wait_connected("a")
+    answer = json.loads(mcpctl(daemon, "install", "kiro", "--server", "a", "--take-over", "--json"))
+    assert answer["editors"][0]["taken_over"] == [{"name": "a", "removed": False}]
+
+    entries: Any = json.loads(path.read_text())["mcpServers"]
+    assert entries["a"]["disabled"] is True
+    ours = entries["mcpd-a"]
+    assert os.path.isabs(ours["command"])
+    said = subprocess.run(
+        [ours["command"], *ours["args"]],
+        input=json.dumps(INITIALIZE) + "\n",
+        env={**daemon.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "MCPD_SOCKET": daemon.socket},
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
+    assert json.loads(said.stdout.splitlines()[0])["result"]["serverInfo"]["name"], said.stderr
+
+    assert "is what it was before" in mcpctl(daemon, "uninstall", "kiro")
+    assert path.read_bytes() == before

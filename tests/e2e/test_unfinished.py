@@ -1,0 +1,85 @@
+"""Calls that are not done with their first answer: tasks, and servers that want something from a person."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Client, Refused, fake, wait_until
+
+ERAS = ("legacy", "modern")
+
+
+def server(era: str) -> dict[str, Any]:
+    return fake("--era", era, "--capabilities", "tools,tasks,resources,prompts")
+
+
+def counts(client: Client) -> dict[str, int]:
+    seen: dict[str, int] = json.loads(client.call("it", "counts")["output"])["seen"]
+    return seen
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_tool_that_is_always_a_task_is_called_like_any_other(start: Start, era: str) -> None:
+    """It insists on it, or decides for it; whoever calls gets its result, or its error."""
+    daemon = start({"it": server(era)})
+    daemon.wait_connected("it")
+    client = daemon.client()
+    assert client.call("it", "job")["output"] == "the job is done"
+    assert client.call("it", "job", raw=True)["content"][0]["text"] == "the job is done"
+    with pytest.raises(Refused, match="the job failed") as refused:
+        client.call("it", "job", {"ends": "failed"})
+    assert refused.value.code == "upstream_error"
+    assert "tasks/cancel" not in counts(client)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_task_ends_with_the_caller(start: Start, era: str) -> None:
+    """Who cancels or hangs up leaves no task behind."""
+    daemon = start({"it": server(era)})
+    daemon.wait_connected("it")
+    client = daemon.client()
+
+    def is_polled(times: int) -> None:
+        wait_until(lambda: counts(client).get("tasks/get", 0) > times, lambda: "it is not asked after")
+
+    key = client.send("mcpd/call", server="it", tool="job", arguments={"seconds": 60})
+    is_polled(0)
+    client.notify("notifications/cancelled", requestId=key)
+    wait_until(lambda: counts(client).get("tasks cancelled") == 1, lambda: "it was not cancelled")
+
+    other = daemon.client()
+    other.send("mcpd/call", server="it", tool="job", arguments={"seconds": 60})
+    is_polled(counts(client)["tasks/get"])
+    other.close()
+    wait_until(lambda: counts(client).get("tasks cancelled") == 2, lambda: "it was not cancelled")
+
+
+def test_a_question_that_nobody_can_answer_is_an_error_that_names_it(start: Start) -> None:
+    """At once, instead of a result with nothing in it; and no different for a task that asks."""
+    daemon = start({"it": server("modern")})
+    daemon.wait_connected("it")
+    client = daemon.client()
+    for raw in (False, True):
+        with pytest.raises(Refused, match=r"it: tool 'wants' .*elicitation/create: which\?") as refused:
+            client.call("it", "wants", raw=raw)
+        assert refused.value.code == "input_required"
+        assert refused.value.body["data"]["asked"] == "elicitation/create: which?"
+    with pytest.raises(Refused, match=r"how\?") as refused:
+        client.call("it", "job", {"ends": "input_required", "seconds": 0})
+    assert refused.value.code == "input_required"
+    wait_until(lambda: counts(client).get("tasks cancelled") == 1, lambda: "it was not cancelled")
+
+
+def test_a_legacy_server_that_asks_is_refused_at_once(start: Start) -> None:
+    """It would wait for ever, and the call with it."""
+    daemon = start({"it": server("legacy")})
+    daemon.wait_connected("it")
+    client = daemon.client()
+    for method in ("elicitation/create", "sampling/createMessage"):
+        answer = json.loads(client.call("it", "ask", {"method": method})["output"])
+        assert answer.get("result") == {"action": "decline"} or "error" in answer
+    assert json.loads(client.call("it", "ask", {"method": "ping"})["output"])["result"] == {}

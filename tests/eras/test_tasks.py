@@ -1,0 +1,274 @@
+"""Calls that became tasks: asked after until they are done, in both dialects; cancelled when nobody waits."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # it has no types
+import pytest
+import trio
+from msgspec import Raw
+from trio.testing import MockClock
+
+from mcpd.eras import tasks
+from mcpd.eras.base import Hooks, Upstream
+from mcpd.eras.negotiate import negotiate
+from mcpd.eras.rounds import nobody
+from mcpd.model.errors import CallTimeout, InputNeeded, LinkLost, ProtocolViolation, UpstreamRefused
+from tests.eras.test_frames import SCHEMAS, complaints
+from tests.transports.peer import Json, Peer, connected
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+ERAS = ("legacy", "modern")
+DONE = {"content": [{"type": "text", "text": "done"}]}
+AT = "2026-01-01T00:00:00Z"
+DECLARED: dict[str, Json] = {
+    "legacy": {"tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}},
+    "modern": {"tools": {}, "extensions": {EXTENSION: {}}},
+}
+
+
+async def ready(peer: Peer, era: str, capabilities: Json | None = None) -> Upstream:
+    declared = DECLARED[era] if capabilities is None else capabilities
+    no = {"error": {"code": -32601, "message": "no"}}
+    if era == "modern":
+        found = {"supportedVersions": ["2026-07-28"], "capabilities": declared}
+        peer.script["server/discover"] = {"result": found}
+    else:
+        agreed = {"protocolVersion": "2025-11-25", "capabilities": declared, "serverInfo": {"name": "p"}}
+        peer.script |= {"server/discover": no, "initialize": {"result": agreed}}
+    hooks = Hooks(lambda _: None, lambda _: None, capabilities={"sampling": {}})
+    return await negotiate(peer.link, hooks, "auto", 5, lambda *_: None)
+
+
+def task(status: str = "working", **more: Any) -> Json:
+    return {"taskId": "t", "status": status, "createdAt": AT, "lastUpdatedAt": AT, **more}
+
+
+def created(era: str, **more: Any) -> Raw:
+    body: Json = {"task": task(**more)} if era == "legacy" else {"resultType": "task", **task(**more)}
+    return Raw(json.dumps(body).encode())
+
+
+def course(peer: Peer, *states: Json) -> list[float]:
+    """What `tasks/get` says, one state after the other, the last for ever; and when it was asked."""
+    left, asked_at = list(states), []
+
+    def answer(request: Json) -> Json:
+        asked_at.append(trio.current_time())
+        return {"result": left.pop(0) if len(left) > 1 else left[0]}
+
+    peer.script["tasks/get"] = answer
+    peer.script["tasks/result"] = {"result": DONE}
+    peer.script["tasks/cancel"] = {"result": task("cancelled")}
+    return asked_at
+
+
+async def seen_through(upstream: Upstream, first: Raw, answer: Any = None, **limits: Any) -> Json:
+    asking = answer or nobody("peer", "tool 'x'")
+    result: Json = json.loads(
+        bytes(await tasks.see_through(upstream, first, asking, what="tool 'x'", **limits))
+    )
+    return result
+
+
+@functools.cache
+def extension() -> Json:
+    loaded: Json = json.loads((SCHEMAS / "schema-ext-tasks-draft.json").read_text())
+    return loaded
+
+
+def wrong(era: str, message: Json) -> list[str]:
+    """What the schema of the era says against a request of ours."""
+    method = message.get("method", "")
+    if era == "legacy" or not method.startswith("tasks/"):
+        return complaints("2025-11-25" if era == "legacy" else "2026-07-28", message)
+    kind = {"tasks/get": "GetTask", "tasks/update": "UpdateTask", "tasks/cancel": "CancelTask"}[method]
+    whole = extension()
+    validator = jsonschema.Draft202012Validator({**whole, "$ref": f"#/$defs/{kind}Request"})
+    return [error.message for error in validator.iter_errors(message)]
+
+
+def all_valid(peer: Peer, era: str) -> None:
+    for message in peer.heard:
+        if message.get("method") not in ("server/discover", "initialize"):
+            assert wrong(era, message) == [], message
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_task_is_asked_after_at_the_pace_it_wishes_until_it_is_done(
+    autojump_clock: MockClock, era: str
+) -> None:
+    """The result is the call's own; the pace may change, within bounds."""
+    name = "pollInterval" if era == "legacy" else "pollIntervalMs"
+    over = task("completed", **({"result": DONE} if era == "modern" else {}))
+    async with connected() as peer:
+        upstream = await ready(peer, era)
+        asked_at = course(peer, {**task(), name: 60_000_000}, {**task(), name: 0}, over)
+        began = trio.current_time()
+        assert await seen_through(upstream, created(era, **{name: 5000})) == DONE
+        pauses = [at - began for at in asked_at]
+        assert pauses == pytest.approx([5, 5 + tasks.LATEST, 5 + tasks.LATEST + tasks.SOONEST], abs=0.01)
+        assert peer.methods.count("tasks/cancel") == 0
+        assert peer.methods.count("tasks/result") == (era == "legacy")
+        all_valid(peer, era)
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+async def test_a_task_that_fails_is_an_error_with_the_servers_words(era: str, end: str) -> None:
+    """No different from a call that fails."""
+    refused = {"code": -32050, "message": "out of ink"}
+    over = task(end, statusMessage="out of ink", **({"error": refused} if end == "failed" else {}))
+    async with connected() as peer:
+        upstream = await ready(peer, era)
+        course(peer, over)
+        if end == "failed":
+            peer.script["tasks/result"] = {"error": refused}
+        with pytest.raises(UpstreamRefused, match="out of ink") as caught, trio.fail_after(5):
+            await seen_through(upstream, created(era, pollInterval=1, pollIntervalMs=1))
+        assert caught.value.upstream_code == (-32050 if end == "failed" else 0)
+        assert peer.methods.count("tasks/cancel") == 0
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_task_is_cancelled_when_the_caller_leaves(autojump_clock: MockClock, era: str) -> None:
+    """And when it takes longer than any call may."""
+    async with connected() as peer:
+        upstream = await ready(peer, era)
+        course(peer, task())
+        with trio.move_on_after(10):
+            await seen_through(upstream, created(era))
+        told = await peer.hear("tasks/cancel")
+        assert told["params"]["taskId"] == "t"
+        with pytest.raises(CallTimeout, match="a task for 20 s"):
+            await seen_through(upstream, created(era), limit=20)
+        await peer.hear("tasks/cancel", 2)
+        all_valid(peer, era)
+
+
+async def test_a_server_that_takes_no_cancellation_gets_none(autojump_clock: MockClock) -> None:
+    """2025-11-25 has a capability for it."""
+    async with connected() as peer:
+        upstream = await ready(peer, "legacy", {"tasks": {"requests": {"tools": {"call": {}}}}})
+        assert tasks.must_be_asked_for(upstream)
+        course(peer, task())
+        with trio.move_on_after(10):
+            await seen_through(upstream, created("legacy"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert "tasks/cancel" not in peer.methods
+
+
+async def test_questions_inside_a_task_are_answered_once(autojump_clock: MockClock) -> None:
+    """They are repeated until the server has seen the answer; new ones have new keys."""
+    question = {"method": "elicitation/create", "params": {"message": "Which?"}}
+    asked: list[str] = []
+
+    async def answer(method: str, params: Raw) -> Mapping[str, object]:
+        asked.append(json.loads(bytes(params))["message"])
+        return {"action": "accept", "content": {"n": len(asked)}}
+
+    async with connected() as peer:
+        upstream = await ready(peer, "modern")
+        course(
+            peer,
+            task("input_required", inputRequests={"a": question}),
+            task("input_required", inputRequests={"a": question}),
+            task("working"),
+            task("input_required", inputRequests={"b": question}),
+            task("completed", result=DONE),
+        )
+        peer.script["tasks/update"] = {"result": {"resultType": "complete"}}
+        assert await seen_through(upstream, created("modern"), answer) == DONE
+        updates = [m["params"]["inputResponses"] for m in peer.heard if m.get("method") == "tasks/update"]
+        assert updates == [
+            {"a": {"action": "accept", "content": {"n": 1}}},
+            {"b": {"action": "accept", "content": {"n": 2}}},
+        ]
+        all_valid(peer, "modern")
+
+
+async def test_a_question_that_nobody_can_answer_ends_the_task(autojump_clock: MockClock) -> None:
+    """With what was asked; the server is told."""
+    question = {"method": "elicitation/create", "params": {"message": "Which branch?"}}
+    async with connected() as peer:
+        upstream = await ready(peer, "modern")
+        course(peer, task("input_required", inputRequests={"a": question}))
+        with pytest.raises(InputNeeded, match=r"elicitation/create: Which branch\?"):
+            await seen_through(upstream, created("modern"))
+        await peer.hear("tasks/cancel")
+
+
+async def test_a_legacy_task_that_wants_input_gets_it_on_the_way_of_its_result() -> None:
+    """`tasks/result` waits; the server asks by requests of its own meanwhile."""
+    async with connected() as peer:
+        upstream = await ready(peer, "legacy")
+        course(peer, task("input_required"))
+
+        async def ask_first(request: Json) -> None:
+            await peer.say({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {}})
+            await peer.hear("")
+            await peer.say({"jsonrpc": "2.0", "id": request["id"], "result": DONE})
+
+        async with trio.open_nursery() as nursery:
+            peer.script["tasks/result"] = lambda request: nursery.start_soon(ask_first, request)
+            with trio.fail_after(5):
+                assert await seen_through(upstream, created("legacy", pollInterval=1)) == DONE
+        refused = next(message for message in peer.heard if message.get("id") == "q")
+        assert refused["error"]["code"] == -32601
+
+
+async def test_a_question_after_a_task_may_stay_unanswered_now_and_then(autojump_clock: MockClock) -> None:
+    """The task does not depend on our looking; but a server that never answers is left."""
+    silent = {"left": tasks.MISSES - 1}
+
+    def answer(request: Json) -> Json | None:
+        silent["left"] -= 1
+        return None if silent["left"] >= 0 else {"result": task("completed", result=DONE)}
+
+    async with connected() as peer:
+        upstream = await ready(peer, "modern")
+        peer.script["tasks/get"] = answer
+        assert await seen_through(upstream, created("modern"), timeout=3) == DONE
+        silent["left"] = 1000
+        with pytest.raises(CallTimeout):
+            await seen_through(upstream, created("modern"), timeout=3)
+        assert 1000 - silent["left"] == tasks.MISSES
+        await peer.close()
+        with pytest.raises(LinkLost):
+            await seen_through(upstream, created("modern"), timeout=3)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [b"{}", b"[]", b'{"task":5}', b'{"taskId":1,"status":"working"}', b'{"taskId":"t","status":"odd"}'],
+)
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_task_that_cannot_be_read_ends_the_call(era: str, told: bytes) -> None:
+    """At once: there is nothing to ask after."""
+    async with connected() as peer:
+        upstream = await ready(peer, era)
+        with pytest.raises(ProtocolViolation, match="tells of a task"):
+            await seen_through(upstream, Raw(told))
+
+
+async def test_what_a_request_declares_is_what_can_be_done_for_it() -> None:
+    """Nobody can be asked on behalf of no client; a task can be seen through, where the server has tasks."""
+    key = "io.modelcontextprotocol/clientCapabilities"
+    read: Callable[[Upstream], Json] = lambda upstream: json.loads(b"{%b}" % upstream.alone)[key]  # noqa: E731
+    async with connected() as peer:
+        assert read(await ready(peer, "modern")) == {"extensions": {EXTENSION: {}}}
+        assert read(await ready(peer, "modern", {"tools": {}})) == {}
+        assert not tasks.must_be_asked_for(await ready(peer, "modern", DECLARED["legacy"]))
+    async with connected() as peer:
+        legacy = await ready(peer, "legacy")
+        assert legacy.alone == b""
+        opening = await peer.hear("initialize")
+        assert opening["params"]["capabilities"] == {
+            "sampling": {}
+        }  # no tasks: those are of the server's own
+    async with connected() as peer:
+        assert not tasks.must_be_asked_for(await ready(peer, "legacy", {"tools": {}}))
