@@ -1,4 +1,4 @@
-"""What `mcpctl doctor` looks at outside of the daemon: files, the service, the login shell, the configuration.
+"""What `mcpctl doctor` looks at outside of the daemon: files, the service, the login shell, programs.
 
 Each check returns its findings and never raises. Nothing here needs a daemon, or starts one.
 """
@@ -67,7 +67,9 @@ def service(path: str) -> Iterator[Finding]:
         yield Finding("service", SKIP, words)
         return
     if not userunit.installed():
-        yield Finding("service", WARN, "mcpd is no service, so it does not start at login", "mcpctl daemon install")
+        yield Finding(
+            "service", WARN, "mcpd is no service, so it does not start at login", "mcpctl daemon install"
+        )
         return
     try:
         unit = userunit.properties()
@@ -76,14 +78,21 @@ def service(path: str) -> Iterator[Finding]:
         return
     told = f"{unit.get('ActiveState')} ({unit.get('SubState')}), {unit.get('NRestarts', '0')} restarts"
     if unit.get("ActiveState") == "failed" or unit.get("Result") not in ("success", "", None):
-        yield Finding("service", FAIL, f"{told}: {unit.get('Result')}", "mcpctl daemon logs, then: mcpctl daemon restart")
+        yield Finding(
+            "service",
+            FAIL,
+            f"{told}: {unit.get('Result')}",
+            "mcpctl daemon logs, then: mcpctl daemon restart",
+        )
     elif unit.get("UnitFileState") != "enabled":
         yield Finding("service", WARN, f"{told}; it does not start at login", "mcpctl daemon install")
     else:
         yield Finding("service", OK, told)
     if not userunit.serves(path):
         fix = "unset MCPD_SOCKET, or stop the service: mcpctl daemon uninstall"
-        yield Finding("service", WARN, f"it listens on {userunit.socket_path()}, and {path} is used here", fix)
+        yield Finding(
+            "service", WARN, f"it listens on {userunit.socket_path()}, and {path} is used here", fix
+        )
     yield _lingering()
 
 
@@ -119,7 +128,9 @@ def directories(places: Mapping[str, str]) -> Iterator[Finding]:
 def search_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Iterator[Finding]:
     """The PATH that servers' commands are looked for in, against that of a terminal."""
     if login is None:
-        words = f"your login shell ({os.environ.get('SHELL', '/bin/sh')}) does not say its environment within 5 s"
+        words = (
+            f"your login shell ({os.environ.get('SHELL', '/bin/sh')}) does not say its environment within 5 s"
+        )
         yield Finding("PATH", WARN, words, "make its start-up files quicker, or skip this with --no-shell")
         return
     if daemon_path is None:
@@ -144,15 +155,17 @@ def runtimes(needed: set[str], path: str, login: Mapping[str, str] | None) -> It
                 yield _version(name, found, path)
             continue
         if name not in needed:
-            yield Finding("runtime", SKIP, f"{name} is not installed, and no server needs it")
+            yield Finding("program", SKIP, f"{name} is not installed, and no server needs it")
             continue
         in_shell = None if login is None else loginshell.found_in(name, login.get("PATH", ""))
         places = [in_shell] if in_shell else loginshell.elsewhere(name)
         if places:
             fix = f"write {places[0]} as the command, or mcpctl daemon install from a terminal that finds it"
-            yield Finding("runtime", FAIL, f"{name} is needed and not found by the daemon; it is at {places[0]}", fix)
+            yield Finding(
+                "program", FAIL, f"{name} is needed and not found by the daemon; it is at {places[0]}", fix
+            )
         else:
-            yield Finding("runtime", FAIL, f"{name} is needed and not found anywhere", f"install {name}")
+            yield Finding("program", FAIL, f"{name} is needed and not found anywhere", f"install {name}")
 
 
 def _version(name: str, found: str, path: str) -> Finding:
@@ -172,13 +185,13 @@ def _version(name: str, found: str, path: str) -> Finding:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("runtime", FAIL, f"{found} does not run: {error}", f"reinstall {name}")
+        return Finding("program", FAIL, f"{found} does not run: {error}", f"reinstall {name}")
     ms = round((time.monotonic() - began) * 1000, 1)
     said = (done.stdout or done.stderr).strip().splitlines()
     if done.returncode != 0:
         words = said[-1] if said else f"exit {done.returncode}"
-        return Finding("runtime", FAIL, f"{found} does not run: {words}", f"reinstall {name}", ms)
-    return Finding("runtime", OK, f"{name} {said[0] if said else ''} ({found})", ms=ms)
+        return Finding("program", FAIL, f"{found} does not run: {words}", f"reinstall {name}", ms)
+    return Finding("program", OK, f"{name} {said[0] if said else ''} ({found})", ms=ms)
 
 
 def newer_files(started_at: float) -> Iterator[Finding]:
