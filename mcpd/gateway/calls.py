@@ -81,6 +81,8 @@ class Call(Exchange, kw_only=True):
     later: Callable[[Callable[[], Awaitable[None]]], None]
     """Runs what needs a task of its own, until the caller leaves; McpdErrors it raises are the call's."""
     as_task: bool = False
+    steps: int = 0
+    """How often its task was told of."""
     server: ManagedServer | None = None
     upstream: Upstream | None = None
     schemas: ToolSchemas = ToolSchemas()
@@ -165,7 +167,13 @@ class Call(Exchange, kw_only=True):
         if self.as_task or result_type(first) == "task":
             self._finish(
                 await tasks.see_through(
-                    upstream, first, nobody(name, self.what), what=self.what, timeout=self.idle, limit=left
+                    upstream,
+                    first,
+                    nobody(name, self.what),
+                    what=self.what,
+                    timeout=self.idle,
+                    limit=left,
+                    told=self._tell_of_task,
                 )
             )
             return
@@ -181,6 +189,12 @@ class Call(Exchange, kw_only=True):
                 first=first,
             )
         )
+
+    def _tell_of_task(self, words: str) -> None:
+        """What the server says of a task is what it has for progress: one more step, with these words."""
+        self.steps += 1
+        told = {"progressToken": Raw(self.key), "progress": self.steps, "message": words}
+        self.progress(msgspec.json.encode(told))
 
     def _finish(self, result: Raw) -> None:
         if self.request.raw:

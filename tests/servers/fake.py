@@ -66,7 +66,7 @@ Tools besides
   late {seconds=1}            answered then, cancelled or not
   too_late                    answered when it is cancelled, so that the two cross
   progress {total=1, every=0.1}  progress at that pace, then the answer; stops when cancelled
-  job {seconds=0.3, ends="completed", poll=100}  a task that comes to that end: completed, failed,
+  job {seconds=0.3, ends="completed", poll=100, words}  a task that comes to that end: completed, failed,
                               cancelled, or input_required; a tool only if the server has tasks
   wants {message}             asks the user first (2026-07-28; before, done at once)
   bad_output                  violates its own outputSchema
@@ -575,7 +575,8 @@ class Fake:
         times = (
             {"ttlMs": 60_000, "pollIntervalMs": poll} if self.modern else {"ttl": None, "pollInterval": poll}
         )
-        told = {"taskId": key, "status": status, "createdAt": at, "lastUpdatedAt": at, **times}
+        told: Json = {"statusMessage": job["words"]} if "words" in job else {}
+        told |= {"taskId": key, "status": status, "createdAt": at, "lastUpdatedAt": at, **times}
         if self.modern and status == "completed":
             told["result"] = {"content": [{"type": "text", "text": "the job is done"}]}
         elif self.modern and status == "failed":
