@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -157,10 +157,22 @@ class OnLine:
         return count / (time.perf_counter() - start)
 
 
-@contextmanager
-def direct() -> Iterator[Line]:
+def direct() -> AbstractContextManager[Line]:
     """The stub as our own child, through its handshake."""
-    with subprocess.Popen(STUB, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
+    return _child(STUB, None)
+
+
+def bridged(environ: Mapping[str, str], server: str) -> AbstractContextManager[Line]:
+    """An editor's way to one server of the daemon: `mcpctl bridge` as our own child."""
+    mcpctl = str(Path(sys.executable).with_name("mcpctl"))
+    return _child((mcpctl, "bridge", "--no-start", "--server", server), environ)
+
+
+@contextmanager
+def _child(command: Sequence[str], environ: Mapping[str, str] | None) -> Iterator[Line]:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environ
+    ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         line = Line(child.stdout.fileno(), child.stdin.fileno())

@@ -35,7 +35,7 @@ from benchmarks.figures import (
     ratio,
     table,
 )
-from benchmarks.load import OnLine, Wrong, attached, control, direct
+from benchmarks.load import OnLine, Wrong, attached, bridged, control, direct
 
 ROUNDS = 5
 CALLS, FLOOD, BIG_CALLS = 3000, 40_000, 60
@@ -52,8 +52,28 @@ def speed(rounds: int) -> list[Row]:
         bare = Way("direct", OnLine(held.enter_context(direct())))
         plain = Way("unix", OnLine(held.enter_context(attached(daemon.socket, "stub-1"))))
         through_api = Way("mcpd/call", OnLine(held.enter_context(control(daemon.socket)), "stub-1"))
-        in_turns((bare, plain, through_api), rounds, CALLS, FLOOD, BIG_CALLS)
-    rows = []
+        bridge = Way("bridge", OnLine(held.enter_context(bridged(daemon.environ, "stub-1"))))
+        in_turns((bare, plain, through_api, bridge), rounds, CALLS, FLOOD, BIG_CALLS)
+    rows = [
+        Row(
+            "mcpctl bridge against the Unix socket: p50",
+            pair(plain.p50, bridge.p50, micro),
+            ratio(bridge.p50, plain.p50),
+            1.6,
+        ),
+        Row(
+            "mcpctl bridge against the Unix socket: p99",
+            pair(plain.p99, bridge.p99, micro),
+            ratio(bridge.p99, plain.p99),
+        ),
+        Row(
+            f"mcpctl bridge against the Unix socket: calls a second, {IN_FLIGHT} in flight",
+            pair(plain.rate, bridge.rate, a_second),
+            100 * ratio(bridge.rate, plain.rate),
+            at_least=True,
+            unit="%",
+        ),
+    ]
     for way, limited in (plain, True), (through_api, False):
         name = "tools/call on the Unix socket" if limited else "mcpd/call, raw"
         rows += [

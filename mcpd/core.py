@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import attrs
@@ -29,6 +29,7 @@ from mcpd.model.api import (
     ServerDetail,
     ToolsResult,
 )
+from mcpd.model.clients import ClientsResult
 from mcpd.model.errors import NotReady, Unsupported, UpstreamRefused
 from mcpd.model.events import Event, EventKind
 from mcpd.model.history import History
@@ -62,6 +63,8 @@ class Core:
     stop: Callable[[str], None]
     """End the daemon, with a reason for the log."""
     journal: Journal
+    who: Callable[[], ClientsResult] = lambda: ClientsResult(clients=())
+    """Who is connected and what they use: the gateway knows."""
     clients: Clients = attrs.field(factory=Clients)
     search_path: str = ""
     """Our own PATH."""
@@ -185,10 +188,20 @@ class Core:
         return [(s.spec.name, s.catalog) for s in servers if s.catalog is not None]
 
     async def first_lists(self, name: str) -> None:
-        """Wait until a server's lists are known, starting a lazy one never asked before. Raises NotReady."""
+        """Wait until a server's lists are known, starting a lazy one never asked before. Raises NotReady.
+
+        Those that have expired are fetched again, where the server can be asked.
+        """
         server = self.supervisor.get(name)
         if server.catalog is None:
             await self.ready(server)
+        await server.use_lists()
+
+    async def use_lists(self, servers: Iterable[ManagedServer]) -> None:
+        """The same for several, as far as they are there: nothing is started, and none is waited for long."""
+        async with trio.open_nursery() as nursery:
+            for server in servers:
+                nursery.start_soon(server.use_lists)
 
     # ── wishes ──────────────────────────────────────────────────────────────────────────────────
 
@@ -233,7 +246,7 @@ class Core:
     def hang_up(self) -> None:
         """The daemon ends, and every server with it: whoever waits is told so, and whoever still comes."""
         self._stopping = True
-        for server in self.supervisor.servers():
+        for server in (*self.supervisor.servers(), *self.supervisor.instances()):
             if server.upstream is not None:
                 server.upstream.link.close(_STOPPING)
         self.supervisor.end_all(_STOPPING)

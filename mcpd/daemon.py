@@ -30,6 +30,7 @@ from mcpd.core import Core
 from mcpd.doors import listeners
 from mcpd.doors.entrance import speaks_http
 from mcpd.doors.lines import Connection
+from mcpd.doors.seats import seats
 from mcpd.gateway.gateway import Gateway
 from mcpd.journal import Journal
 from mcpd.model.errors import McpdError
@@ -206,9 +207,11 @@ class _Daemon:
                 async with trio.open_nursery() as clients:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._tell_systemd)
-                        await accepting.start(listeners.serve, self._listener, self._serve, clients)
+                        await accepting.start(listeners.serve, self._listener, self._serve, clients, seats)
                         for port in ports:
-                            await accepting.start(listeners.serve, port.listener, port.serve, clients)
+                            await accepting.start(
+                                listeners.serve, port.listener, port.serve, clients, port.seats
+                            )
                         systemd.notify(READY="1", STATUS=self._summary())
                         log.info(
                             "mcpd %s listens on %s (pid %d)", __version__, self._core.socket, os.getpid()

@@ -44,43 +44,44 @@ class Malformed(ValueError):
         self.answer = error(key, code, words)
 
 
-_head = msgspec.json.Decoder(Head).decode
+read_head = msgspec.json.Decoder(Head).decode
+"""Reads a line's envelope. Raises one of UNREADABLE."""
 _message = msgspec.json.Decoder(Message).decode
 _error = msgspec.json.Decoder(Error).decode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements = msgspec.json.Decoder(list[Raw]).decode
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def head(line: bytes) -> Head:
     """Raises Malformed."""
     try:
-        return _head(line)
-    except _UNREADABLE as problem:
-        raise _malformed(line, problem) from None
+        return read_head(line)
+    except UNREADABLE as problem:
+        raise malformed(line, problem) from None
 
 
 def message(line: bytes) -> Message:
     """Raises Malformed."""
     try:
         return _message(line)
-    except _UNREADABLE as problem:
-        raise _malformed(line, problem) from None
+    except UNREADABLE as problem:
+        raise malformed(line, problem) from None
 
 
 def batch(line: bytes) -> list[bytes]:
     """The messages of an array (revision 2025-03-26 only). Raises Malformed."""
     try:
         return [bytes(element) for element in _elements(line)]
-    except _UNREADABLE as problem:
-        raise _malformed(line, problem) from None
+    except UNREADABLE as problem:
+        raise malformed(line, problem) from None
 
 
 def elements(raw: Raw) -> list[bytes]:
     """An array's elements, each as its bytes; nothing for what is no array."""
     try:
         return [bytes(element) for element in _elements(raw)]
-    except _UNREADABLE:
+    except UNREADABLE:
         return []
 
 
@@ -88,7 +89,7 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
     """One level of an object, each member as its bytes; nothing for what is no object."""
     try:
         return _members(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return {}
 
 
@@ -96,7 +97,7 @@ def error_of(raw: Raw) -> Error:
     """A response's error, however oddly it was written."""
     try:
         return _error(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return Error()
 
 
@@ -146,7 +147,8 @@ def raw_error(key: bytes, body: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}\n' % (key, body)
 
 
-def _malformed(line: bytes, problem: Exception) -> Malformed:
+def malformed(line: bytes, problem: Exception) -> Malformed:
+    """What to answer to a line that could not be read."""
     if isinstance(problem, RecursionError):
         return Malformed(PARSE_ERROR, "this message is nested too deeply to be read")
     if not isinstance(problem, msgspec.ValidationError):

@@ -30,7 +30,9 @@ LAST_CHANCE = 2.0
 """How much longer requests wait after that: somebody else may be starting one."""
 MAX_LINE = 128 * 1024 * 1024
 """The daemon's own limits are lower."""
-READ = 256 * 1024
+READ, READ_INSIDE = 64 * 1024, 512 * 1024
+"""Bytes for one read, and for one in the middle of a long line. Always asking for much costs 15 µs a time:
+the C library gives the memory back to the system."""
 _ATTACH = b'"mcpctl-bridge-attach"'
 _TOO_OLD = "the running mcpd may be older than this mcpctl: mcpctl daemon restart"
 
@@ -81,14 +83,16 @@ class Link:
         log: Callable[[str], None],
     ) -> None:
         """`path` says where the daemon listens, or raises UnusablePath. No starter: none is started."""
-        self.conversation = conversation(self._put)
+        self.outbox = Outbox()
+        """Lines for the daemon: of this connection, or there are none."""
+        self.conversation = conversation(self.outbox.put)
         self.starter = starter
         self._path = path
         self._aim = aim
         self._log = log
         self._socket: socket.socket | None = None
-        self._outbox = Outbox(lambda _: 0)
         self._lines = Lines(MAX_LINE)
+        self._size = READ
         self._attached = False
         self._since = 0.0
         """When the last attempt began."""
@@ -106,11 +110,6 @@ class Link:
     def fd(self) -> int | None:
         """The connection's descriptor, while there is one."""
         return None if self._socket is None else self._socket.fileno()
-
-    @property
-    def waiting(self) -> int:
-        """Bytes that the daemon has not taken."""
-        return self._outbox.size if self._socket is not None else 0
 
     def next_at(self) -> float:
         """When `tick` has something to do."""
@@ -156,10 +155,9 @@ class Link:
                 self._fail(f"cannot connect to {path}: {error.strerror}", now)
             return
         self._socket = connection
-        self._outbox = Outbox(connection.send)
         self._lines = Lines(MAX_LINE)
         self._attached = False
-        self._put(envelope.request(_ATTACH, "mcpd/attach", self._aim.params()))
+        self.outbox.put(envelope.request(_ATTACH, "mcpd/attach", self._aim.params()))
 
     def _nobody(self, path: str, now: float) -> None:
         """Nobody listens. Later on a daemon is started only for an editor that waits: the user may have
@@ -196,7 +194,7 @@ class Link:
         """Take what has come, or notice the end."""
         assert self._socket is not None
         try:
-            portion = self._socket.recv(READ)
+            portion = self._socket.recv(self._size)
         except BlockingIOError:
             return
         except OSError as error:
@@ -205,6 +203,8 @@ class Link:
         if not portion:
             self.lost("mcpd closed the connection", now)
             return
+        inside = len(portion) == self._size and b"\n" not in portion
+        self._size = READ_INSIDE if inside else READ
         from_daemon = self.conversation.from_daemon
         for line in self._lines.feed(portion):
             if self._attached:
@@ -216,9 +216,9 @@ class Link:
 
     def flush(self, now: float) -> None:
         """Write what the daemon takes."""
-        if self._socket is not None and self._outbox.size:
+        if self._socket is not None and self.outbox.frames:
             try:
-                self._outbox.flush()
+                self.outbox.flush(self._socket.send)
             except OSError as error:
                 self.lost(f"the connection to mcpd broke ({error.strerror})", now)
 
@@ -238,9 +238,6 @@ class Link:
             self._socket = None
         if self.starter is not None:
             self.starter.stop()
-
-    def _put(self, line: bytes) -> None:
-        self._outbox.put(line)
 
     def _let_in(self, line: bytes, now: float) -> bool:
         """Whether the daemon's first answer is what it should be. Otherwise the connection is closed."""
@@ -278,7 +275,9 @@ class Link:
         assert self._socket is not None
         self._socket.close()
         self._socket = None
-        self.conversation.link_lost(reason, self._outbox.unwritten(), now)
+        unwritten = list(self.outbox.frames)
+        self.outbox.clear()
+        self.conversation.link_lost(reason, unwritten, now)
 
     def _fail(self, reason: str, now: float) -> None:
         """This attempt is over. The next one comes later than the last did, and not with everybody else's."""

@@ -96,7 +96,7 @@ class Loop:
         self._writes = writes
         self._ends = [fd for fd in ends if fd is not None]
         self._signals = signals
-        self._outbox = Outbox(lambda data: os.write(writes, data))
+        self._outbox = Outbox()
         self._lines = Lines(LONGEST)
         self._link = Link(
             lambda to_daemon: Conversation(self._outbox.put, to_daemon, log), path, aim, starter, log
@@ -118,9 +118,7 @@ class Loop:
                 self._poll.register(fd, select.POLLIN)
         while not self._is_over(now):
             self._watch()
-            for fd, events in self._poll.poll(self._pause(now)):
-                self._handle(fd, events, time.monotonic())
-            now = time.monotonic()
+            now = self._turns(self._pause(now))
             self._conversation.tick(now)
             if self._outbox.size < FULL:
                 self._link.tick(now)
@@ -132,10 +130,43 @@ class Loop:
     def close(self) -> None:
         self._link.close()
 
+    def _turns(self, pause: int | None) -> float:
+        """Wait and handle what comes; more than once while messages go to and fro and nothing else is to do.
+
+        Few steps, since a call comes by here twice: with the processor's caches cold, as they are when we
+        are woken, each costs several times what it costs in a loop.
+        """
+        link, reads, poll = self._link, self._reads, self._poll.poll
+        to_editor, to_daemon = self._outbox.frames, link.outbox.frames
+        connected = link.fd
+        once = pause is not None or bool(to_editor or to_daemon)  # else all is watched for reading
+        while True:
+            ready = poll(pause)
+            now = time.monotonic()
+            for fd, events in ready:
+                if events != select.POLLIN:
+                    self._handle(fd, events, now)
+                elif fd == connected == link.fd:
+                    link.readable(now)
+                elif fd == reads:
+                    self._read(now)
+                else:
+                    self._handle(fd, events, now)
+            if to_daemon or to_editor:
+                self._flush(now)
+                if to_daemon or to_editor:
+                    return now
+            if once or link.fd != connected or not self._is_calm():
+                return now
+
+    def _is_calm(self) -> bool:
+        """Nothing is to be done before the next message comes, on the descriptors that are watched."""
+        return self._listening and self._code is None and self._conversation.is_calm
+
     def _is_over(self, now: float) -> bool:
         if self._code is not None or now >= self._until:
             return True
-        return not self._listening and not self._outbox.size and not self._conversation.is_at_work
+        return not self._listening and not self._outbox.frames and not self._conversation.is_at_work
 
     def _pause(self, now: float) -> int | None:
         """Milliseconds until something has to be done, rounded up."""
@@ -149,14 +180,14 @@ class Loop:
     def _watch(self) -> None:
         """A side is read only while the other takes what comes of it."""
         link, waiting = self._link, self._outbox.size
-        room = waiting < FULL
+        room, behind = waiting < FULL, link.outbox.size
         wanted: dict[int, int] = {}
         if self._listening:
-            wanted[self._reads] = select.POLLIN if room and link.waiting < FULL else select.POLLRDHUP
+            wanted[self._reads] = select.POLLIN if room and behind < FULL else select.POLLRDHUP
         if waiting:
             wanted[self._writes] = wanted.get(self._writes, 0) | select.POLLOUT
         if (fd := link.fd) is not None:
-            events = (select.POLLIN if room else 0) | (select.POLLOUT if link.waiting else 0)
+            events = (select.POLLIN if room else 0) | (select.POLLOUT if behind else 0)
             if events:  # else not even its end, which would be told again and again
                 wanted[fd] = events
         if link.starter is not None and (fd := link.starter.fd) is not None:
@@ -174,7 +205,7 @@ class Loop:
         if fd == link.fd:
             if events & ~select.POLLOUT:
                 link.readable(now)
-        elif fd == self._reads or fd == self._writes:
+        elif fd in (self._reads, self._writes):
             if fd == self._reads and self._listening:
                 if events & select.POLLIN:
                     self._read(now)
@@ -217,7 +248,7 @@ class Loop:
     def _editor_left(self, now: float) -> None:
         """It will say nothing more. Answers that are nearly there still go out."""
         if self._listening and (rest := self._lines.rest()):
-            self._take([rest], now)
+            self._take([rest + b"\n"], now)
         self._listening = False
         self._until = min(self._until, now + LAST_MOMENT)
 
@@ -227,11 +258,14 @@ class Loop:
 
     def _flush(self, now: float) -> None:
         self._link.flush(now)
-        if self._outbox.size:
+        if self._outbox.frames:
             try:
-                self._outbox.flush()
+                self._outbox.flush(self._write)
             except OSError:
                 self._code = 0
+
+    def _write(self, data: bytes | memoryview) -> int:
+        return os.write(self._writes, data)
 
 
 # ── the process ─────────────────────────────────────────────────────────────────────────────────

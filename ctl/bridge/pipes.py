@@ -10,7 +10,7 @@ _AT_ONCE = 128 * 1024
 
 
 class Lines:
-    """Collects portions and gives back whole lines, without their newline. Only `\\n` ends a line.
+    """Collects portions and gives back whole lines, with their newline. Only `\\n` ends a line.
 
     A line longer than `limit` is left out up to its end, and counted: what comes after it is sound.
     """
@@ -23,6 +23,8 @@ class Lines:
 
     def feed(self, portion: bytes) -> list[bytes]:
         """Take what was read; return the lines it completed."""
+        if portion.find(b"\n") == len(portion) - 1 and not self._open and not self._skipping:
+            return [portion]  # one message, as nearly always
         *lines, rest = portion.split(b"\n")
         if lines and (self._open or self._skipping):
             if not self._skipping and len(self._open) + len(lines[0]) <= self._limit:
@@ -32,14 +34,13 @@ class Lines:
                 self.left_out += not self._skipping
             self._open = bytearray()
             self._skipping = False
-        if self._skipping:
-            return lines
-        self._open += rest
-        if len(self._open) > self._limit:
-            self._open = bytearray()
-            self._skipping = True
-            self.left_out += 1
-        return lines
+        if not self._skipping:
+            self._open += rest
+            if len(self._open) > self._limit:
+                self._open = bytearray()
+                self._skipping = True
+                self.left_out += 1
+        return [line + b"\n" for line in lines]
 
     def rest(self) -> bytes:
         """The open line, at the end of a stream."""
@@ -53,28 +54,30 @@ class Outbox:
     BlockingIOError when nothing fits, and any other OSError when the other side has gone.
     """
 
-    def __init__(self, write: Callable[[bytes | memoryview], int]) -> None:
-        self._write = write
-        self._frames: deque[bytes] = deque()
+    def __init__(self) -> None:
+        self.frames: deque[bytes] = deque()
+        """What has not left as a whole, each as a whole."""
+        self.put: Callable[[bytes], None] = self.frames.append
         self._gone = 0
         """Bytes of the first frame that have been written."""
-        self.size = 0
+
+    @property
+    def size(self) -> int:
         """Bytes that wait."""
+        return sum(map(len, self.frames)) - self._gone if self.frames else 0
 
-    def put(self, frame: bytes) -> None:
-        self._frames.append(frame)
-        self.size += len(frame)
-
-    def flush(self) -> None:
+    def flush(self, write: Callable[[bytes | memoryview], int]) -> None:
         """Raises OSError when the other side has gone."""
-        frames = self._frames
+        frames = self.frames
         while frames:
-            data = self._portion()
+            data = frames[0] if len(frames) == 1 and not self._gone else self._portion()
             try:
-                written = self._write(data)
+                written = write(data)
             except BlockingIOError:
                 return
-            self.size -= written
+            if written == len(data) == len(frames[0]):
+                frames.popleft()
+                continue
             full = written == len(data)
             written += self._gone
             while frames and written >= len(frames[0]):
@@ -83,12 +86,13 @@ class Outbox:
             if not full:
                 return
 
-    def unwritten(self) -> list[bytes]:
-        """The frames that have not left as a whole, each as a whole."""
-        return list(self._frames)
+    def clear(self) -> None:
+        """Forget what waits."""
+        self.frames.clear()
+        self._gone = 0
 
     def _portion(self) -> bytes | memoryview:
-        frames, gone = self._frames, self._gone
+        frames, gone = self.frames, self._gone
         if len(frames) == 1 or len(frames[0]) - gone >= _AT_ONCE:
             return memoryview(frames[0])[gone:] if gone else frames[0]
         chosen, size = [], -gone
@@ -97,4 +101,4 @@ class Outbox:
             if size > _AT_ONCE:
                 break
             chosen.append(frame)
-        return memoryview(b"".join(chosen))[gone:]
+        return memoryview(b"".join(chosen))[gone:] if chosen else memoryview(frames[0])[gone:]

@@ -13,6 +13,7 @@ from mcpd.core import Core
 from mcpd.doors import metrics
 from mcpd.eras.negotiate import PROTOCOL_VERSIONS
 from mcpd.model import api, codec
+from mcpd.model.clients import ClientsResult
 from mcpd.model.errors import InvalidArguments
 from mcpd.model.history import History, HistoryParams
 from mcpd.model.usage import Stats, StatsParams
@@ -48,21 +49,25 @@ def _toggle(on: bool) -> Callable[[ManagedServer], None]:
     return lambda server: server.enable(on)
 
 
-async def _tools(core: Core, params: api.MaybeServerParam) -> api.ToolsResult:
+async def _lists(core: Core, params: api.MaybeServerParam) -> None:
     if params.server is not None:
         await core.first_lists(params.server)
+    else:
+        await core.use_lists(core.supervisor.servers())
+
+
+async def _tools(core: Core, params: api.MaybeServerParam) -> api.ToolsResult:
+    await _lists(core, params)
     return core.tools(params.server)
 
 
 async def _resources(core: Core, params: api.MaybeServerParam) -> api.ResourcesResult:
-    if params.server is not None:
-        await core.first_lists(params.server)
+    await _lists(core, params)
     return core.resources(params.server)
 
 
 async def _prompts(core: Core, params: api.MaybeServerParam) -> api.PromptsResult:
-    if params.server is not None:
-        await core.first_lists(params.server)
+    await _lists(core, params)
     return core.prompts(params.server)
 
 
@@ -196,6 +201,12 @@ METHODS: Mapping[str, Method[Any]] = {
         HistoryParams,
         History,
         now=lambda core, params: core.history(params.server, params.limit),
+    ),
+    "mcpd/clients": Method(
+        "Who is connected, from which process, and what they use.",
+        api.NoParams,
+        ClientsResult,
+        now=lambda core, params: core.who(),
     ),
     "mcpd/stats": Method(
         "What servers are used for, how long their calls take, and what they cost.",

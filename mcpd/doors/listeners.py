@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from mcpd.config.address import Address
-from mcpd.doors.seats import MAX_CLIENTS, seats
+from mcpd.doors.seats import MAX_CLIENTS, Seats
 
 log = logging.getLogger("mcpd.listeners")
 
@@ -67,6 +67,7 @@ async def serve(
     listener: sockets.socket,
     handle: Callable[[sockets.socket, int], Awaitable[None]],
     clients: trio.Nursery,
+    seats: Seats,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:

@@ -21,7 +21,7 @@ class Sitter(Protocol):
 
 
 class Seats:
-    """One for the daemon. Whoever has nothing under way may lose the seat, so nobody waits for long."""
+    """One for each way in. Whoever has nothing under way may lose the seat, so nobody waits for long."""
 
     def __init__(self) -> None:
         self._sitters: set[Sitter] = set()
@@ -44,3 +44,4 @@ class Seats:
 
 
 seats = Seats()
+"""Of the Unix socket. A port has its own: what comes there must not take a seat from anybody here."""

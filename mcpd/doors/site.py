@@ -13,10 +13,12 @@ from mcpd.doors.http.exchange import TEXT, Exchange
 from mcpd.doors.http.parser import Head
 from mcpd.doors.mcp.endpoint import Endpoint, Place, Visitor
 from mcpd.doors.mcp.legacy import Who
+from mcpd.doors.rpc import Rpc
 from mcpd.gateway.reply import Client
 
 HEALTH = "/health"
 MCP = "/mcp"
+RPC = "/rpc"
 _EVERYTHING = Place()
 _PROFILE = re.compile(r"/mcp/([^/]+)")
 _SERVER = re.compile(r"/servers/([^/]+)/mcp")
@@ -28,6 +30,8 @@ class Site:
     guard: Guard
     principal: str
     """As whom the guard lets clients in."""
+    controls: bool = False
+    """Whether the control API is here."""
 
     def visit(self, spawn: Spawn, pid: int = 0) -> Visit:
         """For one connection."""
@@ -39,9 +43,11 @@ class Visit:
 
     def __init__(self, site: Site, spawn: Spawn, pid: int) -> None:
         self._core = site.endpoint.gateway.core
-        self._mcp = Visitor(site.endpoint, Who(site.principal, Client(door="http", pid=pid)), spawn)
-        self.admit = site.guard.admit
         self._client = self._core.clients.arrived(pid or None, "" if pid else "an HTTP client")
+        who = Who(site.principal, Client(door="http", pid=pid), self._client)
+        self._mcp = Visitor(site.endpoint, who, spawn)
+        self._rpc = Rpc(site.endpoint.gateway, pid, spawn) if site.controls else None
+        self.admit = site.guard.admit
 
     def handle(self, head: Head, body: bytes, exchange: Exchange) -> None:
         place = place_of(head.path)
@@ -52,12 +58,16 @@ class Visit:
                 exchange.respond(200, b'{"status":"ok"}')
             else:
                 exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
+        elif head.path == RPC and self._rpc is not None:
+            self._rpc.handle(head, body, exchange)
         else:
             exchange.respond(404, b"there is /mcp, /mcp/PROFILE and /servers/NAME/mcp\n", TEXT)
 
     def left(self, reason: str) -> None:
         self._core.clients.left(self._client)
         self._mcp.left(reason)
+        if self._rpc is not None:
+            self._rpc.left()
 
 
 def place_of(path: str) -> Place | None:

@@ -17,6 +17,7 @@ from mcpd.doors.guard import TcpGuard, UnixGuard, token_in
 from mcpd.doors.http.connection import HttpConnection, Spawn
 from mcpd.doors.mcp.endpoint import Endpoint
 from mcpd.doors.mcp.legacy import Sessions
+from mcpd.doors.seats import Seats, seats
 from mcpd.doors.site import HEALTH, MCP, Site, Visit
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpDoor
@@ -35,9 +36,10 @@ class Port:
 
     listener: sockets.socket
     site: Site
+    seats: Seats = attrs.field(factory=Seats)
 
     async def serve(self, connection: sockets.socket, _: int) -> None:
-        await HttpConnection(connection, self.site.visit, "HTTP client").run()
+        await HttpConnection(connection, self.site.visit, "HTTP client", self.seats).run()
 
 
 class Web:
@@ -46,13 +48,13 @@ class Web:
     def __init__(self, gateway: Gateway) -> None:
         self._core = gateway.core
         self._endpoint = Endpoint(gateway, Sessions(gateway))
-        self._unix = Site(self._endpoint, UnixGuard(), "user")
+        self._unix = Site(self._endpoint, UnixGuard(), "user", controls=True)
 
     async def serve_unix(self, connection: sockets.socket, pid: int) -> None:
         def visit(spawn: Spawn) -> Visit:
             return self._unix.visit(spawn, pid)
 
-        await HttpConnection(connection, visit, f"client {pid}").run()
+        await HttpConnection(connection, visit, f"client {pid}", seats).run()
 
     def close(self, reason: str) -> None:
         """End every session, and the streams that clients hold open."""

@@ -62,6 +62,8 @@ class Hooks:
     refused at once. Pings never come here."""
     heard: Callable[[Said], None] = _nobody
     """Called with what clients may want to know, in the order in which it came among the answers."""
+    refresh: Callable[[str], Awaitable[None]] | None = None
+    """Fetch one of the lists anew, and return when that is done, well or not."""
     modern_after_all: Callable[[], None] = lambda: None
     """Called when a server that was taken for legacy, since it did not answer in time, turns out not
     to be: for the next connection, since this one's era is settled."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import attrs
 import msgspec
@@ -22,7 +23,7 @@ from mcpd.eras.base import (
 from mcpd.eras.mirror import Mirror
 from mcpd.eras.subscription import Subscription
 from mcpd.model.errors import UpstreamRefused
-from mcpd.transports.base import Channel, Dialect
+from mcpd.transports.base import Channel, Dialect, Remedy
 from mcpd.transports.exchange import Awaited, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
@@ -57,10 +58,21 @@ def dialect(
     mirror: Mirror | None = None,
     capabilities: Mapping[str, object] = _NONE,
     log_level: str | None = None,
+    refresh: Callable[[str], Awaitable[None]] | None = None,
 ) -> Dialect:
-    """How messages are dressed in `version`; `mirror` is the one that has seen the tools, and
-    `capabilities` what we can do for the server."""
+    """How messages are dressed in `version`; `mirror` is the one that has seen the tools,
+    `capabilities` what we can do for the server, `refresh` fetches a list anew."""
+
+    def remedy(method: str, message: Message) -> Remedy | None:
+        """A call whose headers did not match the tool's newest definition was refused unseen: the
+        specification says to learn that and to try once more."""
+        if refresh is None or method != "tools/call":
+            return None
+        mismatch = refusal("", message).upstream_code == HEADER_MISMATCH
+        return partial(refresh, "tools") if mismatch else None
+
     return Dialect(
+        remedy=remedy,
         meta=request_meta(version, capabilities, log_level),
         headers=(mirror or Mirror(version)).headers,
         hanging_up_cancels=True,
@@ -111,7 +123,7 @@ def _is_modern(message: Message) -> bool:
 def adopt(link: Channel, hooks: Hooks, version: str, discovered: Mapping[str, object]) -> Upstream:
     """The upstream that a DiscoverResult describes, spoken to in `version`."""
     mirror = Mirror(version)
-    link.speak(dialect(version, mirror, hooks.capabilities))
+    link.speak(dialect(version, mirror, hooks.capabilities, refresh=hooks.refresh))
     given = discovered.get("_meta")
     meta = given if isinstance(given, Mapping) else {}
     upstream = Upstream(
@@ -132,7 +144,8 @@ def adopt(link: Channel, hooks: Hooks, version: str, discovered: Mapping[str, ob
     async def tend_log_level() -> None:
         while True:
             changed = hooks.wishes.changed
-            link.speak(dialect(version, mirror, hooks.capabilities, hooks.wishes.log_level))
+            level = hooks.wishes.log_level
+            link.speak(dialect(version, mirror, hooks.capabilities, level, hooks.refresh))
             await changed.wait()
 
     async def follow() -> None:

@@ -55,6 +55,7 @@ class Aggregate:
         self._core = core
         self.profile = profile
         self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
+        self.label = f"*{profile.name}"
         self._seen: list[tuple[str, Catalog | None]] = []
         self._known = _Index({}, {}, {}, {}, ())
 

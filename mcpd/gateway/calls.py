@@ -81,6 +81,8 @@ class Call(Exchange, kw_only=True):
     later: Callable[[Callable[[], Awaitable[None]]], None]
     """Runs what needs a task of its own, until the caller leaves; McpdErrors it raises are the call's."""
     as_task: bool = False
+    steps: int = 0
+    """How often its task was told of."""
     server: ManagedServer | None = None
     upstream: Upstream | None = None
     schemas: ToolSchemas = ToolSchemas()
@@ -94,7 +96,12 @@ class Call(Exchange, kw_only=True):
         upstream = server.upstream
         if upstream is None:
             return False
-        tool = _find(server, self.request.tool)
+        try:
+            tool = _find(server, self.request.tool)
+        except UnknownTool:
+            if server.lists_expired:  # it may be there by now
+                return False
+            raise
         schemas = server.validators.get(self.request.tool)
         if tool is not None and not isinstance(schemas, ToolSchemas):
             return False
@@ -106,7 +113,13 @@ class Call(Exchange, kw_only=True):
         server = core.supervisor.get(self.request.server)
         if server.upstream is None:
             await core.ready(server)
-        tool = _find(server, self.request.tool)
+        try:
+            tool = _find(server, self.request.tool)
+        except UnknownTool:
+            if not server.lists_expired:
+                raise
+            await server.use_lists()
+            tool = _find(server, self.request.tool)
         schemas = ToolSchemas() if tool is None else await _compiled(server, tool)
         upstream = server.upstream
         if upstream is None:  # it ended while we compiled
@@ -154,7 +167,13 @@ class Call(Exchange, kw_only=True):
         if self.as_task or result_type(first) == "task":
             self._finish(
                 await tasks.see_through(
-                    upstream, first, nobody(name, self.what), what=self.what, timeout=self.idle, limit=left
+                    upstream,
+                    first,
+                    nobody(name, self.what),
+                    what=self.what,
+                    timeout=self.idle,
+                    limit=left,
+                    told=self._tell_of_task,
                 )
             )
             return
@@ -170,6 +189,12 @@ class Call(Exchange, kw_only=True):
                 first=first,
             )
         )
+
+    def _tell_of_task(self, words: str) -> None:
+        """What the server says of a task is what it has for progress: one more step, with these words."""
+        self.steps += 1
+        told = {"progressToken": Raw(self.key), "progress": self.steps, "message": words}
+        self.progress(msgspec.json.encode(told))
 
     def _finish(self, result: Raw) -> None:
         if self.request.raw:

@@ -12,6 +12,7 @@ from msgspec import Raw
 from mcpd.core import Core
 from mcpd.eras.base import Said
 from mcpd.eras.wishes import LEVELS
+from mcpd.gateway import who
 from mcpd.gateway.aggregate import Aggregate
 from mcpd.gateway.instances import Instances
 from mcpd.gateway.parked import Parked
@@ -52,6 +53,7 @@ class Gateway:
         self._known: dict[str, ManagedServer] = {}
         """Servers that have been told of all wishes, by name: a name may get a new server."""
         self._aggregates: dict[Profile, Aggregate] = {}
+        core.who = lambda: who.clients(self.sessions, core.clients.here())
         clients.capabilities = CAPABILITIES
         clients.asked = self.questions.asked
         clients.heard = self._heard

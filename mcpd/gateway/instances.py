@@ -56,7 +56,7 @@ class Instances:
                 return server
         key = (server.spec.name, owner)
         found = self._instances.get(key)
-        if found is None or found.server.is_over:
+        if found is None or self._core.supervisor.is_ending(found.server):
             found = self._instances[key] = self._start(server, owner)
         found.users[session] = None
         return found.server

@@ -32,12 +32,16 @@ def answer(session: Session, request: Request) -> None:
         session.fail(request, -32601, f"{session.view.title} offers no {_BEFORE[member]}")
         return
     single = session.view.single
-    if single is None or single.catalog is not None:
+    core, expired = session.gateway.core, [s for s in session.view.servers() if s.lists_expired]
+    if not expired and (single is None or single.catalog is not None):
         _answer(session, request, member)
         return
 
     async def when_known() -> None:
-        await session.gateway.core.first_lists(single.spec.name)
+        if single is not None:
+            await core.first_lists(single.spec.name)
+        else:
+            await core.use_lists(expired)
         _answer(session, request, member)
 
     session.later(request, when_known)

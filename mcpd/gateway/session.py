@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -69,6 +70,12 @@ class Session:
         self.listens: dict[bytes, modern.Listen] = {}
         self.roots: tuple[Raw, ...] = ()
         self.calls = 0
+        """Requests that went to servers."""
+        self.servers: Counter[ManagedServer] = Counter()
+        """How many of them to which."""
+        self.spoke = ""
+        """The revision of its last request."""
+        self._began = trio.current_time()
         self.used: Callable[[str], None] | None = None
         """Told the server of each tool call, by who keeps account of clients."""
         self._spawn = spawn
@@ -122,7 +129,12 @@ class Session:
             own(self, request)
         elif request.method in modern.METHODS and self.version == "":
             self.fail(request, _INVALID_PARAMS, f"{request.method} needs a `_meta` that says the revision")
-        elif self.view.single is not None and inputs.passes_through(self.view.single, request):
+        elif (
+            request.method not in legacy.METHODS  # those of the other revisions are ours to refuse
+            and request.method not in modern.METHODS
+            and self.view.single is not None
+            and inputs.passes_through(self.view.single, request)
+        ):
             self._relay(request)
         else:
             self.fail(request, _METHOD_NOT_FOUND, f"no method {request.method[:100]!r}")
@@ -198,6 +210,8 @@ class Session:
             dressed = self._dressed = (upstream, asker, meta)
         relay.meta = dressed[2]
         self.calls += 1
+        self.servers[server] += 1
+        self.spoke = asker.version
         self._open[request.key] = relay
         try:
             alone = server.spec.concurrency != "free" or asker.may_be_asked
@@ -365,6 +379,15 @@ class Session:
             self.tell(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began."""
+        return trio.current_time() - self._began
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._open) + len(self._waiting)
 
     @property
     def is_anonymous(self) -> bool:

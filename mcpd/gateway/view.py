@@ -51,6 +51,10 @@ class View(Protocol):
     def title(self) -> str: ...
 
     @property
+    def label(self) -> str:
+        """A short name: the server's, or `*` and the profile."""
+
+    @property
     def single(self) -> ManagedServer | None:
         """The one server that this is a view of, and all of it; None for several."""
 
@@ -92,6 +96,10 @@ class OneServer:
     def single(self) -> ManagedServer:
         self.last = self.core.supervisor.find(self.last.spec.name) or self.last
         return self.last
+
+    @property
+    def label(self) -> str:
+        return self.single.spec.name
 
     @property
     def title(self) -> str:

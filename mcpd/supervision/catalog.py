@@ -35,6 +35,22 @@ Listing = tuple[Item, ...]
 
 
 @attrs.frozen(kw_only=True)
+class Hint:
+    """What a server of 2026-07-28 says of a feature's lists: how long they are good, and for whom."""
+
+    ttl: float
+    """Seconds from `at` on; the least of all pages and of both lists of resources. 0: not at all."""
+    at: float
+    """When the first of these pages came (`trio.current_time()`)."""
+    private: bool = True
+    """Whether it is for who asked only, by the server's own words for any of the pages."""
+
+    @property
+    def fresh_until(self) -> float:
+        return self.at + self.ttl
+
+
+@attrs.frozen(kw_only=True)
 class Catalog:
     """Complete lists, in the server's order, as of `fetched_at`."""
 
@@ -46,6 +62,8 @@ class Catalog:
     warnings: tuple[str, ...] = ()
     """What was wrong with an otherwise usable answer."""
     dropped_tools: int = 0
+    hints: Mapping[str, Hint] = attrs.field(factory=dict, eq=False)
+    """By feature; none of a server that speaks an older revision, which has no such hints."""
 
     def tool(self, name: str) -> Item | None:
         return next((tool for tool in self.tools if tool.name == name), None)
@@ -85,6 +103,7 @@ async def fetch(
     trio.TooSlowError when one list takes longer than `timeouts.list`.
     """
     found: dict[str, Listing] = {}
+    hints = {} if old is None else {name: hint for name, hint in old.hints.items() if name not in features}
     warnings: list[str] = []
     dropped_tools = old.dropped_tools if old is not None else 0
     for feature in features:
@@ -92,7 +111,8 @@ async def fetch(
             continue
         for kind in _KINDS[feature]:
             with trio.move_on_after(spec.timeouts.list) as waiting:
-                items, dropped = await _fetch_one(upstream, kind, warnings)
+                pages: list[Hint] = []
+                items, dropped = await _fetch_one(upstream, kind, warnings, pages)
             if waiting.cancelled_caught:
                 raise trio.TooSlowError(f"{kind.method} took more than {spec.timeouts.list:g} s")
             if kind.member == "tools":
@@ -100,6 +120,8 @@ async def fetch(
                 items = _admitted(upstream, items, warnings)
                 items = tuple(item for item in items if allowed(spec, item.name))
             found[_FIELDS[kind.member]] = items
+            if upstream.era == "modern" and pages:
+                hints[feature] = _together([*pages, *([hints[feature]] if feature in hints else [])])
     base = old or Catalog()
     return Catalog(
         tools=found.get("tools", base.tools),
@@ -109,7 +131,24 @@ async def fetch(
         fetched_at=rfc3339(time.time()),
         warnings=tuple(warnings),
         dropped_tools=dropped_tools,
+        hints=hints,
     )
+
+
+def _together(hints: Sequence[Hint]) -> Hint:
+    at = min(hint.at for hint in hints)
+    fresh_until = min(hint.fresh_until for hint in hints)
+    return Hint(ttl=fresh_until - at, at=at, private=any(hint.private for hint in hints))
+
+
+def _hint(page: Mapping[str, Raw]) -> Hint:
+    """Missing and senseless values mean: not to be kept, and for nobody else (digest 2.14, 8.4)."""
+    try:
+        ttl = msgspec.json.decode(page.get("ttlMs", b"0"), type=int | float) / 1000
+        scope = msgspec.json.decode(page.get("cacheScope", b'""'), type=str)
+    except msgspec.MsgspecError:
+        ttl, scope = 0.0, ""
+    return Hint(ttl=max(0.0, ttl), at=trio.current_time(), private=scope != "public")
 
 
 def _admitted(upstream: Upstream, tools: Listing, warnings: list[str]) -> Listing:
@@ -137,7 +176,9 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-async def _fetch_one(upstream: Upstream, kind: _Kind, warnings: list[str]) -> tuple[Listing, int]:
+async def _fetch_one(
+    upstream: Upstream, kind: _Kind, warnings: list[str], pages: list[Hint]
+) -> tuple[Listing, int]:
     items: dict[str, Item] = {}
     dropped = 0
     cursor: str | None = None
@@ -155,6 +196,7 @@ async def _fetch_one(upstream: Upstream, kind: _Kind, warnings: list[str]) -> tu
         except (ProtocolViolation, BadFrame, msgspec.MsgspecError, RecursionError) as error:
             warnings.append(f"{kind.method} gave something unusable: {error}"[:300])
             break
+        pages.append(_hint(members))
         for entry in entries:
             name = _name_of(entry, kind.key)
             if name is None or name in items:

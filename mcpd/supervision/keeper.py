@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NoReturn
 
 import trio
 
@@ -38,6 +39,10 @@ class ListKeeper:
         self._changed = changed
         self._stale: set[str] = set()
         self._is_stale = trio.Event()
+        self._waiting: dict[trio.Event, str] = {}
+        """Who waits for a list to be fetched after they said so."""
+        self._tells: Collection[str] = ()
+        """Of the connection: the lists whose changes we are told of."""
         if spec.lazy and (cached := store.cached_lists(fingerprint)) is not None:
             self.catalog = lists.load(cached)
 
@@ -46,9 +51,46 @@ class ListKeeper:
         self._stale.add(feature)
         self._is_stale.set()
 
+    async def refresh(self, feature: str) -> None:
+        """Until that list has been fetched anew, or could not be: then the old one stays.
+
+        Takes a connection that lasts; the caller bounds the wait.
+        """
+        done = trio.Event()
+        self._waiting[done] = feature
+        self.mark_stale(feature)
+        try:
+            await done.wait()
+        finally:
+            self._waiting.pop(done, None)
+
+    @property
+    def expired(self) -> Sequence[str]:
+        """The features whose lists have outlived what the server said of them.
+
+        That is the server's word for lists whose changes it does not tell (digest 2.14): as long as it
+        does tell, a list is good until then. Nothing is fetched on account of time alone, but by `use`.
+        """
+        if self.catalog is None or not self.catalog.hints:
+            return ()
+        now = trio.current_time()
+        return [
+            feature
+            for feature, hint in self.catalog.hints.items()
+            if now >= max(hint.fresh_until, hint.at + _RELIST_AT_MOST_EVERY) and feature not in self._tells
+        ]
+
+    async def use(self) -> None:
+        """Before the lists are used: fetch again what has expired. What cannot be had stays as it is."""
+        with trio.move_on_after(self.spec.timeouts.list):
+            async with trio.open_nursery() as nursery:
+                for feature in self.expired:
+                    nursery.start_soon(self.refresh, feature)
+
     async def fetch(self, upstream: Upstream) -> Catalog:
         """All lists of a new connection; nothing is in place yet (`take`). Raises as `catalog.fetch`."""
         self._stale.clear()
+        self._tells = upstream.tells
         return await lists.fetch(upstream, self.spec)
 
     def take(self, catalog: Catalog) -> None:
@@ -66,10 +108,17 @@ class ListKeeper:
 
     async def keep_fresh(self, upstream: Upstream) -> None:
         """Fetch what has been marked stale, until cancelled. Raises when the link has ended."""
+        try:
+            await self._keep_fresh(upstream)
+        finally:
+            _wake(self._waiting)  # nobody fetches anything any more
+
+    async def _keep_fresh(self, upstream: Upstream) -> NoReturn:
         while True:
             await self._is_stale.wait()
             self._is_stale = trio.Event()
             stale, self._stale = sorted(self._stale), set()
+            served = [done for done, feature in self._waiting.items() if feature in stale]
             try:
                 catalog = await lists.fetch(upstream, self.spec, stale, self.catalog)
             except (trio.TooSlowError, Overloaded, LinkLost) as error:
@@ -77,10 +126,17 @@ class ListKeeper:
                     raise
                 # Busy with calls, perhaps: no reason to end them. Whether it lives, others watch.
                 log.debug("%s: its lists could not be fetched again: %s", self.spec.name, error)
+                _wake(served)
                 await trio.sleep(self.spec.timeouts.list)
                 for feature in stale:
                     self.mark_stale(feature)
                 continue
             self.take(catalog)
+            _wake(served)
             await self.remember()
             await trio.sleep(_RELIST_AT_MOST_EVERY)  # a storm of changes becomes one listing each time
+
+
+def _wake(served: Iterable[trio.Event]) -> None:
+    for done in served:
+        done.set()

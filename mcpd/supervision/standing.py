@@ -64,6 +64,8 @@ class Standing:
     def not_ready(self, name: str) -> NotReady:
         """Why nothing can be sent now, and what to do."""
         why = self.reason
+        if self.state is ServerState.CONNECTED:  # it was, and nobody announces the end of what goes for good
+            why = "it is being stopped, since it was removed or defined anew"
         if self.failure is not None and self.state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
             why = self.failure.message
         advice = {

@@ -110,6 +110,11 @@ class Supervisor:
         if life is not None:
             life.scope.cancel(reason="its last client left")
 
+    def is_ending(self, instance: ManagedServer) -> bool:
+        """Whether it has ended, or is about to: nothing can be sent to it any more."""
+        life = self._instances.get(instance)
+        return life is None or life.scope.cancel_called
+
     async def _live_instance(self, life: _Life) -> None:
         try:
             await self._live(life)

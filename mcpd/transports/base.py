@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NoReturn, Protocol
 
 import attrs
@@ -36,6 +36,13 @@ def _no_headers(method: str, frame: bytes) -> Mapping[str, str]:
     return {}
 
 
+Remedy = Callable[[], Awaitable[None]]
+
+
+def _no_remedy(method: str, message: Message) -> Remedy | None:
+    return None
+
+
 @attrs.frozen(kw_only=True)
 class Dialect:
     """How an era dresses its messages. A transport without headers heeds only `meta`."""
@@ -46,6 +53,9 @@ class Dialect:
     """HTTP headers of a message, by its method ("" for none: a response, a GET) and its frame."""
     session_header: str = ""
     """The HTTP header in which a server names a session, to be echoed; empty where there are none."""
+    remedy: Callable[[str, Message], Remedy | None] = _no_remedy
+    """For a request (its method, and the error it was answered with) that surely was not carried out and
+    is worth to be sent once more: what to wait for before. Asked by transports with headers."""
     opening: bool = False
     """Whether the messages are to open a session: none is named, and one that is named in an answer kept."""
     hanging_up_cancels: bool = False

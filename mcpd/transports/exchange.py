@@ -35,6 +35,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """Whether it stays open by its nature (a subscription): it is not due, and takes nobody's turn."""
     meta: bytes = b""
     """Members of `_meta` in place of the dialect's, for this request only (`Upstream.dress` makes them)."""
+    repeated: bool = False
+    """Whether it has been sent once more already (`Dialect.remedy`); it never is a second time."""
     key: bytes = b""
     method: str = ""
     deadline: float = math.inf

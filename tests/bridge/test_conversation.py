@@ -114,7 +114,7 @@ class World:
         self.send(json.dumps(message))
 
     def send(self, line: str | bytes) -> None:
-        self.books.from_editor(line if isinstance(line, bytes) else line.encode(), self.now)
+        self.books.from_editor((line if isinstance(line, bytes) else line.encode()) + b"\n", self.now)
 
     def deliver(self, count: int = 1000) -> None:
         """The daemon takes so many lines."""
@@ -127,7 +127,7 @@ class World:
             self.hear(self.back.popleft())
 
     def hear(self, message: Json) -> None:
-        self.books.from_daemon(json.dumps(message).encode(), self.now)
+        self.books.from_daemon(json.dumps(message).encode() + b"\n", self.now)
 
     def settle(self) -> None:
         while self.wire or self.back:
@@ -542,9 +542,9 @@ def test_bytes_pass_unchanged(world: World) -> None:
     sent: list[bytes] = []
     other = Conversation(sent.append, lambda _: None, lambda _: None)
     other.link_up()
-    other.from_editor(line, 0.0)
+    other.from_editor(line + b"\n", 0.0)
     answer = b'{ "result":{"z":1E+400,"a":"\\ud83d\\ude00"} ,"id":1.0, "jsonrpc":"2.0"}'
-    other.from_daemon(answer, 0.0)
+    other.from_daemon(answer + b"\n", 0.0)
     assert sent == [answer + b"\n"]
 
 

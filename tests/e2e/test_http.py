@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Json, private_environment
-from tests.e2e.web import PORT, door, over_unix
+from tests.e2e.harness import BOUND, Json, fake, private_environment, wait_until
+from tests.e2e.web import PORT, door, events, over_unix, request
 
 
 def test_the_port_is_told_to_whom_it_concerns(start: Start) -> None:
@@ -65,6 +65,61 @@ def test_who_has_no_token_is_told_how_to_get_one(start: Start) -> None:
     assert "mcpctl status" in refused.text
     assert httpx.get(f"{where.base}/.well-known/oauth-protected-resource").status_code == 404
     assert not [name for name in refused.headers if name.startswith("access-control")]
+
+
+def test_the_control_api_is_one_post_away_on_the_unix_socket(start: Start) -> None:
+    """Every method, those that stream as events; and a second request on the same connection."""
+    daemon = start({"one": fake()}, *PORT)
+    daemon.wait_connected("one")
+    with over_unix(daemon) as http:
+        for key in (1, "two"):
+            answer = http.post("/rpc", json=request("mcpd/status", key)).json()
+            assert answer["id"] == key
+            assert answer["result"]["daemon"]["pid"] == daemon.pid
+        pretty = json.dumps(request("mcpd/call", server="one", tool="echo", arguments={"n": 1}), indent=2)
+        assert http.post("/rpc", content=pretty).json()["result"]["output"] == '{"n": 1}'
+        watched = http.post("/rpc", json=request("mcpd/call", server="nope", tool="x")).json()
+        assert watched["error"]["data"]["code"] == "unknown_server"
+        with http.stream("POST", "/rpc", json=request("mcpd/events")) as stream:
+            assert stream.headers["content-type"] == "text/event-stream"
+            first = json.loads(next(events(stream.iter_raw())).data)
+            assert first["params"]["event"]["server"] == "one"
+    with over_unix(daemon) as http:
+        call = request("mcpd/call", server="one", tool="stderr", arguments={"lines": 1, "text": "told"})
+        http.post("/rpc", json=call)
+        with http.stream("POST", "/rpc", json=request("mcpd/logs", server="one", follow=True)) as stream:
+            told = (json.loads(event.data) for event in events(stream.iter_raw()))
+            assert "result" in next(told)
+            with over_unix(daemon) as beside:
+                beside.post("/rpc", json=call)
+            assert next(told)["method"] == "mcpd/log"
+    with over_unix(daemon) as http:
+        for body, status in [(b"{", 400), (b'{"id":1}', 400), (b'{"id":1,"method":"mcpd/attach"}', 404)]:
+            assert http.post("/rpc", content=body).status_code == status
+        assert http.post("/rpc", json=request("tools/list")).status_code == 404
+        assert http.get("/rpc").status_code == 405
+
+
+def test_who_hangs_up_cancels_what_it_asked_for(start: Start) -> None:
+    daemon = start({"one": fake()})
+    daemon.wait_connected("one")
+    with over_unix(daemon) as http, pytest.raises(httpx.ReadTimeout):
+        http.post("/rpc", json=request("mcpd/call", server="one", tool="drop"), timeout=0.5)
+    with daemon.client() as client:
+        wait_until(
+            lambda: len(json.loads(client.call("one", "counts")["output"])["cancelled"]) == 1,
+            lambda: "it was not cancelled",
+        )
+
+
+def test_the_port_has_no_control_api_even_for_who_has_the_token(start: Start) -> None:
+    """A stolen token must not be enough to start programs."""
+    with door(start({}, *PORT)).client() as http:
+        assert http.post("/rpc", json=request("mcpd/status")).status_code == 404
+        for path in ("/mcp/../rpc", "/%72pc", "//rpc", "/rpc/", "/rpc?x"):
+            assert http.post(path, json=request("mcpd/status")).status_code in (404, 405), path
+        inside = http.post("/mcp", json=request("mcpd/status"))
+        assert inside.status_code == 400
 
 
 def test_without_authentication_the_log_and_the_status_say_so_loudly(start: Start) -> None:

@@ -328,18 +328,21 @@ def calls(daemon: Daemon) -> int:
     return int(counts(daemon, "one")["seen"].get("tools/call", 0))
 
 
-def test_a_server_that_was_changed_is_another_and_its_sessions_end(
-    daemon: Daemon, http: httpx.Client
-) -> None:
-    """404: the client begins anew, with what the server offers now. Modern clients notice nothing."""
-    session = Session(http, "/servers/one/mcp")
-    assert ask(http, "/servers/one/mcp", "tools/call", name="echo", arguments={}).status_code == 200
-    changed = {"one": fake("--tools", "1"), "two": fake("--era", "legacy")}
-    with daemon.client() as client:
-        client.request("mcpd/servers/set", servers=changed)
+def test_a_session_goes_on_with_a_changed_server_and_ends_with_a_removed_one(start: Start) -> None:
+    """404 is for what is not there any more."""
+    daemon = start(SERVERS, *PORT)
     daemon.wait_connected("one")
-    assert session.call("echo").status_code == 404
-    assert ask(http, "/servers/one/mcp", "tools/call", name="tool-00001", arguments={}).status_code == 200
+    with door(daemon).client() as http, daemon.client() as client:
+        session = Session(http, "/servers/one/mcp")
+        client.request("mcpd/servers/set", servers={"one": fake("--tools", "1")})
+        daemon.wait_connected("one")
+        assert session.call("tool-00001").json()["result"]["content"][0]["text"] == "tool-00001"
+        called = ask(http, session.path, "tools/call", name="tool-00001", arguments={})
+        assert called.json()["result"]["content"][0]["text"] == "tool-00001"
+        client.request("mcpd/servers/set", servers={})
+        assert session.call("echo").status_code == 404
+        assert http.delete(session.path, headers=session.headers).status_code == 404
+        assert ask(http, session.path, "tools/call", name="echo", arguments={}).status_code == 404
 
 
 # ── many, slow, rude ────────────────────────────────────────────────────────────────────────────

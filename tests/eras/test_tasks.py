@@ -117,6 +117,17 @@ async def test_a_task_is_asked_after_at_the_pace_it_wishes_until_it_is_done(
         all_valid(peer, era)
 
 
+async def test_what_the_server_says_of_a_task_is_told_once(autojump_clock: MockClock) -> None:
+    """It is all there is of progress."""
+    words: list[str] = []
+    async with connected() as peer:
+        upstream = await ready(peer, "modern")
+        states = [task(statusMessage=text) for text in ("one", "one", "", "one", "two")]
+        course(peer, *states, task("completed", result=DONE, statusMessage="three"))
+        await seen_through(upstream, created("modern", statusMessage="one"), told=words.append)
+    assert words == ["one", "two"]
+
+
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
 async def test_a_task_that_fails_is_an_error_with_the_servers_words(era: str, end: str) -> None:

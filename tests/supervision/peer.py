@@ -49,6 +49,8 @@ class Life:
     """Refuses `initialize`; a server that is not refuses `server/discover`."""
     lists: Callable[[], list[str]] = lambda: ["echo"]
     list_takes: float = 0
+    hints: Json = attrs.field(factory=dict)
+    """`ttlMs` and `cacheScope` of its list."""
     drops: tuple[str, ...] = ()
     """Methods it never answers."""
     dual: bool = False
@@ -183,6 +185,9 @@ class Script:
                     await trio.sleep_forever()
                 if method == "tools/list" and life.list_takes:
                     await trio.sleep(life.list_takes)
+                if method == "subscriptions/listen":
+                    say(acknowledgement(message))
+                    continue
                 answer = self._answer(life, method)
                 if answer is not None:
                     say({"id": message["id"], **answer})
@@ -207,11 +212,19 @@ class Script:
                     else {"result": hello | {"protocolVersion": "2025-11-25"}}
                 )
             case "tools/list":
-                return {"result": {"tools": [{"name": n, "inputSchema": {}} for n in life.lists()]}}
+                tools = [{"name": n, "inputSchema": {}} for n in life.lists()]
+                return {"result": {"tools": tools, **life.hints}}
             case "never":
                 return None
             case _:
                 return {"result": {}}
+
+
+def acknowledgement(listen: Json) -> Json:
+    params = {"notifications": listen["params"]["notifications"]}
+    meta = {"io.modelcontextprotocol/subscriptionId": listen["id"]}
+    method = "notifications/subscriptions/acknowledged"
+    return {"method": method, "params": {**params, "_meta": meta}}
 
 
 @contextmanager

@@ -26,6 +26,7 @@ class FakeUpstream:
     """Answers a list request by calling `answers[method]` with the cursor."""
 
     admit = None
+    era = "modern"
 
     def __init__(self, **answers: Answer) -> None:
         self.answers = {name.replace("_", "/"): answer for name, answer in answers.items()}

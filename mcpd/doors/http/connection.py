@@ -15,7 +15,7 @@ import trio
 
 from mcpd.doors.http.exchange import TEXT, Exchange, continue_line
 from mcpd.doors.http.parser import MAX_BODY, BadRequest, Head, RequestParser
-from mcpd.doors.seats import seats
+from mcpd.doors.seats import Seats
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import Reader
@@ -64,12 +64,14 @@ class HttpConnection:
         connection: sockets.socket,
         handler: Callable[[Spawn], Handler],
         name: str,
+        seats: Seats,
         *,
         max_body: int = MAX_BODY,
     ) -> None:
         self._socket = connection
         self._fd = connection.fileno()
         self._name = name
+        self._seats = seats
         self._max_body = max_body
         self._outbox = Outbox(self._fd, BACKLOG)
         self._parser = RequestParser(self, max_body)
@@ -95,7 +97,7 @@ class HttpConnection:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
                 self._nursery.start_soon(self._watch)
-                with seats.taken_by(self):
+                with self._seats.taken_by(self):
                     await self._read()
                     if not self._outbox.broken:
                         await self._goodbye()
@@ -108,8 +110,10 @@ class HttpConnection:
 
     @property
     def idle_since(self) -> float | None:
-        """See `Sitter`."""
-        return self._heard_at if self._exchange is None and self._parser.is_between else None
+        """See `Sitter`. Who has sent something that only has not been read yet is not idle."""
+        if self._exchange is not None or not self._parser.is_between or _has_sent(self._socket):
+            return None
+        return self._heard_at
 
     def leave(self, reason: str) -> None:
         log.debug("%s: closed: %s", self._name, reason)
@@ -182,6 +186,8 @@ class HttpConnection:
 
     def _refuse(self, error: BadRequest) -> None:
         self._refusal = error
+        self._parser.forget()
+        error.__traceback__ = error.__context__ = None  # their frames hold what has come of a body
         if self._exchange is None:
             self._say_refusal()
 
@@ -284,6 +290,13 @@ class HttpConnection:
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(work)
+
+
+def _has_sent(connection: sockets.socket) -> bool:
+    try:
+        return bool(connection.recv(1, sockets.MSG_PEEK))
+    except OSError:
+        return False
 
 
 def hung_up(fd: int) -> bool:

@@ -112,6 +112,11 @@ class RequestParser:
         if was_between and self.is_between and 4 < end <= _LONGEST_KNOWN:
             self._remember(data, end)
 
+    def forget(self) -> None:
+        """Nothing will be fed any more: keep nothing of what was."""
+        self._body.clear()
+        self._known.clear()
+
     def _remember(self, data: bytes, end: int) -> None:
         """One whole request came alone, and its connection goes on."""
         head = self._head

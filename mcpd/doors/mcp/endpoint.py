@@ -109,6 +109,7 @@ class Visitor:
             self.left("another of its many views was needed")
         session = self._endpoint.gateway.open(view, self._who.client, _tell_nobody, self._spawn)
         self._sessions[place] = session
+        self._who.speaks(session)
         return session
 
     def _legacy(

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 import trio
 
+from mcpd.clients import EVERYTHING
+from mcpd.clients import Client as Account
 from mcpd.doors.http.exchange import Exchange
 from mcpd.doors.http.parser import Head
 from mcpd.doors.mcp.frames import EVENTS, refuse
@@ -52,6 +54,14 @@ class Who:
     principal: str
     """As whom the guard let it in; what one has begun, another cannot go on with."""
     client: Client
+    account: Account
+    """Where it is kept what the connection is used for."""
+
+    def speaks(self, session: Session) -> None:
+        """A conversation has begun."""
+        single = session.view.single
+        self.account.speaks_mcp(single.spec.name if single else EVERYTHING, lambda: session.peer)
+        session.used = self.account.used
 
 
 class HttpSession:
@@ -189,6 +199,7 @@ class Sessions:
     def open(self, message: Message, exchange: Exchange, view: View, place: str, visitor: Who) -> None:
         http = HttpSession(secrets.token_urlsafe(24), place, visitor.principal)
         http.session = self._gateway.open(view, visitor.client, http.tell, self._spawn)
+        visitor.speaks(http.session)
         http.session.receive(message, _Opening(exchange, http, self))
 
     def keep(self, http: HttpSession) -> None:
@@ -302,7 +313,7 @@ _NOBODY = _Nobody()
 
 
 def same_view(one: View, other: View) -> bool:
-    """Whether both show the same servers: a server that was removed and added again is another."""
+    """Whether both show the same: a server that was removed and added again is another, as is a profile."""
     return one is other or (one.single is not None and one.single is other.single)
 
 

@@ -15,6 +15,7 @@ from mcpd.doors.http import connection as door
 from mcpd.doors.http.connection import HttpConnection, Spawn
 from mcpd.doors.http.exchange import Exchange
 from mcpd.doors.http.parser import BadRequest, Head
+from mcpd.doors.seats import Seats
 
 MIB = 1 << 20
 
@@ -91,7 +92,7 @@ async def connected(
         return peer
 
     async def run() -> None:
-        peer.connection = HttpConnection(near, handler, "a test", max_body=max_body)
+        peer.connection = HttpConnection(near, handler, "a test", Seats(), max_body=max_body)
         await peer.connection.run()
         near.close()
         peer.ended.set()

@@ -1,0 +1,57 @@
+"""Who is connected and what they use, for a person: put together when somebody asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from mcpd.clients import Client, program_of
+from mcpd.gateway.session import Session
+from mcpd.model.clients import ClientsResult, Conversation, ServerUse
+from mcpd.model.status import rfc3339
+
+
+def clients(sessions: Iterable[Session], connections: Iterable[Client]) -> ClientsResult:
+    """Every conversation in MCP, then everybody else on the socket."""
+    speaking = [_conversation(session) for session in sessions]
+    others = [
+        Conversation(
+            door="socket",
+            name=client.name,
+            pid=client.pid,
+            since=rfc3339(client.since),
+            calls=sum(client.calls.values()),
+            servers={name: ServerUse(calls=calls) for name, calls in client.calls.items()},
+        )
+        for client in connections
+        if not client.attached and client.pid is not None
+    ]
+    return ClientsResult(clients=(*speaking, *others))
+
+
+def _conversation(session: Session) -> Conversation:
+    client, view = session.client, session.view
+    version = session.version or session.spoke
+    return Conversation(
+        door=client.door,
+        name=client.name or session.peer or (program_of(client.pid) if client.pid else ""),
+        pid=client.pid or None,
+        since=rfc3339(time.time() - session.age),
+        sees=view.label,
+        protocol_version=version,
+        calls=session.calls,
+        in_flight=session.in_flight,
+        cwd=client.cwd,
+        servers={
+            server.of.spec.name if server.of else server.spec.name: ServerUse(
+                calls=calls,
+                revisions=_between(version, server.upstream.version if server.upstream else ""),
+                instance=server.spec.name if server.of else None,
+            )
+            for server, calls in session.servers.items()
+        },
+    )
+
+
+def _between(client: str, server: str) -> str:
+    return client if client == server else f"{client or '?'} → {server or '?'}"

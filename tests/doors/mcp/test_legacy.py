@@ -1,0 +1,264 @@
+"""Sessions over HTTP in memory: what happens when nobody answers, nobody listens, nobody comes back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import attrs
+import pytest
+import trio
+from msgspec import Raw
+
+from mcpd.clients import Clients
+from mcpd.doors.http.exchange import Exchange
+from mcpd.doors.http.parser import Head
+from mcpd.doors.mcp import legacy
+from mcpd.doors.mcp.legacy import HttpSession, Sessions, Who
+from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.reply import Client, Reply
+from mcpd.gateway.view import View
+from mcpd.wire import message as wire
+from mcpd.wire.message import Message
+
+Work = Callable[[], Awaitable[None]]
+
+
+class Conversation:
+    """A session of the gateway, as far as it is looked at here: it answers when told to."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.version = ""
+        self.peer = ""
+        self.used: object = None
+        self.is_at_work = False
+        self.closed = ""
+        self.received: list[tuple[Message, Reply]] = []
+
+    def receive(self, message: Message, reply: Reply) -> None:
+        self.received.append((message, reply))
+
+    def close(self, reason: str) -> None:
+        self.closed = reason
+
+
+@attrs.define(eq=False)
+class StandIn:
+    """The gateway, and all that was opened."""
+
+    nursery: trio.Nursery
+    opened: list[Conversation] = attrs.field(factory=list)
+
+    def open(self, view: View, client: Client, tell: Callable[[bytes], None], spawn: Any) -> Conversation:
+        self.opened.append(Conversation(view))
+        return self.opened[-1]
+
+    def spawn(self, work: Work) -> None:
+        self.nursery.start_soon(work)
+
+
+class Everything:
+    single = None
+
+
+class Line:
+    """A client's end."""
+
+    def __init__(self) -> None:
+        self.is_last = False
+        self.got = b""
+        self.over = False
+        self.exchange = Exchange(self, Head("POST", "/mcp", "", {}, frozenset(), False, True))
+
+    def put(self, data: bytes) -> None:
+        self.got += data
+
+    def ended(self, exchange: Exchange) -> None:
+        self.over = True
+
+    def header(self, name: bytes) -> str:
+        return next(
+            line.split(b": ")[1].decode() for line in self.got.split(b"\r\n") if line.startswith(name + b":")
+        )
+
+
+VIEW = cast("View", Everything())
+HELLO = Message(id=Raw(b"0"), method="initialize")
+PING = Message(id=Raw(b"1"), method="ping")
+
+
+@attrs.define(eq=False)
+class World:
+    gateway: StandIn
+    sessions: Sessions
+    who: Who
+
+    def begin(self, version: str = "2025-11-25") -> tuple[HttpSession, Conversation]:
+        line = Line()
+        self.sessions.open(HELLO, line.exchange, VIEW, "all", self.who)
+        conversation = self.gateway.opened[-1]
+        conversation.version = version
+        conversation.received[0][1].finish(wire.result(b"0", b"{}"))
+        found = self.find(line.header(b"Mcp-Session-Id"))
+        assert found is not None
+        return found, conversation
+
+    def find(self, key: str, place: str = "all", principal: str = "token") -> HttpSession | None:
+        head = Head("POST", "/mcp", "", {b"mcp-session-id": key.encode()}, frozenset(), True, True)
+        return self.sessions.find(head, VIEW, place, principal)
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    async with trio.open_nursery() as nursery:
+        gateway = StandIn(nursery)
+        who = Who("token", Client(door="http"), Clients().arrived(None))
+        yield World(gateway, Sessions(cast("Gateway", gateway)), who)
+        nursery.cancel_scope.cancel(reason="the test is over")
+
+
+def post(http: HttpSession, *messages: Message, batch: bool = False) -> Line:
+    line = Line()
+    legacy.receive(http, messages, line.exchange, batch=batch)
+    return line
+
+
+async def test_an_answer_that_takes_its_time_becomes_a_stream_to_come_back_to() -> None:
+    """So that nobody in between hangs up, and a client that loses the line loses no answer."""
+    async with world() as here:
+        http, conversation = here.begin()
+        line = post(http, PING)
+        assert line.got == b""
+        assert line.exchange.on_quiet is not None
+        line.exchange.on_quiet()
+        assert b"text/event-stream" in line.got
+        assert b"id: 1-0\n" in line.got
+        line.exchange.on_quiet()
+        assert line.got.count(b": still at work") == 1
+        line.exchange.hang_up("gone")
+        conversation.received[-1][1].finish(b'{"id":1}\n')
+        found = http.streams.find("1-0")
+        assert found is not None
+        late = Line()
+        found[0].attach(late.exchange, found[1])
+        assert late.got.endswith(b'data: {"id":1}\n\n')
+        assert late.over
+
+
+async def test_a_client_that_leaves_before_anything_was_said_loses_only_its_answer() -> None:
+    """It has nothing to come back with; the call goes on, as in these revisions it must."""
+    async with world() as here:
+        http, conversation = here.begin()
+        line = post(http, PING)
+        assert not http.is_idle
+        line.exchange.hang_up("gone")
+        reply = conversation.received[-1][1]
+        reply.note(b'{"method":"x"}')
+        reply.finish(b'{"id":1}')
+        assert line.got == b""
+        assert conversation.closed == ""
+        assert http.is_idle
+
+
+async def test_a_failed_handshake_makes_no_session() -> None:
+    async with world() as here:
+        line = Line()
+        here.sessions.open(HELLO, line.exchange, VIEW, "all", here.who)
+        conversation = here.gateway.opened[-1]
+        conversation.version = "2025-11-25"
+        conversation.received[0][1].finish(wire.error(b"0", b"{}"), -32000)
+        assert b"Mcp-Session-Id" not in line.got
+        assert conversation.closed
+        assert len(here.sessions) == 0
+
+
+async def test_a_session_is_found_only_by_who_began_it_where_it_was_begun() -> None:
+    """2025-11-25, Security: its name alone lets nobody in; and it cannot be guessed."""
+    async with world() as here:
+        http, _ = here.begin()
+        assert len(http.key) >= 32
+        assert here.find(http.key) is http
+        assert here.find(http.key, principal="anybody") is None
+        assert here.find(http.key, place="another") is None
+        assert here.find(http.key[:-1]) is None
+
+
+async def test_sessions_that_nobody_uses_end(autojump_clock: trio.testing.MockClock) -> None:
+    """One with a stream open, or a call under way, is used."""
+    async with world() as here:
+        idle, ended = here.begin()
+        listening, heard = here.begin()
+        line = Line()
+        legacy.listen(listening, line.exchange.head, line.exchange)
+        await trio.sleep(legacy.IDLE / 2)
+        assert here.find(idle.key) is idle
+        await trio.sleep(legacy.IDLE * 0.9)
+        assert here.find(idle.key) is idle
+        await trio.sleep(legacy.IDLE * 1.1)
+        assert here.find(idle.key) is None
+        assert ended.closed == "idle for too long"
+        assert here.find(listening.key) is listening
+        assert heard.closed == ""
+
+
+async def test_there_are_only_so_many_sessions(
+    mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that begins one for each call takes places from nobody who works."""
+    async with world() as here:
+        working, conversation = here.begin()
+        conversation.is_at_work = True
+        mock_clock.jump(1)
+        oldest, _ = here.begin()
+        for _ in range(legacy.MAX_SESSIONS):
+            mock_clock.jump(1)
+            here.begin()
+        assert len(here.sessions) == legacy.MAX_SESSIONS
+        assert here.find(working.key) is working
+        assert here.find(oldest.key) is None
+    assert "sessions over HTTP" in caplog.text
+
+
+async def test_a_session_holds_only_so_many_streams() -> None:
+    async with world() as here:
+        http, _ = here.begin()
+        lines = [Line() for _ in range(legacy.MOST_LISTENING + 1)]
+        for line in lines:
+            legacy.listen(http, line.exchange.head, line.exchange)
+        assert b" 200 OK" in lines[-2].got
+        assert b" 429 " in lines[-1].got
+
+
+async def test_a_batch_is_answered_when_all_of_it_is() -> None:
+    """As an array; as events, if something had to be said before."""
+    other = Message(id=Raw(b'"b"'), method="ping")
+    async with world() as here:
+        http, conversation = here.begin("2025-03-26")
+        line = post(http, PING, other, batch=True)
+        (_, reply), (_, same) = conversation.received[-2:]
+        reply.finish(b'{"id":1}\n')
+        assert line.got == b""
+        same.finish(b'{"id":"b"}\n')
+        assert line.got.endswith(b'\r\n\r\n[{"id":1},{"id":"b"}]')
+        line = post(http, PING, other, batch=True)
+        _, reply = conversation.received[-1]
+        reply.finish(b'{"id":1}\n')
+        reply.note(b'{"method":"x"}')
+        reply.finish(b'{"id":"b"}')
+        told = [each[6:] for each in line.got.split(b"\n") if each.startswith(b"data: ")]
+        assert told == [b'{"method":"x"}', b'{"id":1}', b'{"id":"b"}']
+        assert line.over
+
+
+async def test_the_end_of_all_sessions_answers_who_waits() -> None:
+    async with world() as here:
+        http, conversation = here.begin()
+        waiting, listening = post(http, PING), Line()
+        legacy.listen(http, listening.exchange.head, listening.exchange)
+        here.sessions.close("mcpd is stopping")
+        assert b" 404 " in waiting.got
+        assert b"mcpd is stopping" in waiting.got
+        assert listening.over
+        assert conversation.closed == "mcpd is stopping"

@@ -1,0 +1,156 @@
+"""A client that comes back misses nothing and is told nothing twice, within what is kept."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpd.doors.http.exchange import Exchange
+from mcpd.doors.http.parser import Head
+from mcpd.doors.mcp.frames import event
+from mcpd.doors.mcp.streams import KEEP, Streams
+from mcpd.wire.sse import SseDecoder, SseEvent
+
+GET = Head("GET", "/mcp", "", {}, frozenset(), False, True)  # 1.0: no chunks to take apart
+
+
+class Line:
+    """A client's end of a connection."""
+
+    def __init__(self) -> None:
+        self.is_last = False
+        self.got = b""
+        self.over = False
+        self.exchange = Exchange(self, GET)
+
+    def put(self, data: bytes) -> None:
+        self.got += data
+
+    def ended(self, exchange: Exchange) -> None:
+        self.over = True
+
+    @property
+    def events(self) -> list[SseEvent]:
+        return list(SseDecoder(1 << 30).feed(self.got.partition(b"\r\n\r\n")[2]))
+
+    @property
+    def told(self) -> list[object]:
+        return [json.loads(each.data) for each in self.events if each.data]
+
+
+def test_an_event_is_one_line_of_data_whatever_the_frame() -> None:
+    """Servers pretty-print; a line break outside of a string is only a blank."""
+    assert event(b'{"a":\r\n 1}\n') == b'event: message\ndata: {"a":   1}\n\n'
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=12))
+def test_however_often_it_breaks_every_event_comes_once_and_in_order(spells: list[tuple[int, int]]) -> None:
+    """In each spell some events are sent, and the client has read only so many when the line breaks."""
+    streams = Streams(primes=True)
+    stream = streams.new()
+    line = Line()
+    stream.attach(line.exchange)
+    received: list[object] = []
+    last, sent = "", 0
+    for count, read in [*spells, (1, 99)]:
+        for _ in range(count):
+            sent += 1
+            stream.send(b"%d" % sent)
+        line.exchange.hang_up("the line broke")
+        for each in line.events[: read + (not last)]:  # the first event only brings an id
+            last = each.id or last
+            received += [json.loads(each.data)] if each.data else []
+        sent += 1
+        stream.send(b"%d" % sent)  # to nobody
+        found = streams.find(last)
+        assert found is not None
+        line = Line()
+        found[0].attach(line.exchange, found[1])
+    assert [*received, *line.told] == [*range(1, sent + 1)]
+
+
+def test_a_stream_that_has_ended_is_told_to_its_end_and_ends() -> None:
+    streams = Streams(primes=False)
+    stream, line, late = streams.new(), Line(), Line()
+    stream.attach(line.exchange)
+    assert line.events == []  # older clients would take an event without data for a message
+    stream.send(b"1")
+    line.exchange.hang_up("gone")
+    stream.send(b"2")
+    stream.end()
+    stream.attach(late.exchange, 1)
+    assert late.told == [2]
+    assert late.over
+
+
+def test_who_comes_back_while_the_old_line_seems_alive_goes_on_there() -> None:
+    """A line that died without a word: the new one is the client's."""
+    streams = Streams(primes=True)
+    stream, old, new = streams.new(), Line(), Line()
+    stream.attach(old.exchange)
+    stream.send(b"1")
+    stream.attach(new.exchange, 1)
+    assert old.over
+    stream.send(b"2")
+    assert (old.told, new.told) == ([1], [2])
+
+
+def test_what_is_kept_is_bounded_and_what_is_gone_is_said_to_be() -> None:
+    """RELIABILITY B8: oldest first; of a stream that has ended and has nothing left, nothing is known."""
+    streams = Streams(primes=True)
+    first, second, line = streams.new(), streams.new(), Line()
+    first.send(b"1")
+    first.end()
+    for _ in range(100):
+        second.send(b'"%b"' % (b"x" * (KEEP // 10)))
+    assert streams.find("1-0") is None
+    second.attach(line.exchange, 0)
+    assert 8 <= len(line.told) <= 10
+    second.send(b'"%b"' % (b"x" * (2 * KEEP)))
+    late = Line()
+    second.attach(late.exchange, 100)
+    assert len(late.told) == 1  # the last one is kept whatever its size
+
+
+def test_streams_that_clients_left_are_not_kept_for_ever() -> None:
+    streams = Streams(primes=True)
+    for _ in range(1000):
+        line = Line()
+        streams.new(standalone=True).attach(line.exchange)
+        line.exchange.hang_up("gone")
+    assert len([n for n in range(1, 1001) if streams.find(f"{n}-0")]) < 20
+
+
+def test_what_belongs_to_no_request_goes_to_one_stream_or_waits_for_one() -> None:
+    """2025-11-25: never the same message on two streams. Waiting, each message is there once."""
+    streams = Streams(primes=False)
+    for frame in (b"1", b"2", b"1"):
+        streams.tell(frame)
+    lines = [Line(), Line()]
+    for line in lines:
+        stream = streams.new(standalone=True)
+        stream.attach(line.exchange)
+        streams.listen(stream)
+    assert lines[0].told == [1, 2]
+    streams.tell(b"3")
+    lines[1].exchange.hang_up("gone")
+    streams.tell(b"4")
+    assert [line.told for line in lines] == [[1, 2, 4], [3]]
+    lines[0].exchange.hang_up("gone")
+    for n in range(2000):
+        streams.tell(b"%d" % n)
+    late = Line()
+    stream = streams.new(standalone=True)
+    stream.attach(late.exchange)
+    streams.listen(stream)
+    assert late.told == [*range(1000, 2000)]
+
+
+def test_an_id_that_is_none_of_ours_leads_nowhere() -> None:
+    streams = Streams(primes=True)
+    streams.new()
+    for given_id in ("", "1", "x-1", "1-", "99-1", "1-1-1", "-1-1", "1" * 99 + "-1"):
+        assert streams.find(given_id) is None

@@ -1,0 +1,240 @@
+"""Whatever comes to the port, from pages, from rude clients, from dying ones: nobody else notices."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack, suppress
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, Json, fake, wait_until
+from tests.e2e.web import MODERN, PORT, Door, door, meta, request
+from tests.faults.bystander import nothing_left, resident, undisturbed
+
+MIB = 1 << 20
+CALL = json.dumps(request("tools/call", name="echo", arguments={}, _meta=meta())).encode()
+PATHS = ("/mcp", "/servers/busy/mcp", "/rpc")
+
+
+def started(start: Start) -> tuple[Daemon, Door]:
+    daemon = start({"busy": fake(), "calm": fake()}, *PORT)
+    daemon.wait_connected("busy", "calm")
+    with daemon.client() as client:
+        client.call("busy", "echo")
+        client.call("calm", "echo")
+    return daemon, door(daemon)
+
+
+def counts(daemon: Daemon) -> Json:
+    with daemon.client() as client:
+        return dict(json.loads(client.call("busy", "counts")["output"]))
+
+
+def connected(web: Door) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", web.port), timeout=BOUND)
+
+
+def head(method: str, path: str, headers: dict[str, str], length: int) -> bytes:
+    lines = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
+    return f"{method} {path} HTTP/1.1\r\n{lines}Content-Length: {length}\r\n\r\n".encode()
+
+
+def right(web: Door, **more: str) -> dict[str, str]:
+    return {
+        "Host": f"127.0.0.1:{web.port}",
+        "Content-Type": "application/json",
+        "MCP-Protocol-Version": MODERN,
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "echo",
+        **web.bearer,
+        **{name.replace("_", "-"): text for name, text in more.items()},
+    }
+
+
+def answer(web: Door, sent: bytes) -> bytes:
+    """All that comes until the daemon closes, or says no more."""
+    got = b""
+    with connected(web) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        while portion := connection.recv(MIB):
+            got += portion
+    return got
+
+
+# ── pages ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_of_sixty_requests_that_a_page_can_make_none_reaches_a_server(start: Start) -> None:
+    """RELIABILITY S5. Even with the token, which no page knows: it is the third lock, not the first."""
+    daemon, web = started(start)
+    here = f"127.0.0.1:{web.port}"
+    pages = [
+        {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Origin": f"http://localhost:{web.port + 1}"},
+        {"Host": f"evil.example:{web.port}"},
+        {"Host": f"evil.example:{web.port}", "Origin": f"http://evil.example:{web.port}"},
+        {"Host": f"localhost.evil.example:{web.port}", "Sec-Fetch-Site": "same-origin"},
+        {"Host": f"0.0.0.0:{web.port}", "Origin": f"http://0.0.0.0:{web.port}"},
+        {"Host": f"[::ffff:127.0.0.1]:{web.port}"},
+    ]
+    kinds = [("POST", "application/json"), ("POST", "text/plain")]
+    attacks = [
+        head(method, path, {**right(web), "Host": here, "Content-Type": kind, **page}, len(CALL)) + CALL
+        for page, (method, kind), path in itertools.product(pages, kinds, PATHS)
+    ]
+    assert len(attacks) == 60
+    before = counts(daemon)["seen"]
+    answers = [answer(web, attack) for attack in attacks]
+    statuses = Counter(each.split(b" ", 2)[1] for each in answers)
+    after = counts(daemon)["seen"]
+    assert statuses == {b"403": 60}
+    assert not any(b"access-control" in each.lower() for each in answers)
+    assert after["tools/call"] == before["tools/call"] + 1  # the counting itself
+    # And that it is the page that is refused:
+    good = head("POST", "/servers/busy/mcp", {**right(web), "Connection": "close"}, len(CALL)) + CALL
+    with connected(web) as connection:
+        connection.sendall(good)
+        assert connection.recv(MIB).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_preflight_is_told_nothing(start: Start) -> None:
+    """No CORS, ever: whatever page asks, from wherever."""
+    _, web = started(start)
+    for origin in ("http://evil.example", "null", f"http://127.0.0.1:{web.port}"):
+        asked = right(web, Origin=origin, Access_Control_Request_Method="POST")
+        told = answer(web, head("OPTIONS", "/mcp", asked, 0))
+        assert told.split(b" ", 2)[1] in (b"403", b"405")
+        assert b"access-control" not in told.lower()
+
+
+# ── rude clients ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_garbage_brings_errors_and_no_harm(start: Start) -> None:
+    """RELIABILITY D4: bits flipped, cut, doubled; heads and bodies; nothing but refusals and closed lines."""
+    daemon, web = started(start)
+    good = head("POST", "/servers/busy/mcp", right(web), len(CALL)) + CALL
+    chance = random.Random(4)
+    with nothing_left(daemon), undisturbed(daemon, "calm"):
+        for _ in range(1000):
+            bad = bytearray(good * chance.choice((1, 1, 2)))
+            for _ in range(chance.randint(1, 8)):
+                place = chance.randrange(len(bad))
+                bad[place : place + chance.randint(0, 3)] = chance.randbytes(chance.randint(0, 3))
+            with connected(web) as connection:
+                connection.sendall(bytes(bad[: chance.randint(1, len(bad))]))
+                if chance.random() < 0.2:
+                    connection.shutdown(socket.SHUT_WR)
+                    connection.recv(MIB)
+    assert daemon.process.poll() is None
+    assert "an error in mcpd itself" not in daemon.log
+    assert "Traceback" not in daemon.log
+    assert daemon.status("busy")["restarts"] == 0
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_read(start: Start) -> None:
+    """413 by its length; and by what has come, where no length was said. The memory is given back."""
+    daemon, web = started(start)
+    base = resident(daemon.pid)
+    with undisturbed(daemon, "calm"):
+        told = answer(web, head("POST", "/mcp", right(web), 33 * MIB))
+        assert told.startswith(b"HTTP/1.1 413 ")
+        with connected(web) as connection:
+            lines = "".join(f"{name}: {text}\r\n" for name, text in right(web).items())
+            connection.sendall(f"POST /mcp HTTP/1.1\r\n{lines}Transfer-Encoding: chunked\r\n\r\n".encode())
+            with suppress(ConnectionError):
+                for _ in range(40):
+                    connection.sendall(b"100000\r\n" + b"x" * MIB + b"\r\n")
+            assert connection.recv(MIB).startswith(b"HTTP/1.1 413 ")
+    wait_until(lambda: resident(daemon.pid) - base < 12 * MIB, lambda: "the memory is not given back")
+
+
+def test_a_thousand_idle_connections_keep_nobody_out(start: Start) -> None:
+    """RELIABILITY D3: whoever has been idle longest has to go; half a request is not idle for long."""
+    daemon, web = started(start)
+    with nothing_left(daemon), undisturbed(daemon, "calm"), ExitStack() as held:
+        for number in range(1000):
+            idle = held.enter_context(connected(web))
+            if number % 4 == 0:
+                idle.sendall(head("POST", "/mcp", right(web), 0))
+            with connected(web) as connection:
+                connection.sendall(f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{web.port}\r\n\r\n".encode())
+                assert connection.recv(MIB).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_slow_heads_are_given_up_and_others_do_not_wait(start: Start) -> None:
+    """Slowloris: 300 of them hold every seat, for five seconds each."""
+    daemon, web = started(start)
+    with nothing_left(daemon), undisturbed(daemon, "calm"), ExitStack() as held:
+        slow = [held.enter_context(connected(web)) for _ in range(300)]
+        for connection in slow:
+            connection.sendall(b"POST /mcp HTTP/1.1\r\nHost: ")
+        began = time.monotonic()
+        with connected(web) as late:
+            late.settimeout(30)
+            late.sendall(f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{web.port}\r\n\r\n".encode())
+            assert late.recv(MIB).startswith(b"HTTP/1.1 200 OK")
+        assert time.monotonic() - began < 25
+        assert slow[0].recv(MIB).startswith(b"HTTP/1.1 408 ")
+
+
+def test_who_does_not_read_a_flood_is_cut_off_and_costs_little(start: Start) -> None:
+    """RELIABILITY D2, B8: 100 MB of notifications for a client that takes none."""
+    daemon, web = started(start)
+    base = resident(daemon.pid)
+    flood = {
+        "method": "notifications/message",
+        "count": 20000,
+        "params": {"level": "error", "data": "x" * 5000},
+    }
+    body = request("tools/call", name="notify", arguments=flood, _meta=meta())
+    body["params"]["_meta"]["io.modelcontextprotocol/logLevel"] = "debug"
+    content = json.dumps(body).encode()
+    with undisturbed(daemon, "calm", slowest=1.0), socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", web.port))
+        deaf.sendall(head("POST", "/servers/busy/mcp", right(web, Mcp_Name="notify"), len(content)) + content)
+        time.sleep(2)  # the flood's own time: nothing tells when it is over for a client that is gone
+        assert resident(daemon.pid) - base < 24 * MIB
+    assert daemon.process.poll() is None
+
+
+KILLED = """
+import socket, sys, time
+port, count, sent = int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])
+held = []
+for _ in range(count):
+    one = socket.create_connection(("127.0.0.1", port))
+    one.sendall(sent)
+    held.append(one)
+print("sent", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_killed_clients_calls_are_cancelled(start: Start) -> None:
+    """RELIABILITY D1, a hundred connections at once: cancelled upstream, and nothing is left here."""
+    daemon, web = started(start)
+    body = request("tools/call", name="progress", arguments={"total": 60}, _meta=meta(progressToken=1))
+    content = json.dumps(body).encode()
+    sent = head("POST", "/servers/busy/mcp", right(web, Mcp_Name="progress"), len(content)) + content
+    with nothing_left(daemon), undisturbed(daemon, "calm", slowest=1.0):
+        argv = [sys.executable, "-c", KILLED, str(web.port), "50", sent.hex()]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline() == b"sent\n"
+            wait_until(lambda: counts(daemon)["seen"]["tools/call"] >= 51, lambda: "the calls have not begun")
+            os.kill(client.pid, signal.SIGKILL)
+        wait_until(lambda: len(counts(daemon)["cancelled"]) >= 50, lambda: str(counts(daemon)["cancelled"]))

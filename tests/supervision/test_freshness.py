@@ -1,0 +1,233 @@
+"""When a server's lists are fetched again: when it says so, and on the next use after they have expired."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mcpd.model.status import ServerState
+from mcpd.supervision import catalog as lists
+from mcpd.supervision.catalog import Catalog
+from mcpd.transports.exchange import Awaited
+from tests.fakes.http import ModernScript, Request, fake_http
+from tests.supervision.peer import Life, World, living
+from tests.supervision.test_catalog import SPEC, FakeUpstream, fetched
+from tests.supervision.test_remote import living as living_remotely
+
+MINUTE = {"ttlMs": 60_000, "cacheScope": "public"}
+TELLS = {"tools": {"listChanged": True}}
+TOOL = {"name": "echo", "inputSchema": {}}
+
+
+def fetches(world: World) -> int:
+    return world.script.asked.count("tools/list")
+
+
+async def test_a_list_that_has_expired_is_fetched_again_when_it_is_used(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Not before, and not for nobody: a time to live is no interval for asking."""
+    names = ["echo"]
+    async with living(tmp_path, Life(modern=True, lists=lambda: names, hints=MINUTE)) as world:
+        await world.wait_connected()
+        server = world.server
+        await trio.sleep(50)
+        assert not server.lists_expired
+        await server.use_lists()
+        assert fetches(world) == 1
+        names = ["echo", "more"]
+        await trio.sleep(3600)
+        assert fetches(world) == 1
+        assert server.lists_expired
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(server.use_lists)
+        assert fetches(world) == 2
+        assert server.catalog is not None
+        assert [tool.name for tool in server.catalog.tools] == ["echo", "more"]
+        assert not server.lists_expired
+
+
+@pytest.mark.parametrize(
+    ("life", "expires"),
+    [
+        (Life(modern=True, hints={"ttlMs": 0, "cacheScope": "private"}), True),
+        (Life(modern=True), True),  # no hint: good for now only
+        (Life(modern=True, hints={"ttlMs": 0}, capabilities=TELLS), False),  # it tells when it changes
+        (Life(hints={"ttlMs": 0}), False),  # older revisions have no such thing
+    ],
+)
+async def test_whether_a_list_expires_at_all(
+    autojump_clock: MockClock, tmp_path: Path, life: Life, expires: bool
+) -> None:
+    """What changes without a word has to be looked up; what is told is known."""
+    async with living(tmp_path, life) as world:
+        await world.wait_connected()
+        for _ in range(3):
+            await trio.sleep(1)
+            assert world.server.lists_expired is expires
+            await world.server.use_lists()
+        assert fetches(world) == (4 if expires else 1)
+
+
+async def test_a_list_that_cannot_be_fetched_again_stays_as_it_was(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Old is better than none; and nobody waits longer than a list may take."""
+    life = Life(modern=True, hints=MINUTE, deaf_after=60, deaf_until=1000)
+    async with living(tmp_path, life, timeouts=lists_within(4)) as world:
+        await world.wait_connected()
+        await trio.sleep(62)
+        assert world.server.upstream is not None
+        call = Awaited()  # it is busy with that, not dead
+        call.idle = call.limit = 5000
+        world.server.upstream.submit(call, "tools/call", b'{"name":"echo"}')
+        began = trio.current_time()
+        await world.server.use_lists()
+        assert trio.current_time() - began <= 4.1
+        assert world.server.catalog is not None
+        assert [tool.name for tool in world.server.catalog.tools] == ["echo"]
+
+
+def lists_within(seconds: float) -> Any:
+    from mcpd.model.spec import Timeouts
+
+    return Timeouts(list=seconds)
+
+
+async def test_nobody_waits_for_a_connection_that_has_ended(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """What is known is used; the next connection brings new lists anyway."""
+    life = Life(modern=True, hints=MINUTE, deaf_after=61, lasts=63)
+    async with living(tmp_path, life, Life(lists=lambda: ["new"])) as world:
+        await world.wait_connected()
+        await trio.sleep_until(world.starts[0] + 62)
+        began = trio.current_time()
+        await world.server.use_lists()
+        assert trio.current_time() - began < 5
+
+
+async def test_hints_of_all_pages_and_lists_of_a_feature_are_taken_together(
+    autojump_clock: MockClock,
+) -> None:
+    """The shortest life; private where any of them is. Other features keep theirs."""
+    pages: dict[str | None, Any] = {
+        None: {"tools": [TOOL], "nextCursor": "2", **MINUTE},
+        "2": {"tools": [], "ttlMs": 20_000, "cacheScope": "public"},
+    }
+    upstream = FakeUpstream(
+        tools_list=lambda cursor: pages[cursor],
+        resources_list=lambda cursor: {"resources": [], **MINUTE},
+        resources_templates_list=lambda cursor: {
+            "resourceTemplates": [],
+            "ttlMs": 9e6,
+            "cacheScope": "private",
+        },
+        prompts_list=lambda cursor: {"prompts": [], "ttlMs": -5, "cacheScope": "public"},
+    )
+    catalog = await fetched(upstream)
+    told = {name: (hint.ttl, hint.private) for name, hint in catalog.hints.items()}
+    assert told == {"tools": (20, False), "resources": (60, True), "prompts": (0, False)}
+    pages[None] = {"tools": [TOOL], "ttlMs": "soon", "cacheScope": 7}
+    await trio.sleep(1)
+    later = await lists.fetch(upstream, SPEC, ["tools"], catalog)  # type: ignore[arg-type]
+    assert (later.hints["tools"].ttl, later.hints["tools"].private) == (0, True)
+    assert later.hints["resources"] == catalog.hints["resources"]
+    assert lists.load(lists.dump(catalog)) == Catalog(
+        tools=catalog.tools, fetched_at=catalog.fetched_at
+    )  # another process counts from another moment
+
+
+# ── headers that a tool wants ───────────────────────────────────────────────────────────────────
+
+MIRRORED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+CALL = b'{"name":"echo","arguments":{"region":"eu","_meta":1},"_meta":{"vendor":"x"}}'
+
+
+async def mirroring(request: Request) -> None:
+    """A server that has come to route by an argument: what does not repeat it in a header is refused."""
+    if request.headers.get("mcp-param-region") != "eu":
+        await request.error(-32020, 400)
+    else:
+        await request.result({"content": []})
+
+
+def call(world: Any) -> Awaited:
+    exchange = Awaited(what="tool 'echo'", idle=5, limit=5)
+    world.server.upstream.submit(exchange, "tools/call", CALL)
+    return exchange
+
+
+async def test_a_call_refused_for_its_headers_is_sent_once_more_with_the_right_ones(tmp_path: Path) -> None:
+    """It was not carried out; the list tells what is wanted now. Another request, the same call."""
+    script = ModernScript(on={"tools/call": mirroring})
+    async with fake_http(script) as server, living_remotely(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+        script.tools = [{"name": "echo", "inputSchema": MIRRORED}]
+        with trio.fail_after(5):
+            calls = [call(world) for _ in range(3)]
+            for each in calls:
+                answer = await each.answer()
+                assert json.loads(bytes(answer.result)) == {"content": []}
+        requests = server.of("tools/call")
+        assert len(requests) == 6
+        assert len({request.message["id"] for request in requests}) == 6
+        assert len(server.of("tools/list")) <= 4  # at most one for each, and the first
+        for request in requests:
+            params = request.message["params"]
+            meta = params.pop("_meta")
+            assert params == {"name": "echo", "arguments": {"region": "eu", "_meta": 1}}
+            assert meta["vendor"] == "x"
+            assert meta["progressToken"] == request.message["id"]
+        assert world.server.upstream is not None
+        assert world.server.upstream.link.in_flight == 0
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_a_call_is_sent_once_more_at_most(tmp_path: Path, status: int) -> None:
+    """The second refusal is the answer; and other errors are the answer at once."""
+
+    async def refuse(code: int, request: Request) -> None:
+        await request.error(code, status)
+
+    for code, times in ((-32020, 2), (-32021, 1), (-32602, 1)):
+        script = ModernScript(on={"tools/call": partial(refuse, code)})
+        async with fake_http(script) as server, living_remotely(tmp_path, server.url) as world:
+            await world.wait(ServerState.CONNECTED)
+            with trio.fail_after(5):
+                answer = await call(world).answer()
+            assert json.loads(bytes(answer.error))["code"] == code
+            assert len(server.of("tools/call")) == times
+
+
+async def test_who_leaves_while_the_list_is_fetched_is_not_called_for(tmp_path: Path) -> None:
+    """Nobody would take the answer."""
+    listing, go_on = trio.Event(), trio.Event()
+
+    async def slow(request: Request) -> None:
+        if len(server.of("tools/list")) > 1:
+            listing.set()
+            await go_on.wait()
+        await request.result({"resultType": "complete", "tools": [TOOL]})
+
+    script = ModernScript(on={"tools/call": mirroring, "tools/list": slow})
+    async with fake_http(script) as server, living_remotely(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+        upstream = world.server.upstream
+        assert upstream is not None
+        left, stays = call(world), call(world)
+        with trio.fail_after(5):
+            await listing.wait()
+            upstream.link.cancel(left, "nobody waits")
+            go_on.set()
+            answer = await stays.answer()
+        assert json.loads(bytes(answer.error))["code"] == -32020  # the list says nothing new
+        assert not left.done.is_set()
+        assert len(server.of("tools/call")) == 3
