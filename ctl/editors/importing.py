@@ -9,7 +9,7 @@ import attrs
 
 from ctl.editors.home import Home, troubles
 from ctl.editors.literals import Lifted, free_name, lifted
-from ctl.editors.merging import Merged, Server, merged
+from ctl.editors.merging import Merged, Server, merged, replaced
 from ctl.editors.survey import Survey
 from ctl.editors.variables import Needed, secret_reference
 from ctl.errors import Refused
@@ -94,11 +94,11 @@ def outcome(made: Plan, servers: Sequence[Server], answers: Mapping[str, str], *
             if value is None:
                 continue  # the store has it
             if keep:
-                definition = _replaced(definition, old, value.replace("${", "$${"))
+                definition = replaced(definition, old, value.replace("${", "$${"))
                 continue
             name = free_name(one.name, server.name, value, taken)
             taken[name] = result.secrets[name] = value
-            definition = _replaced(definition, old, secret_reference(name))
+            definition = replaced(definition, old, secret_reference(name))
         result.definitions[server.name] = definition
     result.secrets = {name: value for name, value in result.secrets.items() if name not in made.stored}
     return result
@@ -143,16 +143,5 @@ def _provisional(server: Server) -> Definition:
     """Its definition with something in the place of what it needs, to have the rest checked."""
     definition = server.definition
     for one in server.needed:
-        definition = _replaced(definition, secret_reference(one.name), "x")
+        definition = replaced(definition, secret_reference(one.name), "x")
     return definition
-
-
-def _replaced(value: Definition, old: str, new: str) -> Definition:
-    def walk(inner: object) -> object:
-        if isinstance(inner, dict):
-            return {key: walk(below) for key, below in inner.items()}
-        if isinstance(inner, list):
-            return [walk(below) for below in inner]
-        return inner.replace(old, new) if isinstance(inner, str) else inner
-
-    return {key: walk(inner) for key, inner in value.items()}
