@@ -62,7 +62,7 @@ def _answer(session: Session, request: Request, member: str) -> None:
     if start + len(page) < len(entries):
         body["nextCursor"] = _cursor(entries, start + len(page))
     if request.asker.modern:
-        ttl, scope = session.view.freshness()
+        ttl, scope = session.view.freshness(member)
         body |= {"resultType": "complete", "ttlMs": ttl, "cacheScope": scope}
     session.answer(request, msgspec.json.encode(body))
 

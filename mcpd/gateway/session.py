@@ -40,6 +40,8 @@ Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 Answered = Callable[[Message | None], None]
 """Called with a client's response to a question, or None when there will be none."""
 
+UNSAID = "info"
+"""What a legacy client gets of a modern server's log messages as long as it has not said."""
 _FIRST = 10.0
 """Seconds that a client's first words wait for the one server that they are meant for."""
 _ROUTED = frozenset({*MAY_ASK, "completion/complete"})
@@ -208,7 +210,8 @@ class Session:
         dressed = self._dressed
         if dressed[0] is not upstream or dressed[1] is not asker:
             told = passed_on(asker, whole=self.view.single is not None)
-            meta = upstream.dress(told, asker.log_level or None)
+            level = asker.log_level or (None if asker.modern else UNSAID)
+            meta = upstream.dress(told, level)
             dressed = self._dressed = (upstream, asker, meta)
         relay.meta = dressed[2]
         if request.method == "tools/call" and upstream.takes_tasks and inputs.only_as_task(relay):

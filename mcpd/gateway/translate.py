@@ -30,6 +30,8 @@ _WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603
 _PECULIAR = re.compile(rb'"(?:_meta|resultType|ttlMs|cacheScope)"|\\\\u')
 """What has to be looked at before a result is completed; an escape may spell any of it otherwise."""
+_COMPLETE_FIRST = re.compile(rb'\s*\{\s*"resultType"\s*:\s*"complete"\s*(?:,|(?=\}))')
+_ENVELOPE = frozenset({"ttlMs", "cacheScope", "_meta"})
 _OURS = frozenset({-32020, -32022})
 """What a server says of the request's dress, which is this daemon's own."""
 
@@ -68,6 +70,8 @@ class Translation:
             members = wire.members(result)
         except BadFrame:
             return result
+        if not narrow and self.from_modern and (plain := _taken_out(bytes(result), members)) is not None:
+            return plain
         if narrow:
             members = _narrowed(method, members, self.client)
         if self.from_modern or self.to_modern:
@@ -107,6 +111,14 @@ def translation(client: str, server: str) -> Translation:
         same=client == server and client < R5,
         narrows=client < server and client < R5,
     )
+
+
+def _taken_out(result: bytes, members: Mapping[str, Raw]) -> bytes | None:
+    """The result without the envelope's members, its other bytes as they are; None where that takes more."""
+    found = _COMPLETE_FIRST.match(result)
+    if found is None or members.keys() & _ENVELOPE:
+        return None
+    return b"{" + result[found.end() :]
 
 
 def _code(method: str, code: int, *, to_modern: bool, from_modern: bool) -> int:
