@@ -246,7 +246,16 @@ class ModernReply:
             exchange.write(event(frame))
             exchange.end()
         else:
-            exchange.respond(STATUS.get(code, 200) if code else 200, frame)
+            exchange.respond(STATUS.get(code or self._code_in(frame), 200), frame)
+
+    def _code_in(self, frame: bytes) -> int:
+        """Of an error that a server answered: proxies and clients go by the status, whoever said it."""
+        if not frame.startswith(b',"error":', len(wire.HEAD) + len(self._key)):
+            return 0
+        try:
+            return msgspec.json.decode(wire.members(wire.parse(frame).error)["code"], type=int)
+        except (BadFrame, KeyError, msgspec.MsgspecError):
+            return 0
 
     def _keep_alive(self) -> None:
         if not self._exchange.streams:
