@@ -70,7 +70,7 @@ class Outbox:
         """Raises OSError when the other side has gone."""
         frames = self.frames
         while frames:
-            data = self._portion()
+            data = frames[0] if len(frames) == 1 and not self._gone else self._portion()
             try:
                 written = write(data)
             except BlockingIOError:

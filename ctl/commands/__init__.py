@@ -48,6 +48,8 @@ COMMANDS: dict[str, Entry] = {
     "install": Entry(_SET, "install", "install", "Have editors use mcpd."),
     "uninstall": Entry(_SET, "install", "uninstall", "Undo what install did."),
     "config": Entry(_SET, "config", "config", "Validate, show or find the configuration."),
+    "doctor": Entry(_LOOK, "doctor", "doctor", "Look whether everything is as it has to be."),
+    "why": Entry(_LOOK, "why", "why", "Why a server is as it is, and what to do."),
     "logs": Entry(_LOOK, "logs", "logs", "What a server wrote to its stderr."),
     "history": Entry(_LOOK, "history", "history", "What happened to a server, or to all, and why."),
     "clients": Entry(_LOOK, "clients", "clients", "Who is connected, from which process, using what."),

@@ -35,6 +35,9 @@ _METHOD_NOT_FOUND = -32601
 _PATIENCE = 30.0
 """Seconds for a server to agree to what clients want to hear."""
 _ATTEMPTS = 30
+_AT_ONCE = 8
+"""Of these requests: clients' own must not have to wait for their turn behind thousands."""
+_EAR = 1.0
 
 
 def dialect(version: str = "") -> Dialect:
@@ -125,6 +128,7 @@ class _Follower:
     """What it was asked to tell of, and agreed."""
     level: str | None = None
     """What it was last told of it."""
+    turns: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(_AT_ONCE))
     speaks: bool = True
     """Whether it may say anything unasked."""
 
@@ -149,6 +153,8 @@ class _Follower:
     async def _fulfil(self) -> None:
         """Tell the server of every change of the wishes; what it refuses is not asked again."""
         wishes, can_tell = self.hooks.wishes, self.upstream.has("resources", "subscribe")
+        with trio.move_on_after(_EAR):  # what it tells before we listen is told to nobody
+            await self.upstream.hearing.wait()
         while self.link.ended is None:
             changed, wanted = wishes.changed, wishes.resources
             async with trio.open_nursery() as nursery:
@@ -186,7 +192,8 @@ class _Follower:
         """Why it does not do so; empty when it does."""
         for _ in range(_ATTEMPTS):
             try:
-                await ask(self.link, method, params, timeout=_PATIENCE)
+                async with self.turns:
+                    await ask(self.link, method, params, timeout=_PATIENCE)
             except Overloaded:
                 await trio.sleep(1.0)
             except McpdError as error:

@@ -129,10 +129,12 @@ class Session:
             own(self, request)
         elif request.method in modern.METHODS and self.version == "":
             self.fail(request, _INVALID_PARAMS, f"{request.method} needs a `_meta` that says the revision")
-        elif request.asker.modern and request.method in legacy.METHODS:
-            # What this revision has done away with must not begin a handshake of the client's with a server.
-            self.fail(request, _METHOD_NOT_FOUND, f"revision {request.asker.version} has no {request.method}")
-        elif self.view.single is not None and inputs.passes_through(self.view.single, request):
+        elif (
+            request.method not in legacy.METHODS  # those of the other revisions are ours to refuse
+            and request.method not in modern.METHODS
+            and self.view.single is not None
+            and inputs.passes_through(self.view.single, request)
+        ):
             self._relay(request)
         else:
             self.fail(request, _METHOD_NOT_FOUND, f"no method {request.method[:100]!r}")

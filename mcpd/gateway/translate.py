@@ -8,6 +8,7 @@ functions; the rules are those of the revisions' schemas, side by side.
 from __future__ import annotations
 
 import functools
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,6 +28,8 @@ R1, R2, R3, R4, R5 = sorted(PROTOCOL_VERSIONS)[:5]
 _Object = dict[str, Any]
 _WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603
+_PECULIAR = re.compile(rb'"(?:_meta|resultType|ttlMs|cacheScope)"|\\\\u')
+"""What has to be looked at before a result is completed; an escape may spell any of it otherwise."""
 _OURS = frozenset({-32020, -32022})
 """What a server says of the request's dress, which is this daemon's own."""
 
@@ -60,14 +63,14 @@ class Translation:
         if not narrow and not self.to_modern and not self.from_modern:
             return result
         try:
-            if not narrow and self.to_modern and b'"_meta"' not in bytes(result):
+            if not narrow and self.to_modern and not _PECULIAR.search(result):
                 return _completed(method, bytes(result))
             members = wire.members(result)
         except BadFrame:
             return result
         if narrow:
             members = _narrowed(method, members, self.client)
-        if self.from_modern:
+        if self.from_modern or self.to_modern:
             for name in ("resultType", "ttlMs", "cacheScope"):
                 members.pop(name, None)
         _strip_meta(members)

@@ -14,6 +14,7 @@ import re
 import select
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from urllib.parse import unquote
@@ -23,6 +24,7 @@ import httpx
 import trio
 
 from mcpd.support.naps import now
+from mcpd.support.reader import LINGER, traffic, unwatch, watch
 from mcpd.wire.http1 import BadResponse, Response
 
 CONNECT_TIMEOUT = 10.0
@@ -82,6 +84,10 @@ def basic(url: httpx.URL) -> bytes:
     return b"Basic " + base64.b64encode(unquote(url.userinfo.decode()).encode())
 
 
+Then = Callable[[httpx.Response | httpx.TransportError], None]
+HangUp = Callable[[], None]
+
+
 class Engine(httpx.AsyncBaseTransport):
     """Requests to the origin of `url`, and to no other. Who uses it bounds how many there are at once: a
     connection is opened whenever none is idle.
@@ -105,13 +111,7 @@ class Engine(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if _origin(request.url) != self._origin:
             raise httpx.UnsupportedProtocol("a request to another origin", request=request)
-        # A `ByteStream`, which is all that is made here, has `read` look it up in an abstract base class.
-        body = b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else request.read()
-        head, framed = self._head(self._first_line(request), tuple(request.headers.raw))
-        if not framed and (body or request.method == "POST"):
-            head += b"Content-Length: %d\r\n\r\n" % len(body)
-        else:
-            head += b"\r\n"
+        head, body = self._bytes(request)
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable():
@@ -126,6 +126,37 @@ class Engine(httpx.AsyncBaseTransport):
             return await connection.ask(request.method, head, body)
         except _NothingLeft as error:
             raise httpx.ConnectError(str(error)) from error
+
+    def begin(self, request: httpx.Request, then: Then) -> HangUp | None:
+        """Send a request at once, if a connection waits for one that can take all of it: without a task, and
+        without a trip through the scheduler. None: nothing was sent, ask as usual.
+
+        `then` is called in the task of the reader hub, with the response once its head is there, or with
+        how it failed; not after the function that is returned, which hangs up. It must not block or raise.
+        """
+        guarded = self._context is not None or (self._proxy is not None and self._proxy.tls)
+        if guarded or _origin(request.url) != self._origin:
+            return None
+        head, body = self._bytes(request)
+        while self._idle and len(body) <= _JOINED:
+            connection = self._idle.pop()
+            if connection.is_usable():
+                try:
+                    return connection.begin(request.method, head + body, then)
+                except _NothingLeft:
+                    pass
+            connection.close()
+        return None
+
+    def _bytes(self, request: httpx.Request) -> tuple[bytes, bytes]:
+        # A `ByteStream`, which is all that is made here, has `read` look it up in an abstract base class.
+        body = b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else request.read()
+        head, framed = self._head(self._first_line(request), tuple(request.headers.raw))
+        if not framed and (body or request.method == "POST"):
+            head += b"Content-Length: %d\r\n\r\n" % len(body)
+        else:
+            head += b"\r\n"
+        return head, body
 
     def _first_line(self, request: httpx.Request) -> bytes:
         url, method = request.url, request.method.encode("ascii")
@@ -230,24 +261,79 @@ class _NothingLeft(Exception):
 
 
 class _Connection:
-    """One stream; `ask` is called when the last response is over, which `give_back` has told."""
+    """One stream; `ask` or `begin` is called when the last response is over, which `give_back` has told."""
 
     def __init__(self, stream: trio.abc.Stream, give_back: Callable[[_Connection], None]) -> None:
         self._stream = stream
         self._give_back = give_back
         self._socket = _beneath(stream)
         self._plain = isinstance(stream, trio.SocketStream)
-        self._fd = self._socket.fileno()
+        self.fd = self._socket.fileno()
         self._expires = 0.0
         self._size = _READ_SMALL
+        self._then: Then | None = None
+        self._begun = Response()
+        self._begun_at = 0.0
+        self._prompt = False
+        """Whether the last answer came so soon that looking on for the next is worth it."""
 
     def is_usable(self) -> bool:
         """An idle connection on which something can be read has been closed, or is out of step."""
-        return now() < self._expires and not _readable(self._fd)
+        return now() < self._expires and not _readable(self.fd)
 
     def close(self) -> None:
         """At once, without a word."""
+        if self._then is not None:
+            self._then = None
+            unwatch(self)
         self._socket.close()
+
+    # ── without a task ──────────────────────────────────────────────────────────────────────────
+
+    def begin(self, method: str, request: bytes, then: Then) -> HangUp:
+        """See `Engine.begin`. Raises _NothingLeft, also when not all of it can leave at once."""
+        try:
+            sent = os.write(self.fd, request)
+        except OSError as error:
+            raise _NothingLeft(str(error)) from error
+        if sent < len(request):  # never seen; half a request is none, when the connection ends in it
+            raise _NothingLeft("not all at once")
+        self._begun, self._then = Response(method), then
+        watch(self)
+        self._begun_at = time.monotonic()
+        if self._prompt:
+            traffic.more_expected = True
+
+        def hang_up() -> None:
+            if self._then is then:  # else it is over, and the connection may be another request's
+                self.close()
+
+        return hang_up
+
+    def on_readable(self) -> bool:
+        """Part of the response: its head, most of the time all of it."""
+        then, response = self._then, self._begun
+        if then is None:
+            return False
+        try:
+            parts = self._take(self._read_now(), response)
+        except BlockingIOError:
+            return True
+        except (OSError, httpx.TransportError) as error:
+            self.close()
+            failed = error if isinstance(error, httpx.TransportError) else httpx.ReadError(str(error))
+            failed.__cause__ = failed.__cause__ or error
+            then(failed)
+            return False
+        if not response.status:
+            return True
+        self._prompt = time.monotonic() - self._begun_at < LINGER
+        self._then = None
+        unwatch(self)
+        if response.complete:
+            self._over(response)
+        then(_httpx(response, Body(self, response, parts)))
+        return self._then is not None  # the next request may have been sent from within
 
     async def ask(self, method: str, head: bytes, body: bytes) -> httpx.Response:
         """The response as soon as its head is there. Raises _NothingLeft, httpx.TransportError."""
@@ -264,28 +350,24 @@ class _Connection:
         except BaseException:
             self.close()
             raise
-        return httpx.Response(
-            response.status,
-            headers=response.headers,
-            stream=_Body(self, response, parts),
-            extensions={"http_version": b"HTTP/1.1", "reason_phrase": response.reason},
-        )
+        return _httpx(response, Body(self, response, parts))
 
     async def more(self, response: Response) -> list[bytes]:
         """Read once. The connection is given back with the end of the response, or closed."""
-        data = await self._receive()
-        try:
-            if data:
-                parts = response.feed(data)
-            else:
-                parts = []
-                response.end()
-        except BadResponse as error:
-            self.close()
-            raise httpx.RemoteProtocolError(str(error)) from error
+        parts = self._take(await self._receive(), response)
         if response.complete:
             self._over(response)
         return parts
+
+    def _take(self, data: bytes, response: Response) -> list[bytes]:
+        try:
+            if data:
+                return response.feed(data)
+            response.end()
+        except BadResponse as error:
+            self.close()
+            raise httpx.RemoteProtocolError(str(error)) from error
+        return []
 
     def _over(self, response: Response) -> None:
         if not response.reusable:
@@ -302,7 +384,7 @@ class _Connection:
         sent = 0
         if self._plain:  # at once, without a trip through the scheduler
             try:
-                sent = os.write(self._fd, data)
+                sent = os.write(self.fd, data)
             except BlockingIOError:
                 pass
             except OSError as error:
@@ -323,22 +405,37 @@ class _Connection:
         try:
             if self._plain:
                 while True:
-                    await trio.lowlevel.wait_readable(self._fd)
+                    await trio.lowlevel.wait_readable(self.fd)
                     try:
-                        data = os.read(self._fd, self._size)
-                        break
+                        return self._read_now()
                     except BlockingIOError:
                         continue
-                self._size = _READ_LARGE if len(data) == self._size else _READ_SMALL
-                return data
             return bytes(await self._stream.receive_some(_READ_SMALL))
         except _BROKEN as error:
             self.close()
             raise httpx.ReadError(str(error) or type(error).__name__) from error
 
+    def _read_now(self) -> bytes:
+        data = os.read(self.fd, self._size)
+        self._size = _READ_LARGE if len(data) == self._size else _READ_SMALL
+        return data
 
-class _Body(httpx.AsyncByteStream):
+
+def _httpx(response: Response, body: Body) -> httpx.Response:
+    return httpx.Response(
+        response.status,
+        headers=response.headers,
+        stream=body,
+        extensions={"http_version": b"HTTP/1.1", "reason_phrase": response.reason},
+    )
+
+
+class Body(httpx.AsyncByteStream):
     """A response's body, undecoded, as it comes. Closed early, it takes its connection with it."""
+
+    def whole(self) -> bytes | None:
+        """All of it, when it is there already."""
+        return b"".join(self._parts) if self._response.complete else None
 
     def __init__(self, connection: _Connection, response: Response, parts: list[bytes]) -> None:
         self._connection = connection

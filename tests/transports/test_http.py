@@ -22,7 +22,7 @@ from mcpd.model.errors import (
 from mcpd.model.spec import RemoteSpec
 from mcpd.supervision.catalog import fetch
 from mcpd.transports.exchange import Awaited
-from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, fake_http
+from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
 from tests.stopwatch import stopwatch
 from tests.transports.remote import Talk, talking
 
@@ -718,6 +718,17 @@ async def test_the_pool_stays_whole_when_half_of_many_calls_are_cancelled() -> N
             times.append(trio.current_time() - began)
         assert min(times) < 0.15, times
         assert not talk.ended
+
+
+@pytest.mark.parametrize("script", [ModernScript(), LegacyScript()])
+async def test_what_waits_for_its_turn_takes_the_connection_of_the_one_before(script: Script) -> None:
+    """The next request is sent from within the answer to the last, on the connection that brought it."""
+    async with fake_http(script) as server, talking(server.url, max_in_flight=1) as talk:
+        await answer(talk.call())
+        before = server.connections
+        exchanges = [talk.call(n=n) for n in range(20)]
+        assert [(await answer(exchange))["echo"] for exchange in exchanges] == [{"n": n} for n in range(20)]
+        assert server.connections == before
 
 
 async def test_nothing_of_a_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
