@@ -30,7 +30,7 @@ from mcpd.transports.pool import open_client
 from mcpd.transports.switchboard import Switchboard
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.sse import EventTooLong, SseEvent
+from mcpd.wire.sse import EventTooLong, SseDecoder, SseEvent
 
 EVENTS, JSON = "text/event-stream", "application/json"
 
@@ -175,19 +175,21 @@ class HttpChannel(Switchboard):
         """What came of a request that was sent without a task. Called by the reader."""
         post.hang_up = None
         exchange, key, nursery = post.exchange, post.exchange.key, self._nursery
-        document = b""
+        documents: list[bytes] = []
         if isinstance(outcome, httpx.Response):
-            whole = http.whole(outcome) if outcome.status_code == HTTPStatus.OK else None
-            if whole is None or len(whole) > self._max_frame or http.content_type(outcome) != JSON:
+            documents = self._whole(outcome, key)
+            if not documents:
                 if nursery is not None:
                     nursery.start_soon(self._carry, post, headers, outcome)
                 return
-            document = whole
         try:
             if isinstance(outcome, httpx.Response):
                 self.footing = "HTTP 200"
                 self._join_session(outcome)
-                self._read(exchange, document)
+                for document in documents[:-1]:
+                    with batch():
+                        self.receive(http.one_line(document), exchange)
+                self._read(exchange, documents[-1])
             else:
                 self._broken(exchange, outcome)
         except McpdError as error:
@@ -197,6 +199,24 @@ class HttpChannel(Switchboard):
                 nursery.start_soon(_raise, error)
         if self._posts.get(key) is post:
             del self._posts[key]
+
+    def _whole(self, response: httpx.Response, key: bytes) -> list[bytes]:
+        """The messages of a response that is there as a whole, the last of them the answer; else nothing."""
+        whole = http.whole(response) if response.status_code == HTTPStatus.OK else None
+        if whole is None or len(whole) > self._max_frame:
+            return []
+        kind = http.content_type(response)
+        if kind != EVENTS:
+            return [whole] if kind == JSON else []
+        messages = [
+            event.data for event in SseDecoder(self._max_frame).feed(whole) if event.event == "message"
+        ]
+        try:
+            answer = wire.parse(messages[-1]) if messages else Message()
+        except BadFrame:
+            return []
+        is_answer = not answer.method and wire.as_number(bytes(answer.id)) == key
+        return [message for message in messages if message] if is_answer else []
 
     async def _carry(
         self,

@@ -740,3 +740,24 @@ async def test_nothing_of_a_request_is_logged(caplog: pytest.LogCaptureFixture) 
     ):
         await answer(talk.call())
     assert "canary" not in caplog.text
+
+
+async def test_an_event_stream_that_comes_in_one_piece_is_read_like_one_that_does_not() -> None:
+    """Progress and answer in order; a stream without the answer is an error, as ever."""
+    params = b'{"progressToken":%d,"progress":1}'
+    pieces = [
+        b'data: {"jsonrpc":"2.0","method":"notifications/progress","params":' + params + b"}",
+        b'id: 7\r\ndata: {"jsonrpc":"2.0","id":%d,\r\ndata: "result":{"content":[]}}',
+    ]
+
+    async def at_once(request: Request) -> None:
+        parts = pieces[:1] if request.message["params"]["arguments"].get("half") else pieces
+        events = b"".join(piece % request.message["id"] + b"\r\n\r\n" for piece in parts)
+        await request.reply(200, b": hello\r\n\r\n" + events, "text/event-stream")
+
+    async with fake_http(ModernScript(on={"tools/call": at_once})) as server, talking(server.url) as talk:
+        for _ in range(3):
+            assert await answer(talk.call()) == {"content": []}
+        assert "ended before" in str(await outcome(talk.call(half=True)))
+        assert await answer(talk.call()) == {"content": []}
+        assert server.connections <= 2
