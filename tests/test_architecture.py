@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 LADDER = (
-    ("main", "__main__", "testserver"),
+    ("main", "__main__", "testserver", "client"),
     ("daemon",),
     ("reloading",),
     ("doors",),

@@ -151,8 +151,7 @@ class Conversation:
         except envelope.UNREADABLE as problem:
             self._odd_line(line, now, envelope.malformed(line, problem))
             return
-        # What nearly all lines are, in as few steps as can be: with the processor's caches cold, as they are
-        # when we are woken, each costs several times what it costs in a loop.
+        # What nearly all lines are, in as few steps as can be (see `Loop._turns`).
         if self.up and (passed := _PASSED.get(head.method)) is not None:
             key = bytes(head.id)
             if key.isdigit() and key not in self._open and len(self._open) < MAX_OPEN:

@@ -118,15 +118,7 @@ class Loop:
                 self._poll.register(fd, select.POLLIN)
         while not self._is_over(now):
             self._watch()
-            pause = self._pause(now)
-            while True:
-                ready = self._poll.poll(pause)
-                now = time.monotonic()
-                for fd, events in ready:
-                    self._handle(fd, events, now)
-                self._flush(now)
-                if pause is not None or not self._is_calm():
-                    break
+            now = self._turns(self._pause(now))
             self._conversation.tick(now)
             if self._outbox.size < FULL:
                 self._link.tick(now)
@@ -138,17 +130,38 @@ class Loop:
     def close(self) -> None:
         self._link.close()
 
+    def _turns(self, pause: int | None) -> float:
+        """Wait and handle what comes; more than once while messages go to and fro and nothing else is to do.
+
+        Few steps, since a call comes by here twice: with the processor's caches cold, as they are when we
+        are woken, each costs several times what it costs in a loop.
+        """
+        link, reads, poll = self._link, self._reads, self._poll.poll
+        to_editor, to_daemon = self._outbox.frames, link.outbox.frames
+        connected = link.fd
+        once = pause is not None or bool(to_editor or to_daemon)  # else all is watched for reading
+        while True:
+            ready = poll(pause)
+            now = time.monotonic()
+            for fd, events in ready:
+                if events != select.POLLIN:
+                    self._handle(fd, events, now)
+                elif fd == connected == link.fd:
+                    link.readable(now)
+                elif fd == reads:
+                    self._read(now)
+                else:
+                    self._handle(fd, events, now)
+            if to_daemon or to_editor:
+                self._flush(now)
+                if to_daemon or to_editor:
+                    return now
+            if once or link.fd != connected or not self._is_calm():
+                return now
+
     def _is_calm(self) -> bool:
-        """Nothing waits but for the next message, on the descriptors that are watched already."""
-        link = self._link
-        return (
-            link.fd in self._watched
-            and not link.outbox.frames
-            and not self._outbox.frames
-            and self._listening
-            and self._code is None
-            and self._conversation.is_calm
-        )
+        """Nothing is to be done before the next message comes, on the descriptors that are watched."""
+        return self._listening and self._code is None and self._conversation.is_calm
 
     def _is_over(self, now: float) -> bool:
         if self._code is not None or now >= self._until:

@@ -70,12 +70,12 @@ class Outbox:
         """Raises OSError when the other side has gone."""
         frames = self.frames
         while frames:
-            data = self._portion()
+            data = frames[0] if len(frames) == 1 and not self._gone else self._portion()
             try:
                 written = write(data)
             except BlockingIOError:
                 return
-            if written == len(data) == len(frames[0]):
+            if data is frames[0] and written == len(data):
                 frames.popleft()
                 continue
             full = written == len(data)

@@ -50,6 +50,8 @@ COMMANDS: dict[str, Entry] = {
     "edit": Entry(_SET, "edit", "edit", "Edit the configuration file, checked before it counts."),
     "secret": Entry(_SET, "secret", "secret", "Keep the secrets that definitions name as ${secret:NAME}."),
     "config": Entry(_SET, "config", "config", "Validate, show or find the configuration."),
+    "doctor": Entry(_LOOK, "doctor", "doctor", "Look whether everything is as it has to be."),
+    "why": Entry(_LOOK, "why", "why", "Why a server is as it is, and what to do."),
     "logs": Entry(_LOOK, "logs", "logs", "What a server wrote to its stderr."),
     "history": Entry(_LOOK, "history", "history", "What happened to a server, or to all, and why."),
     "clients": Entry(_LOOK, "clients", "clients", "Who is connected, from which process, using what."),

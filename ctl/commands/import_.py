@@ -6,28 +6,23 @@ import os
 import sys
 from pathlib import Path
 
-import attrs
 import click
 
-from ctl.client import Reply
 from ctl.complete import editors_and_files
 from ctl.editors.catalogue import BY_NAME, EDITORS, Editor
-from ctl.editors.home import Home, find_home, troubles
-from ctl.editors.literals import Lifted, lifted, shown
-from ctl.editors.merging import Merged, Server, merged
+from ctl.editors.home import Home, find_home
+from ctl.editors.importing import Outcome, Plan, outcome, plan, write
+from ctl.editors.literals import lifted, shown
+from ctl.editors.merging import Server
 from ctl.editors.places import Surroundings, existing
 from ctl.editors.showing import as_json, found_lines, what_runs
 from ctl.editors.survey import Survey, survey, unfolded
-from ctl.editors.variables import secret_reference
-from ctl.errors import CtlError, Refused, Usage
+from ctl.errors import CtlError, Usage
 from ctl.render import paint
 from ctl.session import Session
 from ctl.text import clean, count
-from ctl.views import objects
-from mcpd.config.edit import add_servers
 from mcpd.config.formats import SUFFIXES
-from mcpd.model.errors import BadSpec
-from mcpd.support.atomic import write_atomically
+from mcpd.config.secrets import secrets_path
 
 
 @click.command(
@@ -43,6 +38,7 @@ from mcpd.support.atomic import write_atomically
 @click.option(
     "--unfold", is_flag=True, help="Reach what is behind mcp-remote by its URL, without mcp-remote."
 )
+@click.option("--keep-secrets", is_flag=True, help="Leave secrets written out in the definitions.")
 @click.option("--disabled", is_flag=True, help="Import them switched off.")
 @click.option(
     "--project",
@@ -58,6 +54,7 @@ def import_(
     dry_run: bool,
     yes: bool,
     unfold: bool,
+    keep_secrets: bool,
     disabled: bool,
     project: str | None,
 ) -> int:
@@ -80,39 +77,47 @@ def import_(
         _keep_only(seen, only)
     if unfold:
         seen.candidates = [unfolded(one) for one in seen.candidates]
-    plan = _plan(session, home, seen, disabled)
-    answer = as_json(seen, plan.merged, plan.safe, plan.trouble) | {"path": str(home.path), "written": False}
+    can_ask = sys.stdin.isatty() and not yes
+    made = plan(session, home, seen, disabled=disabled, can_ask=can_ask)
+    answer = as_json(seen, made.merged, made.safe, made.trouble) | {"path": str(home.path), "written": False}
     for warning in seen.warnings:
         session.out.talk(paint("warning: ", "yellow"), warning)
     if not session.out.json:
-        session.out.lines(found_lines(seen, plan.merged, plan.safe, plan.trouble, around))
-    servers = plan.possible
-    if dry_run or not servers:
-        if session.out.json:
-            session.out.value(answer)
-        return 0
-    if not yes:
-        if not sys.stdin.isatty():
+        session.out.lines(found_lines(seen, made.merged, made.safe, made.trouble, around))
+    servers = made.possible
+    if servers and not dry_run:
+        if not yes and not can_ask:
             raise Usage(
                 "nothing was written: importing needs --yes when nobody can be asked",
                 hint="mcpctl import --yes, or --dry-run to see it only",
             )
         session.out.flush()
-        servers = _asked(servers, home)
-    definitions = {server.name: plan.complete(server, ask=not yes) for server in servers}
-    if definitions:
-        reply = _write(session, home, definitions)
-        answer |= {"written": True, "imported": list(definitions), "reloaded": reply is not None}
+        if can_ask:
+            servers = _asked(servers, home)
+            keep_secrets = keep_secrets or not _move(made, servers)
+        result = outcome(made, servers, _answers(made, servers), keep=keep_secrets)
+        if servers:
+            reloaded = write(session, home, result)
+            imported = {"imported": list(result.definitions), "secrets_stored": list(result.secrets)}
+            answer |= {"written": True, "reloaded": reloaded, **imported}
+        if not session.out.json:
+            _tell(session, home, result)
     if session.out.json:
         session.out.value(answer)
-    elif not definitions:
-        session.out.line("nothing was imported")
-    else:
-        session.out.line(f"{count(len(definitions), 'server')} written to {home.path}")
-        if not home.running:
-            session.out.line("mcpd is not running; it will have them when it starts")
-        session.out.talk(paint("next: ", "dim"), "mcpctl status, then mcpctl install EDITOR for each editor")
     return 0
+
+
+def _tell(session: Session, home: Home, result: Outcome) -> None:
+    if not result.definitions:
+        session.out.line("nothing was imported")
+        return
+    session.out.line(f"{count(len(result.definitions), 'server')} written to {home.path}")
+    if result.secrets:
+        stored = count(len(result.secrets), "secret")
+        session.out.line(f"{stored} stored in {secrets_path(os.environ)}: {', '.join(result.secrets)}")
+    if not home.running:
+        session.out.line("mcpd is not running; it will have them when it starts")
+    session.out.talk(paint("next: ", "dim"), "mcpctl status, then mcpctl install EDITOR for each editor")
 
 
 def chosen(words: tuple[str, ...]) -> tuple[tuple[Editor, ...], list[Path]]:
@@ -138,64 +143,6 @@ def unknown_editor(word: str) -> Usage:
     near = difflib.get_close_matches(word.lower(), BY_NAME, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(BY_NAME)}"
     return Usage(f"no such editor: {word}", hint=hint, suggestions=near)
-
-
-@attrs.frozen
-class _Plan:
-    merged: Merged
-    safe: dict[str, Lifted]
-    trouble: dict[str, str]
-
-    @property
-    def possible(self) -> list[Server]:
-        return [server for server in self.merged.servers if server.name not in self.trouble]
-
-    def complete(self, server: Server, *, ask: bool) -> dict[str, object]:
-        """The definition to be written. What only a person knows is asked for."""
-        definition = server.definition
-        for one in server.needed:
-            value = one.value
-            if value is None and ask:
-                value = click.prompt(clean(f"{server.name}: {one.prompt}"), hide_input=True, err=True)
-            definition = _replaced(definition, secret_reference(one.name), (value or "").replace("${", "$${"))
-        return definition
-
-
-def _plan(session: Session, home: Home, seen: Survey, disabled: bool) -> _Plan:
-    whole = merged(
-        seen.candidates, home.servers, os.environ, lambda one: len(lifted("x", one.definition, {}).literals)
-    )
-    if disabled:
-        for server in whole.servers:
-            server.definition["enabled"] = False
-    taken: dict[str, str] = {}
-    safe = {server.name: lifted(server.name, server.definition, taken) for server in whole.servers}
-    tried = {server.name: _provisional(server) for server in whole.servers}
-    trouble = troubles(session, home, tried)
-    for server in whole.servers:
-        missing = [one.name for one in server.needed if one.value is None]
-        if missing and not sys.stdin.isatty():
-            trouble.setdefault(server.name, f"it needs a secret that only you know: {', '.join(missing)}")
-    return _Plan(whole, safe, trouble)
-
-
-def _provisional(server: Server) -> dict[str, object]:
-    """Its definition with something in the place of what it needs, to have the rest checked."""
-    definition = server.definition
-    for one in server.needed:
-        definition = _replaced(definition, secret_reference(one.name), "x")
-    return definition
-
-
-def _replaced(value: dict[str, object], old: str, new: str) -> dict[str, object]:
-    def walk(inner: object) -> object:
-        if isinstance(inner, dict):
-            return {key: walk(below) for key, below in inner.items()}
-        if isinstance(inner, list):
-            return [walk(below) for below in inner]
-        return inner.replace(old, new) if isinstance(inner, str) else inner
-
-    return {key: walk(inner) for key, inner in value.items()}
 
 
 def _keep_only(seen: Survey, names: tuple[str, ...]) -> None:
@@ -226,29 +173,24 @@ def _question(server: Server) -> str:
     return clean(f"{server.name}: {what_runs(shown(lifted(server.name, server.definition, {})))} ?")
 
 
-def _write(session: Session, home: Home, definitions: dict[str, dict[str, object]]) -> Reply | None:
-    """All of them into the file, and the running daemon told.
+def _move(made: Plan, servers: list[Server]) -> bool:
+    """Whether the person wants literal secrets in the store."""
+    literals = {one.name for server in servers for one in made.safe[server.name].literals}
+    if not literals:
+        return True
+    what = count(len(literals), "secret")
+    question = (
+        f"Move {what} ({', '.join(sorted(literals))}) into {secrets_path(os.environ)}, readable by you only?"
+    )
+    return click.confirm(question, default=True, err=True)
 
-    Raises Refused when it will not have them; then the file is as it was.
-    """
-    before = home.path.read_bytes() if home.path.exists() else None
-    try:
-        add_servers(home.path, definitions)
-    except BadSpec as error:
-        raise Refused({"message": f"{error.source} was not changed", "data": error.data()}) from None
-    if not home.running:
-        return None
-    reply = session.call("mcpd/reload")
-    problems = objects(reply.value.get("errors"))
-    if problems:
-        if before is None:
-            home.path.unlink()
-        else:
-            write_atomically(home.path, before)
-        raise Refused(
-            {
-                "message": "mcpd refused them, so nothing was imported",
-                "data": {"code": "bad_spec", "exit": 2, "problems": problems},
-            }
-        )
-    return reply
+
+def _answers(made: Plan, servers: list[Server]) -> dict[str, str]:
+    """What only the person knows, each asked for once."""
+    answers: dict[str, str] = {}
+    for server in servers:
+        for one in made.unknown(server):
+            if one.name not in answers:
+                prompt = clean(f"{server.name}: {one.prompt}")
+                answers[one.name] = click.prompt(prompt, hide_input=True, err=True)
+    return answers

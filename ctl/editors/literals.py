@@ -121,13 +121,18 @@ class _Lifting:
         if "${" in text.replace("$${", ""):
             return text
         value = text.replace("$${", "${")
-        base = name_for(called)
-        choices = [base, name_for(f"{self.server}_{called}"), *(f"{base}_{n}" for n in range(2, 1000))]
-        same = next((name for name, known in self.taken.items() if known == value), None)
-        name = same or next(name for name in choices if name not in self.taken)
+        name = free_name(called, self.server, value, self.taken)
         self.taken[name] = value
         self.literals.append(Literal(name, place, value))
         return secret_reference(name)
+
+
+def free_name(called: str, server: str, value: str, taken: dict[str, str]) -> str:
+    """The name under which `value` is stored already, else one that nothing is stored under."""
+    base = name_for(called)
+    choices = [base, name_for(f"{server}_{called}"), *(f"{base}_{n}" for n in range(2, 1000))]
+    same = next((name for name, known in taken.items() if known == value), None)
+    return same or next(name for name in choices if name not in taken)
 
 
 def random(text: str) -> bool:

@@ -11,8 +11,9 @@ from pathlib import Path
 import attrs
 
 from ctl.editors.survey import Candidate, Source
-from ctl.editors.variables import Needed
+from ctl.editors.variables import Needed, secret_reference
 from mcpd.config.schema import LONGEST_NAME, parse_servers
+from mcpd.config.secrets import read_secrets
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
 from mcpd.model.spec import RemoteSpec, StdioSpec
@@ -94,8 +95,10 @@ def known_as(one: Candidate, ours: Mapping[Key, str], environ: Lookup) -> str | 
 def identity(definition: Mapping[str, object], cwd: str | None, environ: Lookup) -> Key:
     """What makes it this server: the program, its words, variables and directory, or the URL and headers.
 
-    `cwd` is where it runs when it does not say so. A variable that is not set stands for itself.
+    `cwd` is where it runs when it does not say so. A variable that is not set, or a secret that
+    is not stored, stands for itself.
     """
+    definition = _with_secrets(definition, environ)
     for form in ("{}.unset", "http://{}.unset"):  # the second for a URL that begins with one
         try:
             parsed = parse_servers(
@@ -114,6 +117,32 @@ def identity(definition: Mapping[str, object], cwd: str | None, environ: Lookup)
         assert isinstance(spec, RemoteSpec)
         return ("url", spec.url, tuple(sorted(spec.headers.items())))
     return ("unread", json.dumps(definition, sort_keys=True, default=str), cwd)
+
+
+def _with_secrets(definition: Mapping[str, object], environ: Lookup) -> dict[str, object]:
+    """With the values of stored secrets in the place of references: elsewhere they may be written out."""
+    if "${secret:" not in str(definition):
+        return dict(definition)
+    try:
+        secrets = read_secrets(environ)
+    except BadSpec:
+        secrets = {}  # whoever needs them will say so
+    for name, value in secrets.items():
+        definition = replaced(definition, secret_reference(name), value.replace("${", "$${"))
+    return replaced(definition, "${secret:", "$${secret:")
+
+
+def replaced(value: Mapping[str, object], old: str, new: str) -> dict[str, object]:
+    """A definition with `new` for `old` in each of its texts."""
+
+    def walk(inner: object) -> object:
+        if isinstance(inner, dict):
+            return {key: walk(below) for key, below in inner.items()}
+        if isinstance(inner, list):
+            return [walk(below) for below in inner]
+        return inner.replace(old, new) if isinstance(inner, str) else inner
+
+    return {key: walk(inner) for key, inner in value.items()}
 
 
 class _WithUnset(dict[str, str]):

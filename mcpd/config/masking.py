@@ -79,6 +79,9 @@ def quote_line(line: str) -> str:
 _MEMBER = re.compile(r'"((?:[^"\\]|\\.){1,64})"(\s*:\s*)"((?:[^"\\]|\\.)+)"')
 _MEMBER_IN_TEXT = re.compile(r'\\"([^"\\]{1,64})\\"(\s*:\s*)\\"([^"\\]+)\\"')
 """The same in a JSON document that is a string of another: what tools like to answer."""
+_USERINFO_IN_TEXT = re.compile(r'(?<=://)([^/@\s:"\\]*):([^/@\s"\\]+)@')
+_QUERY_IN_TEXT = re.compile(r'(?<=[?&])([^=&#\s"\\]+)=([^&#\s"\\]+)')
+"""In a text a URL ends at a quote at the latest."""
 _AUTHORIZATION = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{6,}")
 _PROTOCOL_OWN = frozenset({"progressToken", "nextCursor", "cursor"})
 
@@ -89,8 +92,8 @@ def scrubbed(text: str) -> str:
     For texts that come from servers and tools, whose secrets we need not know by value.
     """
     text = _AUTHORIZATION.sub(rf"\1 {MASK}", KNOWN.sub(MASK, text))
-    text = _USERINFO.sub(rf"\1:{MASK}@", text)
-    return _QUERY.sub(lambda found: f"{found[1]}={MASK}" if secret_name(found[1]) else found[0], text)
+    text = _USERINFO_IN_TEXT.sub(rf"\1:{MASK}@", text)
+    return _QUERY_IN_TEXT.sub(lambda found: f"{found[1]}={MASK}" if secret_name(found[1]) else found[0], text)
 
 
 def scrubbed_json(text: str) -> str:

@@ -12,6 +12,8 @@ import msgspec
 import trio
 
 from mcpd.clients import EVERYTHING
+from mcpd.clients import Client as Present
+from mcpd.doors.batch import BatchReply, messages_of, requests_in
 from mcpd.doors.control import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.doors.openrpc import document
 from mcpd.doors.seats import seats
@@ -53,7 +55,7 @@ class Connection:
         self._core = gateway.core
         self._fd = connection.fileno()
         self._pid = pid
-        self._client = self._core.clients.arrived(pid)
+        self._client: Present
         self._outbox = Outbox(self._fd, BACKLOG)
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_FRAME)
@@ -66,6 +68,7 @@ class Connection:
 
     async def run(self) -> None:
         """The firewall: whatever a client does ends at most its own connection."""
+        self._client = self._core.clients.arrived(self._pid)
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
@@ -127,7 +130,7 @@ class Connection:
         try:
             message = wire.parse(line)
         except BadFrame as error:
-            if line.strip():
+            if line.strip() and not self._received_batch(line):
                 body = wire.error_body(_PARSE_ERROR, f"not a JSON-RPC message: {error}")
                 self._send(wire.error(b"null", body))
             return
@@ -152,6 +155,20 @@ class Connection:
             self._speak(self._gateway.view(), Client(door="socket", pid=self._pid)).receive(message, self)
         else:
             self._dispatch(message)
+
+    def _received_batch(self, line: bytes) -> bool:
+        """Whether it was an array of messages, of a client whose revision has such."""
+        session = self._session
+        if session is None or not session.takes_batches or not line.lstrip().startswith(b"["):
+            return False
+        try:
+            messages = messages_of(line)
+        except BadFrame:
+            return False
+        reply = BatchReply(requests_in(messages), self._send)
+        for message in messages:
+            session.receive(message, reply)
+        return True
 
     def _dispatch(self, message: Message) -> None:
         with acting(self._client.who):

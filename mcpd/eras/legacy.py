@@ -35,6 +35,9 @@ _METHOD_NOT_FOUND = -32601
 _PATIENCE = 30.0
 """Seconds for a server to agree to what clients want to hear."""
 _ATTEMPTS = 30
+_AT_ONCE = 8
+"""Of these requests: clients' own must not have to wait for their turn behind thousands."""
+_EAR = 1.0
 
 
 def dialect(version: str = "") -> Dialect:
@@ -99,6 +102,7 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
         capabilities=capabilities_of(body),
         ping_method="ping",
     )
+    upstream.takes_tasks = _takes_tasks(upstream.capabilities)
     if "roots" in hooks.capabilities:
         upstream.roots_changed = partial(link.notify, "notifications/roots/list_changed")
     upstream.tells.update(feature for feature in FEATURES if upstream.has(feature, "listChanged"))
@@ -113,6 +117,13 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
     return upstream
 
 
+def _takes_tasks(capabilities: Mapping[str, object]) -> bool:
+    declared: object = capabilities
+    for name in ("tasks", "requests", "tools", "call"):
+        declared = declared.get(name) if isinstance(declared, Mapping) else None
+    return isinstance(declared, Mapping)
+
+
 @attrs.define(eq=False)
 class _Follower:
     """Listens to what the server says unasked, lists anew what it may have said to nobody, and keeps
@@ -125,6 +136,7 @@ class _Follower:
     """What it was asked to tell of, and agreed."""
     level: str | None = None
     """What it was last told of it."""
+    turns: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(_AT_ONCE))
     speaks: bool = True
     """Whether it may say anything unasked."""
 
@@ -149,6 +161,8 @@ class _Follower:
     async def _fulfil(self) -> None:
         """Tell the server of every change of the wishes; what it refuses is not asked again."""
         wishes, can_tell = self.hooks.wishes, self.upstream.has("resources", "subscribe")
+        with trio.move_on_after(_EAR):  # what it tells before we listen is told to nobody
+            await self.upstream.hearing.wait()
         while self.link.ended is None:
             changed, wanted = wishes.changed, wishes.resources
             async with trio.open_nursery() as nursery:
@@ -186,7 +200,8 @@ class _Follower:
         """Why it does not do so; empty when it does."""
         for _ in range(_ATTEMPTS):
             try:
-                await ask(self.link, method, params, timeout=_PATIENCE)
+                async with self.turns:
+                    await ask(self.link, method, params, timeout=_PATIENCE)
             except Overloaded:
                 await trio.sleep(1.0)
             except McpdError as error:

@@ -8,7 +8,7 @@ result comes with the last poll.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 import msgspec
@@ -40,14 +40,6 @@ _OVER = ("completed", "failed", "cancelled")
 _GOING_ON = ("working", "input_required")
 
 
-def must_be_asked_for(upstream: Upstream) -> bool:
-    """Whether a call becomes a task only by its `task` param, and the server takes one."""
-    declared: object = upstream.capabilities
-    for name in ("tasks", "requests", "tools", "call"):
-        declared = declared.get(name) if isinstance(declared, Mapping) else None
-    return upstream.era == "legacy" and isinstance(declared, Mapping)
-
-
 @attrs.frozen
 class _Task:
     """What the server last said of it."""
@@ -67,15 +59,17 @@ async def see_through(
     what: str,
     timeout: float = math.inf,
     limit: float = math.inf,
+    told: Callable[[str], None] = lambda words: None,
 ) -> Raw:
     """Wait until the task is done; the bytes of its result, as if the call itself had brought them.
 
     `created` is the result that told of the task. `timeout` is for each question, `limit` for all;
-    `what` names the call in messages. Whatever ends this early, be it cancellation, cancels the task.
+    `what` names the call in messages; `told` is called with the server's words about the task whenever
+    they are others than before. Whatever ends this early, be it cancellation, cancels the task.
     Raises UpstreamRefused when it failed or was cancelled there, CallTimeout, ProtocolViolation,
     LinkLost, and what `answer` raises.
     """
-    watch = _Watch(upstream, answer, timeout)
+    watch = _Watch(upstream, answer, timeout, told)
     task = _read(upstream, created)
     try:
         with trio.move_on_after(limit):
@@ -96,6 +90,7 @@ class _Watch:
     upstream: Upstream
     answer: Answer
     timeout: float
+    told: Callable[[str], None]
     over: bool = False
     answered: set[str] = attrs.field(factory=set)
     """Keys of the questions that have been answered: they are repeated until the server has seen it."""
@@ -110,8 +105,11 @@ class _Watch:
 
     async def to_its_end(self, task: _Task) -> Raw:
         asked_after = {"taskId": task.id}
-        misses = 0
+        misses, words = 0, ""
         while task.status not in _OVER:
+            if task.words not in ("", words):
+                words = task.words
+                self.told(words)
             if task.status == "input_required":
                 if self.is_legacy:  # it asks on the way of the result, by requests of its own
                     return await self._fetch(task, timeout=math.inf)

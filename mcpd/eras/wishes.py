@@ -25,6 +25,8 @@ class Wishes:
     def __init__(self) -> None:
         self.changed = trio.Event()
         """Set, and replaced by another, whenever `resources` or `log_level` may have changed."""
+        self.resources: frozenset[str] = frozenset()
+        """What anybody follows; for who fulfils it."""
         self._followed_by: dict[object, frozenset[str]] = {}
         self._levels: dict[object, str] = {}
         self._outcomes: dict[str, str] = {}
@@ -83,10 +85,6 @@ class Wishes:
     # ── for who fulfils ─────────────────────────────────────────────────────────────────────────
 
     @property
-    def resources(self) -> frozenset[str]:
-        return frozenset[str]().union(*self._followed_by.values())
-
-    @property
     def log_level(self) -> str | None:
         return min(self._levels.values(), key=LEVELS.index, default=None)
 
@@ -114,7 +112,7 @@ class Wishes:
         news.set()
 
     def _change(self) -> None:
-        wanted = self.resources
+        wanted = self.resources = frozenset[str]().union(*self._followed_by.values())
         self._once &= wanted
         self._outcomes = {uri: words for uri, words in self._outcomes.items() if uri in wanted}
         changed, self.changed = self.changed, trio.Event()

@@ -39,7 +39,7 @@ def _initialize(session: Session, request: Request) -> None:
     def greet() -> None:
         body: dict[str, object] = {
             "protocolVersion": version,
-            "capabilities": session.view.capabilities(),
+            "capabilities": session.view.capabilities(version),
             "serverInfo": {"name": "mcpd", "title": session.view.title, "version": __version__},
         }
         instructions = session.view.instructions()
@@ -95,23 +95,19 @@ def _subscribe(session: Session, request: Request) -> None:
     uri = _uri(request)
     server, own = session.view.resource(uri)
     server = session.gateway.instances.of(session, server)
-    if server.upstream is not None and not server.upstream.has("resources", "subscribe"):
-        raise Unsupported(
-            f"{server.spec.name} does not tell when a resource changes", server=server.spec.name
-        )
-    subscriptions = session.gateway.subscriptions
-    subscriptions.add(session, b"", uri, server, own)
-    if server.upstream is None:  # it will be told when it is there
-        session.answer(request, b"{}")
-        return
+    name, subscriptions = server.spec.name, session.gateway.subscriptions
 
     async def when_agreed() -> None:
+        upstream = await session.gateway.core.ready(server)
+        if not upstream.has("resources", "subscribe"):
+            raise Unsupported(f"{name} does not tell when a resource changes", server=name)
+        subscriptions.add(session, b"", uri, server, own)
         outcome = ""
         with trio.move_on_after(_AGREED):
             outcome = await server.wishes.settled(own)
         if outcome:
             subscriptions.drop(session, b"", uri)
-            raise Unsupported(f"{server.spec.name}: {outcome}", server=server.spec.name)
+            raise Unsupported(f"{name}: {outcome}", server=name)
         session.answer(request, b"{}")
 
     session.later(request, when_agreed)

@@ -45,6 +45,8 @@ class Relay(Exchange):
     translation: Translation
     alias: tuple[str, str] | None = None
     """See `Route`."""
+    as_task: bool = False
+    """Whether its tool runs as a task only, and its client knows nothing of tasks."""
     asked: int = 0
     """Questions of the server that the client has not answered yet."""
     rounds: int = 0
@@ -62,6 +64,9 @@ class Relay(Exchange):
             self.session.gateway.parked.over(self, message)
             return
         if message.error is ABSENT:
+            if self.as_task:
+                self.session.became_task(self, message.result)
+                return
             result: Raw | bytes = message.result
             if not self.translation.same:
                 if self._may_be_a_question(message.result) and self.session.wants_input(

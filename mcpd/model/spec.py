@@ -26,6 +26,8 @@ class Timeouts:
 
     connect: float = 30.0
     """Handshake: from the process being there to the server being ready to list."""
+    install: float = 300.0
+    """For a package runner (`npx`, `uvx`, `docker run` …) to fetch what it runs, before `connect` begins."""
     list: float = 15.0
     """One listing, all its pages together."""
     call: float = 120.0

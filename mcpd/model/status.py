@@ -90,6 +90,8 @@ class Failure:
     at: str
     exit_code: int | None = None
     signal: str | None = None
+    http_status: int | None = None
+    """What a remote server answered instead of an answer."""
     stderr: tuple[str, ...] = ()
     """The last lines (at most 20) the process wrote to stderr in that life."""
     crash_loop: bool = False

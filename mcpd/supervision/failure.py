@@ -98,6 +98,7 @@ def classify(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict
             at=rfc3339(time.time()),
             exit_code=code,
             signal=name,
+            http_status=cause.status if isinstance(cause, HttpRefused | NeedsAuth) else None,
             stderr=evidence.stderr,
         ),
         verdict,

@@ -23,6 +23,7 @@ from mcpd.eras.wishes import Wishes
 from mcpd.model.api import Step
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
+from mcpd.model.runner import runner_of
 from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.store import fingerprint
@@ -32,6 +33,7 @@ from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import Connection, open_process, open_remote, patience
 from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, classify, is_bug
 from mcpd.supervision.filling import filled
+from mcpd.supervision.installing import StillInstalling, wait_installed
 from mcpd.supervision.keeper import ListKeeper
 from mcpd.supervision.line import Curiosity, Line
 from mcpd.supervision.liveness import watch_liveness
@@ -433,7 +435,8 @@ class ManagedServer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             nursery.start_soon(turn.over_after, _TURN)
-            upstream = await self._shake_hands(connection.link)
+            fetching = await self._fetched(connection)
+            upstream = await self._shake_hands(connection.link, fetching)
             if upstream.follow is not None:  # before its lists are fetched: they may change right after
                 nursery.start_soon(upstream.follow)
                 with trio.move_on_after(_EAR):
@@ -447,10 +450,34 @@ class ManagedServer:
             nursery.start_soon(self._lists.keep_fresh, upstream)
             await trio.sleep_forever()
 
-    async def _shake_hands(self, link: Channel) -> Upstream:
+    async def _fetched(self, connection: Connection) -> float:
+        """Until a package runner has fetched the server, which has a time of its own: the seconds it took.
+
+        Raises TooSlowError.
+        """
+        spec, child = self.spec, connection.child
+        runner = runner_of(spec.command, spec.args) if isinstance(spec, StdioSpec) else None
+        if runner is None or child is None:
+            return 0.0
+        try:
+            return await wait_installed(
+                runner,
+                child.pid,
+                child.stdin,
+                self.log.last_words,
+                budget=spec.timeouts.install,
+                say=lambda doing: self._announce(ServerState.PENDING, self._around.redactor.mask(doing)),
+            )
+        except StillInstalling as error:
+            raise trio.TooSlowError(str(error)) from None
+
+    async def _shake_hands(self, link: Channel, fetching: float) -> Upstream:
         times = self.spec.timeouts
         if not self._approach.goes_on:
             self.negotiation = []
+        if fetching >= 1:
+            self._trace("install", "the server has been started", fetching)
+            self._announce(ServerState.PENDING, "connecting")
         self._approach.begin()
         with trio.move_on_after(times.connect) as waiting:
             approach = self._approach

@@ -13,6 +13,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
@@ -20,7 +21,7 @@ READ_SMALL = 1 << 16
 """Enough for hundreds of messages; more makes each read dearer (malloc turns to mmap at 128 KiB)."""
 READ_LARGE = 1 << 20
 """For a descriptor that fills the small size: a big message is under way."""
-_LINGER = 0.001
+LINGER = 0.001
 """Seconds to look on for more; the finest that epoll takes. Other tasks may be late by that."""
 _STRETCH = 0.001
 """Seconds after which other tasks get their turn."""
@@ -81,18 +82,38 @@ class _Traffic:
 traffic = _Traffic()
 
 
+class Readable(Protocol):
+    """A descriptor, and what is to be done when it can be read."""
+
+    fd: int
+
+    def on_readable(self) -> bool:
+        """Called in the hub's task: must neither block nor raise. False: no more, until watched again."""
+
+
+def watch(readable: Readable) -> None:
+    """Have `on_readable` called, from now on, whenever there is something to read. `unwatch` it before its
+    descriptor is closed."""
+    _hub().add(readable)
+
+
+def unwatch(readable: Readable) -> None:
+    """Ignored when it is not watched."""
+    _hub().remove(readable)
+
+
 class _Hub:
     """All readers of one `trio.run`."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, Readable] = {}
 
-    def add(self, reader: Reader) -> None:
+    def add(self, reader: Readable) -> None:
         self._readers[reader.fd] = reader
         self._epoll.register(reader.fd, select.EPOLLIN)
 
-    def remove(self, reader: Reader) -> None:
+    def remove(self, reader: Readable) -> None:
         if self._readers.get(reader.fd) is reader:
             del self._readers[reader.fd]
             self._epoll.unregister(reader.fd)
@@ -102,7 +123,7 @@ class _Hub:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
                 turn_ends = time.monotonic() + _STRETCH
-                while self._hand_out(self._epoll.poll(_LINGER if traffic.more_expected else 0)):
+                while self._hand_out(self._epoll.poll(LINGER if traffic.more_expected else 0)):
                     if time.monotonic() > turn_ends:
                         await trio.lowlevel.checkpoint()
                         turn_ends = time.monotonic() + _STRETCH

@@ -15,7 +15,8 @@ import msgspec
 import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, ProtocolViolation, shorten
-from mcpd.transports.engine import CONNECT_TIMEOUT
+from mcpd.transports.dial import CONNECT_TIMEOUT
+from mcpd.transports.engine import Body, HangUp, Then
 from mcpd.transports.pool import Client
 from mcpd.wire.url import bare, origin
 
@@ -47,8 +48,19 @@ class Endpoint:
         Method and content survive a redirect (307, 308) within the origin; no other is followed, so
         that no header of ours ever reaches another origin. Raises httpx.TransportError, HttpRefused.
         """
+        response = await self._client.send(method, self.url, headers, content)
+        return await self.arrived(response, method, headers, content)
+
+    def begin(self, method: str, headers: Mapping[str, str], content: bytes, then: Then) -> HangUp | None:
+        """Send at once, if that can be, and have `then` called; see `Engine.begin`. A response that `then` is
+        given has to go through `arrived`, unless it is a success."""
+        return self._client.begin(method, self.url, headers, content, then)
+
+    async def arrived(
+        self, response: httpx.Response, method: str, headers: Mapping[str, str], content: bytes | None
+    ) -> httpx.Response:
+        """The response to go by: this one, or the one it redirects to. Raises as `send`."""
         for _ in range(_REDIRECTS):
-            response = await self._client.send(method, self.url, headers, content)
             if response.status_code not in _REDIRECTING:
                 return response
             location = response.headers.get("location")
@@ -64,6 +76,8 @@ class Endpoint:
                     status=response.status_code,
                 )
             self.url = target
+            response = await self._client.send(method, self.url, headers, content)
+        await close(response)
         raise HttpRefused(
             f"{self.name}: more than {_REDIRECTS} redirects in a row", server=self.name, status=310
         )
@@ -185,6 +199,13 @@ async def close(response: httpx.Response) -> None:
     """Give the connection back, or up when its body was not read."""
     assert isinstance(response.stream, httpx.AsyncByteStream)
     await response.stream.aclose()  # does not wait
+
+
+def whole(response: httpx.Response) -> bytes | None:
+    """The body, when all of it is there and it is not compressed: nobody need wait for it."""
+    if "content-encoding" in response.headers or not isinstance(response.stream, Body):
+        return None
+    return response.stream.whole()
 
 
 def one_line(data: bytes) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from typing import NoReturn
 
@@ -22,13 +23,14 @@ from mcpd.support.outbox import batch
 from mcpd.transports import endpoint as http
 from mcpd.transports.base import Remedy
 from mcpd.transports.endpoint import BodyTooLong, Endpoint
+from mcpd.transports.engine import HangUp
 from mcpd.transports.events import Heard, hear
 from mcpd.transports.exchange import Exchange
 from mcpd.transports.pool import open_client
 from mcpd.transports.switchboard import Switchboard
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.sse import EventTooLong, SseEvent
+from mcpd.wire.sse import EventTooLong, SseDecoder, SseEvent
 
 EVENTS, JSON = "text/event-stream", "application/json"
 
@@ -55,8 +57,17 @@ class _Post:
     frame: bytes
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     begun: bool = False
+    hang_up: HangUp | None = None
+    """While it is answered without a task: ends that."""
     streams: bool = False
     """Whether it is answered by an event stream, which may go on after the answer."""
+
+    def end(self, reason: str) -> None:
+        """Nobody waits for its answer any more."""
+        self.scope.cancel(reason=reason)
+        if self.hang_up is not None:
+            self.hang_up()
+            self.hang_up = None
 
 
 class HttpChannel(Switchboard):
@@ -108,14 +119,26 @@ class HttpChannel(Switchboard):
 
     def _post(self, exchange: Exchange, frame: bytes) -> None:
         post = self._posts[exchange.key] = _Post(exchange, frame)
-        if self._nursery is not None:
+        if self._nursery is not None and not self._begin(post):
             self._nursery.start_soon(self._carry, post)
+
+    def _begin(self, post: _Post) -> bool:
+        """Send it at once, where a connection waits for it; most answers then need no task either."""
+        exchange, frame = post.exchange, post.frame
+        try:
+            headers = self._headers(exchange.method, frame)
+            then = partial(self._heard_of, post, headers)
+            post.hang_up = self._endpoint.begin("POST", headers, frame.rstrip(), then)
+        except (httpx.TransportError, McpdError):
+            return False  # it fails again where somebody waits for it
+        post.begun = post.hang_up is not None
+        return post.begun
 
     def _withdraw(self, exchange: Exchange, reason: str) -> bool:
         post = self._posts.pop(exchange.key, None)
         if post is None:
             return True
-        post.scope.cancel(reason=reason)
+        post.end(reason)
         return not post.begun or self.dialect.hanging_up_cancels
 
     def _unsent(self) -> set[Exchange]:
@@ -146,12 +169,67 @@ class HttpChannel(Switchboard):
 
     # ── one request ─────────────────────────────────────────────────────────────────────────────
 
-    async def _carry(self, post: _Post) -> None:
+    def _heard_of(
+        self, post: _Post, headers: Mapping[str, str], outcome: httpx.Response | httpx.TransportError
+    ) -> None:
+        """What came of a request that was sent without a task. Called by the reader."""
+        post.hang_up = None
+        exchange, key, nursery = post.exchange, post.exchange.key, self._nursery
+        documents: list[bytes] = []
+        if isinstance(outcome, httpx.Response):
+            documents = self._whole(outcome, key)
+            if not documents:
+                if nursery is not None:
+                    nursery.start_soon(self._carry, post, headers, outcome)
+                return
+        try:
+            if isinstance(outcome, httpx.Response):
+                self.footing = "HTTP 200"
+                self._join_session(outcome)
+                for document in documents[:-1]:
+                    with batch():
+                        self.receive(http.one_line(document), exchange)
+                self._read(exchange, documents[-1])
+            else:
+                self._broken(exchange, outcome)
+        except McpdError as error:
+            self._fail(exchange, error)
+        except Exception as error:  # a bug: not the reader's, who serves everybody
+            if nursery is not None:
+                nursery.start_soon(_raise, error)
+        if self._posts.get(key) is post:
+            del self._posts[key]
+
+    def _whole(self, response: httpx.Response, key: bytes) -> list[bytes]:
+        """The messages of a response that is there as a whole, the last of them the answer; else nothing."""
+        whole = http.whole(response) if response.status_code == HTTPStatus.OK else None
+        if whole is None or len(whole) > self._max_frame:
+            return []
+        kind = http.content_type(response)
+        if kind != EVENTS:
+            return [whole] if kind == JSON else []
+        messages = [
+            event.data for event in SseDecoder(self._max_frame).feed(whole) if event.event == "message"
+        ]
+        try:
+            answer = wire.parse(messages[-1]) if messages else Message()
+        except BadFrame:
+            return []
+        is_answer = not answer.method and wire.as_number(bytes(answer.id)) == key
+        return [message for message in messages if message] if is_answer else []
+
+    async def _carry(
+        self,
+        post: _Post,
+        headers: Mapping[str, str] | None = None,
+        response: httpx.Response | None = None,
+    ) -> None:
+        """See a request to its answer, from the beginning or from `response` on."""
         exchange, key = post.exchange, post.exchange.key
         post.begun = True
         with post.scope:
             try:
-                await self._converse(exchange, post.frame)
+                await self._converse(exchange, post.frame, headers, response)
             except httpx.TransportError as error:
                 self._broken(exchange, error)
             except (BodyTooLong, EventTooLong):
@@ -162,8 +240,18 @@ class HttpChannel(Switchboard):
         if self._posts.get(key) is post:
             del self._posts[key]
 
-    async def _converse(self, exchange: Exchange, frame: bytes) -> None:
-        response = await self._endpoint.send("POST", self._headers(exchange.method, frame), frame.rstrip())
+    async def _converse(
+        self,
+        exchange: Exchange,
+        frame: bytes,
+        headers: Mapping[str, str] | None,
+        response: httpx.Response | None,
+    ) -> None:
+        content = frame.rstrip()
+        if response is None or headers is None:
+            response = await self._endpoint.send("POST", self._headers(exchange.method, frame), content)
+        else:
+            response = await self._endpoint.arrived(response, "POST", headers, content)
         try:
             await self._understand(exchange, response)
         finally:
@@ -184,6 +272,10 @@ class HttpChannel(Switchboard):
         body = await http.read(response, self._max_frame)
         if kind != JSON and body.lstrip()[:1] not in (b"{", b"["):
             raise self._violation(exchange, f"with {shorten(kind or 'nothing', 60)} instead of JSON")
+        self._read(exchange, body)
+
+    def _read(self, exchange: Exchange, body: bytes) -> None:
+        """Take the document that answers a request. Raises ProtocolViolation when it does not."""
         with batch():
             self.receive(http.one_line(body), exchange)
         if self._waits(exchange) and not self._refused_in_words(exchange, body):
@@ -401,13 +493,19 @@ class HttpChannel(Switchboard):
     def _finish(self, error: McpdError) -> None:
         if self.ended is None:
             self._end(error, error.message.removeprefix(f"{self.name}: "))
+        for post in self._posts.values():
+            post.end(error.message)
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel(reason=error.message)
 
     def close(self, reason: str) -> None:
         super().close(reason)
         for post in self._posts.values():
-            post.scope.cancel(reason=reason)
+            post.end(reason)
+
+
+async def _raise(error: Exception) -> None:
+    raise error
 
 
 def _method(frame: bytes) -> str:

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from mcpd.transports.engine import Engine, Proxy, basic
+from mcpd.transports.dial import Proxy, basic
+from mcpd.transports.engine import Engine, HangUp, Then
 from mcpd.transports.environment import CannotStart
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request, with the whole URL
@@ -54,6 +55,23 @@ class Client:
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
     ) -> httpx.Response:
         """The response, its body unread; whoever asked closes it. Raises httpx.TransportError."""
+        request = self._request(method, url, headers, content)
+        return self._noted(request, await self.engine.handle_async_request(request))
+
+    def begin(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes, then: Then
+    ) -> HangUp | None:
+        """See `Engine.begin`. Raises httpx.LocalProtocolError, with nothing sent."""
+        request = self._request(method, url, headers, content)
+
+        def heard(outcome: httpx.Response | httpx.TransportError) -> None:
+            then(self._noted(request, outcome) if isinstance(outcome, httpx.Response) else outcome)
+
+        return self.engine.begin(request, heard)
+
+    def _request(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
+    ) -> httpx.Request:
         known = (method, url, *headers.items())
         made = self._made.get(known)
         if made is None:
@@ -66,7 +84,9 @@ class Client:
         if self._has_cookies:
             request.headers.pop("cookie", None)
             self._client.cookies.set_cookie_header(request)
-        response = await self.engine.handle_async_request(request)
+        return request
+
+    def _noted(self, request: httpx.Request, response: httpx.Response) -> httpx.Response:
         response.request = request
         if "set-cookie" in response.headers and "cookie" not in self._client.headers:
             self._has_cookies = True

@@ -196,6 +196,8 @@ def test_a_slow_editor_stops_the_daemon_and_not_our_memory(bridge: Bridge) -> No
     assert sent < 4 * loop.FULL
     while sent > 0:  # it was only paused: all of it arrives
         sent -= len(bridge.editor.stream.recv(1 << 20))
+    bridge.editor.send(id=1, method="x")
+    assert daemon.next()["id"] == 1
 
 
 def test_a_slow_daemon_stops_the_editor_and_not_our_memory(bridge: Bridge) -> None:

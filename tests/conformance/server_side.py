@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import attrs
-import httpx
 import trio
 
 from tests.conformance import suite
@@ -74,16 +73,6 @@ def behind_mcpd(home: Path, definition: Mapping[str, Any]) -> Iterator[str]:
     with mcpd(home, {"reference": dict(definition)}) as (daemon, origin):
         daemon.wait_connected("reference", bound=30)
         yield f"{origin}/servers/reference/mcp"
-
-
-def has_door(home: Path) -> bool:
-    """Whether this mcpd has anything at `/servers/<name>/mcp`; if not, it knows no more to say than 404.
-
-    As soon as it has, the columns through it are no longer left out.
-    """
-    with mcpd(home, {}) as (_, origin):
-        said = httpx.post(f"{origin}/servers/reference/mcp", json={}, timeout=10)
-    return said.status_code != 404 or bool(said.content)
 
 
 @contextmanager
@@ -160,10 +149,12 @@ def cell(outcome: Outcome | None) -> str:
     return f"ok {outcome.succeeded}" if outcome.passed else "FAILED"
 
 
-def table(rows: Sequence[Row], ways: Sequence[str]) -> str:
-    """Scenarios by revisions, and in each revision by the ways: how many checks succeeded."""
+def table(rows: Sequence[Row]) -> str:
+    """Scenarios by revisions, and in each by the ways: how many checks succeeded."""
     cells = {(row.scenario, row.revision): row.outcomes for row in rows}
-    columns = [(revision, way) for revision in sorted({row.revision for row in rows}) for way in ways]
+    columns = [
+        (revision, way) for revision in sorted({row.revision for row in rows}) for way in rows[0].outcomes
+    ]
     names = list(dict.fromkeys(row.scenario for row in rows))
     width = max(map(len, (*names, "passed")))
 
@@ -207,7 +198,6 @@ def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> lis
     for reference in REFERENCES:
         if not reference.python.exists():
             raise NotInstalled(f"{reference.python} is missing: `make interop` makes it")
-    ways = WAYS if has_door(out / "server" / "probe") else (DIRECT,)
     found: list[str] = []
     for reference in REFERENCES:
         listed = {r: suite.scenarios("server", r) for r in reference.revisions if r in revisions}
@@ -217,10 +207,8 @@ def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> lis
             continue
         place = out / "server" / reference.name
         with ExitStack() as stack:
-            urls = {way: stack.enter_context(reached(reference, way, place / "mcpd" / way)) for way in ways}
+            urls = {way: stack.enter_context(reached(reference, way, place / "mcpd" / way)) for way in WAYS}
             rows = trio.run(judge_all, reference.name, urls, wanted, only is None, place)
-        print("\n".join([table(rows, ways), *(line for row in rows for line in notes(row))]), end="\n\n")
+        print("\n".join([table(rows), *(line for row in rows for line in notes(row))]), end="\n\n")
         found += [line for row in rows for line in surprises(row)]
-    if ways == (DIRECT,):
-        print("Not judged through mcpd: this mcpd does not serve MCP over HTTP.")
     return found

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,13 @@ def test_no_secret_is_seen_anywhere(tmp_path: Path) -> None:
         for server in servers:
             ran = mcpctl(daemon, "debug", server)
             shown.write(ran.stdout + ran.stderr)
+        report = tmp_path / "report.tgz"
+        told = mcpctl(daemon, "doctor", "--no-shell", "--bundle", str(report))
+        shown.write(told.stdout + told.stderr)
+        with tarfile.open(report) as bundle:
+            for member in bundle.getmembers():
+                content = bundle.extractfile(member)
+                shown.write(content.read().decode() if content is not None else "")
         (tmp_path / "config.json").write_text("{ broken")
         client.send("mcpd/reload")
         daemon.client().request("mcpd/status")

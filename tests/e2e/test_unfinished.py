@@ -30,6 +30,9 @@ def test_a_tool_that_is_always_a_task_is_called_like_any_other(start: Start, era
     client = daemon.client()
     assert client.call("it", "job")["output"] == "the job is done"
     assert client.call("it", "job", raw=True)["content"][0]["text"] == "the job is done"
+    client.call("it", "job", {"words": "half way"}, _meta={"progressToken": "p"})
+    told = client.next_notification()
+    assert told["params"] == {"progressToken": "p", "progress": 1, "message": "half way"}
     with pytest.raises(Refused, match="the job failed") as refused:
         client.call("it", "job", {"ends": "failed"})
     assert refused.value.code == "upstream_error"
@@ -83,3 +86,36 @@ def test_a_legacy_server_that_asks_is_refused_at_once(start: Start) -> None:
         answer = json.loads(client.call("it", "ask", {"method": method})["output"])
         assert answer.get("result") == {"action": "decline"} or "error" in answer
     assert json.loads(client.call("it", "ask", {"method": "ping"})["output"])["result"] == {}
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_that_speaks_tasks_itself_has_them_passed_through(start: Start, era: str) -> None:
+    """Nothing is seen through for who attached: the task is that client's own."""
+    daemon = start({"it": server(era)})
+    daemon.wait_connected("it")
+    client = daemon.client()
+    client.request("mcpd/attach", server="it")
+    reserved = "io.modelcontextprotocol/"
+    extra: dict[str, Any] = {}
+    call: dict[str, Any] = {"name": "job", "arguments": {"seconds": 0}}
+    if era == "modern":
+        declared: dict[str, Any] = {"extensions": {f"{reserved}tasks": {}}}
+        extra["_meta"] = {
+            f"{reserved}protocolVersion": "2026-07-28",
+            f"{reserved}clientCapabilities": declared,
+        }
+        created = client.request("tools/call", **call, **extra)
+        assert created["resultType"] == "task"
+        done = client.request("tasks/get", taskId=created["taskId"], **extra)["result"]
+    else:
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "x", "version": "1"},
+        }
+        client.request("initialize", **hello)
+        client.notify("notifications/initialized")
+        created = client.request("tools/call", **call, task={})["task"]
+        assert client.request("tasks/get", taskId=created["taskId"])["status"] == "completed"
+        done = client.request("tasks/result", taskId=created["taskId"])
+    assert done["content"][0]["text"] == "the job is done"

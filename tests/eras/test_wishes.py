@@ -176,6 +176,31 @@ async def test_what_a_legacy_server_refuses_is_told_to_who_wished() -> None:
         assert uris_of(talk.peer, "resources/subscribe").count(B) == 1
 
 
+async def test_many_wishes_take_up_no_more_than_a_few_turns() -> None:
+    """The requests of clients come through while thousands of resources are being followed."""
+    script = legacy(EVERYTHING)
+    waiting: list[int] = []
+
+    def hold(request: Json) -> None:
+        waiting.append(request["id"])
+
+    script["resources/subscribe"] = hold
+    script["tools/list"] = {"result": {"tools": []}}
+    uris = [f"file:///{number}" for number in range(500)]
+    async with talking(script) as talk:
+        talk.wishes.follow_resources("x", uris)
+        await talk.until(lambda: len(waiting) == 8)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert talk.peer.link.in_flight == len(waiting) == 8
+        talk.peer.script["resources/subscribe"] = {"result": {}}
+        for key in tuple(waiting):
+            await talk.peer.say({"jsonrpc": "2.0", "id": key, "result": {}})
+        with trio.fail_after(5):
+            await talk.upstream.request("tools/list", timeout=5)
+            for uri in uris:
+                assert await talk.wishes.settled(uri) == ""
+
+
 @pytest.mark.parametrize("script", [legacy, modern])
 async def test_a_server_that_declares_nothing_is_asked_for_nothing(script: Any) -> None:
     """It has no subscriptions and no log level: who wishes for one learns so at once."""

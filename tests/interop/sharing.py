@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.interop.clients.drivers import Call, Driver, Json
+from tests.interop.clients.drivers import Call, ClientFailed, Driver, Json
 from tests.interop.clients.job import Report
 
 Users = Mapping[str, tuple[Driver, Json]]
@@ -23,7 +23,11 @@ def all_at_once(users: Users, calls: Mapping[str, Sequence[Call]], home: Path) -
         return driver.use(server, calls[name], home / name, name)
 
     with ThreadPoolExecutor(len(users)) as pool:
-        return dict(zip(users, pool.map(use, users), strict=True))
+        doing = {name: pool.submit(use, name) for name in users}
+    failed = [f"{name}: {found}" for name, done in doing.items() if (found := done.exception())]
+    if failed:
+        raise ClientFailed("\n".join(failed))  # who waits for whom is seen only from all of them
+    return {name: done.result() for name, done in doing.items()}
 
 
 def conversations(users: Users, home: Path, each: int = 3) -> list[str]:
@@ -51,7 +55,7 @@ def misheard(name: str, report: Report, conversations: int) -> list[str]:
             "tag": name,
             "elicited": {"action": "accept", "content": {"name": name}},
             "sampled": name,
-            "roots": f"file:///{name}",
+            "own root": True,
         }
         if failed or (heard := in_short(text)) != answered:
             wrong.append(f"the server heard from {name}: {text if failed else heard}")
@@ -59,14 +63,15 @@ def misheard(name: str, report: Report, conversations: int) -> list[str]:
 
 
 def in_short(text: str) -> Json:
-    """What the server says it was answered, without what an SDK adds."""
+    """What the server says it was answered, without what an SDK adds. Of the roots only whether the caller's
+    is among them: a process that is shared is told those of everybody who uses it."""
     heard = json.loads(text)
     elicited, sampled, roots = (heard.get(key) or {} for key in ("elicited", "sampled", "roots"))
     return {
         "tag": heard["tag"],
         "elicited": {key: elicited.get(key) for key in ("action", "content")},
         "sampled": sampled.get("content", {}).get("text"),
-        "roots": next((root["uri"] for root in roots.get("roots", [])), None),
+        "own root": f"file:///{heard['tag']}" in [root["uri"] for root in roots.get("roots", [])],
     }
 
 

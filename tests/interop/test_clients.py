@@ -12,6 +12,7 @@ import pytest
 from tests.interop import peers
 from tests.interop.clients.drivers import DRIVERS, Call, ClientFailed, Driver, Json, http, stdio
 from tests.servers.reference.asking import TOOLS
+from tests.servers.reference.content import DYNAMIC_TOOL
 
 ROOT = Path(__file__).parent.parent.parent
 SDK2 = (sys.executable, "-m", "tests.servers.reference.sdk2")
@@ -46,7 +47,7 @@ def test_every_client_lists_and_calls(driver: Driver, way: str, by_url: Json, tm
     elif way == "http":
         calls += [("test_error_handling", {})]
     seen = driver.use(by_command if way == "stdio" else by_url, calls, tmp_path, "alice")
-    assert set(seen.tools) >= set(TOOLS)
+    assert {*seen.tools, DYNAMIC_TOOL} >= set(TOOLS)
     assert seen.texts[0] == CAFE
     assert seen.failed == [False, True, False][: len(calls)]
     if driver.library:

@@ -18,6 +18,7 @@ Flags
   --refuse METHOD=CODE,…      answer these with an error
   --delay METHOD=S,…          answer these after S seconds; later messages are answered meanwhile
   --capabilities A,B          of tools, resources, prompts, logging, completions, tasks (default: tools)
+  --subscribable              it tells when a resource changes (by `notify`), to whoever subscribes
   --instructions TEXT         sent with the handshake
   --tools N                   N more tools, tool-00001 …
   --pages N                   tools/list in N pages
@@ -66,7 +67,7 @@ Tools besides
   late {seconds=1}            answered then, cancelled or not
   too_late                    answered when it is cancelled, so that the two cross
   progress {total=1, every=0.1}  progress at that pace, then the answer; stops when cancelled
-  job {seconds=0.3, ends="completed", poll=100}  a task that comes to that end: completed, failed,
+  job {seconds=0.3, ends="completed", poll=100, words}  a task that comes to that end: completed, failed,
                               cancelled, or input_required; a tool only if the server has tasks
   wants {message}             asks the user first (2026-07-28; before, done at once)
   bad_output                  violates its own outputSchema
@@ -240,6 +241,10 @@ class Fake:
             if asked not in self.told.modern_versions:
                 data = {"supported": self.told.modern_versions, "requested": asked}
                 return self.error(request, -32022, "unsupported version", data)
+
+        def agree(request: Json) -> None:
+            self.reply(request, {})
+
         handler: Callable[[Json], None] | None = {
             "initialize": self.initialize,
             "server/discover": self.discover,
@@ -250,6 +255,11 @@ class Fake:
             "tasks/cancel": self.task,
             "ping": lambda request: self.reply(request, {}),
             "logging/setLevel": lambda request: self.reply(request, {}),
+            **(
+                {"resources/subscribe": agree, "resources/unsubscribe": agree}
+                if self.told.subscribable
+                else {}
+            ),
             "tools/list": self.list_tools,
             "tools/call": self.call,
             "resources/list": self.items("resources", {"uri": "fake://one", "name": "one"}),
@@ -312,6 +322,8 @@ class Fake:
                 if self.modern
                 else {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
             )
+        if self.told.subscribable:
+            capabilities["resources"] = {"listChanged": True, "subscribe": True}
         said = {"instructions": self.told.instructions} if self.told.instructions else {}
         return {"capabilities": capabilities, **said}
 
@@ -575,7 +587,8 @@ class Fake:
         times = (
             {"ttlMs": 60_000, "pollIntervalMs": poll} if self.modern else {"ttl": None, "pollInterval": poll}
         )
-        told = {"taskId": key, "status": status, "createdAt": at, "lastUpdatedAt": at, **times}
+        told: Json = {"statusMessage": job["words"]} if "words" in job else {}
+        told |= {"taskId": key, "status": status, "createdAt": at, "lastUpdatedAt": at, **times}
         if self.modern and status == "completed":
             told["result"] = {"content": [{"type": "text", "text": "the job is done"}]}
         elif self.modern and status == "failed":
@@ -746,7 +759,16 @@ def _flags() -> argparse.ArgumentParser:
     flags.add_argument("--tools", type=int, default=0)
     flags.add_argument("--pages", type=int, default=1)
     flags.add_argument("--cursor", choices=("plain", "empty", "loop"), default="plain")
-    for switch in ["never-init", "bad-tools", "crlf", "no-read", "ignore-eof", "ignore-term", "wrapper"]:
+    for switch in [
+        "never-init",
+        "bad-tools",
+        "crlf",
+        "no-read",
+        "ignore-eof",
+        "ignore-term",
+        "wrapper",
+        "subscribable",
+    ]:
         flags.add_argument(f"--{switch}", action="store_true")
     flags.add_argument("--lives")
     flags.add_argument("--only-lives", type=int)

@@ -161,4 +161,6 @@ def test_words_of_the_protocol_that_look_like_secrets_are_shown() -> None:
     """A progress token is none, and numbers are none either."""
     text = '{"_meta":{"progressToken":"abcdefgh"},"max_tokens":1000,"nextCursor":"abcdefghi"}'
     assert scrubbed_json(text) == text
+    two = '{"a":"http://host:80","b":"me@host","c":"https://host/?token=12345678","d":1}'
+    assert scrubbed_json(two) == two.replace("12345678", "***")
     assert scrubbed("see https://host/?page=12345678") == "see https://host/?page=12345678"

@@ -6,6 +6,7 @@ import httpx
 import pytest
 import trio
 
+from mcpd.transports.endpoint import whole
 from mcpd.transports.engine import Engine
 from mcpd.transports.pool import Client, open_client
 from tests.fakes.http import FakeHttp, Request, fake_http
@@ -183,3 +184,92 @@ async def test_it_is_an_httpx_transport_like_any_other() -> None:
             async with client.stream("POST", server.url, content=b"abc") as stream:
                 assert [part async for part in stream.aiter_raw()] == [b"abc"]
         assert server.connections == 1
+
+
+# ── without a task ──────────────────────────────────────────────────────────────────────────────
+
+
+class Begun:
+    """What became of a request that was sent at once."""
+
+    def __init__(self, client: Client, server: FakeHttp, body: bytes = b"x") -> None:
+        self.outcome: httpx.Response | httpx.TransportError | None = None
+        self.over = trio.Event()
+        self.hang_up = client.begin("POST", server.url, {}, body, self._then)
+
+    def _then(self, outcome: httpx.Response | httpx.TransportError) -> None:
+        assert not self.over.is_set()
+        self.outcome = outcome
+        self.over.set()
+
+    async def response(self) -> httpx.Response:
+        with trio.fail_after(BOUND):
+            await self.over.wait()
+        assert isinstance(self.outcome, httpx.Response)
+        return self.outcome
+
+
+async def test_a_request_leaves_at_once_where_a_connection_waits_for_it() -> None:
+    """Not before there is one, and not when it is too large to leave in one go."""
+    async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
+        assert Begun(client, server).hang_up is None
+        await get(client, server)
+        begun = Begun(client, server, b"first")
+        assert begun.hang_up is not None
+        assert whole(await begun.response()) == b"first"
+        begun.hang_up()  # too late to mean anything: the connection is the next one's
+        assert await get(client, server) == b"x"
+        assert Begun(client, server, bytes(1 << 20)).hang_up is None
+        assert server.connections == 1
+
+
+async def test_what_does_not_come_in_one_piece_is_read_by_whoever_wants_it() -> None:
+    """`then` is called with the head; the rest comes as always."""
+
+    async def slowly(request: Request) -> None:
+        if len(server.requests) > 1:
+            await request.raw(b"HTTP/1.1 200 O")
+            await trio.sleep(0.01)
+            await request.raw(b"K\r\nContent-Length: 4\r\n\r\nsl")
+            await trio.sleep(0.05)
+            await request.raw(b"ow")
+        else:
+            await ok(request)
+
+    async with fake_http(slowly) as server, open_client(server.url, {}, {}) as client:
+        await get(client, server)
+        response = await Begun(client, server).response()
+        assert whole(response) is None
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        with trio.fail_after(BOUND):
+            assert b"".join([part async for part in response.stream]) == b"slow"
+        assert server.connections == 1
+
+
+async def test_a_request_that_was_sent_at_once_can_be_given_up_or_fail() -> None:
+    """Given up, nothing is heard of it; failed, it says how, once."""
+    hung_up = trio.Event()
+
+    async def never(request: Request) -> None:
+        match len(server.requests):
+            case 1 | 3:
+                await ok(request)
+            case 2:
+                await request.wait_hung_up()
+                hung_up.set()
+            case _:
+                request.reset()
+
+    async with fake_http(never) as server, open_client(server.url, {}, {}) as client:
+        await get(client, server)
+        begun = Begun(client, server)
+        assert begun.hang_up is not None
+        begun.hang_up()
+        with trio.fail_after(BOUND):
+            await hung_up.wait()
+        assert not begun.over.is_set()
+        await get(client, server)
+        begun = Begun(client, server)
+        with trio.fail_after(BOUND):
+            await begun.over.wait()
+        assert isinstance(begun.outcome, httpx.ReadError | httpx.RemoteProtocolError)

@@ -22,7 +22,7 @@ from mcpd.model.errors import (
 from mcpd.model.spec import RemoteSpec
 from mcpd.supervision.catalog import fetch
 from mcpd.transports.exchange import Awaited
-from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, fake_http
+from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
 from tests.stopwatch import stopwatch
 from tests.transports.remote import Talk, talking
 
@@ -681,7 +681,7 @@ def test_a_dead_link_is_noticed_by_the_kernel() -> None:
     """RELIABILITY H1: keepalive 15/5/3 and a user timeout of 30 s are set on every connection."""
     import socket
 
-    from mcpd.transports.engine import KEEPALIVE
+    from mcpd.transports.dial import KEEPALIVE
 
     options = {(level, name): value for level, name, value in KEEPALIVE}
     tcp = socket.IPPROTO_TCP
@@ -720,6 +720,17 @@ async def test_the_pool_stays_whole_when_half_of_many_calls_are_cancelled() -> N
         assert not talk.ended
 
 
+@pytest.mark.parametrize("script", [ModernScript(), LegacyScript()])
+async def test_what_waits_for_its_turn_takes_the_connection_of_the_one_before(script: Script) -> None:
+    """The next request is sent from within the answer to the last, on the connection that brought it."""
+    async with fake_http(script) as server, talking(server.url, max_in_flight=1) as talk:
+        await answer(talk.call())
+        before = server.connections
+        exchanges = [talk.call(n=n) for n in range(20)]
+        assert [(await answer(exchange))["echo"] for exchange in exchanges] == [{"n": n} for n in range(20)]
+        assert server.connections == before
+
+
 async def test_nothing_of_a_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The libraries below log whole URLs and headers, where keys are."""
     caplog.set_level(logging.DEBUG)
@@ -729,3 +740,24 @@ async def test_nothing_of_a_request_is_logged(caplog: pytest.LogCaptureFixture) 
     ):
         await answer(talk.call())
     assert "canary" not in caplog.text
+
+
+async def test_an_event_stream_that_comes_in_one_piece_is_read_like_one_that_does_not() -> None:
+    """Progress and answer in order; a stream without the answer is an error, as ever."""
+    params = b'{"progressToken":%d,"progress":1}'
+    pieces = [
+        b'data: {"jsonrpc":"2.0","method":"notifications/progress","params":' + params + b"}",
+        b'id: 7\r\ndata: {"jsonrpc":"2.0","id":%d,\r\ndata: "result":{"content":[]}}',
+    ]
+
+    async def at_once(request: Request) -> None:
+        parts = pieces[:1] if request.message["params"]["arguments"].get("half") else pieces
+        events = b"".join(piece % request.message["id"] + b"\r\n\r\n" for piece in parts)
+        await request.reply(200, b": hello\r\n\r\n" + events, "text/event-stream")
+
+    async with fake_http(ModernScript(on={"tools/call": at_once})) as server, talking(server.url) as talk:
+        for _ in range(3):
+            assert await answer(talk.call()) == {"content": []}
+        assert "ended before" in str(await outcome(talk.call(half=True)))
+        assert await answer(talk.call()) == {"content": []}
+        assert server.connections <= 2

@@ -23,7 +23,7 @@ STATUS: Mapping[int, int] = {
     -32021: 400,
     -32022: 400,
 }
-"""The HTTP status of an error of our own towards modern clients (2026-07-28, Streamable HTTP); else 200."""
+"""The HTTP status of an error towards modern clients (2026-07-28, Streamable HTTP); else 200."""
 
 
 def event(frame: bytes) -> bytes:

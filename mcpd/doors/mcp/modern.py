@@ -246,7 +246,7 @@ class ModernReply:
             exchange.write(event(frame))
             exchange.end()
         else:
-            exchange.respond(STATUS.get(code, 200) if code else 200, frame)
+            exchange.respond(STATUS.get(code or _code(frame), 200), frame)
 
     def _keep_alive(self) -> None:
         if not self._exchange.streams:
@@ -256,6 +256,18 @@ class ModernReply:
     def _hung_up(self, _: str) -> None:
         """In this revision that means: cancel."""
         self._session.cancel(self._key, "the client hung up")
+
+
+def _code(frame: bytes) -> int:
+    """The code of an error that a server has answered with; 0 for a result."""
+    if b'"error"' not in frame:
+        return 0
+    try:
+        error = wire.value(wire.members(frame).get("error", Raw(b"null")))
+    except BadFrame:
+        return 0
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) else 0
 
 
 def answer(head: Head, message: Message, exchange: Exchange, session: Session) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import settle
-from tests.ctl.fake_daemon import Caller, FakeDaemon
+from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault
 
 CURSOR = {
     "mcpServers": {
@@ -28,6 +29,10 @@ CURSOR = {
         "mcpd": {"command": "mcpctl", "args": ["bridge"]},
     }
 }
+
+
+def secrets(home: Path) -> Any:
+    return json.loads((home / ".config/mcpd/secrets.json").read_text())
 
 
 @pytest.fixture
@@ -63,7 +68,7 @@ unset
   runs: x
   with: A=${SURELY_NOT_SET}
   from: Cursor, ~/.cursor/mcp.json
-  not now: the environment variable SURELY_NOT_SET is not set: set SURELY_NOT_SET in the environment of \
+  not now: the environment variable SURELY_NOT_SET is not set; set SURELY_NOT_SET in the environment of \
 mcpd, or give a default: ${SURELY_NOT_SET:-…}
 
 left where they are
@@ -98,7 +103,10 @@ def test_what_can_be_used_is_written_and_the_rest_is_not(home: Path, cursor: Pat
     assert ran.code == 0
     assert "2 servers written to" in ran.out
     assert [*ours(home)] == ["time", "api"]
-    assert (home / ".config/mcpd/config.json").stat().st_mode & 0o777 == 0o600
+    assert ours(home)["api"]["headers"] == {"Authorization": "Bearer ${secret:API_TOKEN}"}
+    assert secrets(home) == {"API_TOKEN": "s3cr3t-t0ken-value"}
+    for name in ("config.json", "secrets.json"):
+        assert (home / ".config/mcpd" / name).stat().st_mode & 0o777 == 0o600
     assert cursor.read_bytes() == before
     assert alone("config", "validate").code == 0
     again = alone("import", "--yes", "--json").json()
@@ -219,40 +227,78 @@ def test_a_running_daemon_judges_and_is_told_to_reload(
     scripted(daemon, path, lambda name: name == "time")
     ran = mcpctl("import", "--yes")
     assert ran.code == 0
-    assert "not now: time is not wanted: drop it" in ran.out
+    assert "not now: time is not wanted; drop it" in ran.out
     assert [*json.loads(path.read_text())["mcpServers"]] == ["api", "unset"]
     assert daemon.requests[-1][0] == "mcpd/reload"
     dry = [params for method, params in daemon.requests if method == "mcpd/servers/set"]
     assert all(params["dry_run"] for params in dry)
 
 
-def test_when_the_daemon_will_not_have_them_the_file_is_as_before(
-    home: Path, cursor: Path, daemon: FakeDaemon, mcpctl: Mcpctl
+@pytest.mark.parametrize("raised", [False, True])
+def test_when_the_daemon_will_not_have_them_everything_is_as_before(
+    home: Path, cursor: Path, daemon: FakeDaemon, mcpctl: Mcpctl, raised: bool
 ) -> None:
-    """Half an import is none."""
+    """Half an import is none, and a secret without a server that needs it neither."""
     path = home / "elsewhere.json"
     path.write_text("{} // mine\n")
     scripted(daemon, path)
-    daemon.answers["mcpd/reload"] = applied([{"path": "$.x", "message": "broken", "fix": ""}])
+    problem = {"path": "$.x", "message": "broken", "fix": ""}
+    fault = Fault("cannot be used: broken", code="bad_spec", exit=2, problems=[problem])
+    daemon.answers["mcpd/reload"] = fault if raised else applied([problem])
     ran = mcpctl("import", "--yes")
     assert ran.code == 2
     assert "nothing was imported" in ran.err
+    assert "$.x: broken" in ran.err
     assert path.read_text() == "{} // mine\n"
+    assert secrets(home) == {}
+
+
+def test_secrets_that_are_stored_already_are_used_and_never_overwritten(
+    home: Path, cursor: Path, alone: Mcpctl
+) -> None:
+    """The same value keeps its name, another gets another; what was answered once is not asked again."""
+    settle("vscode", home)
+    path = home / ".config/mcpd/secrets.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"MINE": "s3cr3t-t0ken-value", "GH_TOKEN": "answered"}')
+    path.chmod(0o600)
+    assert alone("import", "cursor", "vscode", "-s", "api", "-s", "github", "--yes").code == 0
+    assert ours(home)["api"]["headers"] == {"Authorization": "Bearer ${secret:MINE}"}
+    assert ours(home)["github"]["headers"] == {"Authorization": "Bearer ${secret:GH_TOKEN}"}
+    assert secrets(home) == {"MINE": "s3cr3t-t0ken-value", "GH_TOKEN": "answered"}
+    path.chmod(0o644)
+    assert "open to other users" in alone("import", "--yes").err
+
+
+def test_what_another_file_knows_is_stored_under_a_name_of_its_own(home: Path, alone: Mcpctl) -> None:
+    """Or written out, when secrets are to be kept so."""
+    settle("continue", home)
+    (home / ".config/mcpd").mkdir(parents=True)
+    path = home / ".config/mcpd/secrets.json"
+    path.write_text('{"BRAVE_API_KEY": "of somebody else"}')
+    path.chmod(0o600)
+    words = ["import", "continue", "-s", "Brave-Search", "--yes"]
+    before = {name: (home / name).read_bytes() for name in (".continue/config.yaml", ".continue/.env")}
+    assert alone(*words).code == 0
+    assert ours(home)["Brave-Search"]["env"] == {"BRAVE_API_KEY": "${secret:BRAVE_SEARCH_BRAVE_API_KEY}"}
+    assert secrets(home)["BRAVE_SEARCH_BRAVE_API_KEY"] == "BSA-from-the-env-file"
+    assert {name: (home / name).read_bytes() for name in before} == before
+    (home / ".config/mcpd/config.json").unlink()
+    assert alone(*words, "--keep-secrets").code == 0
+    assert ours(home)["Brave-Search"]["env"] == {"BRAVE_API_KEY": "BSA-from-the-env-file"}
 
 
 # ---- on a terminal -----------------------------------------------------------------------------------
 
 
+BOUND = 30.0
+"""Seconds that mcpctl may be silent."""
+
+
 def on_terminal(home: Path, answers: dict[str, str], *argv: str) -> tuple[int, str]:
-    """Run mcpctl on a terminal; each question that is seen is answered, in order."""
+    """Run mcpctl on a terminal; each question that is seen is answered. What is left over is a failure."""
     ours, theirs = pty.openpty()
-    environ = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "TERM": "dumb",
-        "COLUMNS": "200",
-        "MCPD_NO_START": "1",
-    }
+    environ = {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", "COLUMNS": "200"}
     environ |= {"MCPD_SOCKET": str(home / "no.sock"), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     process = subprocess.Popen(
         [sys.executable, "-m", "ctl", *argv], stdin=theirs, stdout=theirs, stderr=theirs, env=environ
@@ -260,16 +306,18 @@ def on_terminal(home: Path, answers: dict[str, str], *argv: str) -> tuple[int, s
     os.close(theirs)
     seen, asked = "", dict(answers)
     try:
-        while True:
+        while select.select([ours], [], [], BOUND)[0]:
             seen += os.read(ours, 65536).decode()
             for question in [question for question in asked if question in seen]:
                 os.write(ours, asked.pop(question).encode() + b"\n")
+        process.kill()
+        raise AssertionError(f"it waits, having said: {seen}")
     except OSError:
         pass  # the program has ended
     finally:
         os.close(ours)
     assert asked == {}, f"never asked in: {seen}"
-    return process.wait(10), seen
+    return process.wait(BOUND), seen
 
 
 def test_a_person_is_asked_and_no_is_the_answer_of_who_only_presses_return(home: Path, cursor: Path) -> None:
@@ -281,7 +329,12 @@ def test_a_person_is_asked_and_no_is_the_answer_of_who_only_presses_return(home:
 
 def test_a_person_can_take_all_or_choose(home: Path, cursor: Path) -> None:
     """One by one, each with what would run."""
-    answers = {"c: choose": "c", "time: uvx mcp-server-time": "n", "api: https://api.example.com/mcp": "y"}
+    answers = {
+        "c: choose": "c",
+        "time: uvx mcp-server-time --zone=Europe/Paris ?": "n",
+        "api: https://api.example.com/mcp ?": "y",
+        "Move 1 secret (API_TOKEN) into": "",
+    }
     code, seen = on_terminal(home, answers, "import")
     assert (code, "1 server written" in seen) == (0, True)
     assert [*ours(home)] == ["api"]
@@ -307,7 +360,16 @@ def test_a_secret_that_only_the_person_knows_is_asked_for_and_not_shown(home: Pa
     answers = {"c: choose": "y", "github: GitHub token": "typed-by-hand"}
     code, seen = on_terminal(home, answers, "import", "vscode", "-s", "github")
     assert (code, "typed-by-hand" in seen) == (0, False)
-    assert "typed-by-hand" in (home / ".config/mcpd/config.json").read_text()
+    assert ours(home)["github"]["headers"] == {"Authorization": "Bearer ${secret:GH_TOKEN}"}
+    assert secrets(home) == {"GH_TOKEN": "typed-by-hand"}
+
+
+def test_secrets_stay_where_they_are_when_the_person_says_so(home: Path, cursor: Path) -> None:
+    """Then they are in our configuration, which only the user can read too."""
+    answers = {"c: choose": "y", "Move 1 secret": "n"}
+    assert on_terminal(home, answers, "import", "-s", "api")[0] == 0
+    assert ours(home)["api"]["headers"] == {"Authorization": "Bearer s3cr3t-t0ken-value"}
+    assert not (home / ".config/mcpd/secrets.json").exists()
 
 
 def test_without_a_person_such_a_server_is_left_out(home: Path, alone: Mcpctl) -> None:

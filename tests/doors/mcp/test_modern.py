@@ -124,3 +124,29 @@ async def test_a_list_that_changes_is_read_anew() -> None:
     assert check(view, "find", ALL) == 0
     view.server.catalog = None
     assert check(view, "find", ALL) == 0
+
+
+@pytest.mark.parametrize(
+    ("frame", "status"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":{"text":"\\"error\\": {\\"code\\": -32601}"}}', 200),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"error":{"code":-32601}}}', 200),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}', 404),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":-32021,"message":"no"}}', 400),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"no"}}', 200),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":"odd"}}', 200),
+    ],
+)
+def test_an_error_of_the_server_has_the_status_that_our_own_would_have(frame: bytes, status: int) -> None:
+    """2026-07-28 ties the status to the code, whoever it was that did not know the method."""
+
+    class Exchange:
+        streams = False
+        responded: tuple[int, bytes] | None = None
+
+        def respond(self, status: int, body: bytes) -> None:
+            self.responded = (status, body)
+
+    exchange = Exchange()
+    modern.ModernReply(exchange, None, b"1").finish(frame)  # type: ignore[arg-type]  # all that it needs
+    assert exchange.responded == (status, frame)

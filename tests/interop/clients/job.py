@@ -18,6 +18,10 @@ from typing import Any
 Json = dict[str, Any]
 
 
+LIMIT = 45.0
+"""Seconds after which a client gives up by itself, so that it can say what it was waiting for."""
+
+
 @dataclasses.dataclass
 class Job:
     server: Json
@@ -65,5 +69,9 @@ def do(work: Callable[[Job, Report], Coroutine[Any, Any, None]]) -> None:
     given = json.load(sys.stdin)
     job = Job(given["server"], given["name"], [(tool, arguments) for tool, arguments in given["calls"]])
     report = Report()
-    asyncio.run(work(job, report))
+    try:
+        asyncio.run(asyncio.wait_for(work(job, report), LIMIT))
+    except BaseException:
+        print(f"so far: {report}", file=sys.stderr)
+        raise
     print(json.dumps(dataclasses.asdict(report)))

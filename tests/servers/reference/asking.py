@@ -36,7 +36,7 @@ class Caller(Protocol):
         ...
 
     async def changed(self, what: str) -> None:
-        """Announce it: `tools`, `prompts`, or the URI of a resource."""
+        """Change it, and announce that: `tools`, `prompts`, or the URI of a resource."""
         ...
 
 
@@ -164,12 +164,12 @@ async def converse(caller: Caller, arguments: Mapping[str, Any]) -> Json:
 
 async def change_tools(caller: Caller, arguments: Mapping[str, Any]) -> Json:
     await caller.changed("tools")
-    return said("said that the tools have changed")
+    return said("changed the list of tools")
 
 
 async def change_prompts(caller: Caller, arguments: Mapping[str, Any]) -> Json:
     await caller.changed("prompts")
-    return said("said that the prompts have changed")
+    return said("changed the list of prompts")
 
 
 async def change_resource(caller: Caller, arguments: Mapping[str, Any]) -> Json:
@@ -213,5 +213,7 @@ TOOLS: dict[str, Tool] = {
     "test_x_mcp_header": from_header,
     "json_schema_2020_12_tool": schema_2020_12,
     "converse": converse,
+    "test_dynamic_tool": always([text("dynamic")]),
 }
-"""What both generations of the SDK can carry. The first of them is called by the suite without arguments."""
+"""What both generations of the SDK can carry. The first is called by the suite without arguments; the last is
+there only now and then."""

@@ -109,6 +109,31 @@ def tools(names: list[str]) -> list[Json]:
 # ── prompts ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+DYNAMIC_TOOL = "test_dynamic_tool"
+DYNAMIC_PROMPT: Json = {"name": "test_dynamic_prompt", "description": "There only now and then"}
+
+
+class Lists:
+    """The names of tools and the prompts, of which one each comes and goes with every change."""
+
+    def __init__(self, tools: list[str], prompts: list[Json]) -> None:
+        self._tools = [name for name in tools if name != DYNAMIC_TOOL]
+        self._prompts = prompts
+        self._more: set[str] = set()
+
+    def change(self, what: str) -> None:
+        """`what`: tools or prompts."""
+        self._more ^= {what}
+
+    @property
+    def tools(self) -> list[str]:
+        return [*self._tools, DYNAMIC_TOOL] if "tools" in self._more else self._tools
+
+    @property
+    def prompts(self) -> list[Json]:
+        return [*self._prompts, DYNAMIC_PROMPT] if "prompts" in self._more else self._prompts
+
+
 def argument(name: str) -> Json:
     return {"name": name, "description": name, "required": True}
 
@@ -132,6 +157,8 @@ PROMPTS: list[Json] = [
 def prompt(name: str, arguments: Mapping[str, str]) -> Json | None:
     """The result of prompts/get; None: there is no such prompt. KeyError names a missing argument."""
     match name:
+        case "test_dynamic_prompt":
+            content = [text("dynamic")]
         case "test_simple_prompt":
             content = [text("This is a simple prompt for testing.")]
         case "test_prompt_with_arguments":

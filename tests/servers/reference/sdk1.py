@@ -81,6 +81,8 @@ class Caller:
             await self._ctx.close_sse_stream()
 
     async def changed(self, what: str) -> None:
+        if what in ("tools", "prompts"):
+            self._server.lists.change(what)
         if what == "tools":
             await self._session.send_tool_list_changed()
         elif what == "prompts":
@@ -99,6 +101,7 @@ class Reference(Server):
         super().__init__("reference-sdk1", "1.0")
         self.watching: set[tuple[str, Any]] = set()
         self.changes = 0
+        self.lists = content.Lists(list(asking.TOOLS), content.PROMPTS)
 
     def create_initialization_options(self, *more: Any, **named: Any) -> Any:
         options = super().create_initialization_options(NotificationOptions(True, True, True))
@@ -124,7 +127,7 @@ def reference() -> Reference:
 
     @answers(types.ListToolsRequest)
     async def list_tools(req: Any) -> Any:
-        return types.ListToolsResult, {"tools": content.tools(list(asking.TOOLS))}
+        return types.ListToolsResult, {"tools": content.tools(server.lists.tools)}
 
     @answers(types.CallToolRequest)
     async def call_tool(req: Any) -> Any:
@@ -139,7 +142,7 @@ def reference() -> Reference:
 
     @answers(types.ListPromptsRequest)
     async def list_prompts(req: Any) -> Any:
-        return types.ListPromptsResult, {"prompts": content.PROMPTS}
+        return types.ListPromptsResult, {"prompts": server.lists.prompts}
 
     @answers(types.GetPromptRequest)
     async def get_prompt(req: Any) -> Any:

@@ -32,6 +32,10 @@ QUESTIONS: Mapping[str, tuple[type[types.ServerRequest], type[BaseModel]]] = {
     "roots/list": (types.ListRootsRequest, types.ListRootsResult),
 }
 
+ONLY_MODERN = ("test_missing_capability",)
+RESOURCE_NOT_FOUND = -32002
+"""Through 2025-11-25; 2026-07-28 says -32602."""
+
 
 def plain(value: BaseModel) -> Json:
     return value.model_dump(by_alias=True, mode="json", exclude_none=True)
@@ -69,6 +73,12 @@ class World:
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
         self.changes = 0
+        more = [*asking.TOOLS, *rounds.ASKED, *ONLY_MODERN]
+        self.lists = {
+            False: content.Lists(list(asking.TOOLS), content.PROMPTS),
+            True: content.Lists(more, [*content.PROMPTS, rounds.PROMPT]),
+        }
+        """Of the older revisions, and of 2026-07-28."""
         self._watching: dict[tuple[str, str], ServerSession] = {}
 
     def watch(self, ctx: Context, uri: str) -> None:
@@ -118,7 +128,10 @@ class Caller:
     async def changed(self, what: str) -> None:
         if what not in ("tools", "prompts"):
             await self._world.changed(what)
-        elif self._modern:
+            return
+        for lists in self._world.lists.values():
+            lists.change(what)
+        if self._modern:
             await self._world.bus.publish(ToolsListChanged() if what == "tools" else PromptsListChanged())
         elif what == "tools":
             await self._ctx.session.send_tool_list_changed()
@@ -138,19 +151,18 @@ class Reference(Server[Any]):
 
 def reference() -> Server[Any]:
     world = World()
-    by_era = {False: list(asking.TOOLS), True: [*asking.TOOLS, *rounds.ASKED, *ONLY_MODERN]}
 
     def modern(ctx: Context) -> bool:
         return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     async def list_tools(ctx: Context, params: Params) -> types.ListToolsResult:
-        return types.ListToolsResult.model_validate({"tools": content.tools(by_era[modern(ctx)])})
+        return types.ListToolsResult.model_validate({"tools": content.tools(world.lists[modern(ctx)].tools)})
 
     async def call_tool(
         ctx: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         now = this_round(ctx, params)
-        if params.name not in by_era[modern(ctx)]:
+        if params.name not in world.lists[modern(ctx)].tools:
             raise MCPError(types.INVALID_PARAMS, f"no tool {params.name!r}")
         if params.name in rounds.ASKED:
             return called(rounds.play(params.name, now))
@@ -168,8 +180,7 @@ def reference() -> Server[Any]:
             return called(memory.unanswered(open_))
 
     async def list_prompts(ctx: Context, params: Params) -> types.ListPromptsResult:
-        offered = [*content.PROMPTS, rounds.PROMPT] if modern(ctx) else content.PROMPTS
-        return types.ListPromptsResult.model_validate({"prompts": offered})
+        return types.ListPromptsResult.model_validate({"prompts": world.lists[modern(ctx)].prompts})
 
     async def get_prompt(
         ctx: Context, params: types.GetPromptRequestParams
@@ -240,11 +251,6 @@ def reference() -> Server[Any]:
         RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=server.name)
     )
     return server
-
-
-ONLY_MODERN = ("test_missing_capability",)
-RESOURCE_NOT_FOUND = -32002
-"""Through 2025-11-25; 2026-07-28 says -32602."""
 
 
 def called(result: Json) -> types.CallToolResult | types.InputRequiredResult:

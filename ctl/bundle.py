@@ -1,0 +1,127 @@
+"""`mcpctl doctor --bundle`: all that helps somebody else to see what is wrong, in one file, and no secrets.
+
+Masked by value (whatever the configuration marks as secret, and our own environment's variables with names
+that look like one), by name (members such as `password`), and by look (known kinds of keys, `Bearer …`).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import sys
+import tarfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ctl.autostart import log_path
+from ctl.errors import CtlError
+from ctl.examination import Examination
+from mcpd import __version__
+from mcpd.config.masking import masked, scrubbed, scrubbed_json, secret_name
+from mcpd.config.secrets import read_secrets
+from mcpd.model.errors import BadSpec
+from mcpd.support import paths
+from mcpd.support.redact import Redactor
+
+_LOG = 256 * 1024
+_SERVER_LOG = 64 * 1024
+_MOST_LOGS = 200
+_HARMLESS = 6
+
+
+def write_bundle(file: str, seen: Examination, environ: Mapping[str, str]) -> None:
+    """Write it, complete or not at all, mode 0600. Raises CtlError."""
+    redactor = Redactor()
+    if seen.loaded is not None:
+        redactor.add(seen.loaded.secrets)
+    with suppress(BadSpec):  # a store that cannot be read has been told
+        redactor.add(read_secrets(environ).values())
+    redactor.add(value for name, value in environ.items() if secret_name(name) and len(value) >= _HARMLESS)
+    draft = f"{file}.{os.getpid()}"
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as tar:
+            for name, text in _contents(seen, environ).items():
+                clean = (
+                    scrubbed_json(redactor.mask(text))
+                    if name.endswith(".json")
+                    else scrubbed(redactor.mask(text))
+                )
+                data = clean.encode("utf-8", "replace")
+                entry = tarfile.TarInfo(f"mcpd-report/{name}")
+                entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
+                tar.addfile(entry, io.BytesIO(data))
+        os.replace(draft, file)
+    except OSError as error:
+        if os.path.exists(draft):
+            os.unlink(draft)
+        raise CtlError(f"cannot write {file}: {error.strerror or error}") from None
+
+
+def _contents(seen: Examination, environ: Mapping[str, str]) -> dict[str, str]:
+    files: dict[str, object] = {
+        "doctor.json": [finding.to_json() for finding in seen.findings],
+        "versions.json": _versions(environ),
+    }
+    for method, answer in seen.answers.items():
+        name = method.removeprefix("mcpd/").replace("server/", "servers/")
+        files[f"{name}.json"] = answer
+    if "config.json" not in files and seen.loaded is not None:
+        definitions = seen.loaded.definitions.items()
+        files["config.json"] = {
+            "source": seen.loaded.source,
+            "servers": {name: masked(definition) for name, definition in definitions},
+        }
+    written = {name: json.dumps(value, indent=1, ensure_ascii=False) for name, value in files.items()}
+    return written | _logs(environ)
+
+
+def _versions(environ: Mapping[str, str]) -> dict[str, object]:
+    from importlib import metadata
+
+    packages = {}
+    for name in ("trio", "attrs", "cattrs", "msgspec", "click", "httpx", "httpcore2", "jsonschema-rs"):
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            packages[name] = "missing"
+    return {
+        "mcpctl": __version__,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "packages": packages,
+        "variables": sorted(name for name in environ if name.startswith(("MCPD_", "MCPCTL_", "XDG_"))),
+    }
+
+
+def _logs(environ: Mapping[str, str]) -> dict[str, str]:
+    """The ends of the daemon's log in the background, the journal of what happened, and the servers' logs."""
+    state = paths.state_dir(environ)
+    found = {
+        "logs/daemon.log": _tail(log_path(), _LOG),
+        "history.jsonl": _tail(f"{state}/history.jsonl", _LOG),
+    }
+    try:
+        names = sorted(name for name in os.listdir(f"{state}/logs") if name.endswith(".log"))
+    except OSError:
+        names = []
+    for name in names[:_MOST_LOGS]:
+        found[f"logs/servers/{name}"] = _tail(f"{state}/logs/{name}", _SERVER_LOG)
+    return {name: text for name, text in found.items() if text}
+
+
+def _tail(path: str, size: int) -> str:
+    """The end of a file, from the beginning of a line on: half a secret would not be known for one."""
+    try:
+        with open(path, "rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            file.seek(max(0, length - size))
+            data = file.read(size)
+    except OSError:
+        return ""
+    if length > size:
+        data = data.partition(b"\n")[2]
+    return data.decode("utf-8", "replace")

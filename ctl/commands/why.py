@@ -1,0 +1,36 @@
+"""`mcpctl why`: why a server is as it is."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from ctl import loginshell
+from ctl.complete import server_names
+from ctl.session import Session
+from ctl.views import mapping, not_ready_exit
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl why github\n  mcpctl why github --json")
+@click.argument("server", shell_complete=server_names)
+@click.option("--shell/--no-shell", default=None, help="Compare with a login shell. [when it has failed]")
+@click.pass_obj
+def why(session: Session, server: str, shell: bool | None) -> int:
+    """Why a server is as it is, and what to do.
+
+    The cause, its evidence, who asked for it, and, since services do not see what a terminal does, how a
+    login shell of yours differs. The exit code is that of status SERVER.
+    """
+    from ctl.why import explain, explanation
+
+    detail = session.call("mcpd/server", {"server": server}).value
+    status = mapping(detail.get("server"))
+    compare = status.get("status") in ("failed", "pending") if shell is None else shell
+    login = loginshell.login_environment(os.environ) if compare and detail.get("command") else None
+    told = explain(detail, login)
+    if session.out.json:
+        session.out.value(told)
+    else:
+        session.out.lines(explanation(told, session.out.columns))
+    return not_ready_exit(status)

@@ -1,0 +1,102 @@
+"""What a fresh terminal of this user would have: a login shell's environment, and where it finds programs.
+
+A service is started without it, and that is the commonest reason for "works in my terminal".
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Mapping
+
+PATIENCE = 5.0
+"""Seconds. Some people's shells take two."""
+_MARK = "__mcpd_environment__"
+_KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+_OF_SHELLS = "_ SHLVL PWD OLDPWD PS1 PS2 TERM LS_COLORS COLUMNS LINES HISTFILE MAIL PATH"
+_SHELLS_OWN = frozenset(_OF_SHELLS.split())
+_PLACES = (
+    "~/.local/bin",
+    "~/.nvm/versions/node/*/bin",
+    "~/.local/share/fnm/node-versions/*/installation/bin",
+    "~/.volta/bin",
+    "~/.asdf/shims",
+    "~/.local/share/mise/shims",
+    "~/.pyenv/shims",
+    "~/.cargo/bin",
+    "~/.bun/bin",
+    "~/.deno/bin",
+    "~/.local/share/pnpm",
+    "~/go/bin",
+    "~/.nix-profile/bin",
+    "/home/linuxbrew/.linuxbrew/bin",
+    "/opt/homebrew/bin",
+    "/usr/local/bin",
+    "/snap/bin",
+)
+
+
+def login_environment(environ: Mapping[str, str]) -> dict[str, str] | None:
+    """The variables of an interactive login shell, made afresh; None when the shell does not say within 5 s.
+
+    It runs the user's own start-up files, as every new terminal does.
+    """
+    import signal
+    import subprocess
+
+    shell = environ.get("SHELL") or "/bin/sh"
+    script = f"printf %s {_MARK}; env -0; printf %s {_MARK}"
+    bare = {name: environ[name] for name in _KEPT if name in environ}
+    try:
+        process = subprocess.Popen(
+            [shell, "-l", "-i", "-c", script],
+            env={**bare, "PATH": "/usr/local/bin:/usr/bin:/bin", "TERM": "dumb"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+    try:
+        out, _ = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None
+    parts = out.decode("utf-8", "surrogateescape").split(_MARK)
+    if len(parts) < 3:
+        return None
+    pairs = (entry.partition("=") for entry in parts[1].split("\0") if "=" in entry)
+    return {name: value for name, _, value in pairs}
+
+
+def only_there(login: Mapping[str, str], names: set[str]) -> list[str]:
+    """The variables, by name only, that the shell has and a server that is given `names` does not."""
+    return sorted(name for name in login.keys() - names - _SHELLS_OWN if not name.startswith("BASH_FUNC"))
+
+
+def missing_directories(login_path: str, path: str) -> list[str]:
+    """Directories of the shell's PATH that exist and are not in the other one."""
+    known = set(path.split(":"))
+    entries = dict.fromkeys(entry for entry in login_path.split(":") if os.path.isabs(entry))
+    return [entry for entry in entries if entry not in known and os.path.isdir(entry)]
+
+
+def elsewhere(command: str) -> list[str]:
+    """Where version managers and installers put a program of that name, whatever any PATH says."""
+    if "/" in command:
+        return []
+    found = []
+    for place in _PLACES:
+        for directory in sorted(glob.glob(os.path.expanduser(place))):
+            candidate = os.path.join(directory, command)
+            if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+                found.append(candidate)
+    return found
+
+
+def found_in(command: str, path: str) -> str | None:
+    """What a shell with that PATH would run."""
+    return shutil.which(os.path.expanduser(command), path=path)

@@ -1,0 +1,135 @@
+"""One connection to the daemon's socket: many requests at once, under trio or asyncio."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+from anyio.abc import ByteStream
+
+from mcpd.client.errors import ClientError, ConnectionClosed, NotRunning, of_answer
+from mcpd.support.paths import UnusablePath, socket_path
+
+Progress = Callable[[float, float | None, str], None]
+"""Called with how far a call is, of how much (None: not known), and a word about it."""
+_CHUNK = 1 << 16
+
+
+class _Waiting:
+    """One request under way."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.done = anyio.Event()
+        self.answer: Mapping[str, Any] = {}
+        self.progress = progress
+
+
+class Connection:
+    """Made by `open_connection`, and valid inside its block."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._sending = anyio.Lock()
+        self._waiting: dict[int, _Waiting] = {}
+        self._ids = itertools.count(1)
+        self._closed = ""
+
+    async def request(
+        self, method: str, params: Mapping[str, object] | None = None, progress: Progress | None = None
+    ) -> Any:  # noqa: ANN401 # JSON
+        """The result. Cancelling the wait cancels the request. Raises ClientError."""
+        key = next(self._ids)
+        waiting = _Waiting(progress)
+        asked: dict[str, object] = dict(params or {})
+        if progress is not None:
+            asked["_meta"] = {"progressToken": key}
+        self._waiting[key] = waiting
+        try:
+            await self._send({"jsonrpc": "2.0", "id": key, "method": method, "params": asked})
+            await waiting.done.wait()
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(1, shield=True):
+                await self._tell_cancelled(key)
+            raise
+        finally:
+            self._waiting.pop(key, None)
+        if not waiting.answer:
+            raise ConnectionClosed(f"{self._closed}; {method} was under way")
+        if "error" in waiting.answer:
+            raise of_answer(waiting.answer["error"])
+        return waiting.answer["result"]
+
+    async def _tell_cancelled(self, key: int) -> None:
+        try:
+            params = {"requestId": key, "reason": "nobody waits for it any more"}
+            await self._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+        except ClientError:
+            return  # then nobody is there to be told
+
+    async def _send(self, message: Mapping[str, object]) -> None:
+        if self._closed:
+            raise ConnectionClosed(self._closed)
+        data = msgspec.json.encode(message) + b"\n"
+        async with self._sending:
+            try:
+                # Shielded: half a line would be the end of the connection for everybody.
+                with anyio.CancelScope(shield=True):
+                    await self._stream.send(data)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                raise ConnectionClosed("the daemon has closed the connection") from None
+
+    async def read(self) -> None:
+        """Hand out answers until the daemon goes; whoever still waits then is told."""
+        pending = bytearray()
+        try:
+            while True:
+                pending += await self._stream.receive(_CHUNK)
+                *lines, rest = pending.split(b"\n")
+                pending = rest
+                for line in lines:
+                    self._take(msgspec.json.decode(line))
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._end("the daemon has closed the connection")
+        except msgspec.DecodeError as error:
+            self._end(f"the daemon sent what is no JSON ({error})")
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        if "method" not in message:
+            waiting = self._waiting.get(message.get("id", 0))
+            if waiting is not None:
+                waiting.answer = message
+                waiting.done.set()
+        elif message["method"] == "notifications/progress":
+            params = message["params"]
+            waiting = self._waiting.get(params.get("progressToken", 0))
+            if waiting is not None and waiting.progress is not None:
+                waiting.progress(params.get("progress", 0), params.get("total"), params.get("message", ""))
+
+    def _end(self, why: str) -> None:
+        self._closed = why
+        for waiting in self._waiting.values():
+            waiting.done.set()
+
+
+@asynccontextmanager
+async def open_connection(path: str | None = None) -> AsyncIterator[Connection]:
+    """To the daemon at `path`, by default this user's. Raises NotRunning."""
+    try:
+        path = path or socket_path(os.environ)
+        stream = await anyio.connect_unix(path)
+    except (OSError, UnusablePath) as error:
+        raise NotRunning(
+            f"no mcpd answers at {path or 'its socket'} ({error}); `mcpctl daemon start` starts one"
+        ) from None
+    connection = Connection(stream)
+    async with stream, anyio.create_task_group() as tasks:
+        tasks.start_soon(connection.read)
+        try:
+            yield connection
+        finally:
+            tasks.cancel_scope.cancel()

@@ -1,0 +1,95 @@
+"""Waiting for a package runner to have fetched what it is to run, before the server is spoken to.
+
+Whether it has is seen from outside: the server inherits the pipe that we write to as its stdin, the
+scripts that run while a package is installed do not. A runner of containers is believed what it says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+import trio
+
+from mcpd.model.runner import Runner, is_runner
+
+_SOON = 1.0
+"""Seconds after which somebody who looks should see what it is waited for."""
+_QUICK, _SLOW = 0.03, 0.2
+"""Between two looks, in the first seconds and later: no event tells."""
+_FIRST_WORDS = 0.7
+"""A runner of containers that has said nothing of pulling by then has its image."""
+_PULLING = re.compile(r"Unable to find image|Pulling from|Trying to pull|Pulling fs layer")
+_PULLED = re.compile(r"Status: (?:Downloaded|Image is up to date)|Writing manifest|Storing signatures")
+
+
+class StillInstalling(Exception):
+    """The budget is used up."""
+
+
+async def wait_installed(
+    runner: Runner,
+    pid: int,
+    stdin: int,
+    words: Callable[[], Sequence[str]],
+    *,
+    budget: float,
+    say: Callable[[str], None],
+) -> float:
+    """Until the server itself runs, or it cannot be told; the seconds that took. Raises StillInstalling.
+
+    `pid` is the runner's, `stdin` our end of its stdin, `words` its last lines on stderr. `say` is called
+    with `runner.doing` once it takes longer than a moment.
+    """
+    began = trio.current_time()
+    said = False
+    while not _is_over(runner, pid, stdin, words, passed := trio.current_time() - began):
+        if passed > budget:
+            raise StillInstalling(
+                f"{runner.doing}, and was not done after {budget:g} s (raise `timeouts.install`, or install "
+                "it by hand)"
+            )
+        if not said and passed >= _SOON:
+            said = True
+            say(runner.doing)
+        await trio.sleep(_QUICK if passed < 3 else _SLOW)
+    return trio.current_time() - began
+
+
+def _is_over(runner: Runner, pid: int, stdin: int, words: Callable[[], Sequence[str]], passed: float) -> bool:
+    if runner.container:
+        said = "\n".join(words())
+        if not _PULLING.search(said):
+            return passed >= _FIRST_WORDS
+        return _PULLED.search(said) is not None
+    try:
+        pipe = os.fstat(stdin).st_ino
+        return any(_reads(each, pipe) and not is_runner(_argv(each)) for each in _tree(pid))
+    except OSError:  # it has ended, which others notice, or this system does not tell
+        return True
+
+
+def _tree(pid: int) -> Iterator[int]:
+    """The process and its descendants. Raises OSError when it has gone."""
+    yield pid
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/children") as file:
+            children = file.read().split()
+        for child in children:
+            with suppress(OSError):
+                yield from _tree(int(child))
+
+
+def _reads(pid: int, pipe: int) -> bool:
+    """Whether its stdin is that pipe."""
+    try:
+        return os.stat(f"/proc/{pid}/fd/0").st_ino == pipe
+    except OSError:
+        return False
+
+
+def _argv(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return [word.decode("utf-8", "replace") for word in file.read(8192).split(b"\0") if word]

@@ -1,0 +1,243 @@
+"""The client library with the real daemon, under trio and under asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+from mcpd.client import (
+    CallTimedOut,
+    ClientError,
+    ConnectionClosed,
+    InvalidCall,
+    Mcp,
+    NotReady,
+    NotRunning,
+    Tool,
+    ToolFailed,
+    Unknown,
+    connect,
+)
+from mcpd.client.tool import PERMISSIVE
+from tests.e2e.conftest import start
+from tests.e2e.harness import Daemon, fake, wait_until
+
+__all__ = ["start"]
+
+Start = Any
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(params=["trio", "asyncio"])
+def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None]]], None]:
+    """Runs a coroutine function under one of the two, bounded."""
+
+    def bounded(work: Callable[[], Awaitable[None]]) -> None:
+        async def main() -> None:
+            with anyio.fail_after(30):
+                await work()
+
+        if request.param == "trio":
+            trio.run(main)
+        else:
+            asyncio.run(main())
+
+    return bounded
+
+
+def test_tools_are_listed_with_all_that_an_agent_needs(start: Start, run: Any) -> None:
+    """AX1: name, description, schema unchanged; one list of several servers."""
+    daemon = start({"fs": fake(), "other": fake()})
+    daemon.wait_connected("fs", "other")
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp:
+            every = await mcp.list_tools()
+            assert {tool.server for tool in every} == {"fs", "other"}
+            assert len({tool.name for tool in every}) == len(every)
+            echo = next(tool for tool in await mcp.list_tools(prefix="fs") if tool.tool == "echo")
+            assert (echo.name, echo.server, echo.schema) == ("fs__echo", "fs", {"type": "object"})
+            result = await echo.execute({"a": 1}, b="two")
+            assert json.loads(result.output) == {"a": 1, "b": "two"}
+            with pytest.raises(Unknown, match="did you mean"):
+                await mcp.list_tools(server="fss")
+
+    run(work)
+
+
+def test_many_calls_at_once_come_back_to_their_own_callers(start: Start, run: Any) -> None:
+    """AX5: calls run concurrently, from any number of tasks over one connection."""
+    daemon = start({"fs": fake()})
+    daemon.wait_connected("fs")
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp, anyio.create_task_group() as tasks:
+            for number in range(50):
+                tasks.start_soon(echo_own, mcp, number)
+
+    async def echo_own(mcp: Mcp, number: int) -> None:
+        result = await mcp.call("fs", "echo", {"n": number})
+        assert json.loads(result.output) == {"n": number}
+
+    run(work)
+
+
+def test_what_goes_wrong_is_an_exception_that_says_so(start: Start, run: Any) -> None:
+    """AX3, AX4."""
+    daemon = start({"fs": fake(), "off": fake(enabled=False), "typed": fake("--bad-tools")})
+    daemon.wait_connected("fs")
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp:
+            for error, call in (
+                (Unknown, mcp.call("nowhere", "echo")),
+                (Unknown, mcp.call("fs", "ecko")),
+                (NotReady, mcp.call("off", "echo")),
+                (CallTimedOut, mcp.call("fs", "drop", timeout=0.2)),
+                (ToolFailed, mcp.call("fs", "fail")),
+            ):
+                with pytest.raises(error):
+                    await call
+            with pytest.raises(ClientError) as lost:
+                await mcp.call("fs", "die", {"how": "KILL"})
+            assert lost.value.may_have_run
+            assert isinstance(lost.value, ClientError)
+
+    run(work)
+    with pytest.raises(NotRunning, match="mcpctl daemon start"):
+        trio.run(connect_to, daemon.socket + "-none")
+
+
+async def connect_to(path: str) -> None:
+    async with connect(path):
+        pass
+
+
+def test_a_cancelled_call_is_cancelled_at_the_server(start: Start, run: Any) -> None:
+    daemon = start({"fs": fake()})
+    daemon.wait_connected("fs")
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp:
+            with anyio.move_on_after(0.3):
+                await mcp.call("fs", "drop")
+            counts = json.loads((await mcp.call("fs", "counts")).output)
+            assert len(counts["cancelled"]) == 1
+
+    run(work)
+
+
+def test_a_daemon_that_goes_away_ends_what_waits(start: Start, run: Any) -> None:
+    """AX4: and says that it may have run."""
+    daemon: Daemon = start({"fs": fake()})
+    daemon.wait_connected("fs")
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(kill_when_it_waits, daemon)
+                with pytest.raises(ConnectionClosed) as closed:
+                    await mcp.call("fs", "drop")
+                assert closed.value.may_have_run
+            with pytest.raises(ConnectionClosed):
+                await mcp.status()
+
+    run(work)
+
+
+async def kill_when_it_waits(daemon: Daemon) -> None:
+    def under_way() -> bool:
+        return bool(daemon.status("fs")["in_flight"])
+
+    await anyio.to_thread.run_sync(lambda: wait_until(under_way, lambda: "it was not sent"))
+    daemon.process.send_signal(signal.SIGKILL)
+
+
+def test_progress_is_told_while_a_call_runs(start: Start, run: Any) -> None:
+    daemon = start({"fs": fake()})
+    daemon.wait_connected("fs")
+    told: list[float] = []
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp:
+            await mcp.call(
+                "fs", "progress", {"total": 0.3}, progress=lambda done, total, words: told.append(done)
+            )
+
+    run(work)
+    assert told
+    assert told == sorted(told)
+
+
+def test_a_schema_that_cannot_be_converted_becomes_one_that_takes_anything() -> None:
+    """AX2: loosely called is better than not at all."""
+    tool = Tool(
+        name="s__t",
+        server="s",
+        tool="t",
+        title="",
+        description="",
+        schema={"type": "array"},
+        output_schema=None,
+        annotations={},
+        definition={},
+        mcp=None,  # type: ignore[arg-type] # not used here
+    )
+
+    def convert(schema: Any) -> Any:
+        if schema["type"] != "object":
+            raise ValueError("not an object")
+        return schema
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert tool.converted(convert) == PERMISSIVE
+    assert "s__t" in str(warned[0].message)
+
+
+def test_arguments_that_the_schema_refuses_are_not_sent(start: Start, run: Any) -> None:
+    """PC2, with the real server of the time."""
+    bin_dir = Path(sys.executable).parent
+    daemon = start(
+        {"time": {"command": str(bin_dir / "mcp-server-time"), "args": ["--local-timezone", "UTC"]}}
+    )
+    daemon.wait_connected("time")
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp:
+            with pytest.raises(InvalidCall, match="timezone"):
+                await mcp.call("time", "get_current_time", {"timezone": 5})
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("example", "says"), [("agent_trio.py", "tools to ask"), ("agent_asyncio.py", "Asia/Tokyo")]
+)
+def test_the_example_agents_run(start: Start, example: str, says: str) -> None:
+    bin_dir = Path(sys.executable).parent
+    daemon = start(
+        {"time": {"command": str(bin_dir / "mcp-server-time"), "args": ["--local-timezone", "UTC"]}}
+    )
+    daemon.wait_connected("time")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / example)],
+        env=dict(daemon.environ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout

@@ -1,0 +1,249 @@
+"""`mcpctl why`, `history`, `stats`, `top`, `tap`, `metrics`: what a person sees of what the daemon knows."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ctl import checks, loginshell
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, detail, failure, server
+
+ENTRY = {
+    "at": NOW,
+    "what": "state",
+    "server": "time",
+    "state": "disabled",
+    "message": "it was switched off",
+    "by": "zed (pid 7)",
+    "kind": None,
+    "exit_code": None,
+    "signal": None,
+    "times": 1,
+}
+COUNTS = {"calls": 12, "errors": 2, "lost": 1, "cancelled": 0, "p50_ms": 2.6, "p95_ms": 87.0, "p99_ms": None}
+CLIENT = {"pid": 7, "name": "zed", "since": NOW, "attached": "time", "calls": 3}
+
+
+def stats(at: str = NOW, memory: int = 151_000_000, cpu: float = 1.0, calls: int = 12) -> dict[str, object]:
+    cost = {"processes": 3, "memory": memory, "cpu_seconds": cpu}
+    one = {
+        "server": "time",
+        "status": "connected",
+        "counts": {**COUNTS, "calls": calls},
+        "seconds": 1.5,
+        "in_flight": 1,
+        "restarts": 0,
+        "buckets": [],
+        "tools": [{"tool": "convert", "counts": COUNTS}],
+        "clients": [CLIENT, {**CLIENT, "attached": ""}],
+        "cost": cost,
+    }
+    return {"since": NOW, "at": at, "servers": [one], "clients": [CLIENT], "daemon": {**cost, "processes": 1}}
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A login shell whose PATH has a directory of its own, with one program."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    program = tools / "mcp-server-files"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (tmp_path / "shell").write_text(
+        f'#!/bin/sh\necho a greeting\nexport PATH={tools}:$PATH HTTPS_PROXY=http://ann:secret@p\neval "$4"\n'
+    )
+    (tmp_path / "shell").chmod(0o755)
+    monkeypatch.setenv("SHELL", str(tmp_path / "shell"))
+    return tools
+
+
+def test_a_program_that_only_the_shell_finds_is_the_answer(
+    daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path
+) -> None:
+    """The classic: works in the terminal, not in the service. The value of no variable is shown."""
+    gone = failure(
+        "command not found: mcp-server-files; looked in PATH=/usr/bin", kind="spawn", exit_code=None
+    )
+    daemon.answers["mcpd/server"] = detail(
+        server("files", "failed", last_error=gone),
+        command=["mcp-server-files"],
+        executable=None,
+        path="/usr/bin:/bin",
+        history=[ENTRY],
+    )
+    ran = mcpctl("why", "files")
+    assert ran.code == 6
+    assert "files is failed since" in ran.out
+    assert "because command not found: mcp-server-files\n" in ran.out
+    assert f"your shell: runs {shell}/mcp-server-files" in ran.out
+    assert f"PATH lacks: {shell}" in ran.out
+    assert "HTTPS_PROXY" in ran.out
+    assert "secret" not in ran.out
+    assert "zed (pid 7)" in ran.out
+    assert f"{shell}/mcp-server-files as its command" in ran.out.splitlines()[-1]
+    told = mcpctl("why", "files", "--json").json()
+    assert told["binary"]["in_login_shell"] == f"{shell}/mcp-server-files"
+    assert "HTTPS_PROXY" in told["environment"]["variables_only_in_login_shell"]
+    assert told["evidence"]["kind"] == "spawn"
+
+
+def test_the_end_of_a_process_is_told_with_its_last_words(
+    daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path
+) -> None:
+    """Exit status, stderr, when it is tried again."""
+    died = failure(stderr=["no database", "giving up"])
+    daemon.answers["mcpd/server"] = detail(server(status="failed", last_error=died, retry_at=NOW))
+    out = mcpctl("why", "time").out
+    assert "exited (exit code 1)" in out
+    assert "it said: no database" in out
+    assert "giving up" in out
+    assert "is tried again now" in out
+
+
+def test_an_http_status_is_evidence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Of a server behind a URL, which has no process and no PATH."""
+    refused = failure("answered HTTP 503", kind="http", exit_code=None, http_status=503)
+    daemon.answers["mcpd/server"] = detail(
+        server(status="failed", last_error=refused), command=[], path="", definition={"url": "https://x"}
+    )
+    out = mcpctl("why", "time").out
+    assert "http (HTTP status 503)" in out
+    assert "PATH" not in out
+
+
+def test_who_switched_it_off_is_named(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With the command that brings it back; no shell is started for that."""
+    daemon.answers["mcpd/server"] = detail(server(status="disabled", reason="switched off"), history=[ENTRY])
+    out = mcpctl("why", "time", SHELL="/bin/false").out
+    assert "because switched off, by zed (pid 7)" in out
+    assert out.splitlines()[-1] == "next: mcpctl enable time"
+
+
+@pytest.mark.parametrize("script", ["exit 1", "sleep 60", "echo only this"])
+def test_a_shell_that_does_not_answer_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """Somebody's start-up files hang: that must not hang us."""
+    monkeypatch.setattr(loginshell, "PATIENCE", 0.3)
+    shell = tmp_path / "shell"
+    shell.write_text(f"#!/bin/sh\n{script}\n")
+    shell.chmod(0o755)
+    assert loginshell.login_environment({"SHELL": str(shell)}) is None
+    assert loginshell.login_environment({"SHELL": str(tmp_path / "none")}) is None
+
+
+def test_programs_of_version_managers_are_found_where_they_put_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nvm and its like change the PATH of interactive shells only."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    place = tmp_path / ".nvm/versions/node/v20.1.0/bin/npx-of-mine"
+    place.parent.mkdir(parents=True)
+    place.write_text("")
+    place.chmod(0o755)
+    assert loginshell.elsewhere("npx-of-mine") == [str(place)]
+    assert loginshell.elsewhere("/usr/bin/npx-of-mine") == []
+
+
+def test_history_is_a_table_oldest_first(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With who asked; of a thing that repeats itself, how often."""
+    again = {**ENTRY, "state": "failed", "kind": "exited", "exit_code": 3, "times": 8, "by": ""}
+    daemon.answers["mcpd/history"] = {"entries": [ENTRY, again], "dropped": 4}
+    ran = mcpctl("history", "-n", "2")
+    assert daemon.params_of("mcpd/history") == {"server": None, "limit": 2}
+    heading, first, second = ran.out.splitlines()
+    assert heading.split() == ["WHEN", "(UTC)", "SERVER", "WHAT", "BY", "CAUSE"]
+    assert "zed (pid 7)" in first
+    assert second.endswith("[exited, exit code 3] it was switched off (for the 8th time)")
+    assert "4 entries could not be written" in ran.err
+
+
+def test_stats_of_all_and_of_one(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The process table is looked at for one only."""
+    daemon.answers["mcpd/stats"] = stats()
+    out = mcpctl("stats").out
+    assert out.splitlines()[1].split()[:8] == ["time", "connected", "12", "2", "1", "2.6", "ms", "87"]
+    assert "zed (2)" in out
+    assert daemon.params_of("mcpd/stats") == {"server": None, "processes": False}
+    out = mcpctl("stats", "time").out
+    assert daemon.params_of("mcpd/stats") == {"server": "time", "processes": True}
+    assert "151 MB in 3 processes" in out
+    assert "convert" in out
+
+
+def test_top_tells_rates_between_two_looks(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """A quarter of a processor, five calls a second."""
+    answers = iter([stats(), stats(at="2026-11-21T06:30:02.000Z", cpu=1.5, calls=22)])
+    daemon.answers["mcpd/stats"] = lambda *_: next(answers)
+    row = mcpctl("top").out.splitlines()[1]
+    assert "151 MB" in row
+    assert "25 %" in row
+    assert "5.0" in row.split()
+
+
+def test_frames_are_a_line_each(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """And under --json an object each; what was dropped is said before it."""
+    frame = {
+        "at": NOW,
+        "server": "time",
+        "direction": "from-server",
+        "method": "tools/call",
+        "id": "3",
+        "bytes": 20,
+        "message": {"id": 3, "result": {}},
+        "text": "",
+        "cut": False,
+        "dropped": 5,
+    }
+
+    def answer(caller: Caller, _: object) -> object:
+        caller.notify("mcpd/frame", {"request": caller.request, "frame": frame})
+        caller.hang_up()
+        return {}
+
+    daemon.answers["mcpd/tap"] = answer
+    ran = mcpctl("tap", "time", "-m", "tools/*")
+    assert daemon.params_of("mcpd/tap") == {"server": "time", "methods": ["tools/*"], "limit": 65536}
+    assert ran.out.splitlines() == [
+        "… 5 messages came too fast to be shown",
+        '06:30:00.000 ← tools/call #3 {"id": 3, "result": {}}',
+    ]
+    assert mcpctl("tap", "time", "--json").json() == frame
+
+
+def test_metrics_are_printed_as_they_are(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """A collector reads them."""
+    daemon.answers["mcpd/metrics"] = {"content_type": "text/plain", "text": "a 1\nb 2\n"}
+    assert mcpctl("metrics").out == "a 1\nb 2\n"
+
+
+def test_an_installation_under_a_running_daemon_is_told(mcpctl: Mcpctl) -> None:
+    """RELIABILITY E11: files replaced under us; the fix is a restart."""
+    (finding,) = checks.newer_files(started_at=0.0)
+    assert (finding.result, finding.fix) == ("warning", "mcpctl daemon restart")
+    (finding,) = checks.newer_files(started_at=time.time() + 3600)
+    assert finding.result == "ok"
+
+
+def test_a_broken_program_fails_only_where_it_is_needed(tmp_path: Path) -> None:
+    """A shim that starts nothing: version managers leave them behind."""
+    shim = tmp_path / "npx"
+    shim.write_text("#!/bin/sh\necho 'no version is set' >&2\nexit 126\n")
+    shim.chmod(0o755)
+    for needed, result in ({"npx"}, "failure"), (set[str](), "warning"):
+        found = [f for f in checks.programs(needed, str(tmp_path), None) if "does not run" in f.message]
+        assert [(f.result, f.message) for f in found] == [(result, f"{shim} does not run: no version is set")]
+
+
+def test_a_directory_that_others_may_read_is_told(tmp_path: Path) -> None:
+    """And one that is not there yet is no failure where it can be made."""
+    place = tmp_path / "state"
+    (finding,) = checks.directories({"state directory": str(place)})
+    assert finding.result == "ok"
+    place.mkdir(mode=0o755)
+    place.chmod(0o755)
+    (finding,) = checks.directories({"state directory": str(place)})
+    assert (finding.result, finding.fix) == ("failure", f"chmod 700 {place}")

@@ -1,0 +1,123 @@
+"""Package runners: what they download first has a time of its own, and is seen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import FAKE, Json, wait_until
+
+SLOW_NPX = """#!{python} -IS
+import os, subprocess, sys, time
+# As npm: what runs while it installs has a stdin of its own.
+script = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+open({started!r}, "a").write("x")
+while not os.path.exists({go!r}):
+    time.sleep(0.02)
+script.kill()
+script.wait()
+sys.exit(subprocess.call([sys.executable, "-I", "-S", {fake!r}, *sys.argv[2:]]))
+"""
+
+
+def slow_npx(home: Path, **timeouts: float) -> Json:
+    """A server by an `npx` that installs until the file `go` is there."""
+    (home / "bin").mkdir()
+    npx = home / "bin/npx"
+    told = {"started": str(home / "started"), "go": str(home / "go"), "fake": str(FAKE)}
+    npx.write_text(SLOW_NPX.format(python=sys.executable, **told))
+    npx.chmod(npx.stat().st_mode | stat.S_IXUSR)
+    return {"command": str(npx), "args": ["@scope/server"], "timeouts": timeouts}
+
+
+def test_an_install_is_shown_and_not_ended_by_the_connect_timeout(start: Start, tmp_path: Path) -> None:
+    """It takes longer than the handshake may; one process does it all."""
+    daemon = start({"it": slow_npx(tmp_path, connect=3.0)})
+    status = daemon.wait_status("it", lambda status: "installing" in status["reason"], 20)
+    assert (status["status"], status["reason"]) == ("pending", "npx is installing @scope/server")
+    installing = status["pid"]
+    with pytest.raises(AssertionError):  # it stays so, for longer than the connect timeout
+        daemon.wait_status("it", lambda status: status["reason"] != "npx is installing @scope/server", 4)
+    (tmp_path / "go").touch()
+    status = daemon.wait_status("it", lambda status: status["status"] == "connected", 20)
+    assert status["pid"] == installing
+    assert status["last_error"] is None
+    assert (tmp_path / "started").read_text() == "x"
+    steps = daemon.client().request("mcpd/server", server="it")["negotiation"]
+    assert steps[0]["step"] == "install"
+    assert steps[0]["ms"] > 3000
+
+
+def test_an_install_has_a_budget_of_its_own(start: Start, tmp_path: Path) -> None:
+    """Said with the setting that raises it."""
+    daemon = start({"it": slow_npx(tmp_path, install=0.5)})
+    status = daemon.wait_status("it", lambda status: status["last_error"] is not None, 20)
+    assert status["last_error"]["kind"] == "timeout"
+    assert "npx is installing @scope/server, and was not done after 0.5 s" in status["last_error"]["message"]
+    assert "timeouts.install" in status["last_error"]["message"]
+
+
+def test_a_wish_ends_an_install_at_once(start: Start, tmp_path: Path) -> None:
+    """Nobody has to wait for a download that is not wanted any more."""
+    daemon = start({"it": slow_npx(tmp_path)})
+    daemon.wait_status("it", lambda status: "installing" in status["reason"], 20)
+    answer = daemon.client().request("mcpd/disable", server="it", wait=8)
+    assert answer["server"]["status"] == "disabled"
+
+
+def test_a_runner_that_fails_says_why(start: Start, tmp_path: Path) -> None:
+    """Its exit and its words, as of any server."""
+    npx = tmp_path / "npx"
+    npx.write_text("#!/bin/sh\necho 'npm ERR! 404 Not Found' >&2\nsleep 0.1\nexit 1\n")
+    npx.chmod(0o755)
+    daemon = start({"it": {"command": str(npx), "args": ["-y", "no-such"]}})
+    status = daemon.wait_status("it", lambda status: status["last_error"] is not None, 20)
+    assert (status["last_error"]["kind"], status["last_error"]["exit_code"]) == ("exited", 1)
+    assert "npm ERR! 404 Not Found" in status["last_error"]["stderr"]
+
+
+def test_an_image_that_is_pulled_is_waited_for(start: Start, tmp_path: Path) -> None:
+    """A container is no descendant of ours: the client's own words say how far it is."""
+    docker = tmp_path / "docker"
+    go = tmp_path / "go"
+    docker.write_text(
+        "#!/bin/sh\necho \"Unable to find image 'mcp/time:latest' locally\" >&2\n"
+        f"while ! [ -e {go} ]; do sleep 0.05; done\n"
+        "echo 'Status: Downloaded newer image for mcp/time:latest' >&2\n"
+        f"exec {sys.executable} -I -S {FAKE}\n"
+    )
+    docker.chmod(0o755)
+    definition = {"command": str(docker), "args": ["run", "-i", "mcp/time"], "connectTimeout": 3000}
+    daemon = start({"it": definition})
+    daemon.wait_status("it", lambda status: status["reason"] == "docker run is pulling mcp/time", 20)
+    go.touch()
+    daemon.wait_connected("it", bound=20)
+
+
+def test_the_real_npx_is_seen_to_hand_over(start: Start) -> None:
+    """With a package that is there already: nothing is fetched, and nothing is waited for in vain."""
+    packages = Path(__file__).parents[2] / ".npm"
+    if not (shutil.which("npx") and (packages / "made").exists()):
+        pytest.skip("no npx, or no server from npm")
+    daemon = start(
+        {
+            "it": {
+                "command": "npx",
+                "args": ["--offline", "mcp-server-everything"],
+                "cwd": str(packages.resolve()),
+                "connectTimeout": 30000,
+            }
+        }
+    )
+    daemon.wait_connected("it", bound=60)
+    tree = daemon.client().request("mcpd/stats", server="it", processes=True)["servers"][0]["cost"]
+    assert tree["processes"] >= 2
+    pid = daemon.status("it")["pid"]
+    daemon.client().request("mcpd/disable", server="it", wait=10)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), lambda: "npx is still there")

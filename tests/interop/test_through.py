@@ -1,0 +1,84 @@
+"""The clients of others through mcpd: the same as directly, and together without disturbing each other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import harness
+from tests.interop import sharing
+from tests.interop.clients.drivers import Call, Driver, Json, http, stdio
+from tests.interop.test_clients import CAFE, ROOT, SDK2, driver
+from tests.interop.test_sharing import SDK1, library
+from tests.servers.reference.asking import TOOLS
+from tests.servers.reference.content import DYNAMIC_TOOL
+
+__all__ = ["driver"]  # a fixture
+
+LEGACY, MODERN = "sdk1", "sdk2"
+GROUP = {
+    "alice": "python-sdk-1",
+    "bob": "python-sdk-2",
+    "carol": "typescript-sdk-1",
+    "dave": "typescript-sdk-2",
+}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[harness.Daemon]:
+    """One daemon with a server of each generation, for all clients."""
+    root = {"PYTHONPATH": str(ROOT)}
+    servers = {
+        LEGACY: stdio(*SDK1, "--stdio", environ=root),
+        MODERN: stdio(*SDK2, "--stdio", environ=root),
+    }
+    home = tmp_path_factory.mktemp("mcpd")
+    with harness.running(home, servers, "--http", "127.0.0.1:0") as running:
+        running.wait_connected(*servers, bound=30)
+        yield running
+
+
+def by_bridge(daemon: harness.Daemon, server: str) -> Json:
+    """`mcpctl bridge`, as an editor starts it."""
+    ours = {name: text for name, text in daemon.environ.items() if name.startswith("XDG_")}
+    command = (sys.executable, "-m", "ctl", "bridge", "--server", server)
+    return stdio(*command, environ={**ours, "PYTHONPATH": str(ROOT)})
+
+
+def by_url(daemon: harness.Daemon, server: str) -> Json:
+    """The door of one server, with the token that the daemon asks for."""
+    with daemon.client() as client:
+        door = client.request("mcpd/status")["daemon"]["http"]
+    token = Path(door["token_file"]).read_text().strip()
+    return http(f"{door['url'].removesuffix('/mcp')}/servers/{server}/mcp", token)
+
+
+WAYS = {"bridge": by_bridge, "http": by_url}
+
+
+@pytest.mark.parametrize(("way", "server"), [("bridge", LEGACY), ("http", MODERN)])
+def test_every_client_lists_and_calls(
+    daemon: harness.Daemon, driver: Driver, way: str, server: str, tmp_path: Path
+) -> None:
+    """Whatever the client's generation, and whatever the server's."""
+    calls: list[Call] = [("echo", {"text": CAFE})]
+    if driver.library:
+        calls += [("test_error_handling", {})]
+    seen = driver.use(WAYS[way](daemon, server), calls, tmp_path, "alice")
+    assert {*seen.tools, DYNAMIC_TOOL} >= set(TOOLS)
+    assert seen.texts[0] == CAFE
+    assert seen.failed == [False, True][: len(calls)]
+
+
+def test_conversations_at_once_are_not_mixed_up(daemon: harness.Daemon, tmp_path: Path) -> None:
+    """Four clients, of two generations and by two ways, share one process: everybody hears their own."""
+    ways = [by_bridge, by_url, by_url, by_bridge]
+    users = {
+        name: (library(client), way(daemon, MODERN))
+        for (name, client), way in zip(GROUP.items(), ways, strict=True)
+    }
+    assert sharing.conversations(users, tmp_path) == []
+    assert daemon.status(MODERN)["restarts"] == 0

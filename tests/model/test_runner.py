@@ -1,0 +1,80 @@
+"""Which command lines fetch a program before they run it, and which processes are still at it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcpd.model.runner import is_runner, runner_of
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "package"),
+    [
+        ("npx -y @scope/server --flag", "npx", "@scope/server"),
+        ("/usr/local/bin/npx --package=@scope/server run-it", "npx", "@scope/server"),
+        ("npx -p @scope/server -- run-it", "npx", "@scope/server"),
+        ("uvx mcp-server-time --local-timezone UTC", "uvx", "mcp-server-time"),
+        ("uvx --python 3.12 --with httpx mcp-server-time", "uvx", "mcp-server-time"),
+        ("uvx -p 3.12 --from git+https://host/x run-it", "uvx", "git+https://host/x"),
+        ("uv tool run mcp-server-time", "uv tool run", "mcp-server-time"),
+        ("uv run --with mcp server.py", "uv run", "server.py"),
+        ("bunx server", "bunx", "server"),
+        ("bun x server", "bun x", "server"),
+        ("pnpm dlx server@1", "pnpm dlx", "server@1"),
+        ("pnpm --silent dlx server", "pnpm dlx", "server"),
+        ("npm exec -- server", "npm exec", "server"),
+        ("pipx run --spec x==1 run-it", "pipx run", "x==1"),
+        ("docker run -i --rm -e TOKEN ghcr.io/x/y:1 serve", "docker run", "ghcr.io/x/y:1"),
+        ("podman run --init -v /a:/b image", "podman run", "image"),
+        ("npx", "npx", ""),
+    ],
+)
+def test_what_fetches_is_recognised_with_what_it_fetches(line: str, name: str, package: str) -> None:
+    """For `npx is installing @scope/server`."""
+    command, *args = line.split()
+    runner = runner_of(command, args)
+    assert runner is not None
+    assert (runner.name, runner.package) == (name, package)
+    assert runner.container == (name.partition(" ")[0] in ("docker", "podman"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "node server.js",
+        "bun server.js",
+        "uv pip list",
+        "docker exec -i box serve",
+        "python -m npx",
+        "npm start",
+    ],
+)
+def test_an_ordinary_program_is_none(line: str) -> None:
+    """It has the time for its handshake, and no more."""
+    command, *args = line.split()
+    assert runner_of(command, args) is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "still"),
+    [
+        # as npx 10 was seen to call itself, one after the other
+        ([], True),
+        (["/usr/bin/env", "node", "/usr/bin/npx", "-y", "pkg"], True),
+        (["node", "/usr/bin/npx", "-y", "pkg"], True),
+        (["npm"], True),
+        (["npm exec @scope/server"], True),
+        (["sh", "-c", "'mcp-server-memory'"], False),
+        (["node", "/home/me/.npm/_npx/15b0/node_modules/.bin/mcp-server-memory"], False),
+        # uvx 0.9
+        (["/usr/bin/uv", "tool", "uvx", "mcp-server-time"], True),
+        (["/home/me/.cache/uv/archive-v0/x/bin/python", "/home/me/.cache/uv/x/bin/mcp-server-time"], False),
+        (["/usr/bin/python3", "/usr/bin/pipx", "run", "x"], True),
+        (["/home/me/.cache/pipx/x/bin/python", "/home/me/.cache/pipx/x/bin/x"], False),
+        (["bun", "/x/server.js"], False),
+        (["bun", "x", "server"], True),
+    ],
+)
+def test_a_process_is_known_for_a_runner_by_its_command_line(argv: list[str], still: bool) -> None:
+    """The server inherits the runner's stdin; only its name tells the two apart."""
+    assert is_runner(argv) is still
