@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from mcpd.clients import EVERYTHING
+from mcpd.clients import Client as Present
 from mcpd.doors.batch import BatchReply, messages_of, requests_in
 from mcpd.doors.control import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.doors.openrpc import document
@@ -54,7 +55,7 @@ class Connection:
         self._core = gateway.core
         self._fd = connection.fileno()
         self._pid = pid
-        self._client = self._core.clients.arrived(pid)
+        self._client: Present
         self._outbox = Outbox(self._fd, BACKLOG)
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_FRAME)
@@ -67,6 +68,7 @@ class Connection:
 
     async def run(self) -> None:
         """The firewall: whatever a client does ends at most its own connection."""
+        self._client = self._core.clients.arrived(self._pid)
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)

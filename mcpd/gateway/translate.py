@@ -351,7 +351,8 @@ def question(method: str, params: Raw, client: str, label: str) -> bytes | None:
 def _simple_form(schema: _Object) -> _Object | None:
     """A form as 2025-06-18 has it: one choice by name, defaults for yes and no only; None if it cannot."""
     properties: _Object = {}
-    for name, field in (schema.get("properties") or {}).items():
+    fields = schema.get("properties")
+    for name, field in fields.items() if isinstance(fields, dict) else ():
         if not isinstance(field, dict) or field.get("type") == "array":
             return None
         field = dict(field)
