@@ -510,7 +510,7 @@ class ManagedServer:
         self._connections += 1
         self._lists.take(catalog)
         self._announce(ServerState.CONNECTED, "")
-        await self._lists.remember()
+        self._lists.remember()
 
     def _list_changed(self, feature: str, words: str) -> None:
         self._tell(EventKind(feature), words)
