@@ -200,6 +200,9 @@ def run_app(session: Session, argv: Sequence[str], environ: Mapping[str, str]) -
         return end.exit_code
     except click.Abort:
         raise KeyboardInterrupt from None
+    except click.exceptions.NoArgsIsHelpError as error:
+        session.out.block(error.format_message())
+        return 0
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "mcpctl"
         raise Usage(error.format_message(), hint=f"{path} --help") from None

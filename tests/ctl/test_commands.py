@@ -364,6 +364,14 @@ def test_a_misspelt_command_is_exit_2_with_a_suggestion(mcpctl: Mcpctl) -> None:
     assert "reconnect" in mcpctl("recconect", "--json").error()["suggestions"]
 
 
+def test_a_group_alone_shows_its_commands(mcpctl: Mcpctl) -> None:
+    """As `mcpctl` alone does; a program that left the command out is told so."""
+    for group in ("daemon", "config"):
+        assert mcpctl(group).out == mcpctl(group, "--help").out
+        ran = mcpctl(group, "--json")
+        assert (ran.code, ran.error()["message"]) == (2, "Missing command.")
+
+
 def test_the_exit_codes_can_be_looked_up(mcpctl: Mcpctl) -> None:
     """In two ways, and in the documentation."""
     out = mcpctl("help", "exit-codes").out
