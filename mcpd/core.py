@@ -131,8 +131,9 @@ class Core:
     async def stats(self, name: str | None, *, processes: bool = False) -> Stats:
         """Raises UnknownServer."""
         servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
-        costs = await usage.costs(servers) if processes else None
-        return usage.stats(servers, self.clients.here(), self._started_at, costs)
+        instances = [each for each in self.supervisor.instances() if each.of in servers]
+        costs = await usage.costs([*servers, *instances]) if processes else None
+        return usage.stats(servers, instances, self.clients.here(), self._started_at, costs)
 
     @contextmanager
     def tap(self, params: TapParams) -> Iterator[Tap]:

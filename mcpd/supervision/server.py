@@ -73,8 +73,8 @@ class ManagedServer:
         """It has ended for good."""
         self.log = ServerLog(around.log_dir / f"{spec.name}.log", around.redactor.mask)
         self.taps = Taps(spec.name, around.redactor.mask)
-        self.tally = Tally()
-        """Of all its connections."""
+        self.tally: Tally = Tally() if of is None else of.tally
+        """Of all its connections, and of those of its instances."""
         self.wishes = Wishes()
         """What clients want to hear of it beside answers; held across its connections."""
         self.heard: Fanout[Said] = Fanout()
@@ -454,7 +454,7 @@ class ManagedServer:
         self._connections += 1
         self._lists.take(catalog)
         self._announce(ServerState.CONNECTED, "")
-        await self._lists.remember()
+        self._lists.remember()
 
     def _list_changed(self, feature: str, words: str) -> None:
         self._tell(EventKind(feature), words)
