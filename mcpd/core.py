@@ -117,7 +117,7 @@ class Core:
             junk_lines=link.junk_lines if link else 0,
             junk_sample=mask(link.junk_sample) if link else "",
             late_replies=link.late_replies if link else 0,
-            negotiation=tuple(server.negotiation),
+            negotiation=tuple(server.trace.steps),
             definition=self.configuration.definition(name),
             history=self.journal.history(name, HISTORY_TAIL).entries,
         )
