@@ -297,7 +297,10 @@ class Connection:
                 await self._outbox.wait_drained()
 
     async def _attach(self, message: Message, params: api.AttachParams) -> None:
-        view = self._gateway.view(params.server, params.profile)
+        profile = params.profile
+        if profile is None and params.server is None and params.client is not None:
+            profile = self._gateway.profile_for(params.client.cwd)
+        view = self._gateway.view(params.server, profile)
         server = view.single
         if server is not None and params.wait > 0:
             await self._core.ready(server, min(params.wait, MAX_WAIT))
@@ -308,7 +311,7 @@ class Connection:
         upstream = None if server is None else server.upstream
         answer = api.Attached(
             server=params.server,
-            profile=params.profile,
+            profile=profile,
             protocol_version=None if upstream is None else upstream.version,
         )
         self._send(wire.result(message.key, codec.encode(answer)))

@@ -426,3 +426,21 @@ def test_completion_without_a_daemon_is_silent(mcpctl: Mcpctl, monkeypatch: pyte
 def test_each_shell_gets_its_script(mcpctl: Mcpctl, shell: str) -> None:
     """click's own."""
     assert "_MCPCTL_COMPLETE" in mcpctl("completion", shell).out
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "is_json"),
+    [
+        (["status", "-o", "json"], {}, True),
+        (["--format=jsonl", "status"], {}, True),
+        (["status"], {"MCPCTL_OUTPUT": "jsonl"}, True),
+        (["status", "-o", "table"], {"MCPCTL_OUTPUT": "json"}, False),
+    ],
+)
+def test_the_form_of_the_output_is_chosen_by_name(
+    daemon: FakeDaemon, mcpctl: Mcpctl, argv: list[str], environ: dict[str, str], is_json: bool
+) -> None:
+    """What is typed wins over the environment."""
+    daemon.answers["mcpd/status"] = status(server("git"))
+    assert mcpctl(*argv, **environ).out.startswith("{") is is_json
+    assert mcpctl("status", "-o", "yaml").code == 2
