@@ -6,12 +6,14 @@ import logging
 import select
 import socket as sockets
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 import msgspec
 import trio
 
 from mcpd.clients import EVERYTHING
+from mcpd.clients import Client as Guest
 from mcpd.doors.control import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.doors.openrpc import document
 from mcpd.doors.seats import seats
@@ -48,12 +50,16 @@ _PARSE_ERROR, _INVALID_REQUEST, _METHOD_NOT_FOUND = -32700, -32600, -32601
 class Connection:
     """One client. `run` serves it until it leaves, and then cancels what it had under way."""
 
-    def __init__(self, gateway: Gateway, connection: sockets.socket, pid: int) -> None:
+    def __init__(
+        self, gateway: Gateway, connection: sockets.socket, pid: int, client: Guest | None = None
+    ) -> None:
+        """`client`: who it is, where somebody else says who comes and goes, and who has to."""
         self._gateway = gateway
         self._core = gateway.core
         self._fd = connection.fileno()
         self._pid = pid
-        self._client = self._core.clients.arrived(pid)
+        self._is_guest = client is not None
+        self._client = client or self._core.clients.arrived(pid)
         self._outbox = Outbox(self._fd, BACKLOG)
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_FRAME)
@@ -70,7 +76,7 @@ class Connection:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
                 self._nursery.start_soon(self._watch_backlog)
-                with seats.taken_by(self):
+                with nullcontext() if self._is_guest else seats.taken_by(self):
                     await self._read()
                     await self._finish()
                     with trio.move_on_after(_GOODBYE):
@@ -79,7 +85,8 @@ class Connection:
         except* Exception:
             log.exception("client %d: an error in mcpd itself; its connection is closed", self._pid)
         finally:
-            self._core.clients.left(self._client)
+            if not self._is_guest:
+                self._core.clients.left(self._client)
             self._cancel_everything("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
 

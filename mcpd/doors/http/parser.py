@@ -39,6 +39,8 @@ class Head(msgspec.Struct, frozen=True, eq=False):
     is_11: bool
     """HTTP/1.1; else 1.0, whose clients know no chunks."""
     keep_alive: bool
+    upgrade: bytes = b""
+    """The protocol it offers to go on with; whoever does not take it answers as if there were none."""
 
     def get(self, name: bytes) -> str | None:
         """A header's text. Bytes beyond ASCII are Latin-1, as the RFC has it."""
@@ -90,6 +92,7 @@ class RequestParser:
         self._body: list[bytes] = []
         self._size = 0
         self._upgrade = False
+        self._offered = b""
         self.is_between = True
         """Nothing of a request has come that is not complete."""
 
@@ -157,6 +160,7 @@ class RequestParser:
             *(b"%b: %b" % item for item in self._headers.items() if item[0] not in skipped),
         ]
         self._upgrade = False
+        self._offered = self._headers.get(b"upgrade", b"").lower()
         self._parser = HttpRequestParser(self)
         self._feed(b"\r\n".join(lines) + b"\r\n\r\n")
         if rest:
@@ -210,7 +214,9 @@ class RequestParser:
             repeated=frozenset(self._repeated),
             is_11=version == "1.1",
             keep_alive=parser.should_keep_alive(),
+            upgrade=self._offered,
         )
+        self._offered = b""
         expected = headers.get(b"expect", b"").lower()
         self._takes.take_head(head, awaits_continue=expected == b"100-continue" and head.is_11)
         if int(headers.get(b"content-length", b"0")) > self._max_body:
