@@ -137,16 +137,19 @@ class RequestParser:
             self._known[data[:end]] = _Known(head, len(data) - end)
 
     def _feed(self, data: bytes) -> None:
+        rest = None
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            self._without_upgrade(data[upgrade.args[0] :])
+            rest = data[upgrade.args[0] :]
         except HttpParserCallbackError as error:
             if isinstance(error.__context__, BadRequest):
                 raise error.__context__ from None
             raise
         except HttpParserError as error:
             raise BadRequest(400, f"not HTTP/1.1: {error}") from None
+        if rest is not None:  # outside of the handler: a refusal is known by its context
+            self._without_upgrade(rest)
         if self._seen > MAX_HEAD:
             raise BadRequest(431, f"the head of a request may have {MAX_HEAD} bytes")
         if self.is_in_head:

@@ -203,7 +203,7 @@ function fillRow(row, server) {
   row.pick.setAttribute("aria-current", server.name === chosen ? "true" : "false");
   setText(row.state, server.status);
   const trouble = server.status === "failed" || server.status === "needs-auth" ? server.last_error?.message : "";
-  const offers = server.status === "connected" || server.status === "idle" ? `${server.tools} tool${server.tools === 1 ? "" : "s"}` : "";
+  const offers = server.status === "connected" || server.tools ? `${server.tools} tool${server.tools === 1 ? "" : "s"}` : "";
   setText(row.about, clean(trouble || offers || server.reason));
   row.toggle.setAttribute("aria-checked", String(isOn));
   row.again.disabled = !isOn;
@@ -383,6 +383,7 @@ function toolBody(tool, about, id) {
     result.hidden = false;
     result.textContent = clean(text);
     result.classList.toggle("trouble", isError);
+    result.scrollIntoView({ block: "nearest" });
   };
   form.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();

@@ -156,6 +156,7 @@ class Page:
             visit.used_at = time.monotonic()
 
         client.tells("the page", None)
+        client.door = "page"
         socket = PageSocket(self._gateway, exchange, client, spawn, over)
         visit.sockets[mark] = socket.close
 
