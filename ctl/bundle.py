@@ -14,12 +14,15 @@ import sys
 import tarfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from ctl.autostart import log_path
 from ctl.errors import CtlError
 from ctl.examination import Examination
 from mcpd import __version__
 from mcpd.config.masking import masked, scrubbed, scrubbed_json, secret_name
+from mcpd.config.secrets import read_secrets
+from mcpd.model.errors import BadSpec
 from mcpd.support import paths
 from mcpd.support.redact import Redactor
 
@@ -34,6 +37,8 @@ def write_bundle(file: str, seen: Examination, environ: Mapping[str, str]) -> No
     redactor = Redactor()
     if seen.loaded is not None:
         redactor.add(seen.loaded.secrets)
+    with suppress(BadSpec):  # a store that cannot be read has been told
+        redactor.add(read_secrets(environ).values())
     redactor.add(value for name, value in environ.items() if secret_name(name) and len(value) >= _HARMLESS)
     draft = f"{file}.{os.getpid()}"
     try:

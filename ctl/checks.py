@@ -146,13 +146,13 @@ def search_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Ite
         yield Finding("PATH", OK, "the daemon looks wherever your shell does")
 
 
-def runtimes(needed: set[str], path: str, login: Mapping[str, str] | None) -> Iterator[Finding]:
+def programs(needed: set[str], path: str, login: Mapping[str, str] | None) -> Iterator[Finding]:
     """The interpreters and package runners that servers are usually started with."""
     for name in dict.fromkeys((*RUNTIMES, *sorted(needed))):
         found = loginshell.found_in(name, path)
         if found is not None:
             if name in RUNTIMES:
-                yield _version(name, found, path)
+                yield _version(name, found, path, needed=name in needed)
             continue
         if name not in needed:
             yield Finding("program", SKIP, f"{name} is not installed, and no server needs it")
@@ -168,10 +168,11 @@ def runtimes(needed: set[str], path: str, login: Mapping[str, str] | None) -> It
             yield Finding("program", FAIL, f"{name} is needed and not found anywhere", f"install {name}")
 
 
-def _version(name: str, found: str, path: str) -> Finding:
+def _version(name: str, found: str, path: str, *, needed: bool) -> Finding:
     import subprocess
     import time
 
+    bad = FAIL if needed else WARN
     began = time.monotonic()
     try:
         done = subprocess.run(
@@ -184,13 +185,16 @@ def _version(name: str, found: str, path: str) -> Finding:
             timeout=_RUNTIME_PATIENCE,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("program", FAIL, f"{found} does not run: {error}", f"reinstall {name}")
+    except subprocess.TimeoutExpired:
+        words = f"{found} has not said its version within {_RUNTIME_PATIENCE:g} s"
+        return Finding("program", WARN, words, f"{found} --version")
+    except OSError as error:
+        return Finding("program", bad, f"{found} does not run: {error.strerror}", f"reinstall {name}")
     ms = round((time.monotonic() - began) * 1000, 1)
     said = (done.stdout or done.stderr).strip().splitlines()
     if done.returncode != 0:
         words = said[-1] if said else f"exit {done.returncode}"
-        return Finding("program", FAIL, f"{found} does not run: {words}", f"reinstall {name}", ms)
+        return Finding("program", bad, f"{found} does not run: {words}", f"reinstall {name}", ms)
     return Finding("program", OK, f"{name} {said[0] if said else ''} ({found})", ms=ms)
 
 

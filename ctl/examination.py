@@ -53,7 +53,7 @@ def examine(session: Session, environ: Mapping[str, str], *, shell: bool) -> Exa
     if shell:
         seen.findings += checks.search_path(daemon_path, login)
     looked_in = daemon_path or (login or environ).get("PATH", _DEFAULT_PATH)
-    seen.findings += checks.runtimes(_needed(seen), looked_in, login)
+    seen.findings += checks.programs(_needed(seen), looked_in, login)
     seen.findings += _servers(seen, looked_in)
     return seen
 

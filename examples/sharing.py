@@ -1,16 +1,15 @@
-"""What sharing saves: several sessions that start their servers themselves, and as many through one mcpd.
+"""What sharing saves: several editors that start their servers themselves, and as many through one mcpd.
 
     make install-dev && .venv/bin/python examples/sharing.py
 
-Prints a Markdown table. Memory is the sum of PSS, which counts pages that processes share only once;
-the sessions' own programs (editors, agents) are not counted on either side.
+Prints a Markdown table. Memory is the sum of PSS, which counts pages that processes share only once.
+The editors themselves are not counted on either side; what each of them starts is, the bridge included.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,12 +22,12 @@ import attrs
 from demo import definitions, private_environment, running_daemon
 from shell import Terminal, lines
 
-SESSIONS = 5
+EDITORS = 8
 
 
 @attrs.frozen
 class Cost:
-    """All sessions together, and how long one more waits until it knows all tools."""
+    """All editors together, and how long one more waits until it knows all tools."""
 
     processes: int
     megabytes: float
@@ -36,11 +35,11 @@ class Cost:
 
 
 def each_its_own(servers: dict[str, Any], terminal: Terminal) -> Cost:
-    """Every session starts every server, as editors and agents do."""
+    """Every editor starts every server, as they do."""
     with ExitStack() as stack:
         pids: list[int] = []
         took = 0.0
-        for _ in range(SESSIONS):
+        for _ in range(EDITORS):
             began = time.monotonic()
             started = [stack.enter_context(_spawned(server, terminal)) for server in servers.values()]
             for process in started:
@@ -54,18 +53,21 @@ def each_its_own(servers: dict[str, Any], terminal: Terminal) -> Cost:
 
 
 def through_mcpd(home: Path, servers: dict[str, Any], terminal: Terminal) -> Cost:
-    """Every session connects to the daemon, which has started every server once."""
+    """Every editor starts a bridge to the daemon, which has started every server once."""
+    bridge = {"command": "mcpctl", "args": ["--socket", str(home / "mcpd.sock"), "bridge"]}
     with running_daemon(home, terminal, servers) as tour, ExitStack() as stack:
         tour.all_connected()
         took = 0.0
-        for _ in range(SESSIONS):
+        bridges = []
+        for _ in range(EDITORS):
             began = time.monotonic()
-            session = stack.enter_context(socket.socket(socket.AF_UNIX))
-            session.connect(str(home / "mcpd.sock"))
-            wire = stack.enter_context(session.makefile("rw"))
-            _ask(wire, wire, "mcpd/tools", {})
+            bridges.append(stack.enter_context(_spawned(bridge, terminal)))
+            _handshake(bridges[-1])
             took = time.monotonic() - began
-        return _cost([tour.daemon.pid], took)
+        cost = _cost([tour.daemon.pid, *(process.pid for process in bridges)], took)
+        for process in bridges:
+            process.terminate()
+        return cost
 
 
 def main() -> int:
@@ -73,16 +75,20 @@ def main() -> int:
     terminal = Terminal(private_environment(home), home)
     servers = definitions(home, terminal)
     del servers["test"]  # nobody's everyday server
+    memory = shutil.which("mcp-server-memory", path=terminal.environ["PATH"])
+    if memory is not None:
+        servers["memory"] = {"command": memory, "env": {"MEMORY_FILE_PATH": str(home / "memory.json")}}
     try:
         shared = through_mcpd(home, servers, terminal)
         own = each_its_own(servers, terminal)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    print(f"{SESSIONS} sessions, {len(servers)} servers: {lines(list(servers))}\n")
-    print("| | each session its own | through mcpd |\n|---|---|---|")
-    print(f"| processes | {own.processes} | {shared.processes} (mcpd and its guardian among them) |")
+    print(f"{EDITORS} editors, {len(servers)} servers: {lines(list(servers))}\n")
+    print("| | each editor its own | through mcpd |\n|---|---|---|")
+    among = f"mcpd, its guardian and {EDITORS} bridges among them"
+    print(f"| processes | {own.processes} | {shared.processes} ({among}) |")
     print(f"| memory | {own.megabytes:.0f} MB | {shared.megabytes:.0f} MB |")
-    print(f"| one more session knows its tools after | {_time(own.seconds)} | {_time(shared.seconds)} |")
+    print(f"| one more editor knows its tools after | {_time(own.seconds)} | {_time(shared.seconds)} |")
     return 0
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.config.files import Loaded, load
+from mcpd.config.files import Loaded, candidates, load
 from mcpd.config.masking import masked
 from mcpd.config.schema import ParsedServers, parse_servers
+from mcpd.config.settings import Settings
 from mcpd.model.api import Applied, ConfigStatus, ConfigView
 from mcpd.model.diff import ServersDiff
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
@@ -20,6 +21,7 @@ from mcpd.model.status import rfc3339
 from mcpd.store import AppliedSet, Store
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.redact import Redactor
+from mcpd.support.watched import Watched
 
 log = logging.getLogger("mcpd.configuration")
 
@@ -50,6 +52,9 @@ class Configuration:
         self._definitions: Mapping[str, Mapping[str, object]] = first.definitions
         self._loaded_at = time.time()
         self._problems: tuple[Problem, ...] = ()
+        self._at_start = first.settings
+        self.is_watched = Watched(False)
+        """Whether a change of the file is to be noticed."""
         self._bring_into_force(first)
         self._restore_applied()
 
@@ -85,12 +90,38 @@ class Configuration:
         try:
             fresh = load(self._flag, self._environ)
         except BadSpec as error:
-            self._problems = tuple(error.problems)
-            log.error("the configuration was refused, the last good one stays in force: %s", error)
-            self._tell(f"refused: {error}")
+            self._refuse(error)
             raise
         self._store.apply(None)
         return self._bring_into_force(fresh)
+
+    def places(self) -> tuple[Path, ...]:
+        """Every file that `load` might read, there or not."""
+        return candidates(self._flag, self._environ)
+
+    def look(self) -> None:
+        """The file may have been changed: if it was, as `reload`, but a refusal is only told, and a file
+        that is gone is refused too. Most often somebody is about to put another in its place."""
+        try:
+            fresh = load(self._flag, self._environ)
+            if self.loaded.digest and not fresh.digest:
+                fix = "put it back, or `mcpctl reload` to go on without servers"
+                raise BadSpec([Problem("$", f"{self.loaded.path} is gone", fix)])
+        except BadSpec as error:
+            if tuple(error.problems) != self._problems:
+                self._refuse(error)
+            return
+        if fresh.digest != self.loaded.digest:
+            self._store.apply(None)
+            self._bring_into_force(fresh)
+        elif self._problems:
+            self._problems = ()
+            self._tell("good again, as it was before")
+
+    def _refuse(self, error: BadSpec) -> None:
+        self._problems = tuple(error.problems)
+        log.error("the configuration was refused, the last good one stays in force: %s", error)
+        self._tell(f"refused: {error}")
 
     def set_servers(
         self,
@@ -148,7 +179,12 @@ class Configuration:
     # ── how ─────────────────────────────────────────────────────────────────────────────────────
 
     def _bring_into_force(self, fresh: Loaded) -> Applied:
+        late = [written for field, written in _ONCE if _differ(fresh.settings, self._at_start, field)]
+        if late:
+            words = f"{', '.join(late)}: read when the daemon starts; mcpctl daemon restart"
+            fresh = attrs.evolve(fresh, warnings=(*fresh.warnings, words))
         self.loaded, self._source = fresh, fresh.source
+        self.is_watched.set(fresh.settings.watch and not fresh.source.startswith("$"))
         self._problems = ()
         self._loaded_at = time.time()
         for warning in fresh.warnings:
@@ -215,6 +251,14 @@ class Configuration:
 
     def _tell(self, message: str) -> None:
         self._supervisor.announce(Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), message=message))
+
+
+_ONCE = (("http", "http"), ("max_starts", "maxStarts"), ("debug", "debug"), ("log_level", "logLevel"))
+"""Settings that a new configuration does not change any more, and how they are written."""
+
+
+def _differ(one: Settings, other: Settings, field: str) -> bool:
+    return bool(getattr(one, field) != getattr(other, field))
 
 
 def _signed(plan: ServersDiff) -> tuple[tuple[str, tuple[str, ...]], ...]:

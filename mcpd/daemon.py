@@ -35,6 +35,7 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.journal import Journal
 from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
+from mcpd.reloading import follow
 from mcpd.store import Store
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
@@ -141,7 +142,7 @@ class _Daemon:
         self._events: Broadcast[Event] = Broadcast()
         self._journal = Journal(state / "history.jsonl", redactor.mask)
         clients = ClientSide()
-        around = Surroundings(
+        self._around = around = Surroundings(
             instance=instance,
             environ=environ,
             store=self._store,
@@ -207,6 +208,7 @@ class _Daemon:
                 async with trio.open_nursery() as clients:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._tell_systemd)
+                        accepting.start_soon(follow, self._configuration)
                         await accepting.start(listeners.serve, self._listener, self._serve, clients, seats)
                         for port in ports:
                             await accepting.start(
@@ -297,6 +299,7 @@ class _Daemon:
 
     def _our_children(self) -> set[int]:
         ours = {server.child.pid for server in self._everyone() if server.child is not None}
+        ours |= self._around.commands
         return ours | ({self._guardian.pid} if self._guardian.pid is not None else set())
 
     async def _tell_systemd(self) -> None:

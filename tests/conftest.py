@@ -1,10 +1,18 @@
-"""Skips are for machines that lack something; where nothing may be lacking, they are failures."""
+"""For all tests: what skips mean, and patience with busy machines.
+
+Skips are for machines that lack something; where nothing may be lacking, they are failures.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A machine that is busy with other work is slow at everything: that says nothing of what is tested.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 LADDER = (
     ("main", "__main__", "testserver", "client"),
     ("daemon",),
+    ("reloading",),
     ("doors",),
     ("gateway",),
     ("core",),

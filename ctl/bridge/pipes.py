@@ -75,7 +75,7 @@ class Outbox:
                 written = write(data)
             except BlockingIOError:
                 return
-            if written == len(data) == len(frames[0]):
+            if data is frames[0] and written == len(data):
                 frames.popleft()
                 continue
             full = written == len(data)

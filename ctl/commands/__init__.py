@@ -47,6 +47,8 @@ COMMANDS: dict[str, Entry] = {
     "import": Entry(_SET, "import_", "import_", "Import the servers that your editors have."),
     "install": Entry(_SET, "install", "install", "Have editors use mcpd."),
     "uninstall": Entry(_SET, "install", "uninstall", "Undo what install did."),
+    "edit": Entry(_SET, "edit", "edit", "Edit the configuration file, checked before it counts."),
+    "secret": Entry(_SET, "secret", "secret", "Keep the secrets that definitions name as ${secret:NAME}."),
     "config": Entry(_SET, "config", "config", "Validate, show or find the configuration."),
     "ui": Entry(_LOOK, "ui", "ui", "Open the dashboard in your browser."),
     "doctor": Entry(_LOOK, "doctor", "doctor", "Look whether everything is as it has to be."),

@@ -132,7 +132,7 @@ def remove(session: Session, name: str, yes: bool, no_save: bool) -> int:
         if not click.confirm(f"Remove {name}?", err=True):
             return 1
     reply = session.call("mcpd/remove", {"server": name, "save": not no_save})
-    return _show_applied(session, reply)
+    return show_applied(session, reply)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl apply servers.json --plan\n  mcpctl apply - < servers.json")
@@ -154,17 +154,17 @@ def apply(session: Session, file: str, plan: bool, if_generation: int | None) ->
     params: dict[str, object] = {"servers": read_definitions(file, session.out), "dry_run": plan}
     if if_generation is not None:
         params["if_generation"] = if_generation
-    return _show_applied(session, session.call("mcpd/servers/set", params))
+    return show_applied(session, session.call("mcpd/servers/set", params))
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl reload\n  mcpctl reload --json")
 @click.pass_obj
 def reload(session: Session) -> int:
     """Read the configuration file again."""
-    return _show_applied(session, session.call("mcpd/reload"))
+    return show_applied(session, session.call("mcpd/reload"))
 
 
-def _show_applied(session: Session, reply: Reply) -> int:
+def show_applied(session: Session, reply: Reply) -> int:
     """A plan, done or not, as people read a difference."""
     code = _exit(reply)
     if session.show(reply):

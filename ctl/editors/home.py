@@ -90,4 +90,4 @@ def _problems(name: str, definition: Mapping[str, object]) -> list[Mapping[str, 
 
 def _sentence(problem: Mapping[str, object]) -> str:
     fix = problem.get("fix")
-    return f"{problem.get('message')}{f': {fix}' if fix else ''}"
+    return f"{problem.get('message')}{f'; {fix}' if fix else ''}"

@@ -62,8 +62,8 @@ def plan(session: Session, home: Home, seen: Survey, *, disabled: bool, can_ask:
         seen.candidates, home.servers, os.environ, lambda one: len(lifted("x", one.definition, {}).literals)
     )
     if disabled:
-        for server in whole.servers:
-            server.definition["enabled"] = False
+        off = [attrs.evolve(one, definition={**one.definition, "enabled": False}) for one in whole.servers]
+        whole = attrs.evolve(whole, servers=tuple(off))
     taken = dict(stored)
     safe = {server.name: lifted(server.name, server.definition, taken) for server in whole.servers}
     trouble = troubles(session, home, {server.name: _provisional(server) for server in whole.servers})

@@ -90,6 +90,14 @@ def _flat(raw: Raw) -> dict[str, object]:
 
 def _must_be_a_server(fields: Fields) -> None:
     kind = fields.get("type")
+    for key, shape, what in (
+        ("args", list, "a list"),
+        ("env", Mapping, "an object"),
+        ("environment", Mapping, "an object"),
+        ("headers", Mapping, "an object"),
+    ):
+        if key in fields and not isinstance(fields[key], shape):
+            raise Unusable(f"its '{key}' is not {what}")
     if fields.get("bundled") is True or kind in ("builtin", "platform", "frontend", "inline_python"):
         raise Unusable("it is a part of the editor itself")
     if not _has_command(fields) and not any(fields.get(key) for key in ("httpUrl", *_URLS)):

@@ -27,7 +27,7 @@ def found_lines(
         lines += _server_lines(server, safe[server.name], trouble.get(server.name, ""), around)
     if merged.known:
         lines.append([paint("already in mcpd", "bold")])
-        lines += [[f"  {name}: {_from(source, around)}"] for name, source in merged.known]
+        lines += [[f"  {name}: {_from(source, around, name)}"] for name, source in merged.known]
     if survey.passed:
         lines.append([paint("left where they are", "bold")])
         lines += [
@@ -85,7 +85,7 @@ def _server_lines(server: Server, safe: Lifted, trouble: str, around: Surroundin
             lines.append([f"  {word}: ", ", ".join(f"{name}={value}" for name, value in values.items())])
     if "cwd" in definition:
         lines.append(["  in: ", str(definition["cwd"])])
-    lines.append(["  from: ", "; ".join(_from(source, around) for source in server.sources)])
+    lines.append(["  from: ", "; ".join(_from(one, around, server.name) for one in server.sources)])
     lines += [["  note: ", note] for note in server.notes]
     lines += [["  secret: ", f"{one.place} is written out in the file"] for one in safe.literals]
     lines += [["  needs: ", f"the secret {one.name} ({one.prompt})"] for one in server.needed]
@@ -95,9 +95,11 @@ def _server_lines(server: Server, safe: Lifted, trouble: str, around: Surroundin
     return lines
 
 
-def _from(source: Source, around: Surroundings) -> str:
+def _from(source: Source, around: Surroundings, name: str = "") -> str:
+    """Where it stands, and as what, if that is not `name`."""
     scope = f", {source.scope}" if source.scope != "user" else ""
-    return f"{source.title}{scope}, {around.shown(source.path)}"
+    called = f" as '{source.name}'" if name and source.name != name else ""
+    return f"{source.title}{scope}, {around.shown(source.path)}{called}"
 
 
 def _source(source: Source) -> Json:

@@ -1,26 +1,32 @@
-"""`${VAR}` and `${secret:NAME}` in strings: replaced, remembering what came from where."""
+"""`${VAR}`, `${secret:NAME}` and their like in strings: replaced, remembering what came from where."""
 
 from __future__ import annotations
 
+import os.path
 import re
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 import attrs
 
 from mcpd.config.places import at
-from mcpd.model.errors import BadSpec, Problem, shorten
+from mcpd.model.errors import Problem, shorten
+from mcpd.model.secret import Known, Reference, SecretKind, Unavailable
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CREDENTIAL = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+_LATE: tuple[SecretKind, ...] = ("secret", "credential", "file", "cmd")
 _LITERAL = "write $${ if a literal ${ is meant"
 
 
 @attrs.frozen
 class Taken:
-    """One value that came from the environment, or from the user's secrets."""
+    """One value that came from the environment, or was fetched."""
 
     place: str
     variable: str
-    """The variable's name, or `secret:NAME`."""
+    """The variable's name, or `secret:NAME` and the like."""
     value: str = attrs.field(repr=False)
 
 
@@ -31,26 +37,41 @@ class Expanded:
     value: object
     taken: tuple[Taken, ...]
     problems: tuple[Problem, ...]
+    wanted: tuple[tuple[str, Reference], ...] = ()
+    """What is not among the known: its place, and what to fetch. Its text stays in the value."""
 
 
-def expand(value: object, environ: Mapping[str, str], place: str) -> Expanded:
+def expand(
+    value: object,
+    environ: Mapping[str, str],
+    place: str,
+    *,
+    base_dir: Path | None = None,
+    known: Known | None = None,
+) -> Expanded:
     """Replace the references in every string inside `value`; keys stay as they are.
 
     `${VAR}` and `${env:VAR}`: the variable's value, a problem when it is not set. With `:-default`
     the default stands in when the variable is not set or empty; the default may hold references too.
-    `${secret:NAME}`: likewise, from the user's secrets, which are read when the first of them is met.
+    `${secret:NAME}`, `${credential:NAME}`, `${file:PATH}` and `${cmd:COMMAND}` are taken from `known`; with
+    `:-default` (not for a command) the default stands in for what is missing or empty. Nothing is read or
+    run here. Variables inside a path or a word of a command are replaced; a path is meant from `base_dir`.
     `$${` is a literal `${`. What was inserted is not looked at again.
     """
-    work = _Expansion(environ)
-    return Expanded(work.walk(value, place), tuple(work.taken), tuple(work.problems))
+    work = _Expansion(environ, base_dir or Path("/"), known or {})
+    return Expanded(
+        work.walk(value, place), tuple(work.taken), tuple(work.problems), tuple(dict.fromkeys(work.wanted))
+    )
 
 
 class _Expansion:
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], base_dir: Path, known: Known) -> None:
         self.environ = environ
+        self.base_dir = base_dir
+        self.known = known
         self.taken: list[Taken] = []
         self.problems: list[Problem] = []
-        self._secrets: Mapping[str, str] | None = None
+        self.wanted: list[tuple[str, Reference]] = []
 
     def walk(self, value: object, place: str) -> object:
         if isinstance(value, str):
@@ -78,52 +99,92 @@ class _Expansion:
         return "".join(pieces) + text[here:]
 
     def reference(self, inside: str, place: str) -> str:
+        kind = next((kind for kind in _LATE if inside.startswith(f"{kind}:")), None)
+        if kind is not None:
+            return self.late(kind, inside.removeprefix(f"{kind}:"), place)
         body, dash, default = inside.partition(":-")
-        secret = body.startswith("secret:")
-        name = body.removeprefix("secret:" if secret else "env:")
+        name = body.removeprefix("env:")
         if not _NAME.fullmatch(name):
             message = f"${{{shorten(body, 40)}}} is not a reference that mcpd knows"
             fix = f"put the value into an environment variable and write ${{VAR}}; {_LITERAL}"
             self.problems.append(Problem(place, message, fix))
             return ""
-        value = (self.secrets() if secret else self.environ).get(name)
+        value = self.environ.get(name)
         if value is None and not dash:
-            self.problems.append(_missing(place, name, secret=secret))
+            message = f"the environment variable {name} is not set"
+            fix = f"set {name} in the environment of mcpd, or give a default: ${{{name}:-…}}"
+            self.problems.append(Problem(place, message, fix))
             return ""
         if dash and not value:
             return self.text(default, place)
         assert value is not None
-        self.taken.append(Taken(place, body if secret else name, value))
+        self.taken.append(Taken(place, name, value))
         return value
 
-    def secrets(self) -> Mapping[str, str]:
-        if self._secrets is None:
-            from mcpd.config.secrets import read_secrets  # most configurations have none
+    def late(self, kind: SecretKind, inside: str, place: str) -> str:
+        body, dash, default = (inside, "", "") if kind == "cmd" else inside.partition(":-")
+        try:
+            words = self.words(kind, body, place)
+        except ValueError as error:
+            fix = "write ${secret:NAME}, ${credential:NAME}, ${file:PATH} or ${cmd:COMMAND ARGUMENTS}"
+            self.problems.append(Problem(place, f"${{{kind}:…}} {error}", fix))
+            return ""
+        reference = Reference(kind, words)
+        found = self.known.get(reference)
+        if found is None:
+            self.wanted.append((place, reference))
+            rest = dash + self.text(default, place) if dash else ""
+            return f"${{{kind}:{shlex.join(words) if kind == 'cmd' else words[0]}{rest}}}"
+        if dash and (found == "" or (isinstance(found, Unavailable) and found.missing)):
+            return self.text(default, place)
+        if isinstance(found, Unavailable):
+            self.problems.append(Problem(place, found.message, found.fix))
+            return ""
+        self.taken.append(Taken(place, f"{kind}:{words[0]}", found))
+        return found
 
+    def words(self, kind: SecretKind, body: str, place: str) -> tuple[str, ...]:
+        """Raises ValueError, which says what is wrong with it."""
+        if kind == "cmd":
             try:
-                self._secrets = read_secrets(self.environ)
-            except BadSpec as error:
-                self._secrets = {}
-                self.problems += error.problems
-        return self._secrets
+                words = shlex.split(body)
+            except ValueError as error:
+                raise ValueError(f"cannot be split into words: {str(error).lower()}") from None
+            words = [self.text(word, place) if "${" in word else word for word in words]
+            if not words or not words[0]:
+                raise ValueError("names no command")
+            return tuple(words)
+        if kind == "file":
+            path = self.text(body, place) if "${" in body else body
+            if not path or "\0" in path:
+                raise ValueError("names no file")
+            if path == "~" or path.startswith("~/"):
+                path = (self.environ.get("HOME") or os.path.expanduser("~")) + path[1:]
+            return (os.path.normpath(self.base_dir / path),)
+        if not (_NAME if kind == "secret" else _CREDENTIAL).fullmatch(body):
+            raise ValueError(f"names no {kind}: {shorten(body, 40)!r}")
+        return (body,)
 
 
-def _missing(place: str, name: str, *, secret: bool) -> Problem:
-    if secret:
-        message, fix = f"there is no secret {name}", "store it in secrets.json, beside the configuration"
-    else:
-        message = f"the environment variable {name} is not set"
-        fix = f"set {name} in the environment of mcpd, or give a default: ${{{name}:-…}}"
-    return Problem(place, message, fix)
+def not_here(place: str, reference: Reference) -> Problem:
+    """For a place that no server is given."""
+    message = f"${{{reference.kind}:…}} cannot stand here: it is looked up when a server starts"
+    return Problem(place, message, "use it in command, args, env, url or headers; elsewhere write ${VAR}")
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the `}` is that closes a reference; references in its default are stepped over. -1: nowhere."""
+    """Where the `}` is that closes a reference; references inside are stepped over. -1: nowhere.
+
+    In a command every brace counts: `${cmd:jq -r '{a} | .b'}`.
+    """
     depth, here = 1, start
+    braces = text.startswith("cmd:", start)
     while here < len(text):
         if text.startswith("${", here):
             depth += 1
             here += 1
+        elif braces and text[here] == "{":
+            depth += 1
         elif text[here] == "}":
             depth -= 1
             if depth == 0:

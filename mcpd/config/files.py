@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 
 from mcpd.config.formats import SUFFIXES, decode, format_of, parse
+from mcpd.config.places import at
 from mcpd.config.schema import parse_placed
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.config.shapes import Outline, named_list, outline
@@ -55,6 +56,11 @@ def load(flag: Path | None, environ: Mapping[str, str]) -> Loaded:
     if data is None:
         hint = f"no configuration yet: add a server with `mcpctl add`, or write {path}"
         return Loaded({}, {}, Settings(), frozenset(), "none", path, (hint,), "")
+    return would_be(path, data, environ)
+
+
+def would_be(path: Path, data: bytes, environ: Mapping[str, str]) -> Loaded:
+    """What a file at `path` with these bytes means. Raises BadSpec with every problem."""
     source = str(path)
     document = parse(decode(data, source), format_of(path, source), source)
     problems: list[Problem] = []
@@ -74,15 +80,24 @@ def path_of(environ: Mapping[str, str]) -> Path:
     return _path(None, environ)[0]
 
 
-def _path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
-    """The file, and whether somebody named it, so that it has to be there."""
+def candidates(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """The file that was named, or all that are looked for; absolute, there or not."""
     named = str(flag) if flag is not None else environ.get("MCPD_CONFIG", "")
     if named:
         if named == "~" or named.startswith("~/"):
             named = str(_home(environ)) + named[1:]
-        return Path(os.path.abspath(named)), True
+        return (Path(os.path.abspath(named)),)
     directory = default_directory(environ)
-    there = [path for path in (directory / f"config{suffix}" for suffix in SUFFIXES) if os.path.lexists(path)]
+    return tuple(directory / f"config{suffix}" for suffix in SUFFIXES)
+
+
+def _path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
+    """The file, and whether somebody named it, so that it has to be there."""
+    all_of_them = candidates(flag, environ)
+    if len(all_of_them) == 1:
+        return all_of_them[0], True
+    directory = default_directory(environ)
+    there = [path for path in all_of_them if os.path.lexists(path)]
     if len(there) > 1:
         message = f"there are {len(there)} configurations: {', '.join(map(str, there))}"
         fix = "keep one, or name one with --config or MCPD_CONFIG"
@@ -145,6 +160,10 @@ def _checked(
         problems=problems,
         warnings=warnings,
     )
+    if settings.allow_commands and source != VARIABLE and _others_may_write(path):
+        message = f"others may write to {path}, so it cannot allow commands"
+        problems.append(Problem(at(outlined.settings_place, "allowCommands"), message, f"chmod go-w {path}"))
+        settings = attrs.evolve(settings, allow_commands=False)
     try:
         parsed = parse_placed(outlined.servers, environ=environ, settings=settings, base_dir=base_dir)
     except BadSpec as error:
@@ -161,6 +180,14 @@ def _checked(
     warnings += parsed.warnings
     digest = hashlib.sha256(data).hexdigest()
     return Loaded(specs, definitions, settings, parsed.secrets, source, path, tuple(warnings), digest)
+
+
+def _others_may_write(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False  # it is about to be written, by us
+    return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) or found.st_uid not in (os.getuid(), 0)
 
 
 def _mapping(value: object) -> Mapping[str, object]:

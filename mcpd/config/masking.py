@@ -27,7 +27,9 @@ _HARMLESS = frozenset(
 )
 SCHEME = re.compile(r"(?:Bearer|Basic|Token|Digest|ApiKey)\s+(?=\S)", re.I)
 KNOWN = re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{8,}")
-_REFERENCE = re.compile(r"\$\{(?:env:|secret:)?[A-Za-z_][A-Za-z0-9_]*\}")
+_REFERENCE = re.compile(
+    r"\$\{(?:(?:env:|secret:)?[A-Za-z_][A-Za-z0-9_]*|credential:[A-Za-z0-9_.-]+|(?:file|cmd):(?:(?!:-)[^{}])+)\}"
+)
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
 

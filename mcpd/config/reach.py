@@ -182,7 +182,7 @@ def _remote(
         )
         return None
     url = section.string(key)
-    if url is None or not _good_url(kind, key, url, section):
+    if url is None or not (key in section.later or _good_url(kind, key, url, section)):
         return None
     ca_file = section.string("caFile")
     return RemoteSpec(

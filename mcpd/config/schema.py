@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.config.expand import expand
+from mcpd.config.expand import expand, not_here
 from mcpd.config.fields import FIELDS, IGNORED, INSTEAD, SPELLINGS, is_comment
 from mcpd.config.known import as_known
 from mcpd.config.masking import VALUES, masked, secret_values
@@ -19,6 +19,7 @@ from mcpd.config.section import Section
 from mcpd.config.settings import Settings
 from mcpd.config.sharing import shared
 from mcpd.model.errors import BadSpec, Problem, shorten
+from mcpd.model.secret import Filled, Known, Reference
 from mcpd.model.spec import ServerSpec, StdioSpec
 
 __all__ = ["ParsedServers", "json_schema", "masked", "parse_servers"]
@@ -36,6 +37,25 @@ class ParsedServers:
     warnings: tuple[str, ...]
     variables: tuple[str, ...]
     """The environment variables that values were taken from, sorted."""
+
+
+@attrs.frozen(eq=False)
+class _Recipe:
+    """See `Late`: the definition is read once more, with what has been fetched by then."""
+
+    name: str
+    definition: Mapping[str, object] = attrs.field(repr=False)
+    place: str
+    environ: Mapping[str, str] = attrs.field(repr=False)
+    settings: Settings
+    base_dir: Path
+
+    def fill(self, known: Known) -> Filled:
+        reading = _Reading(self.environ, self.settings, self.base_dir, known)
+        reading.take(self.name, self.definition, self.place)
+        if reading.problems:
+            raise BadSpec(reading.problems)
+        return Filled(reading.specs[self.name], tuple(reading.wanted), frozenset(reading.secrets))
 
 
 def parse_servers(
@@ -67,44 +87,82 @@ def parse_placed(
     base_dir: Path,
 ) -> ParsedServers:
     """The same for (name, definition, its place), for documents that hold a list of servers."""
-    problems: list[Problem] = []
-    warnings: list[str] = []
-    specs: dict[str, ServerSpec] = {}
-    secrets: set[str] = set()
-    variables: set[str] = set()
+    reading = _Reading(environ, settings, base_dir, {})
     for name, definition, place in servers:
+        reading.take(name, definition, place)
+    if reading.problems:
+        raise BadSpec(reading.problems)
+    return ParsedServers(
+        reading.specs,
+        frozenset(reading.secrets),
+        tuple(reading.warnings),
+        tuple(sorted(reading.variables)),
+    )
+
+
+@attrs.define(eq=False)
+class _Reading:
+    """Definitions as they are read, one after the other."""
+
+    environ: Mapping[str, str]
+    settings: Settings
+    base_dir: Path
+    known: Known
+    problems: list[Problem] = attrs.field(factory=list)
+    warnings: list[str] = attrs.field(factory=list)
+    specs: dict[str, ServerSpec] = attrs.field(factory=dict)
+    secrets: set[str] = attrs.field(factory=set)
+    variables: set[str] = attrs.field(factory=set)
+    wanted: list[Reference] = attrs.field(factory=list)
+
+    def take(self, name: object, definition: object, place: str) -> None:
+        problems, warnings = self.problems, self.warnings
         if not _good_name(name, place, problems):
-            continue
+            return
         assert isinstance(name, str)
-        if name in specs:
+        if name in self.specs:
             problems.append(Problem(place, f"server '{name}' is defined twice", "rename one of them"))
-            continue
+            return
         if not isinstance(definition, Mapping) or not all(isinstance(key, str) for key in definition):
             message = f"the definition of '{name}' must be an object, not {what(definition)}"
             problems.append(Problem(place, message, 'write {"command": "…"} or {"url": "https://…"}'))
-            continue
+            return
         if too_deep(definition):
             problems.append(Problem(place, f"the definition of '{name}' is nested too deeply", "flatten it"))
-            continue
-        expanded = expand(definition, environ, place)
+            return
+        expanded = expand(definition, self.environ, place, base_dir=self.base_dir, known=self.known)
         problems += expanded.problems
         assert isinstance(expanded.value, dict)
+        later = self._later(expanded.wanted, place)
         section = _in_our_words(expanded.value, place, name, problems, warnings)
+        section.later = later
         unset = {problem.path for problem in expanded.problems}
         before = len(problems)
-        spec = reach(name, section, shared(section, settings, warnings), base_dir, environ, warnings)
+        common = shared(section, self.settings, warnings)
+        spec = reach(name, section, common, self.base_dir, self.environ, warnings)
         if isinstance(spec, StdioSpec):
             spec = as_known(spec, section)
         # An unset variable leaves an empty text behind; complaining of that as well would mislead.
         problems[before:] = [problem for problem in problems[before:] if problem.path not in unset]
         if spec is not None:
-            specs[name] = spec
+            if expanded.wanted:
+                recipe = _Recipe(name, definition, place, self.environ, self.settings, self.base_dir)
+                spec = attrs.evolve(spec, late=recipe)
+            self.specs[name] = spec
         taken = [item for item in expanded.taken if _reaches_a_server(item.place, place)]
-        secrets |= secret_values(section.values, taken)
-        variables |= {item.variable for item in expanded.taken if ":" not in item.variable}
-    if problems:
-        raise BadSpec(problems)
-    return ParsedServers(specs, frozenset(secrets), tuple(warnings), tuple(sorted(variables)))
+        self.secrets |= secret_values(section.values, taken)
+        self.variables |= {item.variable for item in expanded.taken if ":" not in item.variable}
+
+    def _later(self, wanted: tuple[tuple[str, Reference], ...], definition: str) -> frozenset[str]:
+        """The fields whose text is known only when the server starts."""
+        for place, reference in wanted:
+            if not _reaches_a_server(place, definition):
+                self.problems.append(not_here(place, reference))
+            elif reference.kind == "cmd" and not self.settings.allow_commands:
+                message = "${cmd:…} runs a program, and your settings do not allow that"
+                self.problems.append(Problem(place, message, 'write "settings": {"allowCommands": true}'))
+        self.wanted += dict.fromkeys(reference for _, reference in wanted)
+        return frozenset(SPELLINGS.get(_field(place, definition), "") for place, _ in wanted)
 
 
 def _good_name(name: object, place: str, problems: list[Problem]) -> bool:
@@ -160,5 +218,10 @@ def _in_our_words(
 
 def _reaches_a_server(place: str, definition: str) -> bool:
     """Whether what stands at `place` inside a definition is handed to a server, and so may be secret."""
+    return SPELLINGS.get(_field(place, definition)) in VALUES
+
+
+def _field(place: str, definition: str) -> str:
+    """The field of a definition that `place` is in, as it is spelt there."""
     key = re.match(r"[A-Za-z_]*", place[len(definition) + 1 :])
-    return key is not None and SPELLINGS.get(key[0]) in VALUES
+    return key[0] if key else ""

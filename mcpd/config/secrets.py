@@ -1,4 +1,4 @@
-"""The user's secrets: a JSON file of names and values that nobody else can read. `${secret:NAME}` is one."""
+"""Where secrets come from: the user's store (a JSON file that nobody else can read), credentials, files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from pathlib import Path
 from mcpd.config.formats import decode, parse
 from mcpd.config.places import at
 from mcpd.model.errors import BadSpec, Problem, shorten
+from mcpd.model.secret import Reference, Unavailable
 from mcpd.support.atomic import write_atomically
 from mcpd.support.paths import UnusablePath, config_dir, private_directory
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """What a secret may be called."""
+
+LARGEST = 65_536
+"""Bytes of one secret: more than Linux takes in one variable is none."""
 
 _LOOSE = stat.S_IRWXG | stat.S_IRWXO
 
@@ -36,14 +40,17 @@ def read_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     path = secrets_path(environ)
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            found = os.fstat(file.fileno())
             data = file.read()
     except FileNotFoundError:
         return {}
     except OSError as error:
         message = f"cannot read {path}: {error.strerror or error}"
         raise BadSpec([Problem("$", message, "check its permissions")], str(path)) from None
-    if mode & _LOOSE:
+    if found.st_uid not in (os.getuid(), 0):
+        message = f"{path} belongs to another user ({found.st_uid})"
+        raise BadSpec([Problem("$", message, "move it away, and store the secrets anew")], str(path))
+    if found.st_mode & _LOOSE:
         message = f"{path} is open to other users"
         raise BadSpec([Problem("$", message, f"chmod 600 {path}")], str(path))
     value = parse(decode(data, str(path)), "JSON", str(path))
@@ -58,6 +65,53 @@ def read_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     if problems:
         raise BadSpec(problems, str(path))
     return {name: str(secret) for name, secret in value.items()}
+
+
+def fetch(reference: Reference, environ: Mapping[str, str]) -> str | Unavailable:
+    """Look up anything but a command. Blocks on the disk; never raises."""
+    name = reference.words[0]
+    if reference.kind == "secret":
+        return _stored(name, environ)
+    if reference.kind == "file":
+        return _file(name, f"the file {name}", "create it, or correct its path")
+    directory = environ.get("CREDENTIALS_DIRECTORY", "")
+    if not directory:
+        fix = f"run mcpd under systemd with LoadCredential={name}:PATH (`systemctl --user edit mcpd`)"
+        return Unavailable(f"mcpd was given no credentials, so not {name} either", fix, missing=True)
+    return _file(os.path.join(directory, name), f"the credential {name}", f"add LoadCredential={name}:PATH")
+
+
+def _stored(name: str, environ: Mapping[str, str]) -> str | Unavailable:
+    try:
+        found = read_secrets(environ).get(name)
+    except BadSpec as error:
+        return Unavailable(error.problems[0].message, error.problems[0].fix)
+    if found is None:
+        return Unavailable(f"there is no secret {name}", f"`mcpctl secret set {name}`", missing=True)
+    return found
+
+
+def _file(path: str, what: str, fix: str) -> str | Unavailable:
+    try:
+        # A FIFO with nobody at its other end would hold us up for ever.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return Unavailable(f"{what} is no regular file", fix)
+        with open(path, "rb") as file:
+            return as_text(file.read(LARGEST + 1), what)
+    except (FileNotFoundError, NotADirectoryError):
+        return Unavailable(f"{what} does not exist", fix, missing=True)
+    except OSError as error:
+        return Unavailable(f"{what} cannot be read: {error.strerror or error}", "check its permissions")
+
+
+def as_text(data: bytes, what: str) -> str | Unavailable:
+    """One secret from what a file or a command gave, without the line's end."""
+    if len(data) > LARGEST:
+        return Unavailable(f"{what} has more than {LARGEST} bytes", "is it the right one?")
+    try:
+        return data.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        return Unavailable(f"{what} is no text in UTF-8", "is it the right one?")
 
 
 def change_secrets(environ: Mapping[str, str], values: Mapping[str, str | None]) -> Path:

@@ -18,6 +18,8 @@ class Section:
     values: Mapping[str, object]
     place: str
     problems: list[Problem]
+    later: frozenset[str] = frozenset()
+    """Fields whose text is not known yet, so that nothing can be said against it."""
 
     def complain(self, key: str | None, message: str, fix: str = "") -> None:
         place = self.place if key is None else at(self.place, key)

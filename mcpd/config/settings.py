@@ -9,7 +9,7 @@ import attrs
 
 from mcpd.config.address import Address, parse_address
 from mcpd.config.durations import restart, timeouts
-from mcpd.config.expand import expand
+from mcpd.config.expand import expand, not_here
 from mcpd.config.fields import FLAG, MILLISECONDS, NUMBERS, TEXT, TEXTS, Field
 from mcpd.config.section import Section
 from mcpd.model.errors import Problem, shorten
@@ -50,6 +50,8 @@ SETTINGS = (
         {"type": "object", "additionalProperties": PROFILE},
         "Named choices of servers and tools, for clients that are to see less.",
     ),
+    Field("watch", FLAG, "Notice when the file is changed, and apply it."),
+    Field("allowCommands", FLAG, "Let definitions have ${cmd:…}; only in a file that nobody else can write."),
     Field("timeouts", NUMBERS, "Every waiting time, in seconds, for every server."),
     Field("restart", NUMBERS, "The restart policy, in seconds, for every server."),
 )
@@ -72,6 +74,10 @@ class Settings:
     client_tool_names: ClientStyle = ClientStyle.UNDERSCORES
     profiles: Mapping[str, Profile] = attrs.field(factory=dict)
     """By name."""
+    watch: bool = True
+    """Whether a change of the file is noticed."""
+    allow_commands: bool = False
+    """Whether `${cmd:…}` may run programs."""
 
 
 def parse_settings(
@@ -85,6 +91,7 @@ def parse_settings(
     """The settings in `values`; what is wrong with them is added to `problems`."""
     expanded = expand(values, environ, place)
     problems += expanded.problems
+    problems += [not_here(where, reference) for where, reference in expanded.wanted]
     assert isinstance(expanded.value, dict)
     section = Section(expanded.value, place, problems)
     section.refuse_others(field.name for field in SETTINGS)
@@ -104,6 +111,7 @@ def parse_settings(
     names = _style(section, "toolNames", [style.value for style in NameStyle])
     client_names = _style(section, "clientToolNames", [style.value for style in ClientStyle])
     profiles = _profiles(section)
+    watch = section.boolean("watch")
     return Settings(
         timeouts=timeouts(section, Timeouts(), warnings),
         restart=restart(section, RestartPolicy()),
@@ -114,6 +122,8 @@ def parse_settings(
         tool_names=NameStyle.SUFFIX if names is None else NameStyle(names),
         client_tool_names=ClientStyle.UNDERSCORES if client_names is None else ClientStyle(client_names),
         profiles=profiles,
+        watch=True if watch is None else watch,
+        allow_commands=section.boolean("allowCommands") or False,
     )
 
 

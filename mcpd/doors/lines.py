@@ -13,7 +13,8 @@ import msgspec
 import trio
 
 from mcpd.clients import EVERYTHING
-from mcpd.clients import Client as Guest
+from mcpd.clients import Client as Present
+from mcpd.doors.batch import BatchReply, messages_of, requests_in
 from mcpd.doors.control import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.doors.openrpc import document
 from mcpd.doors.seats import seats
@@ -51,15 +52,15 @@ class Connection:
     """One client. `run` serves it until it leaves, and then cancels what it had under way."""
 
     def __init__(
-        self, gateway: Gateway, connection: sockets.socket, pid: int, client: Guest | None = None
+        self, gateway: Gateway, connection: sockets.socket, pid: int, guest: Present | None = None
     ) -> None:
-        """`client`: who it is, where somebody else says who comes and goes, and who has to."""
+        """`guest`: who it is, where somebody else says who comes and goes, and who has to."""
         self._gateway = gateway
         self._core = gateway.core
         self._fd = connection.fileno()
         self._pid = pid
-        self._is_guest = client is not None
-        self._client = client or self._core.clients.arrived(pid)
+        self._guest = guest
+        self._client: Present
         self._outbox = Outbox(self._fd, BACKLOG)
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_FRAME)
@@ -72,11 +73,12 @@ class Connection:
 
     async def run(self) -> None:
         """The firewall: whatever a client does ends at most its own connection."""
+        self._client = self._guest or self._core.clients.arrived(self._pid)
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
                 self._nursery.start_soon(self._watch_backlog)
-                with nullcontext() if self._is_guest else seats.taken_by(self):
+                with nullcontext() if self._guest else seats.taken_by(self):
                     await self._read()
                     await self._finish()
                     with trio.move_on_after(_GOODBYE):
@@ -85,7 +87,7 @@ class Connection:
         except* Exception:
             log.exception("client %d: an error in mcpd itself; its connection is closed", self._pid)
         finally:
-            if not self._is_guest:
+            if self._guest is None:
                 self._core.clients.left(self._client)
             self._cancel_everything("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
@@ -134,7 +136,7 @@ class Connection:
         try:
             message = wire.parse(line)
         except BadFrame as error:
-            if line.strip():
+            if line.strip() and not self._received_batch(line):
                 body = wire.error_body(_PARSE_ERROR, f"not a JSON-RPC message: {error}")
                 self._send(wire.error(b"null", body))
             return
@@ -159,6 +161,20 @@ class Connection:
             self._speak(self._gateway.view(), Client(door="socket", pid=self._pid)).receive(message, self)
         else:
             self._dispatch(message)
+
+    def _received_batch(self, line: bytes) -> bool:
+        """Whether it was an array of messages, of a client whose revision has such."""
+        session = self._session
+        if session is None or not session.takes_batches or not line.lstrip().startswith(b"["):
+            return False
+        try:
+            messages = messages_of(line)
+        except BadFrame:
+            return False
+        reply = BatchReply(requests_in(messages), self._send)
+        for message in messages:
+            session.receive(message, reply)
+        return True
 
     def _dispatch(self, message: Message) -> None:
         with acting(self._client.who):

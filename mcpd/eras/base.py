@@ -98,6 +98,8 @@ class Upstream:
     """`Exchange.meta` for a request that no client stands behind: nobody can be asked, but a call may
     become a task, where the server has such."""
 
+    takes_tasks: bool = False
+    """Whether a call becomes a task by its `task` param (2025-11-25)."""
     roots_changed: Callable[[], None] = lambda: None
     """Tell the server that a `roots/list` would be answered otherwise, where an era has words for that."""
 

@@ -102,6 +102,7 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
         capabilities=capabilities_of(body),
         ping_method="ping",
     )
+    upstream.takes_tasks = _takes_tasks(upstream.capabilities)
     if "roots" in hooks.capabilities:
         upstream.roots_changed = partial(link.notify, "notifications/roots/list_changed")
     upstream.tells.update(feature for feature in FEATURES if upstream.has(feature, "listChanged"))
@@ -114,6 +115,13 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
         or hooks.capabilities  # then it may ask, and some do so outside of the call that it is about
     )
     return upstream
+
+
+def _takes_tasks(capabilities: Mapping[str, object]) -> bool:
+    declared: object = capabilities
+    for name in ("tasks", "requests", "tools", "call"):
+        declared = declared.get(name) if isinstance(declared, Mapping) else None
+    return isinstance(declared, Mapping)
 
 
 @attrs.define(eq=False)

@@ -40,14 +40,6 @@ _OVER = ("completed", "failed", "cancelled")
 _GOING_ON = ("working", "input_required")
 
 
-def must_be_asked_for(upstream: Upstream) -> bool:
-    """Whether a call becomes a task only by its `task` param, and the server takes one."""
-    declared: object = upstream.capabilities
-    for name in ("tasks", "requests", "tools", "call"):
-        declared = declared.get(name) if isinstance(declared, Mapping) else None
-    return upstream.era == "legacy" and isinstance(declared, Mapping)
-
-
 @attrs.frozen
 class _Task:
     """What the server last said of it."""

@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from mcpd.core import Core
 from mcpd.gateway.naming import Owned, public_names
-from mcpd.gateway.view import CAPABILITIES, UNKEPT, Route, listed
+from mcpd.gateway.view import CAPABILITIES, Route, least_fresh, listed
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool, shorten
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
@@ -142,7 +142,7 @@ class Aggregate:
                 return candidates[0], uri
         raise UnknownResource(f"no server here has the resource {shorten(uri)!r}", uri)
 
-    def capabilities(self) -> Mapping[str, Mapping[str, object]]:
+    def capabilities(self, version: str) -> Mapping[str, object]:
         return CAPABILITIES
 
     def instructions(self) -> str:
@@ -153,8 +153,8 @@ class Aggregate:
                 parts.append(f"## {server.spec.name}\n\n{words[:_OF_ONE_SERVER]}")
         return "\n\n".join(parts)[:_INSTRUCTIONS]
 
-    def freshness(self) -> tuple[int, str]:
-        return UNKEPT
+    def freshness(self, member: str) -> tuple[int, str]:
+        return least_fresh([server.catalog for server in self.servers()], member)
 
     # ── the index ───────────────────────────────────────────────────────────────────────────────
 

@@ -41,6 +41,25 @@ def who_asks(
     return msgspec.structs.replace(asker, may_be_asked=True) if asked else asker
 
 
+def passed_on(asker: Asker, *, whole: bool) -> Mapping[str, object]:
+    """What a modern server is told that this client can be asked (digest 4.3).
+
+    `whole`: the client sees that one server alone, so extensions that both know work between them.
+    """
+    told: dict[str, object] = {}
+    for feature in ("elicitation", "sampling", "roots"):
+        declared = asker.capabilities.get(feature)
+        if isinstance(declared, Mapping):
+            told[feature] = declared
+    if told.get("elicitation") == {}:
+        told["elicitation"] = {"form": {}}  # what it meant before there was another way
+    if "roots" in told:
+        told["roots"] = {}
+    if asker.modern and whole and isinstance(asker.capabilities.get("extensions"), Mapping):
+        told["extensions"] = asker.capabilities["extensions"]
+    return told
+
+
 class Request(msgspec.Struct, eq=False):
     """A client's request, as its session took it in."""
 

@@ -18,6 +18,7 @@ from mcpd.core import Core
 from mcpd.eras import tasks
 from mcpd.eras.base import Upstream, refusal
 from mcpd.eras.rounds import ask_in_rounds, nobody, result_type
+from mcpd.gateway import order
 from mcpd.gateway.schemas import MAX_CHECKED, ToolSchemas, compile_schemas
 from mcpd.model import codec
 from mcpd.model.errors import (
@@ -80,6 +81,8 @@ class Call(Exchange, kw_only=True):
     progress: Callable[[bytes], None]
     later: Callable[[Callable[[], Awaitable[None]]], None]
     """Runs what needs a task of its own, until the caller leaves; McpdErrors it raises are the call's."""
+    lined: bool = False
+    """Whether it stands in its server's `line`."""
     as_task: bool = False
     steps: int = 0
     """How often its task was told of."""
@@ -129,6 +132,7 @@ class Call(Exchange, kw_only=True):
     def cancel(self, reason: str) -> None:
         if self.upstream is not None:
             self.upstream.link.cancel(self, reason)
+        self._leave()
 
     def _send(self, server: ManagedServer, upstream: Upstream, schemas: ToolSchemas) -> None:
         request = self.request
@@ -141,10 +145,39 @@ class Call(Exchange, kw_only=True):
         self.server, self.upstream, self.schemas = server, upstream, schemas
         self.meta = upstream.alone
         params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(request.tool), request.arguments)
-        if schemas.only_as_task and tasks.must_be_asked_for(upstream):
+        if schemas.only_as_task and upstream.takes_tasks:
             self.as_task = True
             params = b'%b,"task":{"ttl":%d}}' % (params[:-1], self.limit * 1000)
-        upstream.submit(self, "tools/call", params)
+        if not order.must_be_alone(server, "tools/call", request.tool):
+            upstream.submit(self, "tools/call", params)
+        else:
+            self.lined = True
+            if server.line.enter(self, self, lambda: self._go(params)):
+                self._submit_alone(upstream, params)
+
+    def _go(self, params: bytes) -> None:
+        """Its turn has come."""
+        assert self.server is not None
+        try:
+            if self.server.upstream is None:
+                raise self.server.not_ready()
+            self.upstream = self.server.upstream
+            self._submit_alone(self.upstream, params)
+        except McpdError as error:
+            self.fail(error)
+
+    def _submit_alone(self, upstream: Upstream, params: bytes) -> None:
+        try:
+            upstream.submit(self, "tools/call", params)
+        except McpdError:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        """The next may go."""
+        if self.lined and self.server is not None:
+            self.lined = False
+            self.server.line.leave(self)
 
     # ── what comes back: in the server's reader ─────────────────────────────────────────────────
 
@@ -152,6 +185,7 @@ class Call(Exchange, kw_only=True):
         assert self.server is not None
         assert self.upstream is not None
         traffic.more_expected = True
+        self._leave()
         if message.error is not ABSENT:
             self.fail(refusal(self.server.spec.name, message))
         elif self.as_task or (self.upstream.era == "modern" and result_type(message.result) != "complete"):
@@ -222,6 +256,7 @@ class Call(Exchange, kw_only=True):
         self.progress(bytes(params))
 
     def failed(self, error: McpdError) -> None:
+        self._leave()
         self.fail(error)
 
 

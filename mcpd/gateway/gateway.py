@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NoReturn
 
@@ -29,8 +30,12 @@ from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import ClientSide
+from mcpd.transports.base import Channel
+from mcpd.transports.exchange import Exchange
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
+from mcpd.wire.message import BadFrame, Message
+
+log = logging.getLogger("mcpd.gateway")
 
 CAPABILITIES = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {"listChanged": True}}
 """What some client may be able to do: declared to every server that is told once for all."""
@@ -55,7 +60,7 @@ class Gateway:
         self._aggregates: dict[Profile, Aggregate] = {}
         core.who = lambda: who.clients(self.sessions, core.clients.here())
         clients.capabilities = CAPABILITIES
-        clients.asked = self.questions.asked
+        clients.asked = self._asked
         clients.heard = self._heard
 
     # ── clients come and go ─────────────────────────────────────────────────────────────────────
@@ -97,8 +102,15 @@ class Gateway:
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something that outlives the client it is for."""
+
+        async def contained() -> None:
+            try:
+                await work()
+            except Exception:
+                log.exception("an error in mcpd itself, in what one client wanted")
+
         if self._nursery is not None:
-            self._nursery.start_soon(work)
+            self._nursery.start_soon(contained)
 
     async def run(self) -> NoReturn:
         """Tell clients of changes; ends by cancellation."""
@@ -106,7 +118,10 @@ class Gateway:
             while True:
                 with self.core.events.listen() as events:
                     async for event in events:
-                        self._happened(event)
+                        try:
+                            self._happened(event)
+                        except Exception:
+                            log.exception("an error in mcpd itself, in telling clients of %s", event.kind)
         raise AssertionError("cancelled")
 
     def end_subscriptions(self) -> None:
@@ -117,6 +132,16 @@ class Gateway:
             session.listens.clear()
 
     # ── what servers say ────────────────────────────────────────────────────────────────────────
+
+    def _asked(
+        self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
+    ) -> bool:
+        """See `Hooks.asked`. A bug costs the question, not the server's connection."""
+        try:
+            return self.questions.asked(server, link, message, exchange)
+        except Exception:
+            log.exception("%s: an error in mcpd itself, in asking for it", server.spec.name)
+            return False
 
     def _heard(self, server: ManagedServer, said: Said) -> None:
         method = said.method

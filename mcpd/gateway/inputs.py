@@ -14,6 +14,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.eras import tasks
 from mcpd.eras.rounds import MOST_ROUNDS
 from mcpd.gateway.asker import Request
 from mcpd.gateway.relay import Relay
@@ -78,6 +79,45 @@ async def _another_round(
     relay.params = msgspec.json.encode(members)
     relay.stop = None
     session.submit(relay)
+
+
+def only_as_task(relay: Relay) -> bool:
+    """Whether the tool insists on becoming a task, and the client has not asked for one; then we do."""
+    try:
+        members = wire.members(relay.params or b"{}")
+        name = wire.value(members.get("name", b"null"))
+        catalog = relay.server.catalog
+        tool = catalog.tool(str(name)) if catalog is not None and "task" not in members else None
+        execution = wire.members(tool.raw).get("execution") if tool is not None else None
+        if execution is None or wire.value(wire.members(execution).get("taskSupport", b"null")) != "required":
+            return False
+    except BadFrame:
+        return False
+    members["task"] = Raw(b'{"ttl":%d}' % (relay.limit * 1000))
+    relay.params = msgspec.json.encode(members)
+    return True
+
+
+async def see_task_through(session: Session, relay: Relay, created: Raw) -> None:
+    """Ask after the task until it is done, and give the client its result as if it had been a call."""
+    request = relay.request
+    assert request is not None
+
+    async def answer(method: str, params: Raw) -> Mapping[str, object]:
+        asked = Raw(msgspec.json.encode({"method": method, "params": params}))
+        given = wire.value(await _answer(session, relay, asked))
+        return given if isinstance(given, dict) else {}
+
+    result = await tasks.see_through(
+        relay.upstream,
+        created,
+        answer,
+        what=request.method,
+        timeout=relay.idle,
+        limit=relay.hard_deadline - trio.current_time(),
+    )
+    relay.stop = None
+    session.finished(relay, wire.result(request.key, relay.translation.result(relay.method, result)))
 
 
 async def _answers(session: Session, relay: Relay, questions: Mapping[str, Raw]) -> dict[str, Raw]:

@@ -39,7 +39,7 @@ def _initialize(session: Session, request: Request) -> None:
     def greet() -> None:
         body: dict[str, object] = {
             "protocolVersion": version,
-            "capabilities": session.view.capabilities(),
+            "capabilities": session.view.capabilities(version),
             "serverInfo": {"name": "mcpd", "title": session.view.title, "version": __version__},
         }
         instructions = session.view.instructions()

@@ -28,7 +28,7 @@ _BEFORE = {"tools": "tools", "resources": "resources", "resourceTemplates": "res
 def answer(session: Session, request: Request) -> None:
     """Raises BadFrame for a cursor that is none, or of a list that is no more."""
     member = MEMBERS[request.method]
-    if _BEFORE[member] not in session.view.capabilities():
+    if _BEFORE[member] not in session.view.capabilities(request.asker.version):
         session.fail(request, -32601, f"{session.view.title} offers no {_BEFORE[member]}")
         return
     single = session.view.single
@@ -62,7 +62,7 @@ def _answer(session: Session, request: Request, member: str) -> None:
     if start + len(page) < len(entries):
         body["nextCursor"] = _cursor(entries, start + len(page))
     if request.asker.modern:
-        ttl, scope = session.view.freshness()
+        ttl, scope = session.view.freshness(member)
         body |= {"resultType": "complete", "ttlMs": ttl, "cacheScope": scope}
     session.answer(request, msgspec.json.encode(body))
 

@@ -80,7 +80,7 @@ def _tell_all(session: Session, request: Request) -> None:
     body: dict[str, object] = {
         **_CACHEABLE,
         "supportedVersions": PROTOCOL_VERSIONS,
-        "capabilities": session.view.capabilities(),
+        "capabilities": session.view.capabilities(request.asker.version),
         "_meta": {
             f"{RESERVED}serverInfo": {"name": "mcpd", "title": session.view.title, "version": __version__}
         },
@@ -116,7 +116,7 @@ def _listen(session: Session, request: Request) -> None:
     wanted = wire.value(wire.members(request.params).get("notifications", Raw(b"null")))
     if not isinstance(wanted, dict):
         raise BadFrame("`notifications` must be an object")
-    offered = session.view.capabilities()
+    offered = session.view.capabilities(request.asker.version)
     lists = [name for name in _LISTS if wanted.get(f"{name}ListChanged") is True and name in offered]
     listen = Listen(request, frozenset(lists))
     asked = wanted.get("resourceSubscriptions")

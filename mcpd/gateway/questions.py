@@ -22,7 +22,7 @@ from mcpd.supervision.server import ManagedServer
 from mcpd.transports.base import Channel
 from mcpd.transports.exchange import Exchange
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, Message
+from mcpd.wire.message import ABSENT, BadFrame, Message
 
 if TYPE_CHECKING:
     from mcpd.gateway.gateway import Gateway
@@ -165,7 +165,12 @@ class Questions:
             self.settled(asking)
             return
         session = relay.session
-        told = question(asking.message.method, params, asker.version, session.label(name))
+        try:
+            told = question(asking.message.method, params, asker.version, session.label(name))
+        except BadFrame as error:
+            asking.refuse(_INVALID_PARAMS, f"cannot be read: {error}")
+            self.settled(asking)
+            return
         if told is None:
             asking.nobody("the client's revision has no words for it")
             self.settled(asking)
@@ -224,14 +229,14 @@ def _meant(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:
 def _mode(params: Raw) -> str:
     try:
         return msgspec.json.decode(wire.members(params).get("mode", Raw(b'"form"')), type=str)
-    except (wire.BadFrame, msgspec.MsgspecError):
+    except (BadFrame, msgspec.MsgspecError):
         return ""
 
 
 def _error(response: Message) -> tuple[int, str]:
     try:
         body = wire.value(response.error)
-    except wire.BadFrame:
+    except BadFrame:
         body = None
     given = body if isinstance(body, dict) else {}
     code, words = given.get("code"), given.get("message")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from msgspec import Raw
 from mcpd.eras.base import Upstream
 from mcpd.gateway.asker import Asker, Request
 from mcpd.gateway.translate import Translation
-from mcpd.model.errors import McpdError
+from mcpd.model.errors import McpdError, ProtocolViolation
 from mcpd.supervision.catalog import allowed
 from mcpd.supervision.server import ManagedServer
 from mcpd.support.reader import traffic
@@ -21,6 +22,8 @@ from mcpd.wire.message import ABSENT, BadFrame, Message
 
 if TYPE_CHECKING:
     from mcpd.gateway.session import Session
+
+log = logging.getLogger("mcpd.gateway")
 
 MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests during which a server may want something of the client."""
@@ -45,6 +48,8 @@ class Relay(Exchange):
     translation: Translation
     alias: tuple[str, str] | None = None
     """See `Route`."""
+    as_task: bool = False
+    """Whether its tool runs as a task only, and its client knows nothing of tasks."""
     asked: int = 0
     """Questions of the server that the client has not answered yet."""
     rounds: int = 0
@@ -56,12 +61,24 @@ class Relay(Exchange):
     """How to end what is done for it between two requests to the server, while that is under way."""
 
     def answered(self, message: Message) -> None:
+        """A bug on the way to one client must not cost the server's connection, which is everybody's."""
+        try:
+            self._answered(message)
+        except Exception:
+            log.exception("%s: an error in mcpd itself in passing on an answer", self.server.spec.name)
+            words = f"{self.server.spec.name}: its answer to {self.method} could not be passed on"
+            self.failed(ProtocolViolation(words, server=self.server.spec.name))
+
+    def _answered(self, message: Message) -> None:
         traffic.more_expected = True
         request = self.request
         if request is None:
             self.session.gateway.parked.over(self, message)
             return
         if message.error is ABSENT:
+            if self.as_task:
+                self.session.became_task(self, message.result)
+                return
             result: Raw | bytes = message.result
             if not self.translation.same:
                 if self._may_be_a_question(message.result) and self.session.wants_input(

@@ -18,8 +18,9 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.eras.legacy import BATCHES_IN
 from mcpd.gateway import inputs, legacy, lists, modern, order
-from mcpd.gateway.asker import Asker, Request
+from mcpd.gateway.asker import Asker, Request, passed_on
 from mcpd.gateway.relay import MAY_ASK, Relay, refused
 from mcpd.gateway.reply import Client, Reply
 from mcpd.gateway.translate import translation
@@ -39,6 +40,8 @@ Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 Answered = Callable[[Message | None], None]
 """Called with a client's response to a question, or None when there will be none."""
 
+UNSAID = "info"
+"""What a legacy client gets of a modern server's log messages as long as it has not said."""
 _FIRST = 10.0
 """Seconds that a client's first words wait for the one server that they are meant for."""
 _ROUTED = frozenset({*MAY_ASK, "completion/complete"})
@@ -206,9 +209,13 @@ class Session:
         )
         dressed = self._dressed
         if dressed[0] is not upstream or dressed[1] is not asker:
-            meta = upstream.dress(asker.capabilities, asker.log_level or None)
+            told = passed_on(asker, whole=self.view.single is not None)
+            level = asker.log_level or (None if asker.modern else UNSAID)
+            meta = upstream.dress(told, level)
             dressed = self._dressed = (upstream, asker, meta)
         relay.meta = dressed[2]
+        if request.method == "tools/call" and upstream.takes_tasks and inputs.only_as_task(relay):
+            relay.as_task = True
         self.calls += 1
         self.servers[server] += 1
         self.spoke = asker.version
@@ -242,6 +249,10 @@ class Session:
             order.leave(relay)
         if relay.parked:
             self.gateway.parked.left(relay)
+
+    def became_task(self, relay: Relay, created: Raw) -> None:
+        """The server works on it, and is asked after it until it is done."""
+        self.beside(relay, lambda: inputs.see_task_through(self, relay, created))
 
     def wants_input(self, relay: Relay, request: Request, result: Raw) -> bool:
         """Whether a modern server's answer is a question, which is being seen to."""
@@ -379,6 +390,11 @@ class Session:
             self.tell(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether its revision knows arrays of messages."""
+        return self.version == BATCHES_IN
 
     @property
     def age(self) -> float:

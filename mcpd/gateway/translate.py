@@ -30,6 +30,8 @@ _WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603
 _PECULIAR = re.compile(rb'"(?:_meta|resultType|ttlMs|cacheScope)"|\\\\u')
 """What has to be looked at before a result is completed; an escape may spell any of it otherwise."""
+_COMPLETE_FIRST = re.compile(rb'\s*\{\s*"resultType"\s*:\s*"complete"\s*(?:,|(?=\}))')
+_ENVELOPE = frozenset({"ttlMs", "cacheScope"})
 _OURS = frozenset({-32020, -32022})
 """What a server says of the request's dress, which is this daemon's own."""
 
@@ -68,6 +70,9 @@ class Translation:
             members = wire.members(result)
         except BadFrame:
             return result
+        narrow = narrow and _says_more(method, members, self.client)
+        if not narrow and self.from_modern and (plain := _taken_out(bytes(result), members)) is not None:
+            return plain
         if narrow:
             members = _narrowed(method, members, self.client)
         if self.from_modern or self.to_modern:
@@ -109,6 +114,14 @@ def translation(client: str, server: str) -> Translation:
     )
 
 
+def _taken_out(result: bytes, members: Mapping[str, Raw]) -> bytes | None:
+    """The result without the envelope's members, its other bytes as they are; None where that takes more."""
+    found = _COMPLETE_FIRST.match(result)
+    if found is None or members.keys() & _ENVELOPE or _has_reserved(members.get("_meta")):
+        return None
+    return b"{" + result[found.end() :]
+
+
 def _code(method: str, code: int, *, to_modern: bool, from_modern: bool) -> int:
     if from_modern and code in _OURS:
         return _INTERNAL
@@ -136,6 +149,13 @@ def _without(params: Raw | bytes, name: str) -> bytes:
     return msgspec.json.encode(members)
 
 
+def _has_reserved(meta: Raw | None) -> bool:
+    try:
+        return meta is not None and any(name.startswith(RESERVED) for name in wire.members(meta))
+    except BadFrame:
+        return True  # then it has to go
+
+
 def _strip_meta(members: dict[str, Raw]) -> None:
     """Reserved names in `_meta` are a word between neighbours."""
     raw = members.get("_meta")
@@ -155,13 +175,25 @@ def _strip_meta(members: dict[str, Raw]) -> None:
 # ── content ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _says_more(method: str, members: Mapping[str, Raw], client: str) -> bool:
+    """Whether it may hold what that revision does not know. The newest legacy one knows all but one thing."""
+    if client < R4:
+        return True
+    structured = members.get("structuredContent")
+    return method == "tools/call" and structured is not None and not _is_object(structured)
+
+
+def _is_object(raw: Raw) -> bool:
+    return bytes(raw).lstrip().startswith(b"{")
+
+
 def _narrowed(method: str, members: dict[str, Raw], client: str) -> dict[str, Raw]:
     """The content in a result, as far as `client` knows it. Raises BadFrame."""
     narrowed = dict(members)
     if method == "tools/call":
         content = _list(members.get("content"))
         structured = members.get("structuredContent")
-        if structured is not None and (client < R3 or not bytes(structured).lstrip().startswith(b"{")):
+        if structured is not None and (client < R3 or not _is_object(structured)):
             del narrowed["structuredContent"]
             if not any(isinstance(item, dict) and item.get("type") == "text" for item in content):
                 content.append({"type": "text", "text": bytes(structured).decode("utf-8", "replace")})
@@ -319,7 +351,8 @@ def question(method: str, params: Raw, client: str, label: str) -> bytes | None:
 def _simple_form(schema: _Object) -> _Object | None:
     """A form as 2025-06-18 has it: one choice by name, defaults for yes and no only; None if it cannot."""
     properties: _Object = {}
-    for name, field in (schema.get("properties") or {}).items():
+    fields = schema.get("properties")
+    for name, field in fields.items() if isinstance(fields, dict) else ():
         if not isinstance(field, dict) or field.get("type") == "array":
             return None
         field = dict(field)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import attrs
 import msgspec
+import trio
 from msgspec import Raw
 
 from mcpd.core import Core
@@ -22,9 +23,13 @@ MEMBERS = {
     "prompts/list": "prompts",
 }
 """A method that lists → the member of its result that is the list."""
+LONGEST = 3600.0
+"""Seconds: what a client keeps longer than that, it cannot be told about."""
 UNKEPT = (0, "private")
 """A list that tells when it changes need not be kept, and may be another's tomorrow."""
-CAPABILITIES = {
+_BETWEEN = ("tasks", "extensions", "experimental")
+"""Capabilities that work only between two that speak the same revision."""
+CAPABILITIES: Mapping[str, Mapping[str, object]] = {
     "tools": {"listChanged": True},
     "resources": {"listChanged": True, "subscribe": True},
     "prompts": {"listChanged": True},
@@ -71,17 +76,29 @@ class View(Protocol):
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         """Whose resource it is, and what that server calls it."""
 
-    def capabilities(self) -> Mapping[str, Mapping[str, object]]:
-        """What is offered: kept to whatever servers come and go."""
+    def capabilities(self, version: str) -> Mapping[str, object]:
+        """What is offered to a client of that revision: kept to whatever servers come and go."""
 
     def instructions(self) -> str: ...
 
-    def freshness(self) -> tuple[int, str]:
-        """How long a list may be kept, milliseconds, and by whom (`ttlMs`, `cacheScope`)."""
+    def freshness(self, member: str) -> tuple[int, str]:
+        """How long that list may be kept, milliseconds, and by whom (`ttlMs`, `cacheScope`)."""
 
 
 def listed(catalog: Catalog, member: str) -> Sequence[Item]:
     return catalog.templates if member == "resourceTemplates" else getattr(catalog, member)
+
+
+def least_fresh(catalogs: Sequence[Catalog | None], member: str) -> tuple[int, str]:
+    """What holds for a list of all of them: as long as the first of them, and privately if one is private."""
+    feature = "resources" if member == "resourceTemplates" else member
+    hints = [catalog.hints.get(feature) for catalog in catalogs if catalog is not None]
+    said = [hint for hint in hints if hint is not None]
+    if not said or len(said) < len(hints):  # an older server, which says nothing of that
+        return UNKEPT
+    left = min(hint.fresh_until for hint in said) - trio.current_time()
+    scope = "private" if any(hint.private for hint in said) else "public"
+    return max(0, int(min(left, LONGEST) * 1000)), scope
 
 
 @attrs.define(eq=False)
@@ -133,22 +150,25 @@ class OneServer:
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         return self.single, uri
 
-    def capabilities(self) -> Mapping[str, Mapping[str, object]]:
+    def capabilities(self, version: str) -> Mapping[str, object]:
         """What the server itself declared, as far as it passes; all of it while that is not known."""
         upstream = self.single.upstream
         if upstream is None:
             return CAPABILITIES
-        return {
+        offered: dict[str, object] = {
             name: {
                 part: yes for part, yes in parts.items() if part == "listChanged" or upstream.has(name, part)
             }
             for name, parts in CAPABILITIES.items()
             if upstream.has(name) or (name == "logging" and upstream.era == "modern")
         }
+        if upstream.version == version:  # then both know what we do not, and it passes through
+            offered |= {name: upstream.capabilities[name] for name in _BETWEEN if upstream.has(name)}
+        return offered
 
     def instructions(self) -> str:
         upstream = self.single.upstream
         return upstream.info.instructions if upstream is not None else ""
 
-    def freshness(self) -> tuple[int, str]:
-        return UNKEPT
+    def freshness(self, member: str) -> tuple[int, str]:
+        return least_fresh([self.single.catalog], member)

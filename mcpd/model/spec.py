@@ -11,6 +11,8 @@ from typing import Literal
 
 import attrs
 
+from mcpd.model.secret import Late
+
 MEBIBYTE = 1024 * 1024
 
 Era = Literal["auto", "modern", "legacy"]
@@ -101,6 +103,8 @@ class ServerSpec:
     `client` its own."""
     max_queued: int = 256
     """Requests that may wait their turn; more are refused at once."""
+    late: Late | None = attrs.field(default=None, eq=False, repr=False)
+    """There while secrets are still to be put in: the other fields hold `${…}` in their places then."""
 
     @property
     def transport(self) -> str:

@@ -53,6 +53,8 @@ class FailureKind(enum.Enum):
 
     SPAWN = "spawn"
     """The process could not be started: not found, not executable, bad directory."""
+    SECRET = "secret"  # noqa: S105 - a word, no password
+    """A secret that its definition refers to cannot be had."""
     EXITED = "exited"
     KILLED = "killed"
     """Ended by a signal that we did not send."""

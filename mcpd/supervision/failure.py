@@ -41,6 +41,10 @@ class Wedged(Exception):
     """Alive, but it answers no liveness request."""
 
 
+class NoSecret(Exception):
+    """A secret that the definition refers to cannot be had, or is useless where it stands."""
+
+
 class NoTransport(Exception):
     """This build cannot reach such a server."""
 
@@ -103,6 +107,7 @@ def classify(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict
 
 _ORDER: tuple[type[BaseException], ...] = (
     CannotStart,
+    NoSecret,
     NoTransport,
     NeedsAuth,
     NotStreamable,
@@ -136,6 +141,8 @@ def _judge(error: BaseException, evidence: Evidence) -> tuple[FailureKind, str, 
     match error:
         case CannotStart():
             return FailureKind.SPAWN, str(error), Verdict.WAIT
+        case NoSecret():
+            return FailureKind.SECRET, str(error), Verdict.WAIT
         case NoTransport():
             return FailureKind.UNSUPPORTED, str(error), Verdict.WAIT
         case NoCommonVersion():

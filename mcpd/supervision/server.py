@@ -32,6 +32,7 @@ from mcpd.supervision.backoff import Backoff
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import Connection, open_process, open_remote, patience
 from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, classify, is_bug
+from mcpd.supervision.filling import filled
 from mcpd.supervision.installing import StillInstalling, wait_installed
 from mcpd.supervision.keeper import ListKeeper
 from mcpd.supervision.line import Curiosity, Line
@@ -386,7 +387,8 @@ class ManagedServer:
 
     async def _connect_and_serve(self) -> None:
         """Hold one connection for as long as it lasts; how it ended has been noted, or is raised."""
-        spec, around = self.spec, self._around
+        around = self._around
+        spec = await filled(self.spec, around)
         if isinstance(spec, StdioSpec):
             mark = f"{around.instance}.{next(_marks)}.{spec.name}"
             self.launch = prepare(spec, around.environ, mark)
@@ -395,7 +397,7 @@ class ManagedServer:
             self._last_spawn = trio.current_time()
             self.log.new_life()
             try:
-                async with self._opened() as connection:
+                async with self._opened(spec) as connection:
                     self.child = connection.child
                     connection.link.tally = self.tally
                     self.taps.connected(
@@ -406,8 +408,8 @@ class ManagedServer:
                 self.taps.ended()
                 self.child = None  # however it ended: its number may be somebody else's from now on
 
-    def _opened(self) -> AbstractAsyncContextManager[Connection]:
-        spec, around = self.spec, self._around
+    def _opened(self, spec: ServerSpec) -> AbstractAsyncContextManager[Connection]:
+        around = self._around
         if isinstance(spec, StdioSpec):
             assert self.launch is not None
             return open_process(spec, self.launch, guard=around.guard, stderr=self.log.feed)

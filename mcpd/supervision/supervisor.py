@@ -97,7 +97,13 @@ class Supervisor:
         return list(self._instances)
 
     def start_instance(self, of: ManagedServer, spec: ServerSpec) -> ManagedServer:
-        """One more server like `of`, under a name of its own, until `end_instance`, or the end of `of`."""
+        """One more server like `of`, under a name of its own, until `end_instance`, or the end of `of`.
+
+        Raises NotReady while `of` is ending: what is started then would be of a definition that is no more.
+        """
+        original = self._lives.get(of.spec.name)
+        if original is None or original.server is not of or original.scope.cancel_called:
+            raise of.not_ready()
         server = ManagedServer(spec, self._around, of)
         life = self._instances[server] = _Life(server)
         assert self._nursery is not None, "the supervisor runs"

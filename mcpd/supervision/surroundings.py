@@ -50,5 +50,7 @@ class Surroundings:
     chance: Callable[[], float]
     announce: Callable[[Event], None]
     clients: ClientSide = attrs.field(factory=ClientSide)
+    commands: set[int] = attrs.field(factory=set)
+    """The processes that are just giving us a secret: they have an owner, who waits for them."""
     debug: bool = False
     """Log every frame of every server."""

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from urllib.parse import quote, quote_plus
 
 MASK = "***"
 _SHORTEST = 6
 """Shorter values would mask ordinary words."""
+_SHORTEST_LINE = 16
+"""Of a line of a secret that has several: logs are read line by line."""
+
+
+_IN_URLS: tuple[Callable[[str], str], ...] = (
+    lambda text: quote(text, errors="replace"),
+    lambda text: quote(text, safe="", errors="replace"),
+    lambda text: quote_plus(text, errors="replace"),
+)
 
 
 class Redactor:
@@ -20,8 +30,13 @@ class Redactor:
 
     def add(self, secrets: Iterable[str]) -> None:
         long_enough = {secret for secret in secrets if len(secret) >= _SHORTEST}
-        # In a JSON text a quote, a backslash or an umlaut may be spelt otherwise.
+        for secret in tuple(long_enough):
+            if "\n" in secret:
+                lines = (line.strip() for line in secret.splitlines())
+                long_enough.update(line for line in lines if len(line) >= _SHORTEST_LINE)
+        # In a JSON text a quote, a backslash or an umlaut may be spelt otherwise; so in a URL.
         escaped = {json.dumps(s, ensure_ascii=plain)[1:-1] for s in long_enough for plain in (True, False)}
+        escaped |= {spell(s) for s in long_enough for spell in _IN_URLS}
         new = (long_enough | escaped) - self._known
         if new:
             self._known |= new

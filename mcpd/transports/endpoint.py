@@ -15,7 +15,8 @@ import msgspec
 import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, ProtocolViolation, shorten
-from mcpd.transports.engine import CONNECT_TIMEOUT, Body, HangUp, Then
+from mcpd.transports.dial import CONNECT_TIMEOUT
+from mcpd.transports.engine import Body, HangUp, Then
 from mcpd.transports.pool import Client
 from mcpd.wire.url import bare, origin
 

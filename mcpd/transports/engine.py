@@ -7,27 +7,23 @@ connection used by one task at a time does not need; this one costs 60.
 
 from __future__ import annotations
 
-import base64
 import functools
 import os
 import re
 import select
-import socket
 import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from urllib.parse import unquote
 
-import attrs
 import httpx
 import trio
 
 from mcpd.support.naps import now
 from mcpd.support.reader import LINGER, traffic, unwatch, watch
+from mcpd.transports.dial import BROKEN, Dialer, Proxy, beneath
 from mcpd.wire.http1 import BadResponse, Response
 
-CONNECT_TIMEOUT = 10.0
 _WRITE_TIMEOUT = 30.0
 _KEEP_IDLE = 64
 """Idle connections kept. What a burst opened beyond that is closed again."""
@@ -39,49 +35,8 @@ _REMEMBERED = 256
 _JOINED = 1 << 16
 """A body up to this leaves with its headers in one write."""
 
-KEEPALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-]
-"""A link that drops packets is noticed within 35 s. By default the kernel takes two hours."""
-
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _LINE_ENDS = re.compile(rb"[\r\n\x00]")
-_BROKEN = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
-
-
-@attrs.frozen
-class Proxy:
-    """A proxy for HTTP. Nothing of its credentials is in any message."""
-
-    host: str
-    port: int
-    tls: bool
-    authorization: bytes
-    """The value of `Proxy-Authorization`, or nothing."""
-
-    @classmethod
-    def at(cls, url: str) -> Proxy:
-        """The proxy that a URL names. Raises ValueError when it is of another kind, or no URL."""
-        parsed = httpx.URL(url)
-        if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ValueError(f"a proxy of the kind {parsed.scheme!r}; http and https are supported")
-        port = parsed.port or (443 if parsed.scheme == "https" else 80)
-        return cls(parsed.host, port, parsed.scheme == "https", basic(parsed))
-
-    def __str__(self) -> str:
-        return f"the proxy {self.host}:{self.port}"
-
-
-def basic(url: httpx.URL) -> bytes:
-    """What the user and password in a URL make of an `Authorization` header; nothing when there are none."""
-    if not url.userinfo:
-        return b""
-    return b"Basic " + base64.b64encode(unquote(url.userinfo.decode()).encode())
 
 
 Then = Callable[[httpx.Response | httpx.TransportError], None]
@@ -98,10 +53,7 @@ class Engine(httpx.AsyncBaseTransport):
 
     def __init__(self, url: httpx.URL, context: ssl.SSLContext | None, proxy: Proxy | None) -> None:
         self._origin = _origin(url)
-        self._host = url.host
-        self._port = url.port or (443 if url.scheme == "https" else 80)
-        self._context = context if url.scheme == "https" else None
-        self._proxy = proxy
+        self._dialer = Dialer(url, context, proxy)
         self._head = functools.lru_cache(_REMEMBERED)(_head)
         self._idle: list[_Connection] = []
         self._closed = False
@@ -120,7 +72,7 @@ class Engine(httpx.AsyncBaseTransport):
                 except _NothingLeft:
                     pass
             connection.close()
-        connection = _Connection(await self._connect(), self._give_back)
+        connection = _Connection(await self._dialer.connect(), self._give_back)
         self.opened += 1
         try:
             return await connection.ask(request.method, head, body)
@@ -134,8 +86,7 @@ class Engine(httpx.AsyncBaseTransport):
         `then` is called in the task of the reader hub, with the response once its head is there, or with
         how it failed; not after the function that is returned, which hangs up. It must not block or raise.
         """
-        guarded = self._context is not None or (self._proxy is not None and self._proxy.tls)
-        if guarded or _origin(request.url) != self._origin:
+        if not self._dialer.is_plain or _origin(request.url) != self._origin:
             return None
         head, body = self._bytes(request)
         while self._idle and len(body) <= _JOINED:
@@ -160,12 +111,13 @@ class Engine(httpx.AsyncBaseTransport):
 
     def _first_line(self, request: httpx.Request) -> bytes:
         url, method = request.url, request.method.encode("ascii")
-        if self._proxy is None or self._context is not None:
+        proxy = self._dialer.forwards
+        if proxy is None:
             return b"%b %b HTTP/1.1" % (method, url.raw_path)
         line = b"%b %b://%b%b HTTP/1.1" % (method, url.raw_scheme, url.netloc, url.raw_path)
-        if not self._proxy.authorization:
+        if not proxy.authorization:
             return line
-        return line + b"\r\nProxy-Authorization: " + self._proxy.authorization
+        return line + b"\r\nProxy-Authorization: " + proxy.authorization
 
     def _give_back(self, connection: _Connection) -> None:
         """Keep what can be used again. What the server has closed meanwhile lies deepest, and is let go."""
@@ -181,77 +133,6 @@ class Engine(httpx.AsyncBaseTransport):
         while self._idle:
             self._idle.pop().close()
 
-    # ── connecting ──────────────────────────────────────────────────────────────────────────────
-
-    async def _connect(self) -> trio.abc.Stream:
-        try:
-            with trio.fail_after(CONNECT_TIMEOUT):
-                if self._proxy is None:
-                    stream: trio.abc.Stream = await _open(self._host, self._port)
-                else:
-                    stream = await self._connect_proxy(self._proxy)
-                if self._context is None:
-                    return stream
-                return await _guard(stream, self._host, self._context)
-        except trio.TooSlowError as error:
-            raise httpx.ConnectTimeout(f"no connection within {CONNECT_TIMEOUT:g} s") from error
-        except _BROKEN as error:
-            raise httpx.ConnectError(str(error) or type(error).__name__) from error
-
-    async def _connect_proxy(self, proxy: Proxy) -> trio.abc.Stream:
-        try:
-            stream: trio.abc.Stream = await _open(proxy.host, proxy.port)
-            if proxy.tls:
-                stream = await _guard(stream, proxy.host, ssl.create_default_context())
-        except _BROKEN as error:
-            raise httpx.ProxyError(f"{proxy} cannot be used") from error
-        if self._context is not None:
-            try:
-                await self._tunnel(stream, proxy)
-            except BaseException:
-                _close(stream)
-                raise
-        return stream
-
-    async def _tunnel(self, stream: trio.abc.Stream, proxy: Proxy) -> None:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        target = f"{host}:{self._port}".encode("ascii")
-        request = [b"CONNECT %b HTTP/1.1" % target, b"Host: " + target]
-        if proxy.authorization:
-            request.append(b"Proxy-Authorization: " + proxy.authorization)
-        response = Response("HEAD")  # what follows the head is the tunnel, or of no interest
-        try:
-            await stream.send_all(b"\r\n".join(request) + b"\r\n\r\n")
-            while not response.complete:
-                data = await stream.receive_some(1)  # not a byte of what the tunnel carries
-                if not data:
-                    response.end()
-                response.feed(bytes(data))
-        except BadResponse as error:
-            raise httpx.ProxyError(f"{proxy} does not answer as one: {error}") from error
-        except _BROKEN as error:
-            raise httpx.ProxyError(f"{proxy} has hung up") from error
-        if not 200 <= response.status < 300:
-            reason = response.reason.decode("latin-1")
-            raise httpx.ProxyError(f"{proxy} refuses: HTTP {response.status} {reason}".rstrip())
-
-
-async def _open(host: str, port: int) -> trio.SocketStream:
-    stream = await trio.open_tcp_stream(host, port)
-    for option in KEEPALIVE:
-        stream.setsockopt(*option)
-    return stream
-
-
-async def _guard(stream: trio.abc.Stream, host: str, context: ssl.SSLContext) -> trio.abc.Stream:
-    guarded = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
-    try:
-        await guarded.do_handshake()
-    except BaseException:
-        _close(stream)
-        raise
-    return guarded
-
 
 # ── one connection ──────────────────────────────────────────────────────────────────────────────────
 
@@ -266,7 +147,7 @@ class _Connection:
     def __init__(self, stream: trio.abc.Stream, give_back: Callable[[_Connection], None]) -> None:
         self._stream = stream
         self._give_back = give_back
-        self._socket = _beneath(stream)
+        self._socket = beneath(stream)
         self._plain = isinstance(stream, trio.SocketStream)
         self.fd = self._socket.fileno()
         self._expires = 0.0
@@ -398,7 +279,7 @@ class _Connection:
             except trio.TooSlowError as error:
                 words = f"the server has not read its request for {_WRITE_TIMEOUT:g} s"
                 raise httpx.WriteTimeout(words) from error
-            except _BROKEN:
+            except BROKEN:
                 pass
 
     async def _receive(self) -> bytes:
@@ -411,7 +292,7 @@ class _Connection:
                     except BlockingIOError:
                         continue
             return bytes(await self._stream.receive_some(_READ_SMALL))
-        except _BROKEN as error:
+        except BROKEN as error:
             self.close()
             raise httpx.ReadError(str(error) or type(error).__name__) from error
 
@@ -478,17 +359,6 @@ def _head(first: bytes, raw: tuple[tuple[bytes, bytes], ...]) -> tuple[bytes, bo
 
 def _origin(url: httpx.URL) -> tuple[bytes, bytes, int | None]:
     return url.raw_scheme, url.raw_host, url.port
-
-
-def _beneath(stream: trio.abc.Stream) -> trio.socket.SocketType:
-    while isinstance(stream, trio.SSLStream):
-        stream = stream.transport_stream
-    assert isinstance(stream, trio.SocketStream)
-    return stream.socket
-
-
-def _close(stream: trio.abc.Stream) -> None:
-    _beneath(stream).close()
 
 
 def _readable(fd: int) -> bool:

@@ -15,36 +15,28 @@ from typing import NoReturn
 import attrs
 import httpx
 import trio
-from msgspec import Raw
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation, shorten
 from mcpd.model.spec import RemoteSpec
 from mcpd.support.outbox import batch
 from mcpd.transports import endpoint as http
-from mcpd.transports.base import Remedy
+from mcpd.transports.answers import EVENTS, JSON, error_in, session_named, whole_answer
 from mcpd.transports.endpoint import BodyTooLong, Endpoint
 from mcpd.transports.engine import HangUp
 from mcpd.transports.events import Heard, hear
 from mcpd.transports.exchange import Exchange
+from mcpd.transports.mending import Mending
+from mcpd.transports.notices import Notices
 from mcpd.transports.pool import open_client
+from mcpd.transports.resuming import Resuming
 from mcpd.transports.switchboard import Switchboard
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.sse import EventTooLong, SseDecoder, SseEvent
-
-EVENTS, JSON = "text/event-stream", "application/json"
+from mcpd.wire.message import ABSENT, Message
+from mcpd.wire.sse import EventTooLong, SseEvent
 
 _ORDERLY_END = 0.25
 """Seconds a server has to end its stream after the answer: then the connection can be used again."""
 _NOTICE_TIMEOUT = 30.0
-_NOTICES = 256
-"""Responses and notifications under way; a server that asks faster than it reads gets no more of them."""
-_RESUMES = 5
-"""Attempts in a row, without a single event, to resume a stream."""
-_LISTEN_AT_MOST = 60.0
-_LASTED = 10.0
-"""Seconds after which a stream that was closed counts as one that worked."""
-_LONGEST_SESSION = 1024
 _NOT_OF_THE_PROTOCOL = (401, 403, 429)
 """Whatever the body says: these are about who asks, and how often."""
 
@@ -86,11 +78,9 @@ class HttpChannel(Switchboard):
         self._nursery: trio.Nursery | None = None
         self._posts: dict[bytes, _Post] = {}
         self._early: list[bytes] = []
-        self._mending: dict[bytes, Exchange] = {}
-        """What the server did not carry out, and is soon sent again."""
-        self._notices = 0
-        self._quiet = trio.Event()
-        self._quiet.set()
+        self._mending = Mending()
+        self._notices = Notices()
+        self._resuming = Resuming(self._ask_for_events)
 
     async def run(self) -> NoReturn:
         reason = "the link was closed"
@@ -145,18 +135,15 @@ class HttpChannel(Switchboard):
         return {post.exchange for post in self._posts.values() if not post.begun}
 
     def _put(self, frame: bytes) -> None:
-        if self.ended is not None or self._notices >= _NOTICES:
+        if self.ended is not None or not self._notices.admit():
             return
-        self._notices += 1
-        if self._quiet.is_set():
-            self._quiet = trio.Event()
         if self._nursery is None:
             self._early.append(frame)
         else:
             self._nursery.start_soon(self._tell, frame)
 
     async def flushed(self) -> None:
-        await self._quiet.wait()
+        await self._notices.wait_none()
 
     def _headers(self, method: str, frame: bytes, accept: str = f"{JSON}, {EVENTS}") -> dict[str, str]:
         dialect = self.dialect
@@ -177,7 +164,7 @@ class HttpChannel(Switchboard):
         exchange, key, nursery = post.exchange, post.exchange.key, self._nursery
         documents: list[bytes] = []
         if isinstance(outcome, httpx.Response):
-            documents = self._whole(outcome, key)
+            documents = whole_answer(outcome, key, self._max_frame)
             if not documents:
                 if nursery is not None:
                     nursery.start_soon(self._carry, post, headers, outcome)
@@ -199,24 +186,6 @@ class HttpChannel(Switchboard):
                 nursery.start_soon(_raise, error)
         if self._posts.get(key) is post:
             del self._posts[key]
-
-    def _whole(self, response: httpx.Response, key: bytes) -> list[bytes]:
-        """The messages of a response that is there as a whole, the last of them the answer; else nothing."""
-        whole = http.whole(response) if response.status_code == HTTPStatus.OK else None
-        if whole is None or len(whole) > self._max_frame:
-            return []
-        kind = http.content_type(response)
-        if kind != EVENTS:
-            return [whole] if kind == JSON else []
-        messages = [
-            event.data for event in SseDecoder(self._max_frame).feed(whole) if event.event == "message"
-        ]
-        try:
-            answer = wire.parse(messages[-1]) if messages else Message()
-        except BadFrame:
-            return []
-        is_answer = not answer.method and wire.as_number(bytes(answer.id)) == key
-        return [message for message in messages if message] if is_answer else []
 
     async def _carry(
         self,
@@ -283,19 +252,14 @@ class HttpChannel(Switchboard):
 
     def _refused_in_words(self, exchange: Exchange, body: bytes) -> bool:
         """Whether the body is a JSON-RPC error, which may lack the id: it belongs to this request."""
-        try:
-            message = wire.parse(body)
-        except BadFrame:
-            return False
-        if not bytes(message.error).lstrip().startswith(b"{") or message.method:
-            return False
-        if wire.as_number(bytes(message.id)) not in (b"", b"null", exchange.key):
+        error = error_in(body, exchange.key)
+        if error is None:
             return False
         if self._pick(exchange.key) is exchange:
             if self.tap is not None:
                 self.tap("←", body)
             with batch():
-                self._answer(exchange, Message(error=Raw(http.one_line(bytes(message.error)))), body)
+                self._answer(exchange, error, body)
         return True
 
     async def _refused(self, exchange: Exchange, response: httpx.Response) -> None:
@@ -313,42 +277,22 @@ class HttpChannel(Switchboard):
 
     def _join_session(self, response: httpx.Response) -> None:
         if self.dialect.opening and self.dialect.session_header:
-            named = response.headers.get(self.dialect.session_header, "")
-            usable = len(named) <= _LONGEST_SESSION and all("!" <= char <= "~" for char in named)
-            self.session = named if usable else ""
+            self.session = session_named(response, self.dialect.session_header)
 
     # ── event streams ───────────────────────────────────────────────────────────────────────────
 
     async def _follow(self, exchange: Exchange, response: httpx.Response) -> None:
         """Hear a request's stream to its answer, resuming it where the server allows that."""
-        heard = Heard()
         post = self._posts.get(exchange.key)
         if post is not None:
             post.streams = True
-        why = await self._hear(response, heard, exchange)
-        attempts = 0
-        while self._waits(exchange):
-            if not self.dialect.resumable or heard.last_id is None or attempts == _RESUMES:
-                self._fail(exchange, self._lost(exchange, why, may_have_run=True))
-                return
-            attempts += 1
-            await trio.sleep(heard.retry * (1 if heard.events else 2 ** (attempts - 1)))
-            heard.events = 0
-            try:
-                resumed = await self._ask_for_events(heard.last_id)
-            except httpx.TransportError as error:
-                why = http.explain(error)
-                continue
-            try:
-                if not resumed.is_success or http.content_type(resumed) != EVENTS:
-                    why = f"its event stream ended, and HTTP {resumed.status_code} instead of resuming"
-                    heard.last_id = None
-                    continue
-                why = await self._hear(resumed, heard, exchange)
-            finally:
-                await http.close(resumed)
-            if heard.events:
-                attempts = 0
+        why = await self._resuming.follow(
+            response,
+            partial(self._hear, exchange),
+            partial(self._waits, exchange),
+            resumable=self.dialect.resumable,
+        )
+        self._fail(exchange, self._lost(exchange, why, may_have_run=True))
 
     async def _ask_for_events(self, last_id: str | None) -> httpx.Response:
         headers = self._headers("", b"", EVENTS)
@@ -356,7 +300,7 @@ class HttpChannel(Switchboard):
             headers["Last-Event-ID"] = last_id
         return await self._endpoint.send("GET", headers)
 
-    async def _hear(self, response: httpx.Response, heard: Heard, exchange: Exchange | None = None) -> str:
+    async def _hear(self, exchange: Exchange | None, response: httpx.Response, heard: Heard) -> str:
         def take(event: SseEvent) -> None:
             if event.data and event.event == "message":
                 self.receive(http.one_line(event.data), exchange)
@@ -365,45 +309,21 @@ class HttpChannel(Switchboard):
 
     async def listen(self, missed: Callable[[], None], hears: Callable[[], None]) -> None:
         """Keep the stream open on which a server says what no request asked for; return when it has none."""
-        if not self.dialect.resumable:
-            return
-        heard = Heard()
-        pause, first = heard.retry, True
-        while self.ended is None:
-            began = trio.current_time()
-            try:
-                response = await self._ask_for_events(heard.last_id)
-            except httpx.TransportError:
-                pass  # whether it can be reached at all is found out by whoever asks it something
-            except HttpRefused:
-                return
-            else:
-                try:
-                    if 400 <= response.status_code < 500 and response.status_code != 429:
-                        return  # 405 and its kin: not offered
-                    if response.is_success and http.content_type(response) != EVENTS:
-                        return
-                    if response.is_success:
-                        if not first and heard.last_id is None:
-                            missed()
-                        first = False
-                        hears()
-                        await self._hear(response, heard)
-                except (EventTooLong, ProtocolViolation) as error:
-                    self._junk(str(error).encode())
-                finally:
-                    await http.close(response)
-            lasted = trio.current_time() - began >= _LASTED
-            pause = heard.retry if lasted or heard.events else min(2 * pause, _LISTEN_AT_MOST)
-            heard.events = 0
-            await trio.sleep(pause)
+        if self.dialect.resumable:
+            await self._resuming.listen(
+                partial(self._hear, None),
+                is_over=lambda: self.ended is not None,
+                missed=missed,
+                hears=hears,
+                junk=self._junk,
+            )
 
     # ── what is told, and not asked ─────────────────────────────────────────────────────────────
 
     async def _tell(self, frame: bytes) -> None:
-        try:
-            with trio.move_on_after(_NOTICE_TIMEOUT):
-                headers = self._headers(_method(frame), frame)
+        with self._notices.sending(), trio.move_on_after(_NOTICE_TIMEOUT):
+            try:
+                headers = self._headers(wire.method_of(frame), frame)
                 response = await self._endpoint.send("POST", headers, frame.rstrip())
                 try:
                     await http.read_error(response)
@@ -411,12 +331,8 @@ class HttpChannel(Switchboard):
                     await http.close(response)
                 if response.status_code == HTTPStatus.NOT_FOUND and self.session:
                     self._session_is_over(None)
-        except (httpx.TransportError, McpdError):
-            pass  # nobody waits; if the server is gone, the next request says so
-        finally:
-            self._notices -= 1
-            if not self._notices:
-                self._quiet.set()
+            except (httpx.TransportError, McpdError):
+                pass  # nobody waits; if the server is gone, the next request says so
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────
 
@@ -430,39 +346,26 @@ class HttpChannel(Switchboard):
         if post is not None and message.error is not ABSENT and self._nursery is not None:
             remedy = None if exchange.repeated else self.dialect.remedy(exchange.method, message)
             if remedy is not None:
-                self._mending[exchange.key] = exchange
-                self._nursery.start_soon(self._once_more, post, message, remedy)
+                self._mending.begin(exchange)
+                then = partial(self._once_more, post, message)
+                self._nursery.start_soon(self._mending.mend, exchange, remedy, then)
                 return
         super()._answer(exchange, message, line)
 
-    async def _once_more(self, post: _Post, message: Message, remedy: Remedy) -> None:
-        """Send a request again, as another one, when `remedy` is through; else its error is its answer."""
-        exchange, mended = post.exchange, False
-        exchange.repeated = True
-        try:
-            with trio.move_on_at(exchange.deadline):
-                await remedy()
-                mended = True
-        except McpdError:
-            pass  # the error that is there already says more about this request
-        finally:
-            if self._mending.pop(exchange.key, None) is exchange:  # else it was cancelled meanwhile
-                with batch():
-                    if mended and self.ended is None:
-                        self._send_again(exchange, post.frame)
-                    else:
-                        super()._answer(exchange, message, b"")
-
-    def _send_again(self, exchange: Exchange, frame: bytes) -> None:
-        try:
-            self.submit(exchange, exchange.method, wire.parse(frame).params)
-        except McpdError as error:
-            exchange.failed(error)
+    def _once_more(self, post: _Post, message: Message, mended: bool) -> None:
+        """Send a request again, as another one, when that has a chance; else its error is its answer."""
+        exchange = post.exchange
+        with batch():
+            if not mended or self.ended is not None:
+                super()._answer(exchange, message, b"")
+                return
+            try:
+                self.submit(exchange, exchange.method, wire.parse(post.frame).params)
+            except McpdError as error:
+                exchange.failed(error)
 
     def cancel(self, exchange: Exchange, reason: str) -> None:
-        if self._mending.get(exchange.key) is exchange:
-            del self._mending[exchange.key]
-        else:
+        if not self._mending.withdraw(exchange):
             super().cancel(exchange, reason)
 
     def _fail(self, exchange: Exchange, error: McpdError) -> None:
@@ -506,13 +409,6 @@ class HttpChannel(Switchboard):
 
 async def _raise(error: Exception) -> None:
     raise error
-
-
-def _method(frame: bytes) -> str:
-    try:
-        return wire.parse(frame).method
-    except BadFrame:
-        return ""
 
 
 @asynccontextmanager

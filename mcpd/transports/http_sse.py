@@ -6,7 +6,7 @@ The stream is the connection: when it breaks, so does the channel.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NoReturn
 from urllib.parse import urljoin
 
@@ -19,16 +19,15 @@ from mcpd.transports import endpoint as http
 from mcpd.transports.endpoint import Endpoint
 from mcpd.transports.events import Heard, hear
 from mcpd.transports.exchange import Exchange
+from mcpd.transports.notices import Notices
 from mcpd.transports.pool import Client, open_client
 from mcpd.transports.switchboard import Switchboard
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
 from mcpd.wire.sse import EventTooLong, SseEvent
 from mcpd.wire.url import bare, origin
 
 _POST_TIMEOUT = 30.0
 """For a message to be accepted; its answer comes on the stream, and is given the time it takes."""
-_NOTICES = 256
 
 
 class SseChannel(Switchboard):
@@ -56,9 +55,7 @@ class SseChannel(Switchboard):
         self._early: list[tuple[bytes, Exchange | None]] = []
         self._unposted: set[Exchange] = set()
         self._nursery: trio.Nursery | None = None
-        self._notices = 0
-        self._quiet = trio.Event()
-        self._quiet.set()
+        self._notices = Notices()
 
     async def run(self) -> NoReturn:
         """Raises LinkLost, or why the stream cannot be had: HttpRefused, NeedsAuth, ProtocolViolation."""
@@ -139,12 +136,8 @@ class SseChannel(Switchboard):
         self._start(frame, exchange)
 
     def _put(self, frame: bytes) -> None:
-        if self._notices >= _NOTICES:
-            return
-        self._notices += 1
-        if self._quiet.is_set():
-            self._quiet = trio.Event()
-        self._start(frame, None)
+        if self._notices.admit():
+            self._start(frame, None)
 
     def _start(self, frame: bytes, exchange: Exchange | None) -> None:
         if self._inbox is None or self._nursery is None:
@@ -165,7 +158,7 @@ class SseChannel(Switchboard):
         return self._unposted
 
     async def flushed(self) -> None:
-        await self._quiet.wait()
+        await self._notices.wait_none()
 
     def _headers(self, method: str, frame: bytes, accept: str = "*/*") -> dict[str, str]:
         headers = {"Accept": accept, **self.dialect.headers(method, frame)}
@@ -188,14 +181,9 @@ class SseChannel(Switchboard):
             self._lose(exchange, refused)
 
     async def _tell(self, inbox: Endpoint, frame: bytes) -> None:
-        try:
-            await self._deliver(inbox, _method(frame), frame)
-        except (httpx.TransportError, McpdError):
-            pass  # nobody waits; if the server is gone, the stream ends too
-        finally:
-            self._notices -= 1
-            if not self._notices:
-                self._quiet.set()
+        # Nobody waits for it; if the server is gone, the stream ends too.
+        with self._notices.sending(), suppress(httpx.TransportError, McpdError):
+            await self._deliver(inbox, wire.method_of(frame), frame)
 
     async def _deliver(self, inbox: Endpoint, method: str, frame: bytes) -> McpdError | None:
         """Why the server does not take it. No answer in time is none: what counts comes on the stream."""
@@ -208,13 +196,6 @@ class SseChannel(Switchboard):
             if not response.is_success:
                 return inbox.refusal(response, body)
         return None
-
-
-def _method(frame: bytes) -> str:
-    try:
-        return wire.parse(frame).method
-    except BadFrame:
-        return ""
 
 
 @asynccontextmanager

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from mcpd.transports.engine import Engine, HangUp, Proxy, Then, basic
+from mcpd.transports.dial import Proxy, basic
+from mcpd.transports.engine import Engine, HangUp, Then
 from mcpd.transports.environment import CannotStart
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request, with the whole URL

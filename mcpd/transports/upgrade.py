@@ -16,8 +16,8 @@ from trio_websocket import ConnectionRejected, WebSocketConnection, wrap_client_
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, shorten
 from mcpd.model.spec import RemoteSpec
+from mcpd.transports.dial import CONNECT_TIMEOUT
 from mcpd.transports.endpoint import explain
-from mcpd.transports.engine import CONNECT_TIMEOUT
 from mcpd.transports.pool import ssl_context
 
 SUBPROTOCOL = "mcp"

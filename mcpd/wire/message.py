@@ -69,6 +69,14 @@ _BODY_FIRST = re.compile(rb"\s*\{(?:%b,)?%b" % (_VERSION, _BODY))
 _ID_LAST = re.compile(rb",%b(?:,%b)?\}\s*$" % (_ID, _VERSION))
 
 
+def method_of(line: bytes) -> str:
+    """What a message calls; nothing when it is a response, or none."""
+    try:
+        return parse(line).method
+    except BadFrame:
+        return ""
+
+
 def answered_in(line: bytes) -> bytes:
     """The id of the request that a line, too broken for `parse`, seems to answer; empty for none.
 

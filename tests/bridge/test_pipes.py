@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ctl.bridge.pipes import Lines, Outbox
@@ -29,6 +29,7 @@ def test_lines_are_the_same_however_they_are_cut(
 
 
 @given(st.lists(st.binary(min_size=1, max_size=9), max_size=9), st.lists(st.integers(0, 12)))
+@example([b"abc", b"123456789", b"xyz", b"42"], [2, 12, 3])  # what was left was as long as its first frame
 def test_what_has_not_left_as_a_whole_is_known_exactly(frames: list[bytes], takes: list[int]) -> None:
     """Only those may be sent again; each of them from its beginning."""
     taken = bytearray()

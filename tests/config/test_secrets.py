@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
+from mcpd.config.expand import expand
 from mcpd.config.files import load
 from mcpd.config.masking import masked
-from mcpd.config.secrets import change_secrets, read_secrets, secrets_path
+from mcpd.config.secrets import change_secrets, fetch, read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
+from mcpd.model.secret import Reference, Unavailable
+from mcpd.model.spec import RemoteSpec
 
 
 @pytest.fixture
@@ -29,20 +33,32 @@ def test_secrets_are_stored_for_the_user_alone_and_forgotten(environ: dict[str, 
     assert read_secrets(environ) == {"B": "2", "C": "3"}
 
 
-def test_a_definition_refers_to_a_secret_by_name(environ: dict[str, str], tmp_path: Path) -> None:
-    """The value reaches the server, and is masked wherever something is shown; the name is not."""
-    change_secrets(environ, {"TOKEN": "s3cr3t-value"})
+def test_a_definition_keeps_its_references_until_it_is_filled(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Reading a configuration reads no secret; what they are does not make it another server."""
     file = tmp_path / "mcpd" / "config.json"
+    file.parent.mkdir()
     definition = {
-        "url": "https://x.y",
-        "headers": {"Authorization": "Bearer ${secret:TOKEN}", "B": "${secret:NO:-b}"},
+        "url": "${secret:URL:-https://x.y}",
+        "headers": {"Authorization": "Bearer ${secret:TOKEN}", "B": "${secret:NO:-${secret:NOR:-b}}"},
     }
     file.write_text(json.dumps({"mcpServers": {"a": definition}}))
-    loaded = load(None, environ)
-    headers = loaded.specs["a"].headers  # type: ignore[attr-defined]  # it has a URL, so it has these
-    assert headers == {"Authorization": "Bearer s3cr3t-value", "B": "b"}
-    assert "s3cr3t-value" in loaded.secrets
-    assert masked(loaded.definitions["a"]) == definition
+    spec = load(None, environ).specs["a"]
+    assert spec.late is not None
+    change_secrets(environ, {"TOKEN": "s3cr3t-value"})
+    known: dict[Reference, str | Unavailable] = {}
+    while (filled := spec.late.fill(known)).wanted:
+        known |= {reference: fetch(reference, environ) for reference in filled.wanted}
+    made = filled.spec
+    assert isinstance(made, RemoteSpec)
+    assert (made.url, made.headers) == ("https://x.y", {"Authorization": "Bearer s3cr3t-value", "B": "b"})
+    assert "s3cr3t-value" in filled.secrets
+    assert masked(load(None, environ).definitions["a"])["headers"] == {
+        "Authorization": "Bearer ${secret:TOKEN}",
+        "B": "${secret:NO:-${secret:NOR:-b}}",
+    }
+    assert spec == load(None, environ).specs["a"]
 
 
 @pytest.mark.parametrize(
@@ -55,20 +71,121 @@ def test_a_definition_refers_to_a_secret_by_name(environ: dict[str, str], tmp_pa
         ('{"B": "1"}', 0o600, "there is no secret A"),
     ],
 )
-def test_what_is_wrong_with_the_file_is_said_where_it_is_needed(
+def test_what_is_wrong_with_the_store_is_said_of_the_secret(
     environ: dict[str, str], text: str, mode: int, said: str
 ) -> None:
-    """A configuration without references does not care."""
+    """And of no other: a configuration that refers to it is good."""
     path = secrets_path(environ)
     path.parent.mkdir()
     path.write_text(text)
     path.chmod(mode)
-    file = path.with_name("config.json")
-    file.write_text('{"mcpServers": {"a": {"command": "x", "env": {"A": "${secret:A}"}}}}')
-    with pytest.raises(BadSpec, match=said):
-        load(None, environ)
-    file.write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    found = fetch(Reference("secret", ("A",)), environ)
+    assert isinstance(found, Unavailable)
+    assert said in found.message
+    path.with_name("config.json").write_text(
+        '{"mcpServers": {"a": {"command": "x", "env": {"A": "${secret:A}"}}}}'
+    )
     assert load(None, environ).specs.keys() == {"a"}
+
+
+def test_a_file_and_a_credential_are_taken_without_the_end_of_the_line(tmp_path: Path) -> None:
+    """And nothing but a file of text, of a bounded size, is one."""
+    (tmp_path / "one").write_text(" a b \r\n\n")
+    (tmp_path / "large").write_bytes(b"x" * 70_000)
+    (tmp_path / "binary").write_bytes(b"\xff")
+    os.mkfifo(tmp_path / "fifo")
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    assert fetch(Reference("file", (str(tmp_path / "one"),)), {}) == " a b "
+    assert fetch(Reference("credential", ("one",)), environ) == " a b "
+    for name, said in {
+        "large": "more than",
+        "binary": "UTF-8",
+        "fifo": "no regular file",
+        "none": "does not exist",
+    }.items():
+        for found in (
+            fetch(Reference("file", (str(tmp_path / name),)), {}),
+            fetch(Reference("credential", (name,)), environ),
+        ):
+            assert isinstance(found, Unavailable)
+            assert said in found.message
+            assert found.missing is (name == "none")
+    assert isinstance(fetch(Reference("credential", ("one",)), {}), Unavailable)
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "words"),
+    [
+        ("${secret:A_1}", "secret", ("A_1",)),
+        ("${credential:a.b-c}", "credential", ("a.b-c",)),
+        ("${file:x/../y}", "file", ("/base/y",)),
+        ("${file:~/${WHO}}", "file", ("/home/me/ada o",)),
+        ("${file:/a:-d}", "file", ("/a",)),
+        ("${cmd:pass show 'a b'}", "cmd", ("pass", "show", "a b")),
+        ("${cmd:op read ${WHO}}", "cmd", ("op", "read", "ada o")),
+        ("${cmd:sh -c 'jq {a} | x'}", "cmd", ("sh", "-c", "jq {a} | x")),
+    ],
+)
+def test_a_reference_says_what_to_fetch(written: str, kind: str, words: tuple[str, ...]) -> None:
+    """A variable never becomes more than a part of one word."""
+    found = expand(
+        f"<{written}>", {"HOME": "/home/me", "WHO": "ada o"}, "$", base_dir=Path("/base"), known={}
+    )
+    assert found.problems == ()
+    ((_, reference),) = found.wanted
+    assert (reference.kind, reference.words) == (kind, words)
+    again = expand(f"<{written}>", {"HOME": "/home/me", "WHO": "ada o"}, "$", known={reference: "${X}"})
+    assert kind == "file" or again.value == "<${X}>"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "${secret:}",
+        "${secret:a b}",
+        "${credential:../x}",
+        "${credential:.}",
+        "${file:}",
+        "${cmd:}",
+        "${cmd:'x}",
+    ],
+)
+def test_a_reference_to_nothing_is_refused_at_once(written: str) -> None:
+    """Credentials stay inside their directory."""
+    (problem,) = expand(written, {}, "$").problems
+    assert "names no" in problem.message or "cannot be split" in problem.message
+
+
+def test_a_secret_stands_only_where_a_server_is_given_it(environ: dict[str, str], tmp_path: Path) -> None:
+    """Elsewhere it would have to be read with the configuration."""
+    file = tmp_path / "mcpd" / "config.json"
+    file.parent.mkdir()
+    for whole in (
+        {"mcpServers": {"a": {"command": "x", "description": "${secret:A}"}}},
+        {"mcpServers": {"a": {"command": "x", "cwd": "${file:A}"}}},
+        {"settings": {"http": "${secret:A}"}},
+    ):
+        file.write_text(json.dumps(whole))
+        with pytest.raises(BadSpec, match="cannot stand here"):
+            load(None, environ)
+
+
+def test_commands_are_allowed_by_the_users_own_file_alone(environ: dict[str, str], tmp_path: Path) -> None:
+    """Not by a variable, which has no settings, and not by a file that others can write."""
+    file = tmp_path / "mcpd" / "config.json"
+    file.parent.mkdir()
+    servers = {"a": {"command": "x", "env": {"A": "${cmd:id -u}"}}}
+    file.write_text(json.dumps({"mcpServers": servers}))
+    with pytest.raises(BadSpec, match="your settings do not allow"):
+        load(None, environ)
+    with pytest.raises(BadSpec, match="your settings do not allow"):
+        load(None, {**environ, "MCPD_SERVERS": json.dumps([{"name": "a", **servers["a"]}])})
+    file.write_text(json.dumps({"mcpServers": servers, "settings": {"allowCommands": True}}))
+    file.chmod(0o600)
+    assert load(None, environ).specs["a"].late is not None
+    file.chmod(0o622)
+    with pytest.raises(BadSpec, match="others may write"):
+        load(None, environ)
 
 
 def test_two_writers_lose_nothing(environ: dict[str, str]) -> None:

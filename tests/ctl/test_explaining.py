@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from ctl import loginshell
+from ctl import checks, loginshell
 from ctl.commands.ui import has_browser
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, detail, failure, server
@@ -243,3 +244,32 @@ def test_the_page_is_opened_in_the_users_browser(
     ran = mcpctl("ui")
     assert ran.out == ""
     assert told.read_text() == "http://127.0.0.1:8931/#code\n"
+
+
+def test_an_installation_under_a_running_daemon_is_told(mcpctl: Mcpctl) -> None:
+    """RELIABILITY E11: files replaced under us; the fix is a restart."""
+    (finding,) = checks.newer_files(started_at=0.0)
+    assert (finding.result, finding.fix) == ("warning", "mcpctl daemon restart")
+    (finding,) = checks.newer_files(started_at=time.time() + 3600)
+    assert finding.result == "ok"
+
+
+def test_a_broken_program_fails_only_where_it_is_needed(tmp_path: Path) -> None:
+    """A shim that starts nothing: version managers leave them behind."""
+    shim = tmp_path / "npx"
+    shim.write_text("#!/bin/sh\necho 'no version is set' >&2\nexit 126\n")
+    shim.chmod(0o755)
+    for needed, result in ({"npx"}, "failure"), (set[str](), "warning"):
+        found = [f for f in checks.programs(needed, str(tmp_path), None) if "does not run" in f.message]
+        assert [(f.result, f.message) for f in found] == [(result, f"{shim} does not run: no version is set")]
+
+
+def test_a_directory_that_others_may_read_is_told(tmp_path: Path) -> None:
+    """And one that is not there yet is no failure where it can be made."""
+    place = tmp_path / "state"
+    (finding,) = checks.directories({"state directory": str(place)})
+    assert finding.result == "ok"
+    place.mkdir(mode=0o755)
+    place.chmod(0o755)
+    (finding,) = checks.directories({"state directory": str(place)})
+    assert (finding.result, finding.fix) == ("failure", f"chmod 700 {place}")

@@ -20,7 +20,7 @@ from tests.e2e.web import PORT, door, events, over_unix, request
 
 def test_the_port_is_told_to_whom_it_concerns(start: Start) -> None:
     """Port 0 is a free one; the status, the log and a file for tools say which, and where the token is."""
-    daemon = start({}, *PORT)
+    daemon = start({"one": fake()}, *PORT)
     where = door(daemon)
     file = Path(daemon.socket).parent / "http.json"
     told: Json = json.loads(file.read_text())
@@ -37,7 +37,7 @@ def test_the_port_is_told_to_whom_it_concerns(start: Start) -> None:
         text=True,
         timeout=BOUND,
     )
-    assert status.returncode == 0
+    assert f"http: {where.base}/mcp, token in {told['token_file']}" in status.stdout
     assert daemon.stop() == 0
     assert not file.exists()
 

@@ -125,9 +125,23 @@ def test_an_unknown_revision_is_told_which_are_known(http: httpx.Client, version
 
 
 @pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel", "tasks/list", "nope"])
-def test_what_the_revision_does_not_have_is_not_found(http: httpx.Client, method: str) -> None:
-    answer = ask(http, "/mcp", method)
+@pytest.mark.parametrize("path", ["/mcp", "/servers/one/mcp", "/servers/two/mcp"])
+def test_what_the_revision_does_not_have_is_not_found(http: httpx.Client, method: str, path: str) -> None:
+    answer = ask(http, path, method)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, -32601)
+
+
+@pytest.mark.parametrize(("code", "status"), [(-32601, 404), (-32602, 400), (-32603, 200), (-7, 200)])
+def test_an_error_of_a_server_has_the_status_of_its_code(http: httpx.Client, code: int, status: int) -> None:
+    answer = ask(http, "/servers/one/mcp", "tools/call", name="error", arguments={"code": code})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+def test_a_client_may_not_shake_hands_with_a_server_itself(daemon: Daemon, http: httpx.Client) -> None:
+    """The connection to the server is everybody's."""
+    before = counts(daemon, "one")["seen"].get("initialize", 0)
+    ask(http, "/servers/one/mcp", "initialize")
+    assert counts(daemon, "one")["seen"].get("initialize", 0) == before
 
 
 def test_a_client_that_hangs_up_has_cancelled(daemon: Daemon, web: Door) -> None:

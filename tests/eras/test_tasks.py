@@ -165,7 +165,7 @@ async def test_a_server_that_takes_no_cancellation_gets_none(autojump_clock: Moc
     """2025-11-25 has a capability for it."""
     async with connected() as peer:
         upstream = await ready(peer, "legacy", {"tasks": {"requests": {"tools": {"call": {}}}}})
-        assert tasks.must_be_asked_for(upstream)
+        assert upstream.takes_tasks
         course(peer, task())
         with trio.move_on_after(10):
             await seen_through(upstream, created("legacy"))
@@ -273,7 +273,7 @@ async def test_what_a_request_declares_is_what_can_be_done_for_it() -> None:
     async with connected() as peer:
         assert read(await ready(peer, "modern")) == {"extensions": {EXTENSION: {}}}
         assert read(await ready(peer, "modern", {"tools": {}})) == {}
-        assert not tasks.must_be_asked_for(await ready(peer, "modern", DECLARED["legacy"]))
+        assert not (await ready(peer, "modern", DECLARED["legacy"])).takes_tasks
     async with connected() as peer:
         legacy = await ready(peer, "legacy")
         assert legacy.alone == b""
@@ -282,4 +282,4 @@ async def test_what_a_request_declares_is_what_can_be_done_for_it() -> None:
             "sampling": {}
         }  # no tasks: those are of the server's own
     async with connected() as peer:
-        assert not tasks.must_be_asked_for(await ready(peer, "legacy", {"tools": {}}))
+        assert not (await ready(peer, "legacy", {"tools": {}})).takes_tasks

@@ -22,7 +22,7 @@ import trio
 from mcpd.model.errors import LinkLost
 from mcpd.model.spec import RestartPolicy, Timeouts
 from mcpd.model.status import ServerState
-from mcpd.transports import engine
+from mcpd.transports import dial
 from tests.fakes.http import LegacyScript, Request, fake_http
 from tests.supervision.test_remote import World, living
 
@@ -137,9 +137,9 @@ async def scenario(cable: Cable, world: World) -> dict[str, object]:
 
 
 async def main() -> None:
-    for index, (level, name, _) in enumerate(engine.KEEPALIVE):
+    for index, (level, name, _) in enumerate(dial.KEEPALIVE):
         if level == socket.IPPROTO_TCP and name in QUICK:
-            engine.KEEPALIVE[index] = (level, name, QUICK[name])
+            dial.KEEPALIVE[index] = (level, name, QUICK[name])
     cable = Cable()
     try:
         with tempfile.TemporaryDirectory() as home:

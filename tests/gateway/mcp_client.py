@@ -46,6 +46,7 @@ class McpClient:
         self.capabilities = CAPABLE if capabilities is None else capabilities
         self.asked: list[tuple[str, Json]] = []
         self._methods: dict[int, str] = {}
+        self.check = True
         self._answer = answer
         self.line: Client = daemon.client()
         if server is not None or attach:
@@ -113,7 +114,7 @@ class McpClient:
         """Take the next message, which is valid by the schema of our revision."""
         message = json.loads(self.line.read_line())
         method = self._methods.get(message.get("id"), "") if "method" not in message else ""
-        assert complaints(self.version, message, method) == [], message
+        assert not self.check or complaints(self.version, message, method) == [], message
         if "method" in message and "id" in message:
             self._be_asked(message)
         else:

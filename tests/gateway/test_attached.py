@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.conftest import start
 from tests.e2e.harness import Client, Daemon, Json, Refused, fake
+from tests.gateway.mcp_client import VERSIONS, McpClient
 from tests.stopwatch import stopwatch
 
 __all__ = ["start"]
@@ -264,3 +265,53 @@ def test_every_frame_we_send_a_server_is_what_its_revision_allows(
             kind = "JSONRPCMessage"
         assert [*schema(version, kind).iter_errors(frame)] == [], frame
         assert [*schema(version, "JSONRPCMessage").iter_errors(frame)] == [], frame
+
+
+def test_an_array_of_requests_is_answered_with_an_array(start: Start) -> None:
+    """2025-03-26 alone has them; elsewhere they are no messages."""
+    daemon = start({"fake": fake()})
+    me = {"name": "t", "version": "1"}
+    for version, known in (("2025-03-26", True), ("2025-11-25", False)):
+        client = attached(daemon)
+        client.request("initialize", protocolVersion=version, capabilities={}, clientInfo=me)
+        asked = [
+            {
+                "jsonrpc": "2.0",
+                "id": f"b{n}",
+                "method": "tools/call",
+                "params": {"name": "echo", "arguments": {"n": n}},
+            }
+            for n in range(3)
+        ]
+        noted = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        client.send_raw(json.dumps([*asked, noted]).encode())
+        answer = json.loads(client.read_line())
+        if known:
+            assert {each["id"] for each in answer} == {"b0", "b1", "b2"}
+            assert all("content" in each["result"] for each in answer)
+        else:
+            assert answer["error"]["code"] == -32700
+
+
+def test_a_tool_that_runs_only_as_a_task_is_called_like_any_other(start: Start) -> None:
+    """Digest 4.9: by a client that knows nothing of tasks, in every revision."""
+    daemon = start({"fake": fake("--era", "legacy", "--capabilities", "tools,tasks")})
+    daemon.wait_connected("fake")
+    for version in VERSIONS:
+        client = McpClient(daemon, version, server="fake")
+        assert client.call("job", {"seconds": 0.2}) == "the job is done"
+
+
+def test_one_who_knows_tasks_makes_them_itself(start: Start) -> None:
+    """Between two of the same revision it passes through, and is declared."""
+    daemon = start(
+        {"fake": fake("--era", "legacy", "--versions", LEGACY[0], "--capabilities", "tools,tasks")}
+    )
+    daemon.wait_connected("fake")
+    client = McpClient(daemon, LEGACY[0], server="fake")
+    assert "tasks" in client.hello["capabilities"]
+    created = client.wait(client.line.send("tools/call", name="job", arguments={}, task={"ttl": 10000}))
+    told = client.line.request("tasks/get", taskId=created["task"]["taskId"])
+    assert told["status"] in ("working", "completed")
+    older = McpClient(daemon, LEGACY[1], server="fake")
+    assert "tasks" not in older.hello["capabilities"]

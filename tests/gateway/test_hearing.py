@@ -107,8 +107,8 @@ def test_log_messages_reach_the_client_in_whose_call_they_come(start: Start) -> 
     assert told == ["error"]
     modern.call("notify", message("error"))
     assert modern.heard == []
-    meta = {"_meta": {"io.modelcontextprotocol/logLevel": "info"}}
-    modern.request("tools/call", name="notify", arguments=message("info"), **meta)
+    wished: Json = {"_meta": {"io.modelcontextprotocol/logLevel": "info"}}
+    modern.request("tools/call", name="notify", arguments=message("info"), **wished)
     assert modern.wait_heard("notifications/message")["params"]["data"] == "info"
     assert [each for each in legacy.heard if each["method"] == "notifications/message"][1:] == []
 

@@ -74,3 +74,7 @@ def test_calls_that_change_something_do_not_overlap(start: Start) -> None:
     seen = json.loads(results[-1]["content"][0]["text"])["seen"]
     assert seen["tools/call"] == 4
     assert [result["content"][0]["text"] for result in results[:3]] == ["late"] * 3
+    both = [daemon.client() for _ in range(2)]
+    sent = [one.send("mcpd/call", server="slow", tool="late", arguments={"seconds": 0.2}) for one in both]
+    for one, key in zip(both, sent, strict=True):
+        assert one.answer(key)["output"] == "late"

@@ -178,3 +178,22 @@ def test_eight_clients_at_once_are_each_asked_their_own(start: Start) -> None:
     with ThreadPoolExecutor(8) as pool:
         for number, told in enumerate(pool.map(use, range(8))):
             assert told == [f"client {number}"] * 3
+
+
+def test_a_question_that_nobody_can_make_sense_of_costs_only_itself(start: Start) -> None:
+    """Everything from a server is untrusted: the call, and the connection, go on."""
+    daemon = start({"fake": fake("--era", "legacy")})
+    daemon.wait_connected("fake")
+    pid = daemon.status("fake")["pid"]
+    client = McpClient(daemon, "2025-06-18", server="fake", answer=answer)
+    for odd in (
+        {"method": "elicitation/create", "params": []},
+        {"method": "elicitation/create", "params": {"message": 5, "requestedSchema": [1]}},
+        {"method": "elicitation/create", "params": {"mode": {"a": 1}, "requestedSchema": {"properties": 3}}},
+        {"method": "sampling/createMessage", "params": {"messages": {}}},
+        {"method": "elicitation/create"},
+    ):
+        client.check = False  # what is odd stays odd on the way to the client
+        client.call("ask", odd)
+    assert daemon.status("fake")["pid"] == pid
+    assert client.call("echo") == "{}"

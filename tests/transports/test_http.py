@@ -681,7 +681,7 @@ def test_a_dead_link_is_noticed_by_the_kernel() -> None:
     """RELIABILITY H1: keepalive 15/5/3 and a user timeout of 30 s are set on every connection."""
     import socket
 
-    from mcpd.transports.engine import KEEPALIVE
+    from mcpd.transports.dial import KEEPALIVE
 
     options = {(level, name): value for level, name, value in KEEPALIVE}
     tcp = socket.IPPROTO_TCP

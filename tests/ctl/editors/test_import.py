@@ -68,7 +68,7 @@ unset
   runs: x
   with: A=${SURELY_NOT_SET}
   from: Cursor, ~/.cursor/mcp.json
-  not now: the environment variable SURELY_NOT_SET is not set: set SURELY_NOT_SET in the environment of \
+  not now: the environment variable SURELY_NOT_SET is not set; set SURELY_NOT_SET in the environment of \
 mcpd, or give a default: ${SURELY_NOT_SET:-…}
 
 left where they are
@@ -227,7 +227,7 @@ def test_a_running_daemon_judges_and_is_told_to_reload(
     scripted(daemon, path, lambda name: name == "time")
     ran = mcpctl("import", "--yes")
     assert ran.code == 0
-    assert "not now: time is not wanted: drop it" in ran.out
+    assert "not now: time is not wanted; drop it" in ran.out
     assert [*json.loads(path.read_text())["mcpServers"]] == ["api", "unset"]
     assert daemon.requests[-1][0] == "mcpd/reload"
     dry = [params for method, params in daemon.requests if method == "mcpd/servers/set"]

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from ctl.editors.catalogue import BY_NAME
 from ctl.editors.literals import lifted, random, shown
+from ctl.editors.mapping import mapped
 from ctl.editors.merging import merged
 from ctl.editors.ourselves import is_ours
+from ctl.editors.reading import Raw
 from ctl.editors.remotes import behind
 from ctl.editors.survey import Candidate, Source, our_name
+from ctl.editors.variables import Translator, Unusable
 
 NPX: dict[str, object] = {"command": "npx", "args": ["-y", "x"]}
 
@@ -262,3 +266,38 @@ def test_what_is_behind_mcp_remote_can_be_reached_without_it(
 ) -> None:
     """When all that it was told is understood; else it stays as it is."""
     assert behind(definition) == after
+
+
+# ---- odd entries -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"command": "x", "args": [1, None]}, "should be a text"),
+        ({"command": "x", "args": "y"}, "its 'args' is not a list"),
+        ({"command": "x", "env": [1]}, "its 'env' is not an object"),
+        ({"url": "https://h", "headers": 3}, "its 'headers' is not an object"),
+        ({"command": 5}, "neither a text nor a list"),
+        ({"command": []}, "neither a command nor a URL"),
+        ({"command": [""]}, "command is empty"),
+        ({"command": 'a "b'}, "quotation mark"),
+        ({"url": {}}, "neither a command nor a URL"),
+        ({}, "neither a command nor a URL"),
+        ({"command": "x", "envFile": "/nowhere"}, "envFile cannot be read"),
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_left_where_it_is(fields: dict[str, object], why: str) -> None:
+    """Guessing would run something that nobody wrote."""
+    editor = BY_NAME["cursor"]
+    raw = Raw("a", fields, editor, Path("/x.json"), ("mcpServers",), "user")
+    with pytest.raises(Unusable, match=why):
+        mapped(raw, Translator(editor.variables, Path("/home/ann")))
+
+
+@pytest.mark.parametrize("timeout", ["5", float("inf"), 0, -1, True, None])
+def test_a_timeout_that_makes_no_sense_is_dropped(timeout: object) -> None:
+    """Ours is better than none at all."""
+    editor = BY_NAME["cline"]
+    raw = Raw("a", {"command": "x", "timeout": timeout}, editor, Path("/x.json"), ("mcpServers",), "user")
+    assert mapped(raw, Translator(editor.variables, Path("/home/ann"))).definition == {"command": "x"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -18,6 +19,7 @@ from mcpd.doors.http.parser import BadRequest, Head
 from mcpd.doors.seats import Seats
 
 MIB = 1 << 20
+BOUND = 20.0
 
 
 @attrs.define(eq=False)
@@ -60,19 +62,27 @@ class Peer:
     async def read(self, until: bytes = b"") -> bytes:
         """What comes, up to and with `until`; without it up to the end."""
         got = b""
-        with trio.fail_after(30):
-            while not (until and got.endswith(until)):
-                try:
-                    portion = self.far.recv(MIB)
-                except BlockingIOError:
-                    await trio.lowlevel.wait_readable(self.far)
-                    continue
-                except ConnectionError:
-                    break
-                if not portion:
-                    break
-                got += portion
+        deadline = time.monotonic() + BOUND  # trio's clock may be one that stands still
+        while not (until and got.endswith(until)):
+            try:
+                portion = self.far.recv(MIB)
+            except BlockingIOError:
+                assert time.monotonic() < deadline, got
+                await self.settled()
+                continue
+            except ConnectionError:
+                break
+            if not portion:
+                break
+            got += portion
         return got
+
+    async def wait_ended(self) -> None:
+        """Until the daemon's side is over."""
+        deadline = time.monotonic() + BOUND
+        while not self.ended.is_set():
+            assert time.monotonic() < deadline
+            await self.settled()
 
 
 def echo(path: str, body: bytes, exchange: Exchange) -> None:
@@ -188,7 +198,7 @@ async def test_the_last_response_says_so_and_the_connection_ends(last: bytes) ->
         answer = await peer.read()
         assert b"Connection: close\r\n" in answer
         assert answer.count(b"HTTP/1.1 ") == 1
-        await peer.ended.wait()
+        await peer.wait_ended()
 
 
 async def test_a_head_request_gets_the_head_alone() -> None:
@@ -243,7 +253,7 @@ async def test_hanging_up_is_noticed_while_a_response_is_under_way(unix: bool, s
             peer.asked[0][2].stream(b"text/event-stream")
         peer.far.close()
         with trio.fail_after(30):
-            await peer.ended.wait()
+            await peer.wait_ended()
         assert peer.over == peer.left_because == "the client left"
         peer.asked[0][2].respond(200, b"for nobody")
 
@@ -342,7 +352,7 @@ async def test_who_does_not_read_is_closed_after_a_while(
         await peer.settled()
         for _ in range(5):
             await later(mock_clock, peer, 10)
-        await peer.ended.wait()
+        await peer.wait_ended()
         assert peer.over == "the client does not read"
         assert "does not read" in caplog.text
 
@@ -359,7 +369,7 @@ async def test_a_stream_that_runs_far_ahead_of_its_reader_is_closed(
             exchange.write(b"x" * MIB)
             mock_clock.jump(0.1)
         assert exchange.is_over
-        await peer.ended.wait()
+        await peer.wait_ended()
         assert peer.over == "the client does not read"
         assert "does not read" in caplog.text
 
@@ -375,7 +385,7 @@ async def test_an_idle_connection_may_lose_its_seat_and_a_busy_one_may_not() -> 
         peer.asked[0][2].respond(204)
         assert peer.connection.idle_since is not None
         peer.connection.leave("its seat was needed")
-        await peer.ended.wait()
+        await peer.wait_ended()
 
 
 async def test_an_error_of_ours_ends_the_connection_and_nothing_else(
@@ -388,6 +398,6 @@ async def test_an_error_of_ours_ends_the_connection_and_nothing_else(
 
     async with connected(fail) as peer:
         await peer.send(request("/1"))
-        await peer.ended.wait()
+        await peer.wait_ended()
         assert peer.over
     assert "a bug" in caplog.text

@@ -91,6 +91,18 @@ def test_a_head_that_comes_again_is_the_same_head() -> None:
     assert len(taken.heads) == 2
 
 
+def test_a_known_head_is_only_taken_for_one_whole_request() -> None:
+    """More or less than its body in the same portion is for the parser."""
+    for portions, expected in (
+        ([POST + GET], [POST, POST, GET]),
+        ([POST[:-1], b"i"], [POST, POST]),
+        ([POST + POST[:-1], b"i" + POST], [POST, POST, POST, POST]),
+    ):
+        taken = fed(POST, *portions)
+        assert taken.told == [EXPECTED[each] for each in expected]
+        assert taken.parser.is_between
+
+
 @pytest.mark.parametrize(
     ("sent", "status"),
     [

@@ -1,0 +1,123 @@
+"""`mcpctl edit`: the configuration file in the user's editor, put into force only when it is good."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from ctl.errors import CtlError, DaemonUnreachable, Refused, Usage
+from ctl.render import paint
+from ctl.session import Session
+from mcpd.config.files import path_of, would_be
+from mcpd.model.errors import BadSpec
+
+EDITORS = ("sensible-editor", "editor", "nano", "vi")
+_NEW = '{\n  "mcpServers": {\n  }\n}\n'
+"""What a configuration that is not there yet begins with."""
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl edit\n  EDITOR='code --wait' mcpctl edit")
+@click.pass_obj
+def edit(session: Session) -> int:
+    """Edit the configuration file, checked before it counts.
+
+    A copy is opened with $VISUAL or $EDITOR. When the editor ends it is checked: with mistakes you may go
+    back to it, drop your changes, or keep the file as it is; without, the file is replaced and the daemon
+    reads it.
+    """
+    if not sys.stdin.isatty():
+        raise Usage("there is no terminal to edit on", hint="$EDITOR $(mcpctl config path); mcpctl reload")
+    path, watched = _place(session)
+    before = path.read_bytes() if path.exists() else None
+    with tempfile.TemporaryDirectory(prefix="mcpctl-edit-") as directory:  # 0700
+        draft = Path(directory) / path.name
+        draft.write_bytes(
+            _NEW.encode() if before is None and path.suffix in (".json", ".jsonc") else before or b""
+        )
+        opened = draft.read_bytes()
+        while True:
+            _open(draft)
+            data = draft.read_bytes()
+            if data == opened:
+                session.out.line("nothing was changed")
+                return 0
+            problem = _problem(path, data)
+            if problem is None:
+                break
+            session.out.error(problem)
+            choice = click.prompt(
+                "[e]dit again, [d]rop the changes, [k]eep it though mcpd will refuse it",
+                type=click.Choice(["e", "d", "k"]),
+                default="e",
+                show_choices=False,
+                err=True,
+            )
+            if choice == "d":
+                session.out.line(f"{path} is as it was")
+                return 1
+            if choice == "k":
+                break
+    return _put(session, path, before, data, watched)
+
+
+def _place(session: Session) -> tuple[Path, bool]:
+    """The file, and whether a daemon is there that uses it."""
+    session.may_start = False
+    try:
+        return Path(str(session.call("mcpd/config", timeout=10.0).value.get("path"))), True
+    except DaemonUnreachable:
+        try:
+            return path_of(os.environ), False
+        except BadSpec as error:
+            raise CtlError(str(error)) from None
+
+
+def _open(draft: Path) -> None:
+    written = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    words = shlex.split(written) if written else []
+    if not words:
+        found = next((name for name in EDITORS if shutil.which(name)), None)
+        if found is None:
+            raise CtlError("there is no editor", hint="set EDITOR")
+        words = [found]
+    try:
+        ended = subprocess.run([*words, str(draft)], check=False)
+    except OSError as error:
+        raise CtlError(f"cannot start {words[0]}: {error.strerror}", hint="set EDITOR") from None
+    if ended.returncode:
+        raise CtlError(f"{words[0]} ended with {ended.returncode}, so nothing was changed")
+
+
+def _problem(path: Path, data: bytes) -> Refused | None:
+    try:
+        would_be(path, data, os.environ)
+    except BadSpec as error:
+        return Refused({"message": f"this cannot be used: {error}", "data": error.data()})
+    return None
+
+
+def _put(session: Session, path: Path, before: bytes | None, data: bytes, there: bool) -> int:
+    from mcpd.support.atomic import write_atomically
+
+    if (path.read_bytes() if path.exists() else None) != before:
+        kept = path.with_name(f"{path.name}.yours")
+        write_atomically(kept, data, 0o600)
+        raise CtlError(f"{path} was changed by somebody else meanwhile; yours is {kept}", hint="mcpctl edit")
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise CtlError(f"cannot write {path}: {error.strerror}") from None
+    session.out.line(f"written to {path}")
+    if there:
+        from ctl.commands.servers import show_applied
+
+        return show_applied(session, session.call("mcpd/reload"))
+    session.out.talk(paint("note: ", "dim"), "mcpd is not running; it will read it when it starts")
+    return 0

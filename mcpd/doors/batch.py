@@ -1,0 +1,41 @@
+"""Requests that came as one array, on a line: their responses leave as one array (2025-03-26 only)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, Message
+
+MOST = 100
+"""Messages in one array."""
+
+
+class BatchReply:
+    """As `Reply`, for all requests of one array together."""
+
+    def __init__(self, requests: int, send: Callable[[bytes], None]) -> None:
+        self._left = requests
+        self._send = send
+        self._responses: list[bytes] = []
+
+    def note(self, frame: bytes) -> None:
+        self._send(frame)
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        self._responses.append(frame.rstrip(b"\n"))
+        self._left -= 1
+        if not self._left:
+            self._send(b"[%b]\n" % b",".join(self._responses))
+
+
+def messages_of(line: bytes) -> Sequence[Message]:
+    """The messages of an array. Raises BadFrame for what is none, for none in it, and for too many."""
+    parts = wire.split_batch(line)
+    if not 0 < len(parts) <= MOST:
+        raise BadFrame(f"a batch has 1 to {MOST} messages")
+    return [wire.parse(part) for part in parts]
+
+
+def requests_in(messages: Sequence[Message]) -> int:
+    return sum(bool(message.method) and message.id is not ABSENT for message in messages)

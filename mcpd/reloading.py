@@ -1,0 +1,33 @@
+"""A changed configuration file comes into force by itself."""
+
+from __future__ import annotations
+
+import logging
+
+from mcpd.configuration import Configuration
+from mcpd.support.actor import acting
+from mcpd.support.changes import watching
+
+log = logging.getLogger("mcpd.configuration")
+
+
+async def follow(configuration: Configuration) -> None:
+    """As long as the settings want it, apply every change of the file. Runs until cancelled."""
+    while True:
+        await configuration.is_watched.wait_until(bool)
+        try:
+            with watching(map(str, configuration.places())) as changes:
+                while configuration.is_watched.value:
+                    _look(configuration)  # at first too: it may have changed since it was read
+                    await changes.next()
+        except OSError as error:
+            log.warning("changes of the configuration are not noticed (%s); use `mcpctl reload`", error)
+            await configuration.is_watched.wait_until(lambda watched: not watched)
+
+
+def _look(configuration: Configuration) -> None:
+    try:
+        with acting(lambda: "a change of the file"):
+            configuration.look()
+    except Exception:
+        log.exception("reading the configuration again failed; nothing has changed")

@@ -1,0 +1,123 @@
+"""Putting a server's secrets in, each time it starts: so a new one needs no more than a reconnect."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from functools import partial
+
+import attrs
+import trio
+
+from mcpd.config.secrets import LARGEST, as_text, fetch
+from mcpd.model.errors import BadSpec, shorten
+from mcpd.model.secret import Reference, Unavailable
+from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
+from mcpd.supervision.failure import NoSecret
+from mcpd.supervision.surroundings import Surroundings
+from mcpd.support.orphans import MARK
+
+PATIENCE = 30.0
+"""Seconds for one secret: a password manager may have to ask a person for a finger."""
+_REST = 1.0
+"""Seconds for reading what is still in the pipes once it has ended."""
+_WORDS = 2000
+"""Bytes kept of what a command says to its stderr."""
+
+
+async def filled(spec: ServerSpec, around: Surroundings) -> ServerSpec:
+    """`spec` with every `${…}` replaced; their values are masked from then on.
+
+    Raises NoSecret, with each place where one is missing. Bounded by `PATIENCE` for each secret.
+    """
+    if spec.late is None:
+        return spec
+    known: dict[Reference, str | Unavailable] = {}
+    try:
+        # A default may want more, so in rounds; each of them knows more, so they end.
+        while (now := spec.late.fill(known)).wanted:
+            for reference in now.wanted:
+                known[reference] = found = await _fetched(reference, around)
+                if isinstance(found, str):
+                    around.redactor.add([found])
+    except BadSpec as error:
+        raise NoSecret(
+            "; ".join(f"{each.path}: {each.message} ({each.fix})" for each in error.problems)
+        ) from None
+    around.redactor.add(now.secrets)
+    return _with_values_of(now.spec, spec)
+
+
+def _with_values_of(made: ServerSpec, spec: ServerSpec) -> ServerSpec:
+    """Only what may hold a secret is taken over: the rest of `spec` may have been changed since."""
+    if isinstance(spec, StdioSpec) and isinstance(made, StdioSpec):
+        return attrs.evolve(spec, command=made.command, args=made.args, env=made.env, late=None)
+    assert isinstance(spec, RemoteSpec)
+    if not isinstance(made, RemoteSpec) or made.kind != spec.kind:
+        raise NoSecret("its URL is of another kind than was thought (write the `type` into its definition)")
+    return attrs.evolve(spec, url=made.url, headers=made.headers, late=None)
+
+
+async def _fetched(reference: Reference, around: Surroundings) -> str | Unavailable:
+    with trio.move_on_after(PATIENCE):
+        if reference.kind == "cmd":
+            return await _from_command(reference.words, around)
+        look = partial(fetch, reference, around.environ)
+        return await trio.to_thread.run_sync(
+            look, abandon_on_cancel=True
+        )  # a dead network disk never answers
+    what = "the command" if reference.kind == "cmd" else "the file"
+    message = f"{what} {shorten(reference.words[0], 80)} gave no secret within {PATIENCE:g} s"
+    return Unavailable(message, "try it in a shell")
+
+
+async def _from_command(words: tuple[str, ...], around: Surroundings) -> str | Unavailable:
+    """What it prints. No shell; its whole session is ended with it, whatever happens."""
+    what = f"the command {shorten(words[0], 80)}"
+    environ = {**around.environ, MARK: f"{around.instance}.command"}
+    try:
+        process = await trio.lowlevel.open_process(
+            list(words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Unavailable(f"{what} cannot be run: {error.strerror or error}", "correct it in the definition")
+    around.commands.add(process.pid)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = bytearray()
+    told = bytearray()
+    try:
+        async with process.stdout, process.stderr, trio.open_nursery() as nursery:
+            nursery.start_soon(_keep, process.stderr, told, _WORDS)
+            nursery.start_soon(_keep, process.stdout, said, LARGEST + 1)
+            await process.wait()
+            _end_session(process.pid)  # what it left behind may hold its output open
+            nursery.cancel_scope.deadline = trio.current_time() + _REST
+    finally:
+        _end_session(process.pid)
+        with trio.CancelScope(shield=True):  # SIGKILL: soon
+            await process.wait()
+        around.commands.discard(process.pid)
+    if process.returncode:
+        last = shorten((told.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1], 200)
+        return Unavailable(f"{what} failed with {process.returncode}: {last}", "try it in a shell")
+    return as_text(bytes(said), what)
+
+
+def _end_session(leader: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+async def _keep(stream: trio.abc.ReceiveStream, into: bytearray, most: int) -> None:
+    """Read to its end, and keep the first bytes."""
+    with suppress(trio.ClosedResourceError):
+        async for portion in stream:
+            into += portion[: most - len(into)]

@@ -1,0 +1,187 @@
+"""Noticing that files change, however it is done: written in place, renamed over, linked elsewhere.
+
+inotify on directories. Nothing polls and no thread waits: while nothing happens it costs nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+import trio
+
+QUIET = 0.25
+"""Seconds without a further change after which a change is told: editors take several steps."""
+UNFINISHED = 30.0
+"""Seconds for which a file that somebody has written to and not closed is waited for."""
+
+_MODIFY, _ATTRIB, _CLOSE_WRITE = 0x2, 0x4, 0x8
+_MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
+_DELETE_SELF, _MOVE_SELF, _UNMOUNT, _OVERFLOW, _IGNORED = 0x400, 0x800, 0x2000, 0x4000, 0x8000
+_ONLY_DIRECTORIES = 0x1000000
+_WANTED = (
+    _MODIFY | _ATTRIB | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
+)
+_OF_THE_DIRECTORY = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _OVERFLOW | _IGNORED
+_EVENT = struct.Struct("iIII")
+_LINKS = 40
+
+
+class Changes:
+    """Of some files, there or not. Made by `watching`."""
+
+    def __init__(self, descriptor: int, paths: Iterable[str]) -> None:
+        self._fd = descriptor
+        self._paths = list(paths)
+        self._directories: dict[int, str] = {}
+        self._names: dict[str, set[str]] = {}
+        self._unfinished: set[tuple[str, str]] = set()
+        self._look()
+
+    async def next(self) -> None:
+        """Wait for changes, and until they are over: quiet, and every file that was written to is closed."""
+        while not self._take(await self._events()):
+            pass
+        while True:
+            with trio.move_on_after(UNFINISHED if self._unfinished else QUIET) as waiting:
+                while not self._take(await self._events()):
+                    pass  # others in the same directory do not keep us waiting
+            if waiting.cancelled_caught:
+                self._unfinished.clear()
+                self._look()
+                return
+
+    async def _events(self) -> bytes:
+        while True:
+            await trio.lowlevel.wait_readable(self._fd)
+            with suppress(BlockingIOError):
+                return os.read(self._fd, 65536)
+
+    def _take(self, events: bytes) -> bool:
+        """Whether one of them is about us."""
+        ours = False
+        at = 0
+        while at < len(events):
+            watch, mask, _, length = _EVENT.unpack_from(events, at)
+            at += _EVENT.size
+            name = os.fsdecode(events[at : at + length].rstrip(b"\0"))
+            at += length
+            ours |= self._is_ours(watch, mask, name)
+        if ours:
+            self._look()
+        return ours
+
+    def _is_ours(self, watch: int, mask: int, name: str) -> bool:
+        if mask & _IGNORED:
+            return self._directories.pop(watch, None) is not None
+        if mask & _OF_THE_DIRECTORY:
+            if self._directories.pop(watch, None) is not None:  # another may have its name by now
+                _libc().inotify_rm_watch(self._fd, watch)
+            return True
+        directory = self._directories.get(watch, "")
+        if name not in self._names.get(directory, ()):
+            return False
+        place = (directory, name)
+        if mask & _MODIFY:
+            self._unfinished.add(place)
+            return True
+        if mask & _CREATE and _will_be_closed(os.path.join(directory, name)):
+            return False
+        if not mask & _ATTRIB:
+            self._unfinished.discard(place)
+        return True
+
+    def _look(self) -> None:
+        """Watch the directories that matter now. What changes meanwhile is looked at once more."""
+        while True:
+            self._names = {}
+            for path in self._paths:
+                for directory, name in _spots(path):
+                    self._names.setdefault(directory, set()).add(name)
+            there = set(self._directories.values())
+            for watch, directory in list(self._directories.items()):
+                if directory not in self._names:
+                    _libc().inotify_rm_watch(self._fd, watch)
+                    del self._directories[watch]
+            new = self._names.keys() - there
+            if not [directory for directory in new if self._add(directory)]:
+                return
+
+    def _add(self, directory: str) -> bool:
+        libc = _libc()
+        watch = libc.inotify_add_watch(self._fd, os.fsencode(directory), _WANTED | _ONLY_DIRECTORIES)
+        if watch < 0:
+            error = ctypes.get_errno()
+            if error in _GONE:
+                return False
+            raise OSError(error, os.strerror(error), directory)
+        known = watch in self._directories  # the same directory under another name
+        self._directories[watch] = directory
+        return not known
+
+
+_GONE = (2, 13, 20)  # ENOENT, EACCES, ENOTDIR: it has just gone, or is not for us
+
+
+@contextmanager
+def watching(paths: Iterable[str]) -> Iterator[Changes]:
+    """Changes of these absolute paths from here on. Raises OSError: this system cannot, or allows no more."""
+    libc = _libc()
+    if not hasattr(libc, "inotify_init1"):
+        raise OSError("this system has no inotify")
+    descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if descriptor < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    try:
+        yield Changes(descriptor, paths)
+    finally:
+        trio.lowlevel.notify_closing(descriptor)
+        os.close(descriptor)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _will_be_closed(path: str) -> bool:
+    """Whether a file that was just made is being written, so that more will be heard of it."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+
+
+def _spots(path: str) -> Iterator[tuple[str, str]]:
+    """The directories and names whose change can make `path` another file: itself, every symbolic link on
+    the way there, or, where the way ends, what is missing."""
+    current, links = "/", 0
+    parts = path.split("/")
+    while parts:
+        name = parts.pop(0)
+        if name in ("", "."):
+            continue
+        if name == "..":
+            current = os.path.dirname(current)
+            continue
+        here = os.path.join(current, name)
+        try:
+            target = os.readlink(here) if stat.S_ISLNK(os.lstat(here).st_mode) else None
+        except OSError:
+            yield current, name
+            return
+        if target is not None and links < _LINKS:
+            yield current, name
+            links += 1
+            current = "/" if target.startswith("/") else current
+            parts = target.split("/") + parts
+        elif parts and any(part not in ("", ".") for part in parts):
+            current = here
+        else:
+            yield current, name
+            return

@@ -1,0 +1,56 @@
+"""What an HTTP response holds for the request that it answers: functions of bytes."""
+
+from __future__ import annotations
+
+import httpx
+from msgspec import Raw
+
+from mcpd.transports import endpoint as http
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.sse import SseDecoder
+
+EVENTS, JSON = "text/event-stream", "application/json"
+
+_LONGEST_SESSION = 1024
+
+
+def whole_answer(response: httpx.Response, key: bytes, limit: int) -> list[bytes]:
+    """The messages of a success that is there as a whole, the last of them the answer to `key`.
+
+    Nothing where it has to be read with patience: it is no success, not all there, compressed, longer than
+    `limit`, of another kind, or a stream whose last message is another.
+    """
+    whole = http.whole(response) if response.status_code == httpx.codes.OK else None
+    if whole is None or len(whole) > limit:
+        return []
+    kind = http.content_type(response)
+    if kind != EVENTS:
+        return [whole] if kind == JSON else []
+    messages = [event.data for event in SseDecoder(limit).feed(whole) if event.event == "message"]
+    try:
+        answer = wire.parse(messages[-1]) if messages else Message()
+    except BadFrame:
+        return []
+    is_answer = not answer.method and wire.as_number(bytes(answer.id)) == key
+    return [message for message in messages if message] if is_answer else []
+
+
+def error_in(body: bytes, key: bytes) -> Message | None:
+    """The JSON-RPC error that a body is, if it is one, for `key` or for nobody in particular."""
+    try:
+        message = wire.parse(body)
+    except BadFrame:
+        return None
+    if not bytes(message.error).lstrip().startswith(b"{") or message.method:
+        return None
+    if wire.as_number(bytes(message.id)) not in (b"", b"null", key):
+        return None
+    return Message(error=Raw(http.one_line(bytes(message.error))))
+
+
+def session_named(response: httpx.Response, header: str) -> str:
+    """The session that a response opens; nothing when it names none that could be sent back."""
+    named: str = response.headers.get(header, "")
+    usable = len(named) <= _LONGEST_SESSION and all("!" <= char <= "~" for char in named)
+    return named if usable else ""

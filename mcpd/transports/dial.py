@@ -1,0 +1,160 @@
+"""A byte stream to the origin of a URL: directly or through a proxy, guarded by TLS where the URL says so."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+from urllib.parse import unquote
+
+import attrs
+import httpx
+import trio
+
+from mcpd.wire.http1 import BadResponse, Response
+
+CONNECT_TIMEOUT = 10.0
+KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+]
+"""A link that drops packets is noticed within 35 s. By default the kernel takes two hours."""
+
+BROKEN = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+"""How a stream fails."""
+
+
+@attrs.frozen
+class Proxy:
+    """A proxy for HTTP. Nothing of its credentials is in any message."""
+
+    host: str
+    port: int
+    tls: bool
+    authorization: bytes
+    """The value of `Proxy-Authorization`, or nothing."""
+
+    @classmethod
+    def at(cls, url: str) -> Proxy:
+        """The proxy that a URL names. Raises ValueError when it is of another kind, or no URL."""
+        parsed = httpx.URL(url)
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ValueError(f"a proxy of the kind {parsed.scheme!r}; http and https are supported")
+        port = parsed.port or (443 if parsed.scheme == "https" else 80)
+        return cls(parsed.raw_host.decode("ascii"), port, parsed.scheme == "https", basic(parsed))
+
+    def __str__(self) -> str:
+        return f"the proxy {self.host}:{self.port}"
+
+
+def basic(url: httpx.URL) -> bytes:
+    """What the user and password in a URL make of an `Authorization` header; nothing when there are none."""
+    if not url.userinfo:
+        return b""
+    return b"Basic " + base64.b64encode(unquote(url.userinfo.decode()).encode())
+
+
+class Dialer:
+    """The way to one origin. Nothing is kept."""
+
+    def __init__(self, url: httpx.URL, context: ssl.SSLContext | None, proxy: Proxy | None) -> None:
+        self.proxy = proxy
+        self.context = context if url.scheme == "https" else None
+        self._host = url.raw_host.decode("ascii")  # an internationalised name as it is looked up
+        self._port = url.port or (443 if url.scheme == "https" else 80)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its streams are sockets, with no TLS anywhere on the way to their other end."""
+        return self.context is None and (self.proxy is None or not self.proxy.tls)
+
+    @property
+    def forwards(self) -> Proxy | None:
+        """The proxy that has to be asked for the whole URL, as it reads the requests."""
+        return self.proxy if self.context is None else None
+
+    async def connect(self) -> trio.abc.Stream:
+        """The caller's to close. Raises httpx.ConnectError, ConnectTimeout, ProxyError."""
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT):
+                if self.proxy is None:
+                    stream: trio.abc.Stream = await _open(self._host, self._port)
+                else:
+                    stream = await self._connect_proxy(self.proxy)
+                if self.context is None:
+                    return stream
+                return await _guard(stream, self._host, self.context)
+        except trio.TooSlowError as error:
+            raise httpx.ConnectTimeout(f"no connection within {CONNECT_TIMEOUT:g} s") from error
+        except BROKEN as error:
+            raise httpx.ConnectError(str(error) or type(error).__name__) from error
+
+    async def _connect_proxy(self, proxy: Proxy) -> trio.abc.Stream:
+        try:
+            stream: trio.abc.Stream = await _open(proxy.host, proxy.port)
+            if proxy.tls:
+                stream = await _guard(stream, proxy.host, ssl.create_default_context())
+        except BROKEN as error:
+            raise httpx.ProxyError(f"{proxy} cannot be used") from error
+        if self.context is not None:
+            try:
+                await self._tunnel(stream, proxy)
+            except BaseException:
+                _close(stream)
+                raise
+        return stream
+
+    async def _tunnel(self, stream: trio.abc.Stream, proxy: Proxy) -> None:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        target = f"{host}:{self._port}".encode("ascii")
+        request = [b"CONNECT %b HTTP/1.1" % target, b"Host: " + target]
+        if proxy.authorization:
+            request.append(b"Proxy-Authorization: " + proxy.authorization)
+        response = Response("HEAD")  # what follows the head is the tunnel, or of no interest
+        try:
+            await stream.send_all(b"\r\n".join(request) + b"\r\n\r\n")
+            while not response.complete:
+                data = await stream.receive_some(1)  # not a byte of what the tunnel carries
+                if not data:
+                    response.end()
+                response.feed(bytes(data))
+        except BadResponse as error:
+            raise httpx.ProxyError(f"{proxy} does not answer as one: {error}") from error
+        except BROKEN as error:
+            raise httpx.ProxyError(f"{proxy} has hung up") from error
+        if not 200 <= response.status < 300:
+            reason = response.reason.decode("latin-1")
+            raise httpx.ProxyError(f"{proxy} refuses: HTTP {response.status} {reason}".rstrip())
+
+
+async def _open(host: str, port: int) -> trio.SocketStream:
+    stream = await trio.open_tcp_stream(host, port)
+    for option in KEEPALIVE:
+        stream.setsockopt(*option)
+    return stream
+
+
+async def _guard(stream: trio.abc.Stream, host: str, context: ssl.SSLContext) -> trio.abc.Stream:
+    guarded = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
+    try:
+        await guarded.do_handshake()
+    except BaseException:
+        _close(stream)
+        raise
+    return guarded
+
+
+def beneath(stream: trio.abc.Stream) -> trio.socket.SocketType:
+    """The socket that carries it."""
+    while isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    assert isinstance(stream, trio.SocketStream)
+    return stream.socket
+
+
+def _close(stream: trio.abc.Stream) -> None:
+    beneath(stream).close()

@@ -1,0 +1,112 @@
+"""Event streams that are taken up where they broke: of one request, or of what no request asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import attrs
+import httpx
+import trio
+
+from mcpd.model.errors import HttpRefused, ProtocolViolation
+from mcpd.transports import endpoint as http
+from mcpd.transports.answers import EVENTS
+from mcpd.transports.events import Heard
+from mcpd.wire.sse import EventTooLong
+
+_RESUMES = 5
+"""Attempts in a row, without a single event, to resume a stream."""
+_LISTEN_AT_MOST = 60.0
+_LASTED = 10.0
+"""Seconds after which a stream that was closed counts as one that worked."""
+_TOO_MANY_REQUESTS = 429
+
+
+class Hear(Protocol):
+    """Take every event of a response; say why it ended. See `events.hear` for what is raised."""
+
+    async def __call__(self, response: httpx.Response, heard: Heard) -> str: ...
+
+
+@attrs.frozen
+class Resuming:
+    """Streams of one server. `ask` sends the GET that takes one up behind an event, or begins one (None); it
+    raises httpx.TransportError, HttpRefused."""
+
+    ask: Callable[[str | None], Awaitable[httpx.Response]]
+
+    async def follow(
+        self, response: httpx.Response, hear: Hear, waits: Callable[[], bool], *, resumable: bool
+    ) -> str:
+        """Hear one request's stream while somebody `waits` for its answer; the reason why it cannot be
+        taken up again, which is of no interest when nobody waits any more."""
+        heard = Heard()
+        why = await hear(response, heard)
+        attempts = 0
+        while waits():
+            if not resumable or heard.last_id is None or attempts == _RESUMES:
+                return why
+            attempts += 1
+            await trio.sleep(heard.retry * (1 if heard.events else 2 ** (attempts - 1)))
+            heard.events = 0
+            try:
+                resumed = await self.ask(heard.last_id)
+            except httpx.TransportError as error:
+                why = http.explain(error)
+                continue
+            try:
+                if not resumed.is_success or http.content_type(resumed) != EVENTS:
+                    return f"its event stream ended, and HTTP {resumed.status_code} instead of resuming"
+                why = await hear(resumed, heard)
+            finally:
+                await http.close(resumed)
+            if heard.events:
+                attempts = 0
+        return why
+
+    async def listen(
+        self,
+        hear: Hear,
+        *,
+        is_over: Callable[[], bool],
+        missed: Callable[[], None],
+        hears: Callable[[], None],
+        junk: Callable[[bytes], None],
+    ) -> None:
+        """Keep a stream open for what no request asked for; return when it is not offered, or is over.
+
+        `hears` is called when the server has our ear, `missed` before it when something may have been said
+        meanwhile; `junk` with what is no event stream.
+        """
+        heard = Heard()
+        pause, first = heard.retry, True
+        while not is_over():
+            began = trio.current_time()
+            try:
+                response = await self.ask(heard.last_id)
+            except httpx.TransportError:
+                pass  # whether it can be reached at all is found out by whoever asks it something
+            except HttpRefused:
+                return
+            else:
+                try:
+                    status = response.status_code
+                    if 400 <= status < 500 and status != _TOO_MANY_REQUESTS:
+                        return  # 405 and its kin: not offered
+                    if response.is_success and http.content_type(response) != EVENTS:
+                        return
+                    if response.is_success:
+                        if not first and heard.last_id is None:
+                            missed()
+                        first = False
+                        hears()
+                        await hear(response, heard)
+                except (EventTooLong, ProtocolViolation) as error:
+                    junk(str(error).encode())
+                finally:
+                    await http.close(response)
+            lasted = trio.current_time() - began >= _LASTED
+            pause = heard.retry if lasted or heard.events else min(2 * pause, _LISTEN_AT_MOST)
+            heard.events = 0
+            await trio.sleep(pause)

@@ -1,0 +1,113 @@
+"""Where the editors' files are: variables, scopes, the project, and files that count twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ctl.editors.catalogue import BY_NAME, EDITORS
+from ctl.editors.entry import able, target
+from ctl.editors.places import Surroundings, existing
+
+
+def files(home: Path, *paths: str) -> None:
+    for path in paths:
+        file = home / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+
+
+def around(
+    home: Path, project: str = "src/shop", *, mac: bool = False, environ: Mapping[str, str] | None = None
+) -> Surroundings:
+    directory = home / project
+    directory.mkdir(parents=True, exist_ok=True)
+    return Surroundings({"HOME": str(home), **(environ or {})}, directory, mac=mac, root=home / "root")
+
+
+def found(surroundings: Surroundings) -> list[tuple[str, str, str]]:
+    home = surroundings.home
+    return [
+        (one.editor.name, one.place.scope, str(one.path.relative_to(home)))
+        for one in existing(EDITORS, surroundings)
+    ]
+
+
+def test_nearest_scope_first_and_the_systems_last(tmp_path: Path) -> None:
+    """The order in which a name is given away."""
+    files(tmp_path, ".claude.json", "src/shop/.mcp.json", "root/etc/claude-code/managed-mcp.json")
+    assert found(around(tmp_path)) == [
+        ("claude-code", "project", "src/shop/.mcp.json"),
+        ("claude-code", "user", ".claude.json"),
+        ("claude-code", "system", "root/etc/claude-code/managed-mcp.json"),
+    ]
+
+
+def test_a_projects_files_are_looked_for_up_to_the_repository(tmp_path: Path) -> None:
+    """And no further; without a repository, in this directory only."""
+    files(tmp_path, "src/.mcp.json", "src/shop/.mcp.json", "src/shop/web/.mcp.json")
+    assert [path for *_, path in found(around(tmp_path, "src/shop/web"))] == ["src/shop/web/.mcp.json"]
+    (tmp_path / "src/shop/.git").mkdir()
+    assert [path for *_, path in found(around(tmp_path, "src/shop/web"))] == [
+        "src/shop/web/.mcp.json",
+        "src/shop/.mcp.json",
+    ]
+
+
+def test_at_home_a_file_is_the_users_and_a_link_counts_once(tmp_path: Path) -> None:
+    """Else every server would be there twice."""
+    files(tmp_path, ".cursor/mcp.json")
+    (tmp_path / ".kiro/settings").mkdir(parents=True)
+    (tmp_path / ".kiro/settings/mcp.json").symlink_to(tmp_path / ".cursor/mcp.json")
+    assert found(around(tmp_path, ".")) == [("cursor", "user", ".cursor/mcp.json")]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "path"),
+    [
+        ("XDG_CONFIG_HOME", "{home}/x", "x/zed/settings.json"),
+        ("XDG_CONFIG_HOME", "{home}/x", "x/Code/User/mcp.json"),
+        ("XDG_CONFIG_HOME", "not/absolute", ".config/goose/config.yaml"),
+        ("CLAUDE_CONFIG_DIR", "{home}/c", "c/.claude.json"),
+        ("CODEX_HOME", "{home}/c", "c/config.toml"),
+        ("COPILOT_HOME", "{home}/c", "c/mcp-config.json"),
+        ("OPENCODE_CONFIG", "{home}/o.json", "o.json"),
+        ("OPENCODE_CONFIG_DIR", "{home}/o", "o/opencode.jsonc"),
+        ("CLINE_MCP_SETTINGS_PATH", "{home}/cline.json", "cline.json"),
+    ],
+)
+def test_the_editors_own_variables_count(tmp_path: Path, variable: str, value: str, path: str) -> None:
+    """And where one of them moves a file, the usual place is not read."""
+    files(tmp_path, path, ".codex/config.toml", ".claude.json")
+    seen = [path for *_, path in found(around(tmp_path, environ={variable: value.format(home=tmp_path)}))]
+    assert path in seen
+    assert (".codex/config.toml" in seen) is (variable != "CODEX_HOME")
+    assert (".claude.json" in seen) is (variable != "CLAUDE_CONFIG_DIR")
+
+
+def test_on_a_mac_desktop_programs_keep_theirs_elsewhere(tmp_path: Path) -> None:
+    """Zed and the command line tools do not."""
+    library = "Library/Application Support"
+    files(
+        tmp_path, f"{library}/Claude/claude_desktop_config.json", f"{library}/Code/User/profiles/a/mcp.json"
+    )
+    files(tmp_path, ".config/zed/settings.json")
+    assert [name for name, *_ in found(around(tmp_path, mac=True))] == ["claude-desktop", "vscode", "zed"]
+
+
+@pytest.mark.parametrize("name", able())
+def test_every_editor_has_a_file_for_our_entry(tmp_path: Path, name: str) -> None:
+    """One that it reads itself, below the home of the user."""
+    one = target(BY_NAME[name], around(tmp_path), project=False)
+    assert one.path.is_relative_to(tmp_path)
+    files(tmp_path, str(one.path.relative_to(tmp_path)))
+    assert (name, "user", str(one.path.relative_to(tmp_path))) in found(around(tmp_path))
+
+
+def test_the_file_that_is_there_gets_the_entry(tmp_path: Path) -> None:
+    """Rather than a second one beside it."""
+    files(tmp_path, ".config/opencode/opencode.jsonc")
+    one = target(BY_NAME["opencode"], around(tmp_path), project=False)
+    assert one.path.name == "opencode.jsonc"

@@ -1,0 +1,160 @@
+"""A changed configuration file comes into force by itself, in a real daemon; nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Client, Daemon, Json, fake, running, wait_until
+
+
+def whole(servers: dict[str, Json], **settings: Any) -> str:
+    return json.dumps({"mcpServers": servers, "settings": settings})
+
+
+def names(daemon: Daemon) -> list[str]:
+    with Client(daemon.socket) as client:
+        return [server["name"] for server in client.request("mcpd/status")["servers"]]
+
+
+def config(daemon: Daemon) -> Json:
+    with Client(daemon.socket) as client:
+        return dict(client.request("mcpd/status")["config"])
+
+
+def wait_names(daemon: Daemon, wanted: list[str]) -> None:
+    wait_until(lambda: names(daemon) == wanted, lambda: f"{names(daemon)}\n{daemon.log[-2000:]}")
+
+
+def rename_over(path: Path, text: str) -> None:
+    beside = path.with_name(".new")
+    beside.write_text(text)
+    beside.rename(path)
+
+
+def test_a_written_file_changes_only_the_servers_that_changed(start: Start) -> None:
+    """Added, removed, replaced, changed in place; the process of what stays is the same."""
+    daemon = start({"same": fake(), "gone": fake(), "other": fake(), "note": fake()})
+    daemon.wait_connected("same", "gone", "other", "note")
+    pids = {name: daemon.status(name)["pid"] for name in ("same", "other", "note")}
+    servers = {"same": fake(), "other": fake("--tools", "2"), "note": fake(timeout=5000), "new": fake()}
+    rename_over(daemon.config, whole(servers))
+    wait_names(daemon, ["same", "other", "note", "new"])
+    daemon.wait_connected("same", "other", "note", "new")
+    assert daemon.status("same")["pid"] == pids["same"]
+    assert daemon.status("note")["pid"] == pids["note"]
+    assert daemon.status("other")["pid"] != pids["other"]
+    history = daemon.client().request("mcpd/history", server="new")["entries"]
+    assert history
+    told = [e for e in daemon.client().request("mcpd/history")["entries"] if "+new" in e["message"]]
+    assert told[0]["by"] == "a change of the file"
+
+
+def test_a_bad_file_changes_nothing_and_is_told_until_it_is_mended(start: Start) -> None:
+    """With its place and the fix; the old content again is good again, without a new generation."""
+    daemon = start({"a": fake()})
+    daemon.wait_connected("a")
+    good, pid, generation = daemon.config.read_text(), daemon.status("a")["pid"], config(daemon)["generation"]
+    daemon.config.write_text(whole({"a": {"comand": "x"}}))
+    wait_until(lambda: bool(config(daemon)["problems"]), lambda: daemon.log)
+    problem = config(daemon)["problems"][0]
+    assert (problem["path"], problem["fix"]) == ("$.mcpServers.a.comand", "did you mean 'command'?")
+    daemon.config.write_text(good)
+    wait_until(lambda: not config(daemon)["problems"], lambda: daemon.log)
+    assert (daemon.status("a")["pid"], config(daemon)["generation"]) == (pid, generation)
+
+
+def test_a_file_that_is_gone_ends_no_server(tmp_path: Path) -> None:
+    """Whoever takes it away is most often about to put another in its place; the default file too."""
+    home = tmp_path / "config" / "mcpd"
+    home.mkdir(parents=True)
+    file = home / "config.yaml"
+    file.write_text(whole({"a": fake()}))
+    with running(tmp_path, {}, environ={"MCPD_CONFIG": str(file)}) as daemon:
+        # `--config` of the harness wins, so that file is the one that is followed
+        daemon.config.write_text(whole({"a": fake()}))
+        daemon.wait_connected("a")
+        daemon.config.unlink()
+        wait_until(lambda: bool(config(daemon)["problems"]), lambda: daemon.log)
+        assert daemon.status("a")["status"] == "connected"
+        daemon.config.write_text(whole({"a": fake(), "b": fake()}))
+        wait_names(daemon, ["a", "b"])
+        assert config(daemon)["problems"] == []
+
+
+def test_a_file_written_in_several_steps_is_read_when_it_is_whole(start: Start) -> None:
+    """Half of a YAML file is a good file with half of the servers. While it is open it is not read."""
+    daemon = start({"a": fake()})
+    daemon.wait_connected("a")
+    generation = config(daemon)["generation"]
+    text = whole({"a": fake(), "b": fake()})
+    marker = daemon.config.with_name("second.json")
+    with daemon.config.open("w") as file:
+        file.write(whole({}))  # good in itself, and without a server
+        file.flush()
+        # Another round trip of inotify: had the half been taken, this would come after it
+        for _ in range(20):
+            marker.write_text("x")
+            assert names(daemon) == ["a"]
+            assert config(daemon)["generation"] == generation
+        file.seek(0)
+        file.write(text)
+    wait_names(daemon, ["a", "b"])
+    assert config(daemon)["generation"] == generation + 1
+
+
+def test_dotfiles_behind_a_symbolic_link_are_followed(tmp_path: Path) -> None:
+    """The link, and what it leads to."""
+    for version, servers in (("1", {"a": fake()}), ("2", {"a": fake(), "b": fake()})):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "mcp.json").write_text(whole(servers))
+    with running(tmp_path, {"x": fake()}) as daemon:
+        daemon.config.unlink()
+        os.symlink("1/mcp.json", daemon.config)
+        wait_names(daemon, ["a"])
+        rename_over(tmp_path / "1" / "mcp.json", whole({"a": fake(), "c": fake()}))
+        wait_names(daemon, ["a", "c"])
+        os.symlink("2/mcp.json", tmp_path / "next")
+        os.rename(tmp_path / "next", daemon.config)
+        wait_names(daemon, ["a", "b"])
+
+
+def test_watching_can_be_switched_off_and_on(start: Start) -> None:
+    """Then a person says when."""
+    daemon = start({"a": fake()}, settings={"watch": False})
+    client = daemon.client()
+    daemon.config.write_text(whole({"a": fake(), "b": fake()}, watch=False))
+    # a request answered after the pause that a change would have taken
+    for _ in range(50):
+        assert names(daemon) == ["a"]
+    assert client.request("mcpd/reload")["added"] == ["b"]
+    daemon.config.write_text(whole({"a": fake()}))
+    client.request("mcpd/reload")
+    daemon.config.write_text(whole({"a": fake(), "c": fake()}))
+    wait_names(daemon, ["a", "c"])
+
+
+def test_what_counts_only_at_the_start_is_told(start: Start) -> None:
+    """Silence would let one believe that it was done."""
+    daemon = start({"a": fake()})
+    daemon.config.write_text(whole({"a": fake()}, maxStarts=3, http="127.0.0.1:8931"))
+    wait_until(lambda: bool(config(daemon)["warnings"]), lambda: daemon.log)
+    assert config(daemon)["warnings"] == [
+        "http, maxStarts: read when the daemon starts; mcpctl daemon restart"
+    ]
+
+
+def test_a_set_from_the_api_survives_a_touch_of_the_file_and_not_a_change(start: Start) -> None:
+    """What `mcpctl add` writes is known already; what a person writes wins."""
+    daemon = start({"a": fake()})
+    client = daemon.client()
+    client.request("mcpd/servers/set", servers={"a": fake(), "api": fake()})
+    rename_over(daemon.config, daemon.config.read_text())
+    client.request("mcpd/add", server="later", definition=fake(), save=True)
+    for _ in range(50):
+        assert names(daemon) == ["a", "api", "later"]
+    rename_over(daemon.config, whole({"mine": fake()}))
+    wait_names(daemon, ["mine"])

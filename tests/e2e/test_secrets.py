@@ -1,0 +1,275 @@
+"""Secrets of a real daemon: looked up at each start, one server's trouble, and never shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpd.config.secrets import change_secrets
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
+
+ALLOWED = {"allowCommands": True}
+
+
+def environment_of(daemon: Daemon, server: str) -> dict[str, str]:
+    """What its process was really given."""
+    pid = daemon.status(server)["pid"]
+    pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(pair.decode().split("=", 1) for pair in pairs if b"=" in pair)
+
+
+def mcpctl(daemon: Daemon, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ctl", *argv],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        env={**daemon.environ, "MCPD_SOCKET": daemon.socket, "MCPD_NO_START": "1"},
+    )
+
+
+def with_secrets(**values: str) -> Json:
+    return fake(env=values)
+
+
+def test_a_server_is_given_its_secrets_and_a_new_one_at_the_next_start(tmp_path: Path) -> None:
+    """From each source. A rotated secret needs a reconnect: the daemon and the others do not notice."""
+    environ = private_environment(tmp_path)
+    change_secrets(environ, {"STORED": "stored-1"})
+    (tmp_path / "file").write_text("filed-1\n")
+    (tmp_path / "credentials").mkdir()
+    (tmp_path / "credentials" / "cred.one").write_text("credited-1\n")
+    definition = with_secrets(
+        A="<${secret:STORED}>",
+        B="${file:file}",
+        C="${credential:cred.one}",
+        D="${cmd:cat '" + str(tmp_path / "file") + "'}",
+        E="${secret:NONE:-${file:~/none:-${VAR}}}",
+    )
+    given = {"CREDENTIALS_DIRECTORY": str(tmp_path / "credentials"), "VAR": "from-variable"}
+    with running(tmp_path, {"a": definition, "b": fake()}, settings=ALLOWED, environ=given) as daemon:
+        daemon.wait_connected("a", "b")
+        found = environment_of(daemon, "a")
+        assert [found[name] for name in "ABCDE"] == [
+            "<stored-1>",
+            "filed-1",
+            "credited-1",
+            "filed-1",
+            "from-variable",
+        ]
+        other = daemon.status("b")["pid"]
+        change_secrets(environ, {"STORED": "stored-2"})
+        (tmp_path / "file").write_text("filed-2")
+        daemon.client().request("mcpd/reconnect", server="a", wait=BOUND)
+        found = environment_of(daemon, "a")
+        assert [found[name] for name in "ABCD"] == ["<stored-2>", "filed-2", "credited-1", "filed-2"]
+        assert daemon.status("b")["pid"] == other
+
+
+def test_a_missing_secret_is_the_trouble_of_its_server_alone(start: Start) -> None:
+    """With every place, and what to do; and it is not tried again behind one's back."""
+    daemon = start(
+        {
+            "a": with_secrets(A="${secret:NO_SUCH}", B="${file:/no/such}", C="${cmd:false}"),
+            "b": fake(),
+        },
+        settings=ALLOWED,
+    )
+    status = daemon.wait_status("a", lambda status: status["status"] == "failed")
+    daemon.wait_connected("b")
+    error = status["last_error"]
+    assert (error["kind"], status["retry_at"]) == ("secret", None)
+    for part in (
+        "$.mcpServers.a.env.A: there is no secret NO_SUCH (`mcpctl secret set NO_SUCH`)",
+        "the file /no/such does not exist",
+        "the command false failed with 1",
+    ):
+        assert part in error["message"]
+
+
+def test_a_command_gets_no_shell_no_input_and_does_not_outlive_its_answer(
+    start: Start, tmp_path: Path
+) -> None:
+    """What it leaves behind in its session ends with it."""
+    mark = tmp_path / "child"
+    script = f"sleep 100 & echo $! > {mark}; cat; echo '$(id)'"
+    daemon = start(
+        {"a": with_secrets(A=f'${{cmd:sh -c "{script}"}}', B="${cmd:echo $(id) $HOME}")}, settings=ALLOWED
+    )
+    daemon.wait_connected("a")
+    found = environment_of(daemon, "a")
+    assert (found["A"], found["B"]) == ("$(id)", "$(id) $HOME")
+    child = int(mark.read_text())
+    wait_until(lambda: not _runs(child), lambda: f"{child} still runs")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+
+
+def test_a_command_is_ended_with_the_wish_for_its_server(start: Start, tmp_path: Path) -> None:
+    """A password manager that waits for a person holds up nobody: neither others nor the end."""
+    mark = tmp_path / "pid"
+    daemon = start(
+        {"a": with_secrets(A=f"${{cmd:sh -c 'echo $$ > {mark}; sleep 100'}}"), "b": fake()}, settings=ALLOWED
+    )
+    daemon.wait_connected("b")
+    wait_until(lambda: mark.exists() and bool(mark.read_text().strip()), lambda: "it was not started")
+    child = int(mark.read_text())
+    daemon.client().request("mcpd/disable", server="a", wait=BOUND)
+    wait_until(lambda: not _runs(child), lambda: f"{child} still runs")
+
+
+PLANTED = {
+    "secret": "Pl4nted-in-the-store",
+    "file": "Pl4nted-in-a-file",
+    "cmd": "Pl4nted-by-a-command",
+    "url": "Pl4nted in a/URL",
+    "lines": "-----BEGIN-----\nPl4nted-second-line\n-----END-----",
+    "variable": "Pl4nted-in-a-variable",
+}
+NEEDLE = "Pl4nted"
+
+
+def test_no_secret_is_seen_anywhere(tmp_path: Path) -> None:
+    """Planted in every place, said aloud by the server, and looked for in all that mcpd shows or writes."""
+    environ = private_environment(tmp_path)
+    change_secrets(environ, {"S": PLANTED["secret"], "U": PLANTED["url"], "L": PLANTED["lines"]})
+    (tmp_path / "file").write_text(PLANTED["file"])
+    (tmp_path / "output").write_text(PLANTED["cmd"])
+    chatter = tmp_path / "chatter.py"
+    chatter.write_text(
+        "import os, sys, urllib.parse\n"
+        "for name in 'SFCVLU':\n"
+        "    value = os.environ[name]\n"
+        "    print('I have', value, repr(value), urllib.parse.quote_plus(value), file=sys.stderr)\n"
+        "    print('junk', value, flush=True)\n"
+        "os.execv(sys.executable, [sys.executable, '-I', '-S', *sys.argv[1:]])\n"
+    )
+    env = {
+        "S": "${secret:S}",
+        "F": "${file:file}",
+        "C": f"${{cmd:cat {tmp_path}/output}}",
+        "V": "${V}",
+        "L": "${secret:L}",
+        "U": "${secret:U}",
+    }
+    steady = fake()
+    servers: dict[str, Any] = {
+        "good": {**steady, "args": [str(chatter), *steady["args"][2:], "--token", "${secret:S}"], "env": env},
+        "bad": {
+            **steady,
+            "args": [str(chatter), "/no/such/${secret:S}"],
+            "env": env,
+            "restart": {"base": 60},
+        },
+        "away": {
+            "url": "http://${secret:S}:${file:file}@127.0.0.1:9/${cmd:cat OUT}?key=${secret:U:-x}".replace(
+                "OUT", str(tmp_path / "output")
+            ).replace("${secret:U:-x}", "${secret:S}"),
+            "headers": {"Authorization": "Bearer ${secret:S}", "X-Own": "${file:file}"},
+        },
+        "lost": {"command": "no-such-${secret:S}", "env": env},
+    }
+    # The scripted server knows no --token; it is told to ignore it.
+    servers["good"]["args"] = [str(chatter), *steady["args"][2:]]
+    settings = {"allowCommands": True, "debug": True}
+    with running(
+        tmp_path, servers, "--debug", settings=settings, environ={"V": PLANTED["variable"]}
+    ) as daemon:
+        daemon.wait_connected("good")
+        for name in ("bad", "away", "lost"):
+            daemon.wait_status(name, lambda status: status["status"] == "failed")
+        assert environment_of(daemon, "good")["L"] == PLANTED["lines"]
+        client = daemon.client()
+        tapping = client.send("mcpd/tap", server="good")
+        client.call("good", "echo", {"text": PLANTED["secret"], "deep": [PLANTED["lines"], PLANTED["url"]]})
+        client.call("good", "stderr", {"text": PLANTED["file"]})
+        shown = io.StringIO()
+        shown.write(json.dumps([client.next_notification(), client.next_notification()]))
+        assert "***" in shown.getvalue()
+        client.notify("notifications/cancelled", requestId=tapping)
+        for method in ("mcpd/status", "mcpd/config", "mcpd/history", "mcpd/stats", "mcpd/clients"):
+            shown.write(json.dumps(client.request(method)))
+        for server in servers:
+            shown.write(json.dumps(client.request("mcpd/server", server=server)))
+            shown.write(json.dumps(client.request("mcpd/logs", server=server)))
+        for words in (["secret", "list"], ["config", "show", "--json"], ["metrics"], ["status", "bad"]):
+            ran = mcpctl(daemon, *words)
+            shown.write(ran.stdout + ran.stderr)
+        for server in servers:
+            ran = mcpctl(daemon, "debug", server)
+            shown.write(ran.stdout + ran.stderr)
+        report = tmp_path / "report.tgz"
+        told = mcpctl(daemon, "doctor", "--no-shell", "--bundle", str(report))
+        shown.write(told.stdout + told.stderr)
+        with tarfile.open(report) as bundle:
+            for member in bundle.getmembers():
+                content = bundle.extractfile(member)
+                shown.write(content.read().decode() if content is not None else "")
+        (tmp_path / "config.json").write_text("{ broken")
+        client.send("mcpd/reload")
+        daemon.client().request("mcpd/status")
+    assert "I have" in shown.getvalue()  # it was said aloud, and the saying is there
+    assert NEEDLE not in shown.getvalue()
+    kept = [
+        file
+        for place in ("state", "cache", "run")
+        for file in (tmp_path / place).rglob("*")
+        if file.is_file()
+    ]
+    assert len(kept) > 3
+    for file in (*kept, tmp_path / "daemon.log"):
+        assert NEEDLE not in file.read_text("utf-8", "replace"), file
+
+
+def test_mcpctl_stores_lists_and_forgets(start: Start, tmp_path: Path) -> None:
+    """From stdin; the value is on no command line and in no output, and who needs it is told."""
+    daemon = start({"a": with_secrets(A="${secret:TOKEN}")})
+    daemon.wait_status("a", lambda status: status["status"] == "failed")
+    listed = mcpctl(daemon, "secret", "list")
+    assert listed.stdout.splitlines()[1].split() == ["TOKEN", "missing", "a"]
+    stored = mcpctl(daemon, "secret", "set", "TOKEN", stdin="s3cr3t-value\n")
+    assert stored.returncode == 0
+    assert stored.stderr == "next: mcpctl reconnect a\n"
+    assert (tmp_path / "config/mcpd/secrets.json").stat().st_mode & 0o777 == 0o600
+    assert mcpctl(daemon, "reconnect", "a").returncode == 0
+    assert environment_of(daemon, "a")["A"] == "s3cr3t-value"
+    listed = mcpctl(daemon, "secret", "list", "--json")
+    assert json.loads(listed.stdout)["secrets"] == [{"name": "TOKEN", "stored": True, "used_by": ["a"]}]
+    assert mcpctl(daemon, "secret", "remove", "TOKEN").returncode == 2  # nobody can be asked
+    assert mcpctl(daemon, "secret", "remove", "TOKEN", "--yes").returncode == 0
+    assert mcpctl(daemon, "secret", "remove", "TOKEN", "--yes").returncode == 5
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["TOKEN", "hunter2-value"], ["TOKEN=hunter2-value"], ["--", "TOKEN", "hunter2-value"]],
+)
+def test_a_secret_on_the_command_line_is_refused_and_not_repeated(tmp_path: Path, argv: list[str]) -> None:
+    """It has been seen by then; storing it would say that this is fine."""
+    environ = {**private_environment(tmp_path), "MCPD_NO_START": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "ctl", "secret", "set", *argv],
+        input="x\n",
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        env=environ,
+    )
+    assert ran.returncode == 2
+    assert "hunter2" not in ran.stdout + ran.stderr
+    assert not os.path.exists(tmp_path / "config/mcpd/secrets.json")

@@ -1,0 +1,157 @@
+"""Changes of files are noticed, however they are made, and not before they are over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from mcpd.support.changes import Changes, watching
+
+BOUND = 20
+
+
+async def noticed(path: Path, change: Callable[[], object]) -> bool:
+    with watching([str(path)]) as changes:
+        change()
+        with trio.move_on_after(BOUND):
+            await changes.next()
+            return True
+    return False
+
+
+def _renamed_over(path: Path) -> None:
+    beside = path.with_name("beside")
+    beside.write_text("new")
+    beside.rename(path)
+
+
+def _removed_and_made(path: Path) -> None:
+    path.unlink()
+    path.write_text("new")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.write_text("new"),
+        _renamed_over,
+        _removed_and_made,
+        lambda path: path.unlink(),
+        lambda path: path.chmod(0o600),
+        lambda path: path.rename(path.with_name("old")),
+    ],
+    ids=["in place", "renamed over", "made anew", "removed", "mode", "renamed away"],
+)
+async def test_a_change_of_a_file_is_noticed(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    """As editors, package managers and people do it."""
+    path = tmp_path / "file"
+    path.write_text("old")
+    assert await noticed(path, lambda: change(path))
+
+
+async def test_a_file_that_appears_later_is_noticed_with_its_directories(tmp_path: Path) -> None:
+    """The first run: there is not even ~/.config yet."""
+    path = tmp_path / "a" / "b" / "file"
+
+    with watching([str(path)]) as changes, trio.fail_after(BOUND):
+        path.parent.parent.mkdir()
+        await changes.next()
+        path.parent.mkdir()
+        path.write_text("new")
+        await changes.next()
+        path.write_text("newer")
+        await changes.next()
+
+
+async def test_what_a_symbolic_link_leads_to_is_watched_and_the_link_too(tmp_path: Path) -> None:
+    """Dotfiles, and the double links of configuration management: `file → data/file`, `data → 1`."""
+    for name in ("1", "2"):
+        (tmp_path / "real" / name).mkdir(parents=True)
+        (tmp_path / "real" / name / "file").write_text(name)
+    (tmp_path / "real" / "data").symlink_to("1")
+    (tmp_path / "home").mkdir()
+    path = tmp_path / "home" / "file"
+    path.symlink_to("../real/data/file")
+    assert await noticed(path, lambda: (tmp_path / "real" / "1" / "file").write_text("!"))
+
+    def swap() -> None:
+        (tmp_path / "real" / "next").symlink_to("2")
+        (tmp_path / "real" / "next").rename(tmp_path / "real" / "data")
+
+    with watching([str(path)]) as changes, trio.fail_after(BOUND):
+        swap()
+        await changes.next()
+        (tmp_path / "real" / "2" / "file").write_text("!")
+        await changes.next()
+
+
+async def test_a_directory_that_another_takes_the_place_of_is_watched_again(tmp_path: Path) -> None:
+    """The name counts, not what had it first."""
+    path = tmp_path / "dir" / "file"
+    path.parent.mkdir()
+    path.write_text("old")
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "file").write_text("new")
+    with watching([str(path)]) as changes, trio.fail_after(BOUND):
+        path.parent.rename(tmp_path / "old")
+        new.rename(tmp_path / "dir")
+        await changes.next()
+        path.write_text("newer")
+        await changes.next()
+
+
+async def test_a_file_is_left_alone_while_somebody_writes_it(tmp_path: Path) -> None:
+    """Half of a file may well be a good file of another meaning."""
+    path = tmp_path / "file"
+    path.write_text("old")
+    told: list[str] = []
+
+    async def listen(changes: Changes) -> None:
+        await changes.next()
+        told.append(path.read_text())
+
+    with watching([str(path)]) as changes, trio.fail_after(BOUND):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen, changes)
+            with path.open("w") as file:
+                for part in ("one", "two", "three"):
+                    file.write(part)
+                    file.flush()
+                    await trio.sleep(0.5)  # longer than it would wait otherwise
+                    assert not told
+    assert told == ["onetwothree"]
+
+
+async def test_others_in_the_same_directory_are_no_change_and_do_not_delay_one(tmp_path: Path) -> None:
+    """A home directory is never quiet."""
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    async def bustle() -> None:
+        while True:
+            (tmp_path / "other").write_text("x")
+            await trio.sleep(0.02)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bustle)
+        with watching([str(path)]) as changes:
+            with trio.move_on_after(0.6) as waiting:
+                await changes.next()
+            assert waiting.cancelled_caught
+            path.write_text("new")
+            with trio.fail_after(BOUND):
+                await changes.next()
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_left_open(tmp_path: Path) -> None:
+    """One descriptor while it lasts, none after."""
+    before = len(os.listdir("/proc/self/fd"))
+    with watching([str(tmp_path / "a"), str(tmp_path / "b")]):
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert len(os.listdir("/proc/self/fd")) == before
