@@ -70,6 +70,9 @@ def test_a_trace_goes_on_with_what_a_server_says_and_asks(start: Start) -> None:
             "tools/call", name="notify", arguments={"method": "notifications/message", "params": said}
         )
         told = next_of(line, "notifications/message")
+        steps = {"every": 0.01, "total": 0.02, "more": {"_meta": TRACE}}
+        line.request("tools/call", name="progress", arguments=steps, _meta={"progressToken": 5})
+        step = next_of(line, "notifications/progress")
         asking = {"method": "elicitation/create", "params": question}
         key = line.send("tools/call", name="ask", arguments=asking)
         asked = next_of(line, "elicitation/create")
@@ -77,5 +80,6 @@ def test_a_trace_goes_on_with_what_a_server_says_and_asks(start: Start) -> None:
         line.send_raw(json.dumps(answer).encode())
         came = json.loads(line.answer(key)["content"][0]["text"])
     assert traced(told["params"]) == TRACE
+    assert traced(step["params"]) == TRACE
     assert traced(asked["params"]) == TRACE
     assert traced(came["result"]) == TRACE

@@ -67,7 +67,7 @@ Tools besides
   drop                        never answered
   late {seconds=1}            answered then, cancelled or not
   too_late                    answered when it is cancelled, so that the two cross
-  progress {total=1, every=0.1}  progress at that pace, then the answer; stops when cancelled
+  progress {total=1, every=0.1, more={}}  progress at that pace, then the answer; stops when cancelled
   job {seconds=0.3, ends="completed", poll=100, words}  a task that comes to that end: completed, failed,
                               cancelled, or input_required; a tool only if the server has tasks
   wants {message}             asks the user first (2026-07-28; before, done at once)
@@ -636,7 +636,7 @@ class Fake:
                 self.text(request, "through")
                 return
             if token is not None:
-                params = {"progressToken": token, "progress": done, "total": total}
+                params = {"progressToken": token, "progress": done, "total": total, **given.get("more", {})}
                 self.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
             self.later(every, lambda: step(done + every))
 
