@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -27,6 +28,8 @@ class Daemon:
     pid: int
     socket: str
     environ: dict[str, str]
+    http: int
+    """The port of its HTTP door; 0 when it has none."""
     connected_after: float
     """Seconds from its start until every server was connected, Python's own start included."""
 
@@ -58,7 +61,7 @@ def on_pipes(count: int) -> dict[str, object]:
 
 
 @contextmanager
-def running(servers: Mapping[str, object]) -> Iterator[Daemon]:
+def running(servers: Mapping[str, object], *, http: bool = False) -> Iterator[Daemon]:
     """A daemon with these servers, by name, in directories of its own; stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="mcpd-bench-") as home:
         config = Path(home, "mcpd.json")
@@ -66,13 +69,25 @@ def running(servers: Mapping[str, object]) -> Iterator[Daemon]:
         socket = f"{home}/run/mcpd.sock"
         environ = private_environ(home, socket)
         command = [sys.executable, "-m", "mcpd", "--config", str(config), "--socket", socket]
+        if http:
+            command += ["--http", "127.0.0.1:0", "--http-auth", "none"]
         with Path(home, "log").open("wb") as log:
             start = time.monotonic()
             process = subprocess.Popen(command, env=environ, stderr=log)
         try:
             _wait_connected(socket, len(servers), start + LIMIT)
             taken = time.monotonic() - start
-            yield Daemon(pid=process.pid, socket=socket, environ=environ, connected_after=taken)
+            with control(socket) as line:
+                status = line.ask({"jsonrpc": "2.0", "id": 1, "method": "mcpd/status", "params": {}})
+            assert isinstance(status, dict)
+            url = (status["daemon"]["http"] or {}).get("url", "")
+            yield Daemon(
+                pid=process.pid,
+                socket=socket,
+                environ=environ,
+                http=urlsplit(url).port or 0,
+                connected_after=taken,
+            )
         except (OSError, Wrong) as error:
             log_text = Path(home, "log").read_text(errors="replace")
             raise Wrong(f"{error!r}; the daemon's log:\n{log_text[-2000:]}") from error

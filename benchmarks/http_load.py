@@ -24,6 +24,13 @@ HEADERS = {
     "modern": b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: echo\r\n",
 }
 
+_P = "io.modelcontextprotocol/"
+META: dict[str, object] = {
+    f"{_P}protocolVersion": "2026-07-28",
+    f"{_P}clientInfo": {"name": "load", "version": "1"},
+    f"{_P}clientCapabilities": {},
+}
+
 
 @contextmanager
 def stub(era: str, shape: str = "json") -> Iterator[int]:
@@ -42,12 +49,14 @@ def stub(era: str, shape: str = "json") -> Iterator[int]:
 class Direct:
     """A client that costs next to nothing. `connections` are as many as calls were ever in flight."""
 
-    def __init__(self, port: int, era: str) -> None:
+    def __init__(self, port: int, era: str, *, path: bytes = b"/mcp", session: bytes = b"") -> None:
         self._port = port
+        self._era = era
+        headers = HEADERS[era]
         self._head = (
-            b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-            b"Accept: application/json, text/event-stream\r\n" + HEADERS[era]
-        )
+            b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
+            b"Accept: application/json, text/event-stream\r\n" % (path, port)
+        ) + (headers.replace(b"0123456789abcdef", session) if session else headers)
         self._open: list[socket.socket] = []
 
     def close(self) -> None:
@@ -56,7 +65,7 @@ class Direct:
 
     def latencies(self, tool: str, count: int) -> list[float]:
         """Seconds of each of `count` calls, one after the other on one connection."""
-        calls = _Calls(tool)
+        calls = _Calls(tool, self._era)
         [connection] = self._connections(1)
         taken = []
         for _ in range(count):
@@ -70,7 +79,7 @@ class Direct:
 
     def rate(self, count: int, in_flight: int) -> float:
         """Calls a second over `count` calls, each of `in_flight` connections with one at a time."""
-        calls = _Calls("echo")
+        calls = _Calls("echo", self._era)
         connections = self._connections(in_flight)
         by_number = {connection.fileno(): connection for connection in connections}
         with select.epoll() as poll:
@@ -99,12 +108,16 @@ class Direct:
 
     def _request(self, calls: _Calls) -> bytes:
         body = calls.requests(1)[:-1]
-        return b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
+        head = self._head
+        if calls.tool != "echo":
+            head = head.replace(b"Mcp-Name: echo", b"Mcp-Name: " + calls.tool.encode())
+        return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
 
 class _Calls(Calls):
-    def __init__(self, tool: str) -> None:
-        super().__init__(tool)
+    def __init__(self, tool: str, era: str) -> None:
+        super().__init__(tool, meta=META if era == "modern" else None)
+        self.tool = tool
 
     def check(self, answer: bytes) -> None:
         start, end = answer.find(b'{"jsonrpc"'), answer.rfind(b"}")

@@ -65,13 +65,16 @@ class Line:
 class Calls:
     """Requests of one tool with ascending ids, and the check of their answers."""
 
-    def __init__(self, tool: str, server: str | None = None) -> None:
-        """With a server it is `mcpd/call` that is measured, otherwise plain `tools/call`."""
+    def __init__(
+        self, tool: str, server: str | None = None, meta: Mapping[str, object] | None = None
+    ) -> None:
+        """With a server it is `mcpd/call` that is measured, else plain `tools/call`, with that `_meta`."""
         self.next_id = 1000
         self.waiting: set[int] = set()
         self.result = RESULTS[tool]
         if server is None:
-            request = {"method": "tools/call", "params": {"name": tool, "arguments": {}}}
+            said = {} if meta is None else {"_meta": dict(meta)}
+            request = {"method": "tools/call", "params": {**said, "name": tool, "arguments": {}}}
         else:
             params = {"server": server, "tool": tool, "arguments": {}, "raw": True}
             request = {"method": "mcpd/call", "params": params}
@@ -101,7 +104,7 @@ class Calls:
 
     def _learn(self, answer: bytes) -> tuple[bytes, bytes]:
         found = re.search(rb'"id":\s*(\d+)', answer)
-        if found is None or answer.count(self.result) != 1:
+        if found is None or answer.count(self.result[1:]) != 1:  # a member of the envelope may stand in front
             raise Wrong(f"not the bytes of the result: {answer[:200]!r}")
         self._shape = answer[: found.start(1)], answer[found.end(1) :]
         return self._shape

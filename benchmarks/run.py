@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import remote
+from benchmarks import door, remote
 from benchmarks.daemon import Daemon, on_pipes, running
 from benchmarks.figures import (
     IN_FLIGHT,
@@ -179,7 +179,7 @@ def main() -> int:
     flags = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").partition("\n")[0])
     flags.add_argument("--quick", action="store_true", help="one round, for a look")
     flags.add_argument("--write", action="store_true", help=f"put the tables into {RESULTS.name}")
-    flags.add_argument("--only", choices=("speed", "remote", "cost"), help="a third of it")
+    flags.add_argument("--only", choices=("speed", "remote", "door", "cost"), help="a part of it")
     given = flags.parse_args()
     rows: list[Row] = []
     signal.signal(signal.SIGALRM, _overdue)
@@ -189,7 +189,10 @@ def main() -> int:
             rows += speed(1 if given.quick else ROUNDS)
         if given.only in (None, "remote"):
             rows += remote.speed(1 if given.quick else ROUNDS)
+        if given.only in (None, "door"):
+            rows += door.speed(1 if given.quick else ROUNDS)
         if given.only in (None, "cost"):
+            rows.append(door.clients())
             rows += cost(1 if given.quick else 3, 3 if given.quick else 10)
     except Wrong as error:
         print(f"the benchmark is void: {error}", file=sys.stderr)

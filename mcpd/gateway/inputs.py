@@ -74,6 +74,7 @@ async def _another_round(
         members["inputResponses"] = Raw(msgspec.json.encode(await _answers(session, relay, questions)))
     else:
         await trio.sleep(_SOON * 2**relay.rounds)
+    await trio.lowlevel.checkpoint_if_cancelled()
     if state is not None:
         members["requestState"] = state
     relay.params = msgspec.json.encode(members)
@@ -116,6 +117,7 @@ async def see_task_through(session: Session, relay: Relay, created: Raw) -> None
         timeout=relay.idle,
         limit=relay.hard_deadline - trio.current_time(),
     )
+    await trio.lowlevel.checkpoint_if_cancelled()
     relay.stop = None
     session.finished(relay, wire.result(request.key, relay.translation.result(relay.method, result)))
 

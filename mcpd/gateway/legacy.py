@@ -105,6 +105,7 @@ def _subscribe(session: Session, request: Request) -> None:
         outcome = ""
         with trio.move_on_after(_AGREED):
             outcome = await server.wishes.settled(own)
+        await trio.lowlevel.checkpoint_if_cancelled()
         if outcome:
             subscriptions.drop(session, b"", uri)
             raise Unsupported(f"{name}: {outcome}", server=name)

@@ -18,7 +18,7 @@ from mcpd.gateway.asker import Asker, Request, who_asks
 from mcpd.model.errors import McpdError, UnknownRevision
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
-from mcpd.wire.meta import RESERVED
+from mcpd.wire.meta import RESERVED, may_have_meta
 
 if TYPE_CHECKING:
     from mcpd.gateway.session import Session
@@ -34,29 +34,48 @@ _CACHEABLE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cache
 
 
 def open_meta(request: Request) -> None:
-    """Read what a request's `_meta` says to its next hop: the progress token and, in this revision, who asks.
+    """Take from a request what its `_meta` says to its next hop: the progress token and, in this revision,
+    who asks. Where it says nothing else, the params go on without it.
 
     Raises BadFrame for what is malformed, UnknownRevision.
     """
-    raw = wire.members(request.params).get("_meta")
+    members = wire.members(request.params)
+    raw = members.get("_meta")
     if raw is None:
         return
-    meta = wire.members(raw)
-    token = meta.get("progressToken")
-    if token is not None:
-        request.token = bytes(token)
-    if _VERSION not in meta:
+    request.token, asker, says_more = _read(bytes(raw))
+    if asker is not None:
+        request.asker = asker
+    if says_more:
         return
+    params, head = bytes(request.params), b'{"_meta":' + raw
+    if params.startswith(head + b","):
+        params = b"{" + params[len(head) + 1 :]
+    else:
+        del members["_meta"]
+        params = msgspec.json.encode(members)
+    request.params = Raw(params)
+    request.plain = not may_have_meta(params)
+
+
+@functools.lru_cache(maxsize=512)
+def _read(raw: bytes) -> tuple[bytes, Asker | None, bool]:
+    """Token, asker, and whether anything is said to the server. Remembered: clients repeat themselves."""
+    meta = wire.members(raw)
+    token = bytes(meta.get("progressToken", b""))
+    says_more = any(name != "progressToken" and not name.startswith(RESERVED) for name in meta)
+    if _VERSION not in meta:
+        return token, None, says_more
     version = _string(meta, _VERSION)
     if version not in VERSIONS:
         raise UnknownRevision(version, VERSIONS)
     level = _string(meta, _LEVEL) if _LEVEL in meta else ""
-    request.asker = _asker(version, bytes(meta.get(_CAPABILITIES, b"null")), level)
+    return token, _asker(version, bytes(meta.get(_CAPABILITIES, b"null")), level), says_more
 
 
 @functools.lru_cache(maxsize=256)
 def _asker(version: str, declared: bytes, level: str) -> Asker:
-    """Remembered: a client says the same with every request. Raises BadFrame."""
+    """One for all that say the same, whatever their tokens. Raises BadFrame."""
     capabilities = wire.value(declared)
     if not isinstance(capabilities, dict):
         raise BadFrame(f"`_meta` must say {_CAPABILITIES}, an object")

@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import functools
 
+import trio
+
 from mcpd.gateway.asker import Request
 from mcpd.gateway.relay import MAY_ASK, Relay
-from mcpd.model.errors import McpdError
+from mcpd.gateway.translate import translation
+from mcpd.model.errors import InvalidArguments, McpdError, Overloaded, Problem
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
+_LOOK = 1.0
+"""Seconds between two looks at who has waited too long."""
+
 
 def enter(relay: Relay, request: Request) -> bool:
-    """Whether the relay may be submitted at once; else that is done when its turn has come."""
+    """Whether the relay may be submitted at once; else that is done when its turn has come.
+
+    Nobody waits for it longer than for a server that is silent (`timeout` in the definition).
+    """
     server = relay.server
     owner: object = None
     if server.spec.concurrency != "free" and must_be_alone(server, request.method, _name(relay)):
@@ -35,13 +44,20 @@ def enter(relay: Relay, request: Request) -> bool:
     if owner is None:
         return True
     relay.lined = True
-    return server.line.enter(relay, owner, lambda: _go(relay))
+    line = server.line
+    if line.enter(relay, owner, lambda: _go(relay)):
+        return True
+    relay.deadline = trio.current_time() + relay.idle
+    if not line.watched:
+        line.watched = True
+        relay.session.gateway.spawn(lambda: _watch(server))
+    return False
 
 
 def leave(relay: Relay) -> None:
     """It is over."""
     relay.lined = False
-    if relay.asker.may_be_asked:
+    if relay.asker.may_be_asked and relay.key:  # it was sent
         relay.server.curiosity.called()
     relay.server.line.leave(relay)
 
@@ -54,18 +70,47 @@ def must_be_alone(server: ManagedServer, method: str, tool: str) -> bool:
 
 
 def _go(relay: Relay) -> None:
-    request = relay.request
-    if request is None:
-        leave(relay)
+    """Its turn has come; the server may be another process by now, or about to be."""
+    upstream = relay.server.upstream
+    if upstream is None:
+        relay.session.beside(relay, lambda: _go_when_ready(relay))
         return
-    try:
-        upstream = relay.server.upstream
-        if upstream is None:
-            raise relay.session.gateway.core.not_ready(relay.server)
+    if upstream is not relay.upstream:
         relay.upstream = upstream
-        relay.session.submit(relay)
+        relay.translation = translation(relay.asker.version, upstream.version)
+    try:
+        relay.session.start(relay)
+    except BadFrame as error:
+        relay.failed(InvalidArguments(f"params: {error}", [Problem("$", str(error))]))
     except McpdError as error:
-        relay.session.refuse(request, error, relay)
+        relay.failed(error)
+
+
+async def _go_when_ready(relay: Relay) -> None:
+    await relay.session.gateway.core.ready(relay.server)
+    await trio.lowlevel.checkpoint_if_cancelled()
+    relay.stop = None
+    _go(relay)
+
+
+async def _watch(server: ManagedServer) -> None:
+    """Refuse those who have waited too long, for as long as anybody waits."""
+    line, name = server.line, server.spec.name
+    try:
+        while line.waiting():
+            await trio.sleep(_LOOK)
+            now = trio.current_time()
+            for entry in line.waiting():
+                if isinstance(entry, Relay) and entry.deadline <= now:
+                    words = (
+                        f"{name}: waited {entry.idle:g} s for calls of other clients, which must not overlap "
+                        "with this one; nothing was sent, try again later"
+                    )
+                    if server.spec.concurrency == "free":
+                        words += f" (`share: client` in the definition of {name} gives each client its own)"
+                    entry.failed(Overloaded(words, server=name))
+    finally:
+        line.watched = False
 
 
 def _name(relay: Relay) -> str:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 KEPT = 900.0
 """Seconds for the client to come back."""
+ORPHANED = 30.0
+"""Seconds, from when its connection has ended."""
 _GATHER = 0.03
 """Seconds in which further questions of the same call are asked together with the first."""
 _MARK = "p."
@@ -108,14 +110,21 @@ class Parked:
         }
         body = {"resultType": "input_required", "inputRequests": asked, "requestState": call.state}
         call.relay.session.park(call.relay, request, wire.result(request.key, msgspec.json.encode(body)))
-        state = call.state
+        self._keep(call, call.state, KEPT)
 
+    def _keep(self, call: _Call, state: str, seconds: float) -> None:
         async def expire() -> None:
-            await trio.sleep(KEPT)
-            if self._states.pop(state, None) is call:
+            await trio.sleep(seconds)
+            if self._states.get(state) is call:
                 self._drop(call, "the client did not come back")
 
         self._gateway.spawn(expire)
+
+    def orphaned(self, session: Session) -> None:
+        """Whoever was asked on that connection is gone. It may come back over another, but others wait."""
+        for state, call in self._states.items():
+            if call.relay.session is session:
+                self._keep(call, state, ORPHANED)
 
     def withdrawn(self, asking: Asking) -> None:
         """The server took a question back: its answer will be ignored."""
@@ -149,10 +158,10 @@ class Parked:
         del self._states[state]
         call.state = ""
         session.unpark(call.relay, request)
+        self._answer(call, answers)  # even if this call is over: they may be about another of this client
         if call.outcome is not None:
             self._finish(call, request)
             return True
-        self._answer(call, answers)
         if call.questions:
             self._park(call, request)  # what is missing is asked again
         return True
@@ -178,11 +187,18 @@ class Parked:
             else relay.translation.result(relay.method, message.result)
         )
         call.outcome = bytes(translated)
+        self._leave_line(relay)
 
     def failed(self, relay: Relay, error: McpdError) -> None:
         call = self._calls.get(relay)
         if call is not None:
             call.outcome = error
+            self._leave_line(relay)
+
+    def _leave_line(self, relay: Relay) -> None:
+        """The server is done with it, whenever the client comes."""
+        if relay.lined:
+            order.leave(relay)
 
     def _finish(self, call: _Call, request: Request) -> None:
         outcome = call.outcome
@@ -208,8 +224,7 @@ class Parked:
             self._gateway.questions.settled(asking)
             asking.nobody(reason)
         call.relay.give_up(reason)
-        if call.relay.lined:
-            order.leave(call.relay)
+        self._leave_line(call.relay)
 
 
 def _digest(method: str, params: Raw) -> bytes:

@@ -44,6 +44,8 @@ class Asking:
     relay: Relay | None = None
     key: bytes = b""
     """Our id of it, where a legacy client is asked."""
+    told: bytes = b""
+    """What the client is asked: the params in its own revision."""
     over: bool = False
 
     @property
@@ -68,11 +70,26 @@ class Asking:
     def _end(self) -> bool:
         """False when it was over before."""
         was, self.over = self.over, True
-        if self.relay is not None and not was:
-            self.relay.asked -= 1
-            if self.relay.asked == 0:  # the server is at work again
-                self.relay.deadline = min(trio.current_time() + self.relay.idle, self.relay.hard_deadline)
+        if not was:
+            self.detach()
         return not was and self.link.ended is None
+
+    def attach(self, relay: Relay) -> None:
+        """It is taken to be about that call. While a person thinks, no call that it may be about is late."""
+        self.relay = relay
+        relay.asked += 1
+        for each in _together(relay):
+            self.link.grant(each, ANSWER)
+
+    def detach(self) -> None:
+        """It is about no call any more; when nothing else is open, the server is at work again."""
+        relay, self.relay = self.relay, None
+        if relay is not None:
+            relay.asked -= 1
+            together = _together(relay)
+            if not any(each.asked for each in together):
+                for each in together:
+                    self.link.grant(each, each.idle)
 
 
 class Questions:
@@ -107,22 +124,34 @@ class Questions:
         asking = self._open.pop((link, key), None)
         if asking is not None:
             asking.over = True
-            if asking.relay is not None:
-                asking.relay.asked -= 1
+            relay = asking.relay
+            if relay is not None:
                 if asking.key:
-                    asking.relay.session.withdraw(asking.key, "the server does not want to know any more")
+                    relay.session.withdraw(asking.key, "the server does not want to know any more")
                 self._gateway.parked.withdrawn(asking)
+                asking.detach()
 
-    def forget(self, relay: Relay, reason: str) -> None:
-        """That call is over for its client: what it was asked is refused."""
-        if relay.asked:
-            for asking in [each for each in self._open.values() if each.relay is relay]:
+    def over(self, relay: Relay) -> None:
+        """That call has ended, and the link knows it no more: what is still asked must be about another one
+        of the same client, where it cannot be told which it is about; else it is moot."""
+        reason = "the call that it belongs to is over"
+        for asking in [each for each in self._open.values() if each.relay is relay]:
+            asking.detach()
+            others = [each for each in _together(relay)[1:] if each.asker.modern is relay.asker.modern]
+            if not others:
                 relay.session.withdraw(asking.key, reason)
                 asking.nobody(reason)
                 self.settled(asking)
+                continue
+            other = next((each for each in others if not each.asked), others[0])
+            asking.attach(other)
+            if other.asker.modern:
+                self._gateway.parked.ask(other, asking, asking.told)
 
     def settled(self, asking: Asking) -> None:
-        self._open.pop((asking.link, asking.message.key), None)
+        key = (asking.link, asking.message.key)
+        if self._open.get(key) is asking:
+            del self._open[key]
 
     async def _wait_for_one(self, asking: Asking) -> None:
         """Until the calls of only one client are left that may be meant."""
@@ -175,9 +204,8 @@ class Questions:
             asking.nobody("the client's revision has no words for it")
             self.settled(asking)
             return
-        asking.relay = relay
-        relay.asked += 1
-        relay.deadline = min(trio.current_time() + ANSWER, relay.hard_deadline)
+        asking.told = told
+        asking.attach(relay)
         if asker.modern:
             self._gateway.parked.ask(relay, asking, told)
             return
@@ -224,6 +252,23 @@ def _meant(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:
             if isinstance(known, Relay) and known.asked and isinstance(each, Relay) and not each.asked:
                 found[owner] = each  # most servers ask in the order in which they were called
     return tuple(found.values())
+
+
+def _together(relay: Relay) -> list[Relay]:
+    """That call, and those that a question about it could be about just as well: of the same client, at a
+    server that cannot say."""
+    link = relay.upstream.link
+    if link.tells_apart:
+        return [relay]
+    others = (
+        each
+        for each in link.under_way()
+        if isinstance(each, Relay)
+        and each is not relay
+        and each.session is relay.session
+        and each.method in MAY_ASK
+    )
+    return [relay, *others]
 
 
 def _mode(params: Raw) -> str:

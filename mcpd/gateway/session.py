@@ -25,7 +25,7 @@ from mcpd.gateway.relay import MAY_ASK, Relay, refused
 from mcpd.gateway.reply import Client, Reply
 from mcpd.gateway.translate import translation
 from mcpd.gateway.view import MEMBERS, Route, View
-from mcpd.model.errors import InvalidArguments, McpdError, Problem
+from mcpd.model.errors import InvalidArguments, McpdError, Problem, ProtocolViolation
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
@@ -187,6 +187,7 @@ class Session:
         self, request: Request, server: ManagedServer, route: Route, params: Raw | bytes
     ) -> None:
         await self.gateway.core.ready(server)
+        await trio.lowlevel.checkpoint_if_cancelled()
         del self._waiting[request.key]
         self._send(request, server, route, params)
 
@@ -207,6 +208,23 @@ class Session:
             idle=times.tools.get(tool, times.call) if times.tools else times.call,
             limit=times.call_max,
         )
+        self.calls += 1
+        self.servers[server] += 1
+        self.spoke = asker.version
+        self._open[request.key] = relay
+        try:
+            alone = server.spec.concurrency != "free" or asker.may_be_asked
+            if not alone or order.enter(relay, request):
+                self.start(relay)
+        except (McpdError, BadFrame):
+            self._open.pop(request.key, None)
+            self._over(relay)
+            raise
+
+    def start(self, relay: Relay) -> None:
+        """`submit` for the first time: whose it is has not been written on it yet."""
+        request, upstream, asker = relay.request, relay.upstream, relay.asker
+        assert request is not None
         dressed = self._dressed
         if dressed[0] is not upstream or dressed[1] is not asker:
             told = passed_on(asker, whole=self.view.single is not None)
@@ -216,17 +234,7 @@ class Session:
         relay.meta = dressed[2]
         if request.method == "tools/call" and upstream.takes_tasks and inputs.only_as_task(relay):
             relay.as_task = True
-        self.calls += 1
-        self.servers[server] += 1
-        self.spoke = asker.version
-        self._open[request.key] = relay
-        try:
-            alone = server.spec.concurrency != "free" or asker.may_be_asked
-            if not alone or order.enter(relay, request):
-                self.submit(relay)
-        except (McpdError, BadFrame):
-            self._open.pop(request.key, None)
-            raise
+        self.submit(relay)
 
     def submit(self, relay: Relay) -> None:
         """Put it to its server now. Raises LinkLost, Overloaded, BadFrame, with nothing sent."""
@@ -245,6 +253,9 @@ class Session:
         self._over(relay)
 
     def _over(self, relay: Relay) -> None:
+        """Nothing comes for it any more: what was asked for it goes to others, the next has its turn."""
+        if relay.asked:
+            self.gateway.questions.over(relay)
         if relay.lined:
             order.leave(relay)
         if relay.parked:
@@ -290,7 +301,10 @@ class Session:
             self._over(relay)
 
     def later(self, request: Request, work: Callable[[], Awaitable[None]]) -> None:
-        """Answer a request in a task of its own; an McpdError that `work` raises is its response."""
+        """Answer a request in a task of its own; an McpdError that `work` raises is its response.
+
+        What `work` waited for may come together with the cancellation: before it acts, it has to look.
+        """
         scope = trio.CancelScope()
         self._waiting[request.key] = scope
 
@@ -299,9 +313,11 @@ class Session:
                 try:
                     await work()
                 except McpdError as error:
-                    self.refuse(request, error)
+                    if not scope.cancel_called:
+                        self.refuse(request, error)
                 except BadFrame as error:
-                    self.fail(request, _INVALID_PARAMS, f"params: {error}")
+                    if not scope.cancel_called:
+                        self.fail(request, _INVALID_PARAMS, f"params: {error}")
             if self._waiting.get(request.key) is scope:
                 del self._waiting[request.key]
 
@@ -317,12 +333,13 @@ class Session:
         async def wait() -> None:
             with suppress(McpdError):  # then all that it may offer is said, and each request says why not
                 await self.gateway.core.ready(single, _FIRST)
+            await trio.lowlevel.checkpoint_if_cancelled()
             work()
 
         self.later(request, wait)
 
     def beside(self, relay: Relay, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something for a relay that its server has answered for now; it can still be cancelled."""
+        """Do something for a relay that is not with its server; it can still be cancelled: see `later`."""
         scope = trio.CancelScope()
         relay.stop = lambda reason: scope.cancel(reason=reason)
 
@@ -330,8 +347,10 @@ class Session:
             with scope:
                 try:
                     await work()
-                except McpdError as error:
+                except (McpdError, BadFrame) as error:
                     relay.stop = None
+                    if isinstance(error, BadFrame):
+                        error = ProtocolViolation(f"{relay.server.spec.name}: {error}")
                     if relay.request is not None:
                         self.refuse(relay.request, error, relay)
 
@@ -428,7 +447,6 @@ class Session:
 
     def _give_up(self, relay: Relay, reason: str) -> None:
         relay.request = None
-        self.gateway.questions.forget(relay, reason)
         relay.give_up(reason)
         self._over(relay)
 
@@ -445,5 +463,7 @@ class Session:
         questions, self._questions = list(self._questions.values()), {}
         for answered in questions:
             answered(None)
+        if not self.is_anonymous:
+            self.gateway.parked.orphaned(self)
         self.listens.clear()
         self.gateway.left(self)

@@ -20,10 +20,13 @@ class Line:
         self._owner: object = None
         self._inside: set[object] = set()
         self._waiting: deque[tuple[object, object, Callable[[], None]]] = deque()
+        self._calling = False
+        self.watched = False
+        """Whether somebody sees to it that nobody waits too long."""
 
     def enter(self, entry: object, owner: object, go: Callable[[], None]) -> bool:
-        """Whether it may go on at once; else `go` is called when its turn has come."""
-        if not self._inside or (self._owner is owner and not self._waiting):
+        """Whether it may go on at once; else `go` is called when its turn has come. It must not raise."""
+        if not self._waiting and (not self._inside or self._owner is owner):
             self._owner = owner
             self._inside.add(entry)
             return True
@@ -34,20 +37,36 @@ class Line:
         """It is over, or nobody wants it any more. Ignored for one that is not here."""
         if entry in self._inside:
             self._inside.remove(entry)
-            if not self._inside:
-                self._next()
+            self._next()
         elif self._waiting:
             self._waiting = deque(each for each in self._waiting if each[0] is not entry)
 
+    def waiting(self) -> list[object]:
+        """The entries whose turn has not come."""
+        return [entry for entry, _, _ in self._waiting]
+
     def _next(self) -> None:
-        self._owner = None
-        coming: list[Callable[[], None]] = []
-        while self._waiting and (not coming or self._waiting[0][1] is self._owner):
-            entry, self._owner, go = self._waiting.popleft()
+        """In a loop: where nothing can be sent, each one's `go` leaves at once, however many there are."""
+        if self._calling:
+            return
+        self._calling = True
+        try:
+            while self._waiting and not self._inside:
+                for entry, go in self._admitted():
+                    if entry in self._inside:  # else one that went before has taken it along
+                        go()
+        finally:
+            self._calling = False
+
+    def _admitted(self) -> list[tuple[object, Callable[[], None]]]:
+        """The first who waits, and all of the same owner that come right after."""
+        self._owner = self._waiting[0][1]
+        coming = []
+        while self._waiting and self._waiting[0][1] is self._owner:
+            entry, _, go = self._waiting.popleft()
             self._inside.add(entry)
-            coming.append(go)
-        for go in coming:
-            go()
+            coming.append((entry, go))
+        return coming
 
     def __len__(self) -> int:
         return len(self._inside) + len(self._waiting)

@@ -31,6 +31,7 @@ from mcpd.supervision.approach import Approach
 from mcpd.supervision.backoff import Backoff
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import Connection, open_process, open_remote, patience
+from mcpd.supervision.desired import Desired
 from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, classify, is_bug
 from mcpd.supervision.filling import filled
 from mcpd.supervision.installing import StillInstalling, wait_installed
@@ -38,6 +39,7 @@ from mcpd.supervision.keeper import ListKeeper
 from mcpd.supervision.line import Curiosity, Line
 from mcpd.supervision.liveness import watch_liveness
 from mcpd.supervision.serverlog import ServerLog
+from mcpd.supervision.snapshot import Known, snapshot
 from mcpd.supervision.standing import Standing
 from mcpd.supervision.surroundings import Surroundings
 from mcpd.supervision.taps import Taps
@@ -101,9 +103,7 @@ class ManagedServer:
         self._heard: float | None = None
         self._last_spawn = -math.inf
         toggled = around.store.toggled(spec.name)
-        self._toggled_off = not (spec.enabled if toggled is None else toggled)
-        self._disconnected = False
-        self._demanded = not spec.lazy
+        self._desired = Desired(enabled=spec.enabled if toggled is None else toggled, demanded=not spec.lazy)
         self._approach = Approach(spec, around.store, self._fingerprint)
         self._over = False
         """Whether the end of this connection has been noted."""
@@ -118,35 +118,30 @@ class ManagedServer:
 
     def reconnect(self) -> None:
         """End the connection, if any, and start afresh at once, whatever the backoff says."""
-        self._disconnected = False
-        self._demanded = True
+        self._desired.connect()
         self._wish_for("a reconnect was asked for")
 
     def connect(self) -> None:
         """Be connected. Nothing happens to a connection that is there."""
-        if self._disconnected or self._standing.state not in (ServerState.CONNECTED, ServerState.PENDING):
-            self._disconnected = False
-            self._demanded = True
+        is_under_way = self._standing.state in (ServerState.CONNECTED, ServerState.PENDING)
+        if self._desired.disconnected or not is_under_way:
+            self._desired.connect()
             self._wish_for("a connection was asked for")
 
     def disconnect(self) -> None:
         """Be stopped until `connect`, `reconnect` or the daemon's next start."""
-        if not self._disconnected:
-            self._disconnected = True
+        if self._desired.disconnect():
             self._wish_for("it was disconnected")
 
     def enable(self, on: bool) -> None:
         """The toggle; it outlives the daemon."""
         self._around.store.toggle(self.spec.name, on)
-        if on == self._toggled_off or (on and self._disconnected):
-            self._toggled_off = not on
-            self._disconnected = False
+        if self._desired.enable(on):
             self._wish_for("it was switched on" if on else "it was switched off")
 
     def demand(self) -> None:
         """Somebody wants to use it: a lazy server starts."""
-        if not self._demanded:
-            self._demanded = True
+        if self._desired.demand():
             self._wish_for("it is needed")
 
     def adopt(self, spec: ServerSpec) -> None:
@@ -157,7 +152,7 @@ class ManagedServer:
         self._backoff.policy = patience(spec)
         self._lists.mark_stale("tools")
         if enabled_changed and self._around.store.toggled(spec.name) is None:
-            self._toggled_off = not spec.enabled
+            self._desired.define(spec.enabled)
             self._wish_for("its definition changed")
 
     def _wish_for(self, why: str) -> None:
@@ -170,8 +165,7 @@ class ManagedServer:
             self.upstream.link.close(why)
             self.upstream = None
         self._attempt.cancel(reason=why)
-        off = self._toggled_off or self._disconnected
-        self._announce(ServerState.DISABLED if off else ServerState.PENDING, why)
+        self._announce(ServerState.DISABLED if self._desired.off else ServerState.PENDING, why)
 
     def look_after(self, seconds: float) -> None:
         """Ask a remote server whether it is there, that soon: the network may be another one by now. A
@@ -218,43 +212,21 @@ class ManagedServer:
 
     def status(self) -> ServerStatus:
         """A snapshot, with the evidence."""
-        upstream, catalog, stands = self.upstream, self.catalog, self._standing
-        if upstream is not None:
-            self._heard = time.time() - (trio.current_time() - upstream.link.heard_at)
-        warnings = list(catalog.warnings if catalog is not None else ())
-        if upstream is not None and upstream.link.junk_lines:
-            where = "lines on its stdout" if self.child is not None else "frames"
-            warnings.append(f"{upstream.link.junk_lines} {where} were no messages")
-        if upstream is not None:
-            warnings += [f"{count} {what}" for what, count in upstream.link.oddities.items()]
-        if self.log.dropped:
-            warnings.append(f"{self.log.dropped} log lines could not be written to {self.log.path}")
-        return ServerStatus(
-            name=self.spec.name,
-            status=stands.state,
-            since=rfc3339(stands.since),
-            transport=self._approach.kind,
-            reason=stands.reason,
-            pid=None if self.child is None else self.child.pid,
-            tools=len(catalog.tools) if catalog else 0,
-            resources=len(catalog.resources) if catalog else 0,
-            prompts=len(catalog.prompts) if catalog else 0,
-            restarts=max(0, self._connections - 1),
-            attempts=self._backoff.tries,
-            last_error=stands.failure,
-            last_ok=None if self._heard is None else rfc3339(self._heard),
-            retry_at=None if stands.retry_at is None else rfc3339(stands.retry_at),
-            updated=catalog.fetched_at or None if catalog else None,
-            protocol_version=upstream.version if upstream else None,
-            era=upstream.era if upstream else None,
-            session=None
-            if upstream is None or upstream.link.session is None
-            else bool(upstream.link.session),
-            server_info=upstream.info if upstream else None,
-            capabilities=tuple(sorted(upstream.capabilities)) if upstream else (),
-            lazy=self.spec.lazy,
-            in_flight=upstream.link.in_flight if upstream else 0,
-            warnings=tuple(warnings),
+        if self.upstream is not None:
+            self._heard = time.time() - (trio.current_time() - self.upstream.link.heard_at)
+        return snapshot(
+            Known(
+                spec=self.spec,
+                stands=self._standing,
+                kind=self._approach.kind,
+                upstream=self.upstream,
+                catalog=self.catalog,
+                child=self.child,
+                log=self.log,
+                connections=self._connections,
+                attempts=self._backoff.tries,
+                heard=self._heard,
+            )
         )
 
     def invocation(self) -> tuple[Sequence[str], Mapping[str, str], str | None]:
@@ -298,10 +270,10 @@ class ManagedServer:
         try:
             while True:
                 self._wish = trio.Event()
-                if self._toggled_off or self._disconnected:
+                if self._desired.off:
                     self._announce(ServerState.DISABLED, self._why_off())
                     await self._wish.wait()
-                elif not self._demanded:
+                elif not self._desired.demanded:
                     self._announce(ServerState.IDLE, "starts on first use")
                     await self._wish.wait()
                 else:
@@ -312,7 +284,7 @@ class ManagedServer:
             self.log.close()
 
     def _why_off(self) -> str:
-        if self._toggled_off:
+        if not self._desired.enabled:
             by_file = self._around.store.toggled(self.spec.name) is None
             return "switched off in its definition" if by_file else "switched off"
         return "disconnected by hand"

@@ -17,6 +17,9 @@ from typing import Protocol
 
 import trio
 
+from mcpd.support.outbox import batch
+
+_batch = batch()
 READ_SMALL = 1 << 16
 """Enough for hundreds of messages; more makes each read dearer (malloc turns to mmap at 128 KiB)."""
 READ_LARGE = 1 << 20
@@ -130,11 +133,18 @@ class _Hub:
 
     def _hand_out(self, events: list[tuple[int, int]]) -> bool:
         traffic.more_expected = False
-        for fd, _ in events:
-            reader = self._readers.get(fd)
-            if reader is not None and not reader.on_readable():
-                self.remove(reader)
+        if len(events) == 1:
+            self._give(events[0][0])
+        else:
+            with _batch:  # what many clients ask of one server leaves together
+                for fd, _ in events:
+                    self._give(fd)
         return bool(events)
+
+    def _give(self, fd: int) -> None:
+        reader = self._readers.get(fd)
+        if reader is not None and not reader.on_readable():
+            self.remove(reader)
 
 
 _current: trio.lowlevel.RunVar[_Hub] = trio.lowlevel.RunVar("reader hub")

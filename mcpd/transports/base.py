@@ -108,6 +108,9 @@ class Channel(Protocol):
         after that the exchange is called with what came.
         """
 
+    def grant(self, exchange: Exchange, seconds: float) -> None:
+        """It may be silent for so long from now on, in place of its `idle`, until it is heard of again."""
+
     def cancel(self, exchange: Exchange, reason: str) -> None:
         """Stop waiting; tell the server unless the request has not left. Ignored when it is over."""
 

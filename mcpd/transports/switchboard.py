@@ -131,6 +131,11 @@ class Switchboard:
         self._meta = meta = dialect.meta
         self._call_meta = meta + b',"progressToken":' if meta else b'"progressToken":'
 
+    def grant(self, exchange: Exchange, seconds: float) -> None:
+        exchange.deadline = deadline = min(trio.current_time() + seconds, exchange.hard_deadline)
+        if deadline < self._alarm_at:
+            self._alarm_at = self._alarm.deadline = deadline
+
     def cancel(self, exchange: Exchange, reason: str) -> None:
         if self._take_back(exchange, reason) and exchange.count is not None:
             exchange.count.cancelled += 1

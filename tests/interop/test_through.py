@@ -73,12 +73,13 @@ def test_every_client_lists_and_calls(
     assert seen.failed == [False, True][: len(calls)]
 
 
-def test_conversations_at_once_are_not_mixed_up(daemon: harness.Daemon, tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", [LEGACY, MODERN])
+def test_conversations_at_once_are_not_mixed_up(daemon: harness.Daemon, server: str, tmp_path: Path) -> None:
     """Four clients, of two generations and by two ways, share one process: everybody hears their own."""
     ways = [by_bridge, by_url, by_url, by_bridge]
     users = {
-        name: (library(client), way(daemon, MODERN))
+        name: (library(client), way(daemon, server))
         for (name, client), way in zip(GROUP.items(), ways, strict=True)
     }
     assert sharing.conversations(users, tmp_path) == []
-    assert daemon.status(MODERN)["restarts"] == 0
+    assert daemon.status(server)["restarts"] == 0

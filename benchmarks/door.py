@@ -1,0 +1,105 @@
+"""The HTTP door: calls at /servers/NAME/mcp against calls to an HTTP stub by the same plain sockets.
+
+Behind the door stands the stub on pipes, so that what is measured is the door and the way through mcpd,
+not a second HTTP connection.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from contextlib import ExitStack, closing
+
+from benchmarks.daemon import Daemon, on_pipes, running
+from benchmarks.figures import IN_FLIGHT, PATIENCE, Row, Way, a_second, in_turns, micro, milli, pair, ratio
+from benchmarks.http_load import Direct, stub
+from benchmarks.load import LIMIT, Wrong
+
+CALLS, FLOOD, BIG_CALLS = 1000, 20_000, 20
+P50_LIMIT, SHARE_LIMIT = 5, 33
+CLIENTS = 100
+
+
+def speed(rounds: int) -> list[Row]:
+    """Both eras."""
+    return [row for era in ("legacy", "modern") for row in _era(era, rounds)]
+
+
+def _era(era: str, rounds: int) -> list[Row]:
+    signal.alarm(PATIENCE)
+    with ExitStack() as held:
+        daemon = held.enter_context(running(on_pipes(1), http=True))
+        path = b"/servers/stub-1/mcp"
+        session = _session(daemon.http, path) if era == "legacy" else b""
+        bare = Way("direct", held.enter_context(closing(Direct(held.enter_context(stub(era)), era))))
+        door = Direct(daemon.http, era, path=path, session=session)
+        through = Way("door", held.enter_context(closing(door)))
+        in_turns((bare, through), rounds, CALLS, FLOOD, BIG_CALLS)
+    name = f"HTTP door, {era}"
+    return [
+        Row(f"{name}: p50", pair(bare.p50, through.p50, micro), ratio(through.p50, bare.p50), P50_LIMIT),
+        Row(f"{name}: p99", pair(bare.p99, through.p99, micro), ratio(through.p99, bare.p99)),
+        Row(
+            f"{name}: calls a second, {IN_FLIGHT} in flight",
+            pair(bare.rate, through.rate, a_second),
+            100 * ratio(through.rate, bare.rate),
+            SHARE_LIMIT,
+            at_least=True,
+            unit="%",
+        ),
+        Row(f"{name}: 1 MiB result", pair(bare.big, through.big, milli), ratio(through.big, bare.big)),
+    ]
+
+
+def clients() -> Row:
+    """What each further client costs that has shaken hands and is silent."""
+    signal.alarm(PATIENCE)
+    with running(on_pipes(1)) as daemon, ExitStack() as held:
+        for _ in range(20):  # what the first ones make for all
+            held.enter_context(_greeted(daemon))
+        before, kind = daemon.memory()
+        for _ in range(CLIENTS):
+            held.enter_context(_greeted(daemon))
+        after, _ = daemon.memory()
+    return Row(f"each further idle client, of {CLIENTS}", kind, (after - before) / CLIENTS, 0.3, unit="MB")
+
+
+def _greeted(daemon: Daemon) -> socket.socket:
+    """An MCP client of all servers, through its handshake."""
+    line = socket.socket(socket.AF_UNIX)
+    line.settimeout(LIMIT)
+    line.connect(daemon.socket)
+    line.sendall(_hello() + b'\n{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+    line.recv(1 << 16)
+    return line
+
+
+def _hello() -> bytes:
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "b", "version": "1"},
+    }
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode()
+
+
+def _session(port: int, path: bytes) -> bytes:
+    """A session that has shaken hands; its id."""
+    with socket.create_connection(("127.0.0.1", port), LIMIT) as connection:
+        session = b""
+        for body in (_hello(), b'{"jsonrpc":"2.0","method":"notifications/initialized"}'):
+            known = (
+                b"Mcp-Session-Id: %b\r\nMCP-Protocol-Version: 2025-11-25\r\n" % session if session else b""
+            )
+            connection.sendall(
+                b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
+                b"Accept: application/json, text/event-stream\r\n%bContent-Length: %d\r\n\r\n%b"
+                % (path, port, known, len(body), body)
+            )
+            head = connection.recv(1 << 16).split(b"\r\n\r\n")[0]
+            at = head.lower().find(b"mcp-session-id: ")
+            if not session and at < 0:
+                raise Wrong(f"no session: {head!r}")
+            session = session or head[at + 16 :].split(b"\r\n")[0]
+    return session

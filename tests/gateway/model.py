@@ -1,0 +1,434 @@
+"""Clients, a gateway and one scripted legacy server in memory: who is asked, told and answered what.
+
+Real are `Gateway`, `Session`, `Line` and the `Switchboard`; the wires are lists. Whoever plays decides in
+which order the server asks and answers and the clients react, and a mock clock rules the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import attrs
+import trio
+
+from mcpd.eras.base import Said, Upstream
+from mcpd.eras.wishes import Wishes
+from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.reply import Client
+from mcpd.gateway.session import Session
+from mcpd.model.errors import NotReady
+from mcpd.model.spec import StdioSpec
+from mcpd.model.status import ServerInfo, ServerState
+from mcpd.supervision.line import Curiosity, Line
+from mcpd.supervision.surroundings import ClientSide
+from mcpd.support.broadcast import Broadcast
+from mcpd.support.outbox import batch
+from mcpd.transports.exchange import Exchange
+from mcpd.transports.switchboard import Switchboard
+from mcpd.wire import message as wire
+from mcpd.wire.message import Message
+from tests.gateway.mcp_client import CAPABLE, meta
+
+Json = dict[str, Any]
+LEGACY = "2025-11-25"
+NAME = "srv"
+
+
+class Wire(Switchboard):
+    """A link whose other end is a list."""
+
+    def __init__(self) -> None:
+        super().__init__(NAME, max_in_flight=64, max_queued=256)
+        self.frames: list[bytes] = []
+
+    async def run(self) -> NoReturn:
+        await self.watch_deadlines()
+
+    def _post(self, exchange: Exchange, frame: bytes) -> None:
+        self.frames.append(frame)
+
+    def _withdraw(self, exchange: Exchange, reason: str) -> bool:
+        return False
+
+    def _unsent(self) -> set[Exchange]:
+        return set()
+
+    def _put(self, frame: bytes) -> None:
+        self.frames.append(frame)
+
+    def choke(self, on: bool = True) -> None:
+        """Take no more requests, as with a full queue."""
+        self._max_in_flight, self._max_queued = (0, 0) if on else (64, 256)
+
+
+@attrs.define(eq=False)
+class Working:
+    """A call that the server works on."""
+
+    key: int
+    token: Any
+    tag: str
+    progress: int = 0
+    waits_for: set[str] = attrs.field(factory=set)
+    """Questions of its own that have no answer yet."""
+    heard: list[Json] = attrs.field(factory=list)
+
+
+class _Hashable(SimpleNamespace):
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
+
+
+class World:
+    """One legacy server that cannot say for which call it asks, and any number of clients of it."""
+
+    def __init__(self, nursery: trio.Nursery, concurrency: str = "free") -> None:
+        self.nursery = nursery
+        self.users: list[User] = []
+        self.work: dict[int, Working] = {}
+        self.whose: dict[str, Working] = {}
+        self.late: list[str] = []
+        """Answers to questions that the server had no use for any more."""
+        self.up = trio.Event()
+        self._ids = itertools.count(1)
+        self._spec = StdioSpec(name=NAME, command="srv", concurrency=concurrency)  # type: ignore[arg-type]
+        self.server: Any = _Hashable(
+            spec=self._spec,
+            of=None,
+            state=ServerState.CONNECTED,
+            catalog=None,
+            upstream=None,
+            wishes=Wishes(),
+            line=Line(),
+            curiosity=Curiosity(is_quiet=False, learn=lambda quiet: None),
+            log=SimpleNamespace(add=lambda line: None),
+        )
+        supervisor = SimpleNamespace(
+            servers=lambda: [self.server],
+            get=lambda name: self.server,
+            find=lambda name: self.server,
+            is_ending=lambda server: False,
+        )
+        core: Any = SimpleNamespace(
+            supervisor=supervisor,
+            events=Broadcast(100),
+            clients=SimpleNamespace(here=lambda: ()),
+            ready=self._ready,
+            not_ready=lambda server: NotReady("srv is not there", server=NAME, state="pending"),
+            who=None,
+        )
+        self.side = ClientSide()
+        self.gateway = Gateway(core, self.side)
+        self.connect()
+
+    async def _ready(self, server: Any, within: float = 30.0) -> Any:
+        with trio.move_on_after(within):
+            await self.up.wait()
+        if self.server.upstream is None:
+            raise NotReady("srv is not there", server=NAME, state="pending")
+        return self.server.upstream
+
+    # ── the server ──────────────────────────────────────────────────────────────────────────────
+
+    def connect(self) -> None:
+        """A new connection; nothing is left of an old one."""
+        self.work.clear()
+        self.whose.clear()
+        self.wire = wire_ = Wire()
+        wire_.inbound = self  # type: ignore[assignment]
+        self.server.upstream = Upstream(
+            link=wire_,
+            era="legacy",
+            version=LEGACY,
+            info=ServerInfo(),
+            capabilities={"tools": {}, "logging": {}},
+            ping_method="ping",
+        )
+        self.nursery.start_soon(wire_.run)
+        self.up.set()
+
+    def on_request(self, message: Message, exchange: Exchange | None) -> None:
+        assert self.side.asked is not None
+        if not self.side.asked(self.server, self.wire, message, exchange):
+            self.wire.refuse(message, -32601, "no")
+
+    def on_notification(self, message: Message, exchange: Exchange | None) -> None:
+        assert self.side.heard is not None
+        self.side.heard(self.server, Said(message.method, message.params, exchange))
+
+    def lose(self) -> None:
+        """The process dies, if there is one."""
+        if self.server.upstream is None:
+            return
+        self.work.clear()
+        self.whose.clear()
+        self.up = trio.Event()
+        self.server.upstream = None
+        self.wire.close("the process died")
+
+    def hear(self) -> None:
+        """Read what has come."""
+        frames, self.wire.frames = self.wire.frames, []
+        for frame in frames:
+            message = json.loads(frame)
+            method = message.get("method")
+            if method == "tools/call":
+                tag = message["params"]["arguments"]["tag"]
+                token = message["params"]["_meta"]["progressToken"]
+                self.work[message["id"]] = Working(message["id"], token, tag)
+            elif method == "notifications/cancelled":
+                gone = self.work.pop(message["params"]["requestId"], None)
+                for question in gone.waits_for if gone else ():
+                    del self.whose[question]
+            elif method is None:
+                call = self.whose.pop(str(message["id"]), None)
+                if call is None:
+                    self.late.append(str(message["id"]))
+                else:
+                    call.waits_for.discard(str(message["id"]))
+                    call.heard.append(message)
+
+    def _say(self, message: Json) -> None:
+        with batch():
+            self.wire.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    def ask(self, call: Working, method: str = "elicitation/create") -> str:
+        key = f"s{next(self._ids)}"
+        call.waits_for.add(key)
+        self.whose[key] = call
+        params: Json = {
+            "message": f"{call.tag}: who?",
+            "requestedSchema": {"type": "object", "properties": {}},
+        }
+        if method == "sampling/createMessage":
+            text = {"type": "text", "text": f"{call.tag}: who?"}
+            params = {"messages": [{"role": "user", "content": text}], "maxTokens": 9}
+        self._say({"id": key, "method": method, "params": {} if method == "roots/list" else params})
+        return key
+
+    def withdraw(self, key: str) -> None:
+        call = self.whose.pop(key)
+        call.waits_for.discard(key)
+        self._say({"method": "notifications/cancelled", "params": {"requestId": key}})
+
+    def progress(self, call: Working) -> None:
+        call.progress += 1
+        params = {"progressToken": call.token, "progress": call.progress, "message": f"{call.tag} works"}
+        self._say({"method": "notifications/progress", "params": params})
+
+    def log(self, call: Working) -> None:
+        params = {"level": "info", "data": f"{call.tag} logs"}
+        self._say({"method": "notifications/message", "params": params})
+
+    def end(self, call: Working, error: Json | None = None) -> None:
+        """Answer, whatever was asked and not answered."""
+        del self.work[call.key]
+        for question in call.waits_for:
+            del self.whose[question]
+        text = json.dumps([call.tag, *(heard.get("result", heard.get("error")) for heard in call.heard)])
+        result = {"content": [{"type": "text", "text": text}]}
+        self._say({"id": call.key, **({"error": error} if error else {"result": result})})
+
+    # ── the clients ─────────────────────────────────────────────────────────────────────────────
+
+    def user(self, kind: str, capabilities: Mapping[str, object] = CAPABLE) -> User:
+        """`legacy`; `modern`, on a connection of its own; or `stateless`: modern, each request by itself."""
+        user = User(self, f"u{len(self.users)}", kind, capabilities)
+        self.users.append(user)
+        return user
+
+    def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.nursery.start_soon(work)
+
+    def empty(self) -> list[str]:
+        """What is still there of calls, though nobody has one under way."""
+        left = {
+            "in line": len(self.server.line),
+            "questions": len(self.gateway.questions._open),
+            "parked": len(self.gateway.parked._calls) + len(self.gateway.parked._states),
+            "at the server": len(self.wire.under_way()),
+        }
+        return [f"{count} {what}" for what, count in left.items() if count]
+
+
+@attrs.define(eq=False)
+class Asked:
+    """One request of a client, until its final answer."""
+
+    params: Json
+    key: int
+    session: Session
+    done: Json | None = None
+    needs: Json | None = None
+    """What it must come back with."""
+    cancelled: bool = False
+
+
+@attrs.define(eq=False)
+class _Reply:
+    """Where the frames of one request go; over HTTP its session ends with it."""
+
+    user: User
+    asked: Asked
+    key: int
+    session: Session | None
+
+    def note(self, frame: bytes) -> None:
+        self.user.take(frame)
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        message = json.loads(frame)
+        assert message["id"] == self.key == self.asked.key, "answered twice, or another's"
+        assert self.asked.done is None, "answered twice"
+        assert self.asked.needs is None, "answered twice"
+        assert not self.asked.cancelled, "answered though cancelled"
+        result = message.get("result", {})
+        if result.get("resultType") == "input_required":
+            for question in result["inputRequests"].values():
+                self.user.check(question["params"])
+            self.asked.needs = result
+        else:
+            self.asked.done = message
+        if self.session is not None:
+            self.session.close("answered")
+
+
+class User:
+    def __init__(self, world: World, tag: str, kind: str, capabilities: Mapping[str, object]) -> None:
+        self.world = world
+        self.tag = tag
+        self.kind = kind
+        self.capabilities = dict(capabilities)
+        self.requests: list[Asked] = []
+        self.questions: list[Json] = []
+        self.progress: list[float] = []
+        self.logs: list[str] = []
+        self.here = True
+        self._keys = itertools.count(1)
+        self.session = self._open()
+        if kind == "legacy":
+            body = {"protocolVersion": LEGACY, "capabilities": self.capabilities, "clientInfo": {"name": tag}}
+            hello = Asked({}, next(self._keys), self.session)
+            self._put(hello, "initialize", body)
+            self.say({"method": "notifications/initialized"})
+            for question in self.questions:
+                self.say({"id": question["id"], "result": {"roots": []}})
+            self.questions.clear()
+
+    def _open(self) -> Session:
+        door = "http" if self.kind == "stateless" else "socket"
+        view = self.world.gateway.view(NAME)
+        return self.world.gateway.open(view, Client(door=door), self.take, self.world.spawn)
+
+    def say(self, message: Json) -> None:
+        parsed = wire.parse(json.dumps({"jsonrpc": "2.0", **message}).encode())
+        with batch():
+            self.session.receive(parsed, _Nowhere())
+
+    def _put(self, asked: Asked, method: str, params: Json) -> None:
+        reply = _Reply(self, asked, asked.key, asked.session if self.kind == "stateless" else None)
+        frame = json.dumps({"jsonrpc": "2.0", "id": asked.key, "method": method, "params": params}).encode()
+        with batch():
+            asked.session.receive(wire.parse(frame), reply)
+
+    def call(self) -> Asked:
+        session = self._open() if self.kind == "stateless" else self.session
+        params: Json = {
+            "name": "converse",
+            "arguments": {"tag": self.tag},
+            "_meta": {"progressToken": self.tag},
+        }
+        if self.kind != "legacy":
+            params["_meta"] = meta(self.capabilities, progressToken=self.tag, **{_LEVEL: "debug"})
+        asked = Asked(params, next(self._keys), session)
+        self.requests.append(asked)
+        self._put(asked, "tools/call", params)
+        return asked
+
+    def take(self, frame: bytes) -> None:
+        message = json.loads(frame)
+        method = message.get("method", "")
+        params = message.get("params", {})
+        if "id" in message:
+            self.check(params)
+            assert self.kind == "legacy"
+            self.questions.append(message)
+        elif method == "notifications/cancelled":
+            self.questions = [q for q in self.questions if q["id"] != params["requestId"]]
+        elif method == "notifications/progress":
+            assert params["progressToken"] == self.tag
+            assert params["message"].startswith(f"{self.tag} "), f"{self.tag} got {params}"
+        elif method == "notifications/message":
+            assert params["data"].startswith(f"{self.tag} "), f"{self.tag} got {params}"
+            self.logs.append(params["data"])
+
+    def check(self, params: Json) -> None:
+        """A question that is put to us is one of our own calls'."""
+        text = params.get("message") or (params.get("messages") or [{}])[0].get("content", {}).get("text")
+        assert text is None or text.startswith(f"{self.tag}: "), f"{self.tag} was asked {text!r}"
+
+    def answer(self, *, refuse: bool = False) -> None:
+        """The oldest question, in a request of its own revision's kind."""
+        if self.questions:
+            question = self.questions.pop(0)
+            said = {"error": {"code": -1, "message": "no"}} if refuse else {"result": self._answer(question)}
+            self.say({"id": question["id"], **said})
+
+    def come_back(self, asked: Asked, *, empty: bool = False) -> None:
+        """With the answers to what was asked, or `empty`-handed."""
+        needs, asked.needs = asked.needs, None
+        assert needs is not None
+        answers = {} if empty else {name: self._answer(q) for name, q in needs["inputRequests"].items()}
+        asked.key = next(self._keys)
+        asked.session = self._open() if self.kind == "stateless" else self.session
+        more = {"inputResponses": answers, "requestState": needs["requestState"]}
+        self._put(asked, "tools/call", {**asked.params, **more})
+
+    def _answer(self, question: Json) -> Json:
+        if question["method"] == "elicitation/create":
+            return {"action": "accept", "content": {"name": self.tag}}
+        if question["method"] == "roots/list":
+            return {"roots": [{"uri": f"file:///{self.tag}"}]}
+        text = {"type": "text", "text": self.tag}
+        return {"role": "assistant", "content": text, "model": "m"}
+
+    def cancel(self, asked: Asked) -> None:
+        """As its revision and its door do."""
+        asked.cancelled = True
+        if self.kind == "stateless":
+            asked.session.close("hung up")
+        else:
+            self.say({"method": "notifications/cancelled", "params": {"requestId": asked.key}})
+
+    def leave(self) -> None:
+        self.here = False
+        for asked in self.requests:
+            asked.cancelled = True
+            if self.kind == "stateless":
+                asked.session.close("hung up")
+        self.session.close("left")
+
+
+_LEVEL = "io.modelcontextprotocol/logLevel"
+
+
+class _Nowhere:
+    def note(self, frame: bytes) -> None:
+        raise AssertionError(frame)
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        raise AssertionError(frame)
+
+
+@asynccontextmanager
+async def world(**more: Any) -> AsyncIterator[World]:
+    async with trio.open_nursery() as nursery:
+        made = World(nursery, **more)
+        made.gateway._nursery = nursery
+        yield made
+        nursery.cancel_scope.cancel()

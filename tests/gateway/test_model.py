@@ -1,0 +1,141 @@
+"""Whatever the order of questions, answers, cancellations and losses: every request has one answer, and
+nothing is left standing in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+import trio.testing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.gateway.model import User, World, world
+
+Step = tuple[str, int, int]
+
+STEPS = (
+    *("open legacy", "open modern", "open stateless"),
+    *(["call"] * 4),
+    *(["ask"] * 4),
+    *(["sample", "roots"]),
+    *(["answer"] * 3),
+    *(["come back"] * 3),
+    *(["end"] * 3),
+    *("come back empty", "refuse", "withdraw", "progress", "log", "fail", "give up asking"),
+    *("cancel", "leave", "lose", "down", "up", "choke", "wait a bit", "wait"),
+)
+PLAYS = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5), st.integers(0, 5)), max_size=60)
+
+
+def step(w: World, what: str, a: int, b: int) -> None:
+    """Do that with the `a`th of those with which it can be done, if there is any."""
+    w.hear()
+    here = [user for user in w.users if user.here]
+    if what.startswith("open"):
+        if len(here) < 5:
+            w.user(what.partition(" ")[2])
+    elif what == "call" and here:
+        here[a % len(here)].call()
+    elif what in ("answer", "refuse") and here:
+        here[a % len(here)].answer(refuse=what == "refuse")
+    elif what == "leave" and here:
+        here[a % len(here)].leave()
+    elif what in ("lose", "down", "up"):
+        if what != "up":
+            w.lose()
+        if what != "down" and w.server.upstream is None:
+            w.connect()
+    elif what == "choke":
+        w.wire.choke(bool(a % 2))
+    elif what == "cancel":
+        under_way = [
+            (user, each)
+            for user in here
+            for each in user.requests
+            if each.done is None and each.needs is None and not each.cancelled
+        ]
+        if under_way:
+            user, asked = under_way[a % len(under_way)]
+            user.cancel(asked)
+    elif what.startswith("come back"):
+        asked_of = [(u, each) for u in here for each in u.requests if each.needs is not None]
+        if asked_of:
+            user, asked = asked_of[a % len(asked_of)]
+            user.come_back(asked, empty=what.endswith("empty"))
+    elif what == "withdraw" and w.whose:
+        w.withdraw(sorted(w.whose)[a % len(w.whose)])
+    elif w.work:
+        call = list(w.work.values())[a % len(w.work)]
+        if what == "ask":
+            w.ask(call)
+        elif what == "sample":
+            w.ask(call, "sampling/createMessage")
+        elif what == "roots":
+            w.ask(call, "roots/list")
+        elif what == "progress":
+            w.progress(call)
+        elif what == "log":
+            w.log(call)
+        elif what == "fail":
+            w.end(call, {"code": -32603, "message": "broken"})
+        elif what == "give up asking" or (what == "end" and not call.waits_for):
+            w.end(call)
+    w.hear()
+
+
+def open_requests(users: Sequence[User]) -> list[str]:
+    return [
+        f"{user.tag} ({user.kind}) waits with {asked.key}"
+        for user in users
+        for asked in user.requests
+        if asked.done is None and not asked.cancelled
+    ]
+
+
+async def finish(w: World) -> None:
+    """Everybody answers whatever they are asked, and the server ends whatever it can end."""
+    if w.server.upstream is None:
+        w.connect()
+    w.wire.choke(on=False)
+    for _ in range(200):
+        w.hear()
+        for user in w.users:
+            if user.here:
+                while user.questions:
+                    user.answer()
+                for asked in user.requests:
+                    if asked.needs is not None:
+                        user.come_back(asked)
+        w.hear()
+        for call in list(w.work.values()):
+            if not call.waits_for and call.key in w.work:
+                w.end(call)
+        await trio.sleep(0.05)
+        if not open_requests(w.users):
+            break
+
+
+async def play(steps: Sequence[Step], concurrency: str = "free") -> None:
+    async with world(concurrency=concurrency) as w:
+        for what, a, b in steps:
+            if what == "wait":
+                await trio.sleep(1)
+            elif what == "wait a bit":
+                await trio.sleep(0.04)
+            else:
+                step(w, what, a, b)
+        await finish(w)
+        if any(not user.here or any(each.cancelled for each in user.requests) for user in w.users):
+            await trio.sleep(901)  # one who does not come back with what was asked is waited for
+            await finish(w)
+        assert open_requests(w.users) == []
+        assert {call.tag: call.waits_for for call in w.work.values()} == {}
+        assert w.empty() == []
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(PLAYS, st.sampled_from(["free", "writes"]))
+def test_every_request_has_one_answer_and_no_line_stays(steps: list[Step], concurrency: str) -> None:
+    """And nobody is asked, or told, what belongs to another."""
+    trio.run(play, steps, concurrency, clock=trio.testing.MockClock(autojump_threshold=0))

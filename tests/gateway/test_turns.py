@@ -1,0 +1,231 @@
+"""Clients that must wait for each other at one server do not wait for ever, nor for nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+import trio.testing
+
+from mcpd.gateway import parked
+from mcpd.gateway.questions import ANSWER
+from mcpd.supervision.line import Line
+from tests.gateway.model import Asked, User, World, world
+
+Clock = trio.testing.MockClock
+
+
+@pytest.fixture
+async def w() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+def texts(asked: Asked) -> list[object]:
+    """What the server was told during that call, its own tag first."""
+    assert asked.done is not None
+    told: list[object] = json.loads(asked.done["result"]["content"][0]["text"])
+    return told
+
+
+def at_server(w: World) -> list[str]:
+    w.hear()
+    return [call.tag for call in w.work.values()]
+
+
+def finish(w: World, user: User) -> None:
+    """The server ends that client's calls."""
+    w.hear()
+    for call in [call for call in w.work.values() if call.tag == user.tag]:
+        w.end(call)
+
+
+@pytest.mark.parametrize("kind", ["modern", "legacy"])
+async def test_a_question_outlives_the_call_it_was_wrongly_taken_to_be_about(
+    autojump_clock: Clock, w: World, kind: str
+) -> None:
+    """Of one client's two calls nobody can tell which one asks. When the one that was supposed to ends, the
+    other one still waits for its answer, and gets it."""
+    user = w.user(kind)
+    first, second = user.call(), user.call()
+    w.hear()
+    one, other = w.work.values()
+    w.ask(other)
+    w.end(one)
+    await trio.sleep(1)
+    assert first.done is not None
+    if kind == "modern":
+        user.come_back(second)
+    else:
+        user.answer()
+    w.hear()
+    assert not other.waits_for
+    w.end(other)
+    assert texts(second) == [user.tag, {"action": "accept", "content": {"name": user.tag}}]
+    assert w.empty() == []
+
+
+async def test_an_answer_counts_though_the_call_it_was_asked_in_is_over(
+    autojump_clock: Clock, w: World
+) -> None:
+    """Parked with a question that was another call's: the client's answer reaches that one."""
+    user = w.user("modern")
+    first, second = user.call(), user.call()
+    w.hear()
+    one, other = w.work.values()
+    w.ask(other)
+    await trio.sleep(1)
+    assert first.needs is not None
+    w.end(one)
+    user.come_back(first)
+    assert texts(first) == [user.tag]
+    finish(w, user)
+    assert texts(second) == [user.tag, {"action": "accept", "content": {"name": user.tag}}]
+    assert w.empty() == []
+
+
+async def test_a_question_of_a_call_that_is_over_is_taken_back(autojump_clock: Clock, w: World) -> None:
+    """The client's dialog closes; a late answer is ignored, and the server is told that nobody answers."""
+    user = w.user("legacy")
+    user.call()
+    w.hear()
+    (call,) = w.work.values()
+    w.ask(call)
+    (question,) = user.questions
+    w.end(call)
+    assert user.questions == []
+    user.say({"id": question["id"], "result": {"action": "accept", "content": {}}})
+    w.hear()
+    assert w.late == ["s1"]
+    assert w.empty() == []
+
+
+async def test_a_request_that_cannot_be_sent_leaves_the_line(autojump_clock: Clock, w: World) -> None:
+    w.wire.choke()
+    one, two = w.user("legacy"), w.user("legacy")
+    failed = one.call()
+    assert failed.done is not None
+    assert failed.done["error"]["data"]["code"] == "overloaded"
+    w.wire.choke(on=False)
+    two.call()
+    assert at_server(w) == [two.tag]
+
+
+async def test_who_waits_in_line_is_sent_to_the_next_process(autojump_clock: Clock, w: World) -> None:
+    """Nothing of it had been sent, so nothing stands against that."""
+    one, two = w.user("legacy"), w.user("modern")
+    running, waiting = one.call(), two.call()
+    w.lose()
+    assert running.done is not None
+    assert running.done["error"]["data"]["may_have_run"]
+    assert waiting.done is None
+    w.connect()
+    await trio.testing.wait_all_tasks_blocked()
+    assert at_server(w) == [two.tag]
+    finish(w, two)
+    assert texts(waiting) == [two.tag]
+    assert w.empty() == []
+
+
+async def test_who_waits_in_line_for_a_server_that_stays_away_is_told(
+    autojump_clock: Clock, w: World
+) -> None:
+    one, two = w.user("legacy"), w.user("legacy")
+    one.call()
+    waiting = two.call()
+    w.lose()
+    await trio.sleep(31)
+    assert waiting.done is not None
+    assert waiting.done["error"]["data"]["code"] == "not_ready"
+    assert w.empty() == []
+
+
+async def test_nobody_waits_for_a_turn_longer_than_for_an_answer(autojump_clock: Clock, w: World) -> None:
+    """While a person thinks about one client's question, others are told why they wait, and what to do."""
+    thinks, waits = w.user("legacy"), w.user("legacy")
+    slow = thinks.call()
+    w.hear()
+    (call,) = w.work.values()
+    w.ask(call)
+    refused = waits.call()
+    await trio.sleep(119)
+    assert refused.done is None
+    await trio.sleep(3)
+    assert refused.done is not None
+    assert refused.done["error"]["data"]["may_have_run"] is False
+    assert "share: client" in refused.done["error"]["message"]
+    thinks.answer()
+    finish(w, thinks)
+    assert texts(slow)[0] == thinks.tag
+    assert w.empty() == []
+
+
+async def test_a_client_that_is_gone_while_asked_holds_nobody_up_for_long(
+    autojump_clock: Clock, w: World
+) -> None:
+    """It may come back over another connection: for half a minute."""
+    gone, waits = w.user("modern"), w.user("legacy")
+    gone.call()
+    w.hear()
+    (call,) = w.work.values()
+    w.ask(call)
+    await trio.sleep(1)
+    waits.call()
+    gone.leave()
+    await trio.sleep(parked.ORPHANED + 1)
+    assert at_server(w) == [waits.tag]
+
+
+async def test_the_time_a_person_takes_is_not_the_servers(autojump_clock: Clock, w: World) -> None:
+    """Nor is a call late that it may be about as well; once it is answered, silence counts again."""
+    user = w.user("legacy")
+    first, second = user.call(), user.call()
+    w.hear()
+    one, _ = w.work.values()
+    w.ask(one)
+    await trio.sleep(ANSWER - 10)
+    assert first.done is None
+    assert second.done is None
+    user.answer()
+    await trio.sleep(115)
+    assert first.done is None
+    await trio.sleep(10)
+    for asked in (first, second):
+        assert asked.done is not None
+        assert asked.done["error"]["data"]["code"] == "timeout"
+    assert w.empty() == []
+
+
+async def test_a_cancellation_that_crosses_the_servers_return_is_heeded(
+    autojump_clock: Clock, w: World
+) -> None:
+    """Both come in the same moment: nothing is sent, and the connection goes on."""
+    user = w.user("legacy")
+    w.lose()
+    unwanted = user.call()
+    await trio.testing.wait_all_tasks_blocked()
+    w.connect()
+    user.cancel(unwanted)
+    await trio.testing.wait_all_tasks_blocked()
+    assert at_server(w) == []
+    wanted = user.call()
+    finish(w, user)
+    assert texts(wanted) == [user.tag]
+
+
+def test_however_many_leave_at_their_turn_the_last_one_has_its_own() -> None:
+    """As when a server is gone: each one's turn ends as it begins."""
+    line, turns = Line(), list[int]()
+    line.enter("first", "first", lambda: None)
+
+    def pass_on(entry: int) -> None:
+        turns.append(entry)
+        line.leave(entry)
+
+    for entry in range(5000):
+        line.enter(entry, entry // 3, lambda entry=entry: pass_on(entry))  # type: ignore[misc]
+    line.leave("first")
+    assert turns == list(range(5000))
+    assert len(line) == 0
