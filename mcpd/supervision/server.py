@@ -20,10 +20,8 @@ import trio
 from mcpd.eras.base import Hooks, Said, Upstream
 from mcpd.eras.negotiate import negotiate
 from mcpd.eras.wishes import Wishes
-from mcpd.model.api import Step
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
-from mcpd.model.runner import runner_of
 from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.store import fingerprint
@@ -34,15 +32,17 @@ from mcpd.supervision.connection import Connection, open_process, open_remote, p
 from mcpd.supervision.desired import Desired
 from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, classify, is_bug
 from mcpd.supervision.filling import filled
-from mcpd.supervision.installing import StillInstalling, wait_installed
+from mcpd.supervision.installing import fetched
 from mcpd.supervision.keeper import ListKeeper
 from mcpd.supervision.line import Curiosity, Line
 from mcpd.supervision.liveness import watch_liveness
+from mcpd.supervision.recovery import recovery
 from mcpd.supervision.serverlog import ServerLog
 from mcpd.supervision.snapshot import Known, snapshot
 from mcpd.supervision.standing import Standing
 from mcpd.supervision.surroundings import Surroundings
 from mcpd.supervision.taps import Taps
+from mcpd.supervision.trace import Trace
 from mcpd.supervision.turn import Turn
 from mcpd.support.fanout import Fanout
 from mcpd.transports.base import Channel
@@ -84,7 +84,7 @@ class ManagedServer:
         """There while, and only while, the state is CONNECTED."""
         self.child: Child | None = None
         self.launch: Launch | None = None
-        self.negotiation: list[Step] = []
+        self.trace = Trace(spec.name, around.redactor.mask)
         self._called_well_at = -math.inf
         """When a call of the connection that ended last succeeded (`trio.current_time()`)."""
         self._around = around
@@ -338,24 +338,12 @@ class ManagedServer:
             now - self._ready_at >= policy.stable or self._called_well_at - self._ready_at >= policy.proof
         ):
             self._backoff.reset()
-        pause = self._backoff.ended(now)
-        looping = pause.crash_loop and verdict is Verdict.RETRY
-        self._standing.failure = attrs.evolve(failure, crash_loop=looping)
-        # A line for each step of the backoff, the last of them for the crash loop; then silence.
-        level = logging.DEBUG if self._backoff.tries > policy.intensity else logging.WARNING
-        if verdict is Verdict.LOGIN:
-            log.log(level, "%s: %s", name, failure.message)
-            self._announce(ServerState.NEEDS_AUTH, f"log in, then `mcpctl reconnect {name}`")
-            return
-        if verdict is Verdict.WAIT:
-            log.log(level, "%s: %s; not tried again until something changes", name, failure.message)
-            self._announce(ServerState.FAILED, f"correct its definition, or `mcpctl reconnect {name}`")
-            return
-        next_step = "crash loop, next probe" if looping else "next attempt"
-        seconds = max(pause.seconds, asked)
-        log.log(level, "%s: %s; %s in %.1f s", name, failure.message, next_step, seconds)
-        self._standing.retry_in(seconds)
-        self._announce(ServerState.FAILED, "crash loop: probed slowly" if looping else "will be tried again")
+        follows = recovery(name, verdict, asked, self._backoff, policy)
+        self._standing.failure = attrs.evolve(failure, crash_loop=follows.crash_loop)
+        log.log(follows.level, "%s: %s%s", name, failure.message, follows.words)
+        if follows.pause is not None:
+            self._standing.retry_in(follows.pause)
+        self._announce(follows.state, follows.reason)
 
     async def _connect_and_serve(self) -> None:
         """Hold one connection for as long as it lasts; how it ended has been noted, or is raised."""
@@ -373,7 +361,7 @@ class ManagedServer:
                     self.child = connection.child
                     connection.link.tally = self.tally
                     self.taps.connected(
-                        connection.link, self._show_frame if spec.debug or around.debug else None
+                        connection.link, self.trace.frame if spec.debug or around.debug else None
                     )
                     await self._hold(connection, turn)
             finally:
@@ -407,7 +395,7 @@ class ManagedServer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             nursery.start_soon(turn.over_after, _TURN)
-            fetching = await self._fetched(connection)
+            fetching = await fetched(self.spec, connection, self.log.last_words, self._say_fetching)
             upstream = await self._shake_hands(connection.link, fetching)
             if upstream.follow is not None:  # before its lists are fetched: they may change right after
                 nursery.start_soon(upstream.follow)
@@ -422,39 +410,21 @@ class ManagedServer:
             nursery.start_soon(self._lists.keep_fresh, upstream)
             await trio.sleep_forever()
 
-    async def _fetched(self, connection: Connection) -> float:
-        """Until a package runner has fetched the server, which has a time of its own: the seconds it took.
-
-        Raises TooSlowError.
-        """
-        spec, child = self.spec, connection.child
-        runner = runner_of(spec.command, spec.args) if isinstance(spec, StdioSpec) else None
-        if runner is None or child is None:
-            return 0.0
-        try:
-            return await wait_installed(
-                runner,
-                child.pid,
-                child.stdin,
-                self.log.last_words,
-                budget=spec.timeouts.install,
-                say=lambda doing: self._announce(ServerState.PENDING, self._around.redactor.mask(doing)),
-            )
-        except StillInstalling as error:
-            raise trio.TooSlowError(str(error)) from None
+    def _say_fetching(self, doing: str) -> None:
+        self._announce(ServerState.PENDING, self._around.redactor.mask(doing))
 
     async def _shake_hands(self, link: Channel, fetching: float) -> Upstream:
         times = self.spec.timeouts
         if not self._approach.goes_on:
-            self.negotiation = []
+            self.trace.afresh()
         if fetching >= 1:
-            self._trace("install", "the server has been started", fetching)
+            self.trace.step("install", "the server has been started", fetching)
             self._announce(ServerState.PENDING, "connecting")
         self._approach.begin()
         with trio.move_on_after(times.connect) as waiting:
             approach = self._approach
             upstream = await negotiate(
-                link, self._hooks(), approach.hint, approach.patience(times), self._trace
+                link, self._hooks(), approach.hint, approach.patience(times), self.trace.step
             )
         if waiting.cancelled_caught:
             raise trio.TooSlowError(
@@ -515,17 +485,3 @@ class ManagedServer:
                 status=self.status(),
             )
         )
-
-    def _trace(self, step: str, outcome: str, seconds: float) -> None:
-        told = Step(
-            at=rfc3339(time.time()),
-            step=step,
-            outcome=self._around.redactor.mask(outcome)[:500],
-            ms=round(seconds * 1000, 1),
-        )
-        self.negotiation.append(told)
-        log.debug("%s: %s: %s (%.1f ms)", self.spec.name, step, told.outcome, told.ms)
-
-    def _show_frame(self, direction: str, frame: bytes) -> None:
-        text = self._around.redactor.mask(frame[:2000].decode("utf-8", "replace"))
-        log.debug("%s %s %s", self.spec.name, direction, text)
