@@ -23,6 +23,7 @@ from mcpd.gateway.reply import Client
 from mcpd.gateway.seal import Seal
 from mcpd.gateway.session import Session, Spawn
 from mcpd.gateway.subscriptions import Subscriptions
+from mcpd.gateway.translate import strip_meta
 from mcpd.gateway.view import OneServer, View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
@@ -192,7 +193,7 @@ class Gateway:
             and _wanted(relay.asker.log_level, relay.asker.modern, said.params)
         ):
             members = wire.members(said.params)
-            members.pop("_meta", None)
+            strip_meta(members)
             frame = wire.notification("notifications/message", msgspec.json.encode(members))
             relay.request.reply.note(frame)
 

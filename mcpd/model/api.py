@@ -337,6 +337,16 @@ class Metrics:
 
 
 @attrs.frozen(kw_only=True)
+class PageLink:
+    """`mcpd/page`: the way into the dashboard."""
+
+    url: str
+    """Good once."""
+    seconds: float
+    """And for so long."""
+
+
+@attrs.frozen(kw_only=True)
 class PingParams:
     server: str
     timeout: float = 10.0
