@@ -127,7 +127,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         page.get_by_role("switch", name="one: on").focus()
         page.keyboard.press("k")
         page.keyboard.press("j")
-        assert page.locator("#servers [aria-current=true]").inner_text().startswith("one")
+        page.wait_for_selector("#servers [aria-current=true]:has-text('one')")
         page.keyboard.press("t")
         daemon.wait_connected("one")
         page.wait_for_selector("#servers li[data-state=connected]:has-text('one')")
