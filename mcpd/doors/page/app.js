@@ -20,6 +20,7 @@ async function begin() {
   const letIn = await isLetIn();
   if (letIn === false) return showGate(refused);
   if (letIn === null) return closed();
+  clearTimeout(waiting);
   line.open();
   return undefined;
 }
@@ -325,4 +326,6 @@ byId("logout").addEventListener("click", async () => {
 document.addEventListener("visibilitychange", () => !document.hidden && look());
 
 Object.assign(line, { opened, closed, told });
+// An address with a new code, opened where the page is already: for the browser that is no new page.
+addEventListener("hashchange", () => location.hash && begin());
 begin();

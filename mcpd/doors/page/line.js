@@ -56,6 +56,7 @@ export class Line {
   told = (_method, _params) => {};
 
   open() {
+    this.close();
     const key = localStorage.getItem(KEY) ?? "";
     const socket = new WebSocket(`ws://${location.host}/page/socket`, ["mcpd.page", `key.${key}`]);
     this.#socket = socket;
