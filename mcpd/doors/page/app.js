@@ -26,7 +26,8 @@ async function begin() {
 }
 
 function showGate(refused) {
-  byId("main").hidden = byId("logout").hidden = true;
+  for (const id of ["main", "logout", "filter", "totals"]) byId(id).hidden = true;
+  document.title = "mcpd";
   byId("gate").hidden = false;
   byId("gate-words").textContent = `${refused ? `It did not work: ${refused}. ` : ""}Open it from a shell; the address that this makes is good once, for a minute:`;
   linePill("logged out", "off");
@@ -35,7 +36,7 @@ function showGate(refused) {
 async function opened() {
   again = AGAIN_FIRST;
   byId("gate").hidden = true;
-  byId("main").hidden = byId("logout").hidden = false;
+  for (const id of ["main", "logout", "filter", "totals"]) byId(id).hidden = false;
   linePill("live", "ok");
   servers.clear();
   streams.clear();
@@ -321,7 +322,7 @@ byId("back").addEventListener("click", () => document.body.classList.remove("loo
 byId("logout").addEventListener("click", async () => {
   line.close();
   await leave();
-  showGate("");
+  location.reload(); // nothing of what was shown stays
 });
 document.addEventListener("visibilitychange", () => !document.hidden && look());
 
