@@ -91,7 +91,7 @@ function happened(event) {
   else if (event.status) servers.set(name, event.status);
   if (event.kind !== "snapshot") {
     const state = event.kind === "status" ? event.status?.status : event.kind;
-    addTo(byId("events"), eventItem(event.at, name, event.message || event.status?.reason || "", state, event.by), EVENTS);
+    addTo(byId("events"), EVENTS, eventItem(event.at, name, event.message || event.status?.reason || "", state, event.by));
     if (name === now.chosen) {
       if (event.kind === "tools") showTools(true);
       if (event.kind === "status" && !now.toolsOf) showTools(false);

@@ -21,8 +21,15 @@ export async function showLog() {
   place.replaceChildren();
   const { id, answer } = line.ask("mcpd/logs", { server: now.chosen, lines: 300, follow: true });
   logId = id;
+  let fresh = [], drawing = 0;
   const put = (text) => {
-    if (id === logId) addTo(place, logLine(text), LOG_LINES);
+    fresh.push(text);
+    if (fresh.length > 2 * LOG_LINES) fresh = fresh.slice(-LOG_LINES); // nothing is drawn while the tab is hidden
+    drawing ||= requestAnimationFrame(() => {
+      if (id === logId) addTo(place, LOG_LINES, ...fresh.slice(-LOG_LINES).map(logLine));
+      fresh = [];
+      drawing = 0;
+    });
   };
   streams.set(id, (params) => put(params.line ?? `… ${params.missed} lines came too fast to be shown`));
   try {
@@ -85,10 +92,11 @@ export function eventItem(at, server, message, state, by) {
     make("bdi", {}, clean(message)), by ? make("span", { className: "dim" }, " by ", make("bdi", {}, clean(by))) : null);
 }
 
-export function addTo(list, item, most) {
+/** Add to what is looked at from its end, and forget its oldest. Measuring is dear: many at once, where many come. */
+export function addTo(list, most, ...items) {
   const scroller = list.closest("[tabindex]");
   const atEnd = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 40;
-  list.append(item);
+  list.append(...items);
   while (list.childElementCount > most) list.firstElementChild.remove();
   if (atEnd) scroller.scrollTop = scroller.scrollHeight;
 }
