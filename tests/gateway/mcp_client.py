@@ -70,11 +70,14 @@ class McpClient:
         return self.request_all(method, [params])[0]
 
     def request_all(self, method: str, wanted: Sequence[Json]) -> list[Json]:
-        """The same for several requests at once, in their order."""
+        """The same for several requests at once; answers are dealt with as they come."""
         results: list[Json] = [{}] * len(wanted)
-        waiting = [(place, params, self.send(method, **params)) for place, params in enumerate(wanted)]
+        waiting = {self.send(method, **params): (place, params) for place, params in enumerate(wanted)}
         while waiting:
-            place, params, key = waiting.pop(0)
+            while not (come := waiting.keys() & self.line._answers.keys()):
+                self._read()
+            key = min(come)
+            place, params = waiting.pop(key)
             result = self.wait(key)
             if result.get("resultType") != "input_required":
                 results[place] = result
@@ -87,7 +90,7 @@ class McpClient:
             params.pop("requestState", None)
             if "requestState" in result:
                 params["requestState"] = result["requestState"]
-            waiting.append((place, params, self.send(method, **params)))
+            waiting[self.send(method, **params)] = (place, params)
         return results
 
     def send(self, method: str, **params: Any) -> int:

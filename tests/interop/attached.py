@@ -45,12 +45,11 @@ class Attached:
 
         client = McpClient(self.daemon, self.version, server=server["name"], answer=answer)
         report.tools = [tool["name"] for tool in client.request("tools/list")["tools"]]
-        wanted = [
-            {"name": tool, "arguments": arguments, "_meta": {"progressToken": f"{name} {number}"}}
+        level = {_LEVEL: "debug"} if client.modern else {}
+        wanted: list[Json] = [
+            {"name": tool, "arguments": arguments, "_meta": {"progressToken": f"{name} {number}", **level}}
             for number, (tool, arguments) in enumerate(calls)
         ]
-        for params in wanted:
-            params["_meta"] |= {_LEVEL: "debug"} if client.modern else {}
         for result in client.request_all("tools/call", wanted):
             report.answer(text_of([_Part(**part) for part in result["content"]]), bool(result.get("isError")))
         for note in client.heard:
@@ -58,9 +57,7 @@ class Attached:
             if note["method"] == "notifications/message":
                 report.logs.append(str(params["data"]))
             elif note["method"] == "notifications/progress":
-                assert params["progressToken"].startswith(f"{name} "), (
-                    f"{name} got progress of another: {note}"
-                )
+                assert params["progressToken"].startswith(f"{name} "), f"{name} got {note}"
                 report.progress.append(params.get("message") or str(params["progress"]))
         client.line.close()
         return report

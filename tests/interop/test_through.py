@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.e2e import harness
@@ -110,9 +109,9 @@ def test_eight_clients_at_once_hear_their_own_from_one_process(
 def processes(daemon: harness.Daemon) -> list[int]:
     """Those of the server that all share."""
     return [
-        child.pid
-        for child in psutil.Process(daemon.process.pid).children(recursive=True)
-        if SDK1[-1] in child.cmdline()
+        child
+        for child in harness.children(daemon.process.pid)
+        if SDK1[-1].encode() in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
 
 
@@ -125,7 +124,7 @@ def test_no_process_is_left_of_a_server_that_was_shared(tmp_path: Path) -> None:
         users = {name: (Attached(daemon, REVISION), {"name": LEGACY}) for name in ("alice", "bob")}
         assert sharing.conversations(users, tmp_path) == []
         (pid,) = processes(daemon)
-    assert not psutil.pid_exists(pid)
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_no_write_is_lost_of_four_clients_that_write_at_once(tmp_path: Path) -> None:
