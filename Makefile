@@ -2,7 +2,7 @@
 # .venv, .venv-* and .npm here, anew when what they are made from has changed. `make clean` removes them.
 
 .DEFAULT_GOAL := help
-.PHONY: help install-dev interop npm demo test conformance check format bench docs test-mcp-server wheel clean
+.PHONY: help install-dev interop npm demo test conformance check format bench docs man test-mcp-server wheel clean
 
 BIN := .venv/bin
 CLIENTS := tests/interop/clients
@@ -38,6 +38,9 @@ bench: .venv/made ## What the daemon costs, as ratios; ARGS=--write puts them in
 
 docs: .venv/made ## Make docs/control-api.md from the types
 	@$(BIN)/python docs/make_control_api.py
+
+man: .venv/made ## Make man/mcpctl.1 and man/mcpd.1 from the command lines
+	@$(BIN)/python docs/make_man.py
 
 test-mcp-server: .venv/made ## The bundled test server over HTTP at http://127.0.0.1:8888/mcp
 	@$(BIN)/python -m mcpd.testserver --http 127.0.0.1:8888

@@ -10,6 +10,7 @@ import click
 
 from ctl.commands import COMMANDS, SECTIONS
 from ctl.errors import CtlError, Usage
+from ctl.render import FORMS
 from ctl.session import Session
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -77,6 +78,10 @@ def _set_json(session: Session, _: bool) -> None:
     session.out.json = True
 
 
+def _set_form(session: Session, value: str) -> None:
+    session.out.choose(value)
+
+
 def _set_no_start(session: Session, _: bool) -> None:
     session.may_start = False
 
@@ -95,6 +100,15 @@ def _common_options(*, after: bool) -> list[click.Option]:
             expose_value=False,
             callback=_sets(_set_json),
             help="One JSON document on stdout; errors as JSON on stderr. [MCPCTL_OUTPUT=json]",
+        ),
+        click.Option(
+            ["-o", "--format"],
+            type=click.Choice(FORMS),
+            is_eager=True,
+            expose_value=False,
+            hidden=after,
+            callback=_sets(_set_form),
+            help="The form of the output; jsonl: one line for each document. [MCPCTL_OUTPUT]",
         ),
         click.Option(
             ["--socket"],
@@ -186,6 +200,9 @@ def run_app(session: Session, argv: Sequence[str], environ: Mapping[str, str]) -
         return end.exit_code
     except click.Abort:
         raise KeyboardInterrupt from None
+    except click.exceptions.NoArgsIsHelpError as error:
+        session.out.block(error.format_message())
+        return 0
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "mcpctl"
         raise Usage(error.format_message(), hint=f"{path} --help") from None
@@ -196,4 +213,5 @@ def run_app(session: Session, argv: Sequence[str], environ: Mapping[str, str]) -
 
 def _wants_json(argv: Sequence[str]) -> bool:
     words = list(argv)
-    return "--json" in (words[: words.index("--")] if "--" in words else words)
+    words = words[: words.index("--")] if "--" in words else words
+    return "--json" in words or not {"--format=json", "--format=jsonl"}.isdisjoint(words)

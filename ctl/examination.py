@@ -9,7 +9,7 @@ from ctl.checks import FAIL, OK, SKIP, WARN, Finding
 from ctl.client import Json, LocalClient
 from ctl.errors import CtlError, DaemonUnreachable, Refused
 from ctl.session import Session
-from ctl.text import seconds_since
+from ctl.text import count, seconds_since
 from ctl.views import mapping, objects, strings
 from mcpd import __version__
 from mcpd.config.files import Loaded, load
@@ -119,14 +119,21 @@ def _configuration(seen: Examination, environ: Mapping[str, str]) -> Iterator[Fi
     elif seen.loaded is not None:
         for warning in seen.loaded.warnings:
             yield Finding("configuration", WARN, warning, f"edit {seen.loaded.path}")
-        yield Finding("configuration", OK, f"{len(seen.loaded.specs)} servers from {seen.loaded.source}")
+        yield Finding(
+            "configuration", OK, f"{count(len(seen.loaded.specs), 'server')} from {seen.loaded.source}"
+        )
 
 
 def _needed(seen: Examination) -> set[str]:
     """The programs that definitions name, as the daemon has them or as the file does."""
     view = mapping(seen.answers.get("mcpd/config", {}).get("servers"))
     if view:
-        commands = [mapping(definition).get("command") for definition in view.values()]
+        off = {
+            str(status.get("name"))
+            for status in objects(seen.answers.get("mcpd/status", {}).get("servers"))
+            if status.get("status") == "disabled"
+        }
+        commands = [mapping(view[name]).get("command") for name in view if name not in off]
         words = [each if isinstance(each, str) else "".join(strings(each)[:1]) for each in commands]
         return checks.commands([word for word in words if "${" not in word])
     specs = list(seen.loaded.specs.values()) if seen.loaded is not None else []

@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from ctl.client import Json
 from ctl.render import Line, paint
 from ctl.table import table
-from ctl.views import COLORS
+from ctl.views import COLORS, WIDE
 
 
 def history_table(entries: Sequence[Json], *, servers: bool, fit: int | None) -> list[Line]:
-    """Oldest first. `servers`: whether there is a column that says which."""
+    """Oldest first. `servers`: whether there is a column that says which.
+
+    On a narrow terminal the year is left out.
+    """
+    year = 5 if fit is not None and fit < WIDE else 0
     header = ["WHEN (UTC)", *(["SERVER"] if servers else []), "WHAT", "BY", "CAUSE"]
     rows: list[Line] = [
         [
-            str(entry.get("at", ""))[:19].replace("T", " "),
+            str(entry.get("at", ""))[year:19].replace("T", " "),
             *([str(entry.get("server") or "-")] if servers else []),
             _what(entry),
             str(entry.get("by") or "-"),
@@ -23,7 +27,7 @@ def history_table(entries: Sequence[Json], *, servers: bool, fit: int | None) ->
         ]
         for entry in entries
     ]
-    return table(header, rows, fit=fit)
+    return table(header, rows, fit=fit, squeeze=(len(header) - 2,))
 
 
 def _what(entry: Json) -> str:

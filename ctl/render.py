@@ -19,6 +19,9 @@ TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it 
 if TYPE_CHECKING:
     from typing import TextIO
 
+FORMS = ("table", "json", "jsonl")
+"""What `-o` takes."""
+
 Line = Sequence[str]
 """Parts that make one line."""
 
@@ -45,9 +48,17 @@ class Out:
     def __init__(self, environ: Mapping[str, str], *, as_json: bool = False, color: str = "auto") -> None:
         self._environ = environ
         self.json = as_json
+        self.compact = False
+        """JSON stays on one line, on a terminal too."""
         self.color = color
         self.tty = sys.stdout.isatty()
         self._progress_shown = False
+
+    def choose(self, form: str) -> None:
+        """One of `FORMS`; another word is no choice."""
+        if form in FORMS:
+            self.json = form != "table"
+            self.compact = form == "jsonl"
 
     # ---- answers -----------------------------------------------------------------------------
 
@@ -75,7 +86,7 @@ class Out:
         On a terminal it is indented, and characters that could harm are escaped.
         """
         if self.tty:
-            text = escape(indent(text))
+            text = escape(text if self.compact else indent(text))
         self.data(text.encode("utf-8", "surrogateescape") + b"\n")
 
     def value(self, value: object) -> None:

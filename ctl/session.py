@@ -20,7 +20,8 @@ class Session:
         self.chosen_socket = ""
         """From `--socket`; empty: the default one."""
         self.may_start = environ.get("MCPD_NO_START", "") in ("", "0")
-        self.out = Out(environ, as_json=environ.get("MCPCTL_OUTPUT") == "json")
+        self.out = Out(environ)
+        self.out.choose(environ.get("MCPCTL_OUTPUT", ""))
         self._environ = environ
         self._client: LocalClient | None = None
 

@@ -7,25 +7,39 @@ from collections.abc import Sequence
 from ctl.render import Line, Painted, paint
 from ctl.text import clean, cut, width
 
+_USEFUL, _LEAST = 24, 12
+"""Columns that the last column, and a squeezed one, keep where there is a choice."""
+
 
 def table(
-    header: Sequence[str], rows: Sequence[Line], *, right: Sequence[int] = (), fit: int | None = None
+    header: Sequence[str],
+    rows: Sequence[Line],
+    *,
+    right: Sequence[int] = (),
+    fit: int | None = None,
+    squeeze: Sequence[int] = (),
 ) -> list[Line]:
     """Columns as wide as their widest cell, two spaces apart; `right` lists the ones aligned right.
 
-    With `fit`, the last column is cut so that no line is longer; without, nothing is ever cut.
+    With `fit`, the last column is cut so that no line is longer, and before it has become useless those of
+    `squeeze`, in that order; without, nothing is ever cut.
     """
     cells = [[_clean_cell(cell) for cell in row] for row in rows]
     widths = [max(width(row[i]) for row in (header, *cells)) for i in range(len(header))]
     last = len(header) - 1
     if fit is not None:
+        wanted = max(len(header[last]), min(widths[last], _USEFUL))
+        for i in squeeze:
+            lack = sum(widths[:last]) + wanted + 2 * last - fit
+            widths[i] = min(widths[i], max(len(header[i]), _LEAST, widths[i] - lack))
         widths[last] = max(len(header[last]), min(widths[last], fit - sum(widths[:last]) - 2 * last))
     lines: list[Line] = []
     heading: list[str] = [paint(name, "bold") for name in header]
     for row in (heading, *cells):
         parts: list[str] = []
         for i, cell in enumerate(row):
-            shown = _like(cell, cut(cell, widths[i])) if fit is not None and i == last else cell
+            cuttable = fit is not None and (i == last or i in squeeze)
+            shown = _like(cell, cut(cell, widths[i])) if cuttable else cell
             pad = " " * (widths[i] - width(shown))
             gap = "  " if i < last else ""
             parts += [pad, shown, gap] if i in right else [shown, pad if i < last else "", gap]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ctl.client import Json
 from ctl.render import Line, paint
 from ctl.table import table
-from ctl.text import ago, seconds_since
-from ctl.views import facts, mapping, objects, state
+from ctl.text import ago, count, seconds_since
+from ctl.views import WIDE, facts, mapping, objects, state
 
 SORTS = ("memory", "cpu", "calls", "name")
 
@@ -50,7 +50,7 @@ def server_stats(answer: Json, fit: int | None) -> list[Line]:
             ago(client.get("since")),
             "attached"
             if client.get("attached") == server.get("server")
-            else f"{client.get('calls', 0)} calls",
+            else count(int(_number(client.get("calls"))), "call"),
         ]
         for client in objects(server.get("clients"))
     ]
@@ -58,8 +58,9 @@ def server_stats(answer: Json, fit: int | None) -> list[Line]:
         lines += [[], *table(("CLIENT", "PID", "CONNECTED", "USE"), clients, right=(1,))]
     if cost := mapping(server.get("cost")):
         spent = f"{_number(cost.get('cpu_seconds')):.1f} s since it was started"
+        number = int(_number(cost.get("processes")))
         rows = [
-            ("memory", f"{size(cost.get('memory'))} in {cost.get('processes')} processes"),
+            ("memory", f"{size(cost.get('memory'))} in {number} {'process' if number == 1 else 'processes'}"),
             ("processor", spent),
         ]
         lines += [[], *facts(rows)]
@@ -68,6 +69,7 @@ def server_stats(answer: Json, fit: int | None) -> list[Line]:
 
 def top_table(before: Json | None, answer: Json, sort: str, fit: int | None) -> list[Line]:
     """What runs now. Rates are those between two answers; `-` without an earlier one."""
+    header: Sequence[str]
     header = ("SERVER", "STATUS", "MEMORY", "CPU", "PROCS", "IN FLIGHT", "CALLS", "CALLS/S", "P95", "CLIENTS")
     earlier = {str(server.get("server")): server for server in objects((before or {}).get("servers"))}
     passed = _between(before, answer)
@@ -99,10 +101,17 @@ def top_table(before: Json | None, answer: Json, sort: str, fit: int | None) -> 
     rows = [row for _, row in sorted(found, key=lambda entry: entry[0])]
     daemon = mapping(answer.get("daemon"))
     own = _percent(_cpu(mapping((before or {}).get("daemon")), daemon, passed))
-    last = (
-        f"mcpd itself: {size(daemon.get('memory'))}, {own} CPU; {len(objects(answer.get('clients')))} clients"
-    )
-    return [*table(header, rows, right=(2, 3, 4, 5, 6, 7, 8), fit=fit), [], [paint(last, "dim")]]
+    here = count(len(objects(answer.get("clients"))), "client")
+    last = f"mcpd itself: {size(daemon.get('memory'))}, {own} CPU; {here}"
+    if fit is not None and fit < WIDE:
+        header, rows = (_without_wide(header), [_without_wide(row) for row in rows])
+    right = tuple(range(2, len(header) - 1))
+    return [*table(header, rows, right=right, fit=fit), [], [paint(last, "dim")]]
+
+
+def _without_wide(row: Sequence[str]) -> list[str]:
+    """Without PROCS and IN FLIGHT, which a narrow terminal has no room for."""
+    return [*row[:4], *row[6:]]
 
 
 def size(value: object) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from ctl.client import Json
-from ctl.commands.logs import event_line
+from ctl.commands.logs import print_events
 from ctl.session import Session
 from ctl.usage import top_table
-from ctl.views import mapping, server_block, status_table
+from ctl.views import server_block, status_table
 
 TICK = 1.0
 """Seconds after which relative times are drawn afresh."""
@@ -16,19 +16,13 @@ TICK = 1.0
 
 def watch_status(session: Session, server: str | None) -> int:
     """Until Ctrl-C. Piped, or under `--json`: one line for each change, after one for each server."""
-    params: dict[str, object] = {"servers": [server] if server else []}
+    servers = [server] if server else []
     if server:
         session.call("mcpd/server", {"server": server})  # an unknown name is an error, not an empty screen
     if session.out.json or not session.out.tty:
-        for item in session.stream("mcpd/events", params):
-            if item is not None and (event := mapping(item.value.get("event"))):
-                if session.out.json:
-                    session.out.stream_value(event)
-                else:
-                    session.out.line(*event_line(event))
-                session.out.flush()
+        print_events(session, servers)
         return 0
-    return _live(session, server, params)
+    return _live(session, server, servers)
 
 
 def watch_top(session: Session, sort: str, interval: float) -> int:
@@ -57,7 +51,7 @@ def watch_top(session: Session, sort: str, interval: float) -> int:
             time.sleep(interval)
 
 
-def _live(session: Session, server: str | None, params: dict[str, object]) -> int:
+def _live(session: Session, server: str | None, servers: list[str]) -> int:
     from rich.live import Live
     from rich.text import Text
 
@@ -71,7 +65,7 @@ def _live(session: Session, server: str | None, params: dict[str, object]) -> in
 
     answer = session.call(method, asked).value
     with LocalClient(session.socket) as changes, Live(draw(answer), auto_refresh=False) as live:
-        for item in changes.stream("mcpd/events", params, tick=TICK):
+        for item in changes.stream("mcpd/events", {"servers": servers}, tick=TICK):
             if item is not None:
                 answer = session.call(method, asked).value
             live.update(draw(answer), refresh=True)

@@ -88,6 +88,7 @@ def show(tour: Tour) -> str:
     """Everything up to the end of the daemon; the mark that its processes carry."""
     look(tour)
     call(tour)
+    edit(tour)
     kill(tour)
     toggle(tour)
     apply(tour)
@@ -130,9 +131,30 @@ def call(tour: Tour) -> None:
     tour.mcpctl("call", "add@test", "a:=1", "b=two", code=2, has="integer")
 
 
+def edit(tour: Tour) -> None:
+    terminal, before = tour.terminal, tour.status()
+    terminal.heading(4, "Editors see all of them as one server: `mcpctl install EDITOR` writes this entry")
+    tour.mcpctl("install", "cursor", "--print", has="bridge")
+    terminal.say("\nHere is what an editor does with it (examples/editor.py, with the official SDK):")
+    calls = [("time__get_current_time", '{"timezone": "UTC"}'), ("test__add", '{"a": 20, "b": 22}')]
+    words = [word for name, arguments in calls for word in ("--call", name, arguments)]
+    bridge = ["mcpctl", "bridge", "--client", "demo"]
+    shown = tour.terminal.run(
+        "python", str(ROOT / "examples/editor.py"), *words, *bridge, shown=" ".join(bridge)
+    )
+    expect(shown.code == 0, "an MCP client gets through the bridge")
+    servers = tour.status()
+    expect(all(servers[name]["pid"] == before[name]["pid"] for name in before), "no server is started for it")
+    for name, status in servers.items():
+        expect(f"{status['tools']} of {name}" in shown.text, f"it sees the tools of {name}")
+    for said in ("time__get_current_time: {", '"UTC"', "test__add: 42"):
+        expect(said in shown.text, f"its calls are answered: {said}")
+    terminal.good(f"one connection, {len(servers)} servers, and no new process for any of them")
+
+
 def kill(tour: Tour) -> None:
     terminal = tour.terminal
-    terminal.heading(4, "Kill a server, and see it return")
+    terminal.heading(5, "Kill a server, and see it return")
     before = tour.status()
     pid = before["time"]["pid"]
     terminal.command(f"kill -KILL {pid}    # that is time")
@@ -153,7 +175,7 @@ def kill(tour: Tour) -> None:
 
 
 def toggle(tour: Tour) -> None:
-    tour.terminal.heading(5, "Switch one off and on; that would survive a restart, too")
+    tour.terminal.heading(6, "Switch one off and on; that would survive a restart, too")
     tour.mcpctl("disable", "test", has="disabled")
     tour.mcpctl("call", "echo@test", "text=hello", code=6, has="switched off")
     tour.mcpctl("enable", "test", has="connected")
@@ -168,7 +190,7 @@ def apply(tour: Tour) -> None:
     gone = [name for name in ("everything",) if servers.pop(name, None)]
     write(tour.home / "changed.json", servers)
     leaves = f", {lines(gone)} leaves" if gone else ""
-    terminal.heading(6, f"Apply another set: time gets an argument{leaves}, and spare, a lazy one, is new")
+    terminal.heading(7, f"Apply another set: time gets an argument{leaves}, and spare, a lazy one, is new")
     tour.mcpctl("apply", "changed.json", "--plan", has="would be")
     terminal.say("\nThat was the plan. Now it is done:")
     tour.mcpctl("apply", "changed.json", has="~ time")
@@ -187,7 +209,7 @@ def apply(tour: Tour) -> None:
 
 def stop(tour: Tour, instance: str) -> None:
     terminal = tour.terminal
-    terminal.heading(7, "Stop, and leave nothing behind")
+    terminal.heading(8, "Stop, and leave nothing behind")
     servers = [status for status in tour.status().values() if status["pid"]]
     were = marked(instance)
     terminal.command(f"grep -l MCPD_INSTANCE={instance} /proc/[0-9]*/environ | wc -l")

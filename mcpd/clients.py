@@ -19,6 +19,8 @@ class Client:
 
     pid: int | None
     """None: the kernel does not say (TCP)."""
+    door: str = "socket"
+    """The way in, of who does not speak MCP."""
     since: float = attrs.field(factory=time.time)
     attached: str = ""
     """The server that it speaks MCP to, or EVERYTHING; empty when it does not."""

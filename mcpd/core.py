@@ -23,6 +23,7 @@ from mcpd.model.api import (
     DaemonInfo,
     DaemonStatus,
     HttpDoor,
+    PageLink,
     Pong,
     PromptsResult,
     ResourcesResult,
@@ -70,6 +71,8 @@ class Core:
     """Our own PATH."""
     http: HttpDoor | None = None
     """Set by the door when it is open."""
+    opens_page: Callable[[], PageLink] | None = None
+    """Too."""
     _started_at: float = attrs.field(factory=time.time)
     _waiting: set[trio.CancelScope] = attrs.field(factory=set)
     """Who waits for a server to be there."""
@@ -117,10 +120,19 @@ class Core:
             junk_lines=link.junk_lines if link else 0,
             junk_sample=mask(link.junk_sample) if link else "",
             late_replies=link.late_replies if link else 0,
-            negotiation=tuple(server.negotiation),
+            negotiation=tuple(server.trace.steps),
             definition=self.configuration.definition(name),
             history=self.journal.history(name, HISTORY_TAIL).entries,
         )
+
+    def page_link(self) -> PageLink:
+        """Raises Unsupported when nobody listens for HTTP."""
+        if self.opens_page is None:
+            raise Unsupported(
+                "there is no page, since mcpd does not listen for HTTP: start it with `--http 127.0.0.1:8931`"
+                ', or put `"http": "127.0.0.1:8931"` into the `settings` of the configuration and restart it'
+            )
+        return self.opens_page()
 
     def history(self, name: str | None, limit: int) -> History:
         """Raises UnknownServer for a name that is neither in the set nor in the journal."""
@@ -131,8 +143,9 @@ class Core:
     async def stats(self, name: str | None, *, processes: bool = False) -> Stats:
         """Raises UnknownServer."""
         servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
-        costs = await usage.costs(servers) if processes else None
-        return usage.stats(servers, self.clients.here(), self._started_at, costs)
+        instances = [each for each in self.supervisor.instances() if each.of in servers]
+        costs = await usage.costs([*servers, *instances]) if processes else None
+        return usage.stats(servers, instances, self.clients.here(), self._started_at, costs)
 
     @contextmanager
     def tap(self, params: TapParams) -> Iterator[Tap]:

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    given = _parser().parse_args(argv)
+    given = command_line().parse_args(argv)
     http = None
     if given.http is not None:
         try:
@@ -97,7 +97,8 @@ def _complain(error: BadSpec) -> None:
         print(f"  {problem}", file=sys.stderr)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """What `mcpd` takes; its manual page is made from it."""
     parser = argparse.ArgumentParser(
         prog="mcpd",
         description="Owns the connection to every MCP server you use, and lets every program share it.",

@@ -1,4 +1,4 @@
-"""State that must last: toggles, what was learnt about eras, an applied set, the lists of lazy servers.
+"""State that must last: toggles, what was learnt about eras, an applied set, the servers' lists.
 
 The user's own file is never written from here. Saving happens beside the loop and is atomic; a file
 that cannot be read is kept aside, and the daemon starts with an empty one.
@@ -19,6 +19,9 @@ from mcpd.model import codec
 from mcpd.support.atomic import remove_left_overs, write_atomically
 
 log = logging.getLogger("mcpd.store")
+
+_MOST_LISTS = 500
+"""Files of lists that are kept: one for each definition that there ever was."""
 
 
 @attrs.frozen(kw_only=True)
@@ -49,6 +52,8 @@ class Store:
     def __init__(self, state_dir: Path, cache_dir: Path) -> None:
         self._path = state_dir / "state.json"
         self._cache = cache_dir / "lists"
+        self._lists: dict[str, bytes] = {}
+        """Those still to be written, by fingerprint."""
         self._changed = trio.Event()
         self.trouble = ""
         """Why the state could not be read or written; shown in the log, retried at the next change."""
@@ -94,7 +99,7 @@ class Store:
         self.lasting = attrs.evolve(self.lasting, **changes)  # type: ignore[arg-type]  # checked by attrs
         self._changed.set()
 
-    # ── the lists of lazy servers ───────────────────────────────────────────────────────────────
+    # ── the lists that servers had ──────────────────────────────────────────────────────────────
 
     def cached_lists(self, fingerprint: str) -> bytes | None:
         try:
@@ -102,12 +107,27 @@ class Store:
         except OSError:
             return None
 
-    async def cache_lists(self, fingerprint: str, data: bytes) -> None:
-        path = self._cache / f"{fingerprint}.json"
-        try:
-            await trio.to_thread.run_sync(write_atomically, path, data, 0o600)
-        except (OSError, RuntimeError) as error:
-            log.warning("cannot cache lists in %s: %s", path, error)
+    def cache_lists(self, fingerprint: str, data: bytes) -> None:
+        """Written soon, by `run`."""
+        self._lists[fingerprint] = data
+        self._changed.set()
+
+    async def _save_lists(self) -> None:
+        for fingerprint, data in list(self._lists.items()):
+            path = self._cache / f"{fingerprint}.json"
+            try:
+                await trio.to_thread.run_sync(self._save_list, path, data)
+            except (OSError, RuntimeError) as error:
+                log.warning("cannot cache lists in %s: %s", path, error)
+            if self._lists.get(fingerprint) is data:
+                del self._lists[fingerprint]
+
+    def _save_list(self, path: Path, data: bytes) -> None:
+        """Each definition has a file; those not written for longest make room."""
+        write_atomically(path, data, 0o600)
+        written = sorted(self._cache.glob("*.json"), key=lambda file: file.stat().st_mtime)
+        for file in written[:-_MOST_LISTS]:
+            file.unlink(missing_ok=True)
 
     # ── the file ────────────────────────────────────────────────────────────────────────────────
 
@@ -119,12 +139,15 @@ class Store:
                 await self._changed.wait()
                 self._changed = trio.Event()
                 saving = self.lasting
-                await self._save(saving)
-                saved = saving
+                if saving is not saved:
+                    await self._save(saving)
+                    saved = saving
+                await self._save_lists()
         finally:
-            if saved is not self.lasting:
-                with trio.move_on_after(2, shield=True):
+            with trio.move_on_after(2, shield=True):
+                if saved is not self.lasting:
                     await self._save(self.lasting)
+                await self._save_lists()
 
     async def _save(self, lasting: Lasting) -> None:
         data = codec.encode(lasting)

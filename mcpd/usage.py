@@ -29,16 +29,22 @@ _FIRST, _LAST = 0.00025, 300.0
 
 def stats(
     servers: Sequence[ManagedServer],
+    instances: Sequence[ManagedServer],
     clients: Sequence[Client],
     started_at: float,
     costs: Mapping[str, Cost] | None = None,
 ) -> Stats:
-    """A snapshot; memory and processor time only where `costs` has them."""
+    """A snapshot, with an instance's use among that of the server it is one of; memory and processor time
+    only where `costs` has them."""
     costs = costs or {}
+    all_of = {server: [server, *(each for each in instances if each.of is server)] for server in servers}
     return Stats(
         since=rfc3339(started_at),
         at=rfc3339(time.time()),
-        servers=tuple(_of_server(server, clients, costs.get(server.spec.name)) for server in servers),
+        servers=tuple(
+            _of_server(server, own, clients, _sum([costs.get(each.spec.name) for each in own]))
+            for server, own in all_of.items()
+        ),
         clients=tuple(_use(client, None) for client in clients),
         daemon=_cost(costs.get("")),
     )
@@ -55,7 +61,20 @@ async def costs(servers: Sequence[ManagedServer]) -> dict[str, Cost]:
     return {**found, "": processes.own()}
 
 
-def _of_server(server: ManagedServer, clients: Sequence[Client], cost: Cost | None) -> ServerStats:
+def _sum(costs: Sequence[Cost | None]) -> Cost | None:
+    known = [cost for cost in costs if cost is not None]
+    if not known:
+        return None
+    return Cost(
+        processes=sum(cost.processes for cost in known),
+        memory=sum(cost.memory for cost in known),
+        cpu_seconds=round(sum(cost.cpu_seconds for cost in known), 2),
+    )
+
+
+def _of_server(
+    server: ManagedServer, all_of_it: Sequence[ManagedServer], clients: Sequence[Client], cost: Cost | None
+) -> ServerStats:
     name, tally, status = server.spec.name, server.tally, server.status()
     whole = tally.whole()
     tools = sorted(tally.tools().items(), key=lambda item: (-item[1].calls, item[0]))
@@ -64,7 +83,7 @@ def _of_server(server: ManagedServer, clients: Sequence[Client], cost: Cost | No
         status=status.status,
         counts=_counts(whole),
         seconds=round(whole.times.total, 6),
-        in_flight=status.in_flight,
+        in_flight=sum(each.upstream.link.in_flight for each in all_of_it if each.upstream is not None),
         restarts=status.restarts,
         buckets=tuple(
             LatencyBucket(seconds=seconds, calls=calls)

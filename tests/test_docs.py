@@ -159,9 +159,17 @@ def test_the_example_on_the_page_is_the_example() -> None:
     assert f"```python\n{code}```" in API
 
 
-def maker() -> ModuleType:
-    """docs/make_control_api.py, which is no part of any package."""
-    spec = importlib.util.spec_from_file_location("make_control_api", ROOT / "docs/make_control_api.py")
+def test_the_manual_pages_are_as_the_command_lines_are() -> None:
+    """Changed an option? `make man`."""
+    made = maker("make_man").pages()
+    assert {name: (ROOT / "man" / name).read_text() for name in made} == made
+    for name in COMMANDS:
+        assert COMMANDS[name].hidden or f"\n.SS mcpctl {name.replace('-', chr(92) + '-')}" in made["mcpctl.1"]
+
+
+def maker(name: str = "make_control_api") -> ModuleType:
+    """A script of docs, which is no part of any package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

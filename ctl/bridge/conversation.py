@@ -14,8 +14,10 @@ from msgspec import Raw
 
 from ctl.bridge import envelope, legacy, modern, refusals
 from ctl.bridge.batch import Batches
-from ctl.bridge.envelope import ABSENT, Head, Malformed, Message
+from ctl.bridge.envelope import ABSENT, Head, Malformed
 from ctl.bridge.questions import CANCELLED, Questions
+from ctl.bridge.requests import HANDSHAKES, LEARNT_FROM, PASSED, REPEATABLE, Request
+from ctl.bridge.resuming import Resuming
 from mcpd.support.mending import mended
 
 Put = Callable[[bytes], None]
@@ -30,51 +32,11 @@ MAX_OPEN = 4096
 """Requests under way. The daemon refuses sooner; this bounds what waits while there is none."""
 MAX_WAITING = 8 * 1024 * 1024
 """Bytes of requests that wait for a daemon."""
-AGAIN, AGAIN_AT_MOST = 1.0, 10.0
-"""Seconds until what a new daemon could not grant yet is asked for again: the first time, and at last."""
-TRIES = 15
-"""A server that takes longer than that to come has not been missed."""
 
-_HANDSHAKES = frozenset((legacy.INITIALIZE, modern.DISCOVER))
-_LEARNT_FROM = frozenset(
-    (legacy.INITIALIZE, legacy.SET_LEVEL, legacy.SUBSCRIBE, legacy.UNSUBSCRIBE, modern.LISTEN)
-)
-"""Requests whose answers change what a new daemon has to be told."""
-_REPEATABLE = _LEARNT_FROM | {
-    modern.DISCOVER,
-    "tools/list",
-    "prompts/list",
-    "resources/list",
-    "resources/templates/list",
-    "resources/read",
-}
-"""Asking these twice does nothing twice. Nothing else is ever sent again once it may have arrived."""
 _NOT_FOR_EDITORS = ("mcpd/", "rpc.")
 """The control API is the user's; what an editor's model writes has no business there."""
 _FINAL = (envelope.INVALID_REQUEST, envelope.METHOD_NOT_FOUND, envelope.INVALID_PARAMS)
 """Errors that asking again later does not mend."""
-
-
-class Request:
-    """One of the editor's, until it is answered."""
-
-    __slots__ = ("again", "line", "listen", "method", "sent")
-
-    def __init__(self, method: str, line: bytes, sent: bool) -> None:
-        self.method = method
-        self.line = line
-        """Kept while it may have to be sent (again); else empty."""
-        self.sent = sent
-        self.again = False
-        """It has been sent twice: what kills two daemons is not tried on a third."""
-        self.listen: modern.Listen | None = None
-        """A subscription, which the editor believes to be open from here on."""
-
-
-_PASSED = {
-    method: Request(method, b"", True) for method in ("tools/call", "prompts/get", "completion/complete")
-}
-"""Requests of which nothing has to be kept but that they are under way: one object for all of a method."""
 
 
 class Conversation:
@@ -95,16 +57,10 @@ class Conversation:
         """Bytes of those that could not be sent yet."""
         self._given_up: set[bytes] = set()
         """Answered by us: what this daemon says to them comes too late."""
-        self._own: dict[bytes, tuple[str, bytes]] = {}
-        """Our own requests to the daemon: method and params."""
-        self._last_own = 0
+        self._resuming = Resuming(to_daemon, log)
         self._questions = Questions()
         self._batches = Batches()
         self._session: legacy.Session | None = None
-        self._refused: list[tuple[str, bytes]] = []
-        """What the editor had been granted, and this daemon would not grant yet."""
-        self._again_at = math.inf
-        self._tries = 0
 
     # ── for the loop ────────────────────────────────────────────────────────────────────────────
 
@@ -121,19 +77,20 @@ class Conversation:
     @property
     def is_calm(self) -> bool:
         """The link is up, and `tick` will have nothing to do unless something else happens."""
-        return self.up and not self._due and self._again_at == math.inf
+        return self.up and not self._due and self._resuming.at == math.inf
 
     def next_at(self) -> float:
         """When `tick` has something to do, by the loop's clock."""
-        return min(self._again_at, min(self._due.values())) if self._due else self._again_at
+        again_at = self._resuming.at
+        return min(again_at, min(self._due.values())) if self._due else again_at
 
     def tick(self, now: float) -> None:
         """Answer what has waited too long; ask again for what the daemon did not grant."""
         if self._due:
             for key in [key for key, due in self._due.items() if due <= now]:
                 self._give_up(key)
-        if now >= self._again_at:
-            self._again_at = math.inf
+        if now >= self._resuming.at:
+            self._resuming.at = math.inf
             if self.up:
                 self._ask_again()
 
@@ -152,7 +109,7 @@ class Conversation:
             self._odd_line(line, now, envelope.malformed(line, problem))
             return
         # What nearly all lines are, in as few steps as can be (see `Loop._turns`).
-        if self.up and (passed := _PASSED.get(head.method)) is not None:
+        if self.up and (passed := PASSED.get(head.method)) is not None:
             key = bytes(head.id)
             if key.isdigit() and key not in self._open and len(self._open) < MAX_OPEN:
                 self._open[key] = passed
@@ -174,7 +131,7 @@ class Conversation:
             self._editor_tells(method, line)
         elif not envelope.is_id(head.id):
             self._to_editor(refusals.invalid(b"null", "the id of a request is a string or a number"))
-        elif key in self._open or key in self._own:
+        elif key in self._open or key in self._resuming:
             words = "a request with this id is under way: its answer could not be told from this one's"
             self._to_editor(refusals.invalid(key, words))
         elif method.startswith(_NOT_FOR_EDITORS):
@@ -189,9 +146,9 @@ class Conversation:
         if len(self._open) >= MAX_OPEN or (not up and self._waiting + len(line) > MAX_WAITING):
             self._answer(key, refusals.too_many(key, method))
             return
-        keep = not up or method in _REPEATABLE
+        keep = not up or method in REPEATABLE
         self._open[key] = Request(method, line if keep else b"", up)
-        if method in _HANDSHAKES:
+        if method in HANDSHAKES:
             self._due[key] = now + HANDSHAKE_WITHIN + (DAEMON_WITHIN if up else 0.0)
             self._given_up.discard(key)
         elif not up:
@@ -269,7 +226,7 @@ class Conversation:
         request = self._open.get(key)
         if request is None:
             self._other_answer(line, key, now)
-        elif request.method not in _LEARNT_FROM or self._learn(line, request, now):
+        elif request.method not in LEARNT_FROM or self._learn(line, request, now):
             del self._open[key]
             if self._due:
                 self._due.pop(key, None)
@@ -279,8 +236,10 @@ class Conversation:
                 self._to_editor(line)
 
     def _other_answer(self, line: bytes, key: bytes, now: float) -> None:
-        if key in self._own:
-            self._resumed(*self._own.pop(key), envelope.message(line), now)
+        if key in self._resuming:
+            told = self._resuming.answered(key, envelope.message(line), now)
+            if told is not None:
+                self._to_editor(told)
         elif key in self._given_up:
             self._given_up.discard(key)
         else:
@@ -332,7 +291,7 @@ class Conversation:
                 for each in request.listen.resumed(key, params):
                     self._to_editor(each)
                 if not request.listen.is_whole:
-                    self._try_later(now)
+                    self._resuming.later(now)
                 return
             if request is not None:
                 request.listen = modern.Listen(params)
@@ -345,15 +304,15 @@ class Conversation:
         """The daemon listens. It is told first what it has to know of this editor."""
         self.up = True
         self._given_up.clear()
-        self._tries = 0
+        self._resuming.begin()
         session = self._session
         if session is not None and not any(r.method == legacy.INITIALIZE for r in self._open.values()):
             # All at once: the daemon takes lines in their order, and answers the first when it can.
-            self._ask_ourselves(legacy.INITIALIZE, session.params)
+            self._resuming.ask(legacy.INITIALIZE, session.params)
             if session.initialized:
                 self._to_daemon(envelope.notification(legacy.INITIALIZED))
             for method, params in session.wishes():
-                self._ask_ourselves(method, params)
+                self._resuming.ask(method, params)
         self._send_waiting()
         if session is not None:
             for line in session.missed():
@@ -367,10 +326,8 @@ class Conversation:
         """
         self.up = False
         self.why_down = reason
-        self._own.clear()
-        self._refused.clear()
+        self._resuming.lost()
         self._given_up.clear()
-        self._again_at = math.inf
         safe = {bytes(envelope.head(line).id): line for line in unwritten}
         for key, request in list(self._open.items()):
             if request.listen is not None:
@@ -378,10 +335,10 @@ class Conversation:
             if not request.sent:
                 continue
             if key in safe:
-                if request.method in _PASSED:
+                if request.method in PASSED:
                     request = self._open[key] = Request(request.method, b"", True)
                 self._wait_again(key, request, safe[key], now)
-            elif request.listen is not None or (request.method in _REPEATABLE and not request.again):
+            elif request.listen is not None or (request.method in REPEATABLE and not request.again):
                 request.again = True
                 self._wait_again(key, request, request.line, now)
             else:
@@ -398,45 +355,18 @@ class Conversation:
 
     # ── what a new daemon has to be told ────────────────────────────────────────────────────────
 
-    def _ask_ourselves(self, method: str, params: bytes) -> None:
-        self._last_own += 1
-        key = b'"mcpctl-bridge-%d"' % self._last_own
-        self._own[key] = method, params
-        self._to_daemon(envelope.request(key, method, params))
-
-    def _resumed(self, method: str, params: bytes, answer: Message, now: float) -> None:
-        """It has answered one of our own requests."""
-        if answer.error is ABSENT:
-            if method == legacy.SUBSCRIBE:
-                self._to_editor(legacy.resubscribed(params))
-        elif method != legacy.INITIALIZE and self._tries < TRIES:
-            self._refused.append((method, params))  # its servers may not be there yet
-            self._try_later(now)
-        else:
-            why = envelope.error_of(answer.error).message
-            what = refusals.shortened(params.decode(errors="replace"))
-            self._log(f"the new daemon refuses {method} {what}: {why}")
-
     def _ended(self, request: Request, listen: modern.Listen, now: float) -> None:
         """The daemon has ended a subscription, as it does before it stops. The editor's goes on."""
         listen.lost()
         request.sent = False
         self._waiting += len(request.line)
-        self._try_later(now)
-
-    def _try_later(self, now: float) -> None:
-        self._again_at = min(self._again_at, now + min(AGAIN * 2 ** min(self._tries, TRIES), AGAIN_AT_MOST))
+        self._resuming.later(now)
 
     def _ask_again(self) -> None:
-        self._tries += 1
-        wishes = self._session.wishes() if self._session is not None else []
-        refused, self._refused = self._refused, []
-        for wish in refused:
-            if wish in wishes:  # the editor may have thought better of it
-                self._ask_ourselves(*wish)
+        self._resuming.ask_again(self._session.wishes() if self._session is not None else [])
         for key, request in self._open.items():
             if request.sent and request.listen is not None and not request.listen.is_whole:
-                if self._tries > TRIES:
+                if self._resuming.gives_up:
                     continue
                 told = envelope.notification(CANCELLED, {"requestId": Raw(key), "reason": "asked again"})
                 self._to_daemon(told)
@@ -447,12 +377,12 @@ class Conversation:
         for key, request in self._open.items():
             if not request.sent:
                 request.sent = True
-                if request.method in _HANDSHAKES:
+                if request.method in HANDSHAKES:
                     self._due[key] += DAEMON_WITHIN
                 else:
                     self._due.pop(key, None)
                 self._to_daemon(request.line)
-                if request.method not in _REPEATABLE:
+                if request.method not in REPEATABLE:
                     request.line = b""
         self._waiting = 0
 

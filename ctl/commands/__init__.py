@@ -50,6 +50,7 @@ COMMANDS: dict[str, Entry] = {
     "edit": Entry(_SET, "edit", "edit", "Edit the configuration file, checked before it counts."),
     "secret": Entry(_SET, "secret", "secret", "Keep the secrets that definitions name as ${secret:NAME}."),
     "config": Entry(_SET, "config", "config", "Validate, show or find the configuration."),
+    "ui": Entry(_LOOK, "ui", "ui", "Open the dashboard in your browser."),
     "doctor": Entry(_LOOK, "doctor", "doctor", "Look whether everything is as it has to be."),
     "why": Entry(_LOOK, "why", "why", "Why a server is as it is, and what to do."),
     "logs": Entry(_LOOK, "logs", "logs", "What a server wrote to its stderr."),

@@ -8,11 +8,11 @@ import click
 
 from ctl.client import Json, Reply
 from ctl.complete import tool_targets
-from ctl.errors import CtlError, Refused, ToolFailed
+from ctl.errors import CtlError, Refused, ToolFailed, Usage
 from ctl.names import document, pairs, split_target
 from ctl.session import Session
 from ctl.text import span
-from ctl.views import strings
+from ctl.views import objects, strings
 
 
 @click.command(
@@ -42,7 +42,7 @@ from ctl.views import strings
 def call(session: Session, words: tuple[str, ...], args: str | None, timeout: float | None, raw: bool) -> int:
     """Call a tool.
 
-    Also written SERVER/TOOL, SERVER::TOOL, mcp_SERVER_TOOL or SERVER TOOL. Prints what the tool
+    Also written SERVER/TOOL, SERVER::TOOL, SERVER__TOOL, mcp_SERVER_TOOL or SERVER TOOL. Prints what the tool
     answered; a tool that says it failed is exit 1. Ctrl-C cancels the call on the server.
     """
     server, tool, rest = _target(session, words)
@@ -63,13 +63,21 @@ def call(session: Session, words: tuple[str, ...], args: str | None, timeout: fl
 
 
 def _target(session: Session, words: tuple[str, ...]) -> tuple[str, str, list[str]]:
-    """As `split_target`, and `mcp_SERVER_TOOL`, which only the list of tools can take apart."""
-    if words and words[0].startswith("mcp_") and not any(mark in words[0] for mark in "@/:"):
+    """As `split_target`, and the names that clients see, which only the list of tools can take apart."""
+    name, *rest = words or ("",)
+    if not name or any(mark in name for mark in "@/:") or (rest and "=" not in rest[0]):
+        return split_target(words, "tool")
+    try:
         listed = session.call("mcpd/tools", {}).value["tools"]
-        assert isinstance(listed, list)
-        for tool in listed:
-            if f"mcp_{tool['server']}_{tool['name']}" == words[0]:
-                return str(tool["server"]), str(tool["name"]), list(words[1:])
+    except CtlError:  # what is wrong with the command line does not depend on the daemon
+        return split_target(words, "tool")
+    tools = [(str(tool["server"]), str(tool["name"])) for tool in objects(listed)]
+    for server, tool in tools:
+        if name in (f"{server}__{tool}", f"mcp_{server}_{tool}"):
+            return server, tool, rest
+    having = [f"{tool}@{server}" for server, tool in tools if tool == name]
+    if having:
+        raise Usage(f"{name} names no server", hint=f"write {' or '.join(having[:5])}")
     return split_target(words, "tool")
 
 
@@ -117,6 +125,8 @@ def _explain(error: CtlError, words: list[str]) -> None:
     server = error.facts.get("server", "SERVER")
     if error.code == "invalid_arguments":
         as_text = any("=" in word and not word.partition("=")[0].endswith(":") for word in words)
+        problems = error.problems if isinstance(error, Refused) else []
+        as_text = as_text and any(" is not of type " in str(each.get("message")) for each in problems)
         error.hint = (
             "KEY=VALUE is always text; numbers, true, false, lists and objects are written KEY:=JSON"
             if as_text

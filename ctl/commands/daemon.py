@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import click
@@ -101,10 +102,19 @@ def logs(session: Session, lines: int, follow: bool) -> int:
         if session.out.json:
             session.out.stream_value({"line": line})
         else:
-            session.out.block(line)
+            session.out.block(_readable(line))
         if follow:
             session.out.flush()
     return 0
+
+
+def _readable(line: str) -> str:
+    """A record of the log as a person reads it; anything else as it is."""
+    try:
+        record = json.loads(line)
+        return f"{record['time']} {record['level']:7} {record['message']}"
+    except (ValueError, KeyError, TypeError):
+        return line
 
 
 @daemon.command(epilog="Examples:\n\n\b\n  mcpctl daemon install\n  mcpctl daemon install --dry-run")

@@ -102,6 +102,8 @@ def import_(
             answer |= {"written": True, "reloaded": reloaded, **imported}
         if not session.out.json:
             _tell(session, home, result)
+    elif servers and not session.out.json:
+        session.out.talk(paint("next: ", "dim"), "mcpctl import, which asks first")
     if session.out.json:
         session.out.value(answer)
     return 0

@@ -85,7 +85,7 @@ def install(
     for one in targets:
         if via == "socket" and not one.editor.sockets:
             raise Usage(f"{one.editor.title} cannot connect to a Unix socket", hint="leave --via socket out")
-    called = name or (f"{NAME}-{server}" if server else NAME)
+    called = name or "-".join(filter(None, (NAME, server or profile)))
     program = mcpctl_path()
 
     def made(editor: Editor) -> Callable[[Slot], dict[str, object]]:
@@ -98,6 +98,7 @@ def install(
 
     if only_print:
         return _print(session, targets, called, made)
+    _warn_of_unknown(session, server, profile)
     shared = _shared_with(session, around)
     backups = Backups(os.environ)
     changes: list[Json] = []
@@ -176,6 +177,20 @@ def _targets(
             if not every:
                 raise
     return targets
+
+
+def _warn_of_unknown(session: Session, server: str | None, profile: str | None) -> None:
+    """An entry may be written before what it shows is there; more often it is a typo."""
+    if not server and not profile:
+        return
+    try:
+        home = find_home(session)
+    except Refused:
+        return  # said by who needs more of it
+    what, name, known = ("server", server, home.names) if server else ("profile", profile, home.profiles)
+    if name not in known:
+        there = f"it has {', '.join(sorted(known))}" if known else "it has none"
+        session.out.talk(paint("warning: ", "yellow"), f"mcpd has no {what} '{name}' ({there})")
 
 
 def _shared_with(session: Session, around: Surroundings) -> Callable[[Target, Slot, Document], list[str]]:

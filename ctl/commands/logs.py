@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from ctl.client import Json
@@ -59,19 +61,22 @@ def events(session: Session, servers: tuple[str, ...]) -> int:
 
     Begins with how each server is now, and goes on until Ctrl-C. With --json, one object a line.
     """
-    for item in session.stream("mcpd/events", {"servers": list(servers)}):
-        assert item is not None
-        if not (event := mapping(item.value.get("event"))):
-            continue
-        if session.out.json:
-            session.out.stream_value(event)
-        else:
-            session.out.line(*event_line(event))
-        session.out.flush()
+    print_events(session, servers)
     return 0
 
 
-def event_line(event: Json) -> Line:
+def print_events(session: Session, servers: Sequence[str]) -> None:
+    """A line for each event of these servers, or of all; until Ctrl-C."""
+    for item in session.stream("mcpd/events", {"servers": list(servers)}):
+        if item is not None and (event := mapping(item.value.get("event"))):
+            if session.out.json:
+                session.out.stream_value(event)
+            else:
+                session.out.line(*_event_line(event))
+            session.out.flush()
+
+
+def _event_line(event: Json) -> Line:
     """One event for a person: when, which server, what."""
     kind, status = str(event.get("kind", "?")), mapping(event.get("status"))
     clock = str(event.get("at", ""))[11:19]

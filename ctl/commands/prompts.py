@@ -39,7 +39,9 @@ def prompts(session: Session, server: str | None) -> int:
         ]
         for entry in entries
     ]
-    session.out.lines(table(("PROMPT", "ARGUMENTS", "DESCRIPTION"), rows, fit=session.out.columns))
+    session.out.lines(
+        table(("PROMPT", "ARGUMENTS", "DESCRIPTION"), rows, fit=session.out.columns, squeeze=(1,))
+    )
     return 0
 
 

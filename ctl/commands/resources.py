@@ -39,7 +39,7 @@ def resources(session: Session, server: str | None) -> int:
         ]
         for entry, uri in entries
     ]
-    session.out.lines(table(("SERVER", "URI", "TYPE", "NAME"), rows, fit=session.out.columns))
+    session.out.lines(table(("SERVER", "URI", "TYPE", "NAME"), rows, fit=session.out.columns, squeeze=(2,)))
     return 0
 
 

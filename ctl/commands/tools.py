@@ -44,7 +44,9 @@ def list_tools(session: Session, server: str | None, schema: bool) -> int:
             session.out.line()
     else:
         rows: list[Line] = [[_public_name(tool), arguments(tool), _description(tool)] for tool in tools]
-        session.out.lines(table(("TOOL", "ARGUMENTS", "DESCRIPTION"), rows, fit=session.out.columns))
+        session.out.lines(
+            table(("TOOL", "ARGUMENTS", "DESCRIPTION"), rows, fit=session.out.columns, squeeze=(1,))
+        )
     if isinstance(dropped := reply.value.get("dropped"), int) and dropped:
         session.out.talk(f"{count(dropped, 'tool')} left out, because the server describes them wrongly")
     return 0

@@ -11,7 +11,7 @@ import attrs
 from ctl.client import Json
 from ctl.errors import DaemonUnreachable, Refused
 from ctl.session import Session
-from ctl.views import objects
+from ctl.views import mapping, objects
 from mcpd.config.document import read_document
 from mcpd.config.files import path_of
 from mcpd.config.schema import parse_servers
@@ -31,6 +31,9 @@ class Home:
     """Where it listens: the path of the socket, and HOST:PORT if it does."""
     running: bool
     """Whether a daemon runs."""
+    names: frozenset[str] = frozenset()
+    """The servers that there are: the daemon's, if one runs, whoever defined them."""
+    profiles: frozenset[str] = frozenset()
 
 
 def find_home(session: Session) -> Home:
@@ -41,10 +44,10 @@ def find_home(session: Session) -> Home:
     """
     session.may_start = False
     try:
-        path = Path(str(session.call("mcpd/config").value["path"]))
-        running = True
+        config = session.call("mcpd/config").value
+        path, running = Path(str(config["path"])), True
     except DaemonUnreachable:
-        path, running = Path(), False
+        config, path, running = {}, Path(), False
     problems: list[Problem] = []
     try:
         path = path if running else path_of({**os.environ, "MCPD_SERVERS": ""})
@@ -56,7 +59,14 @@ def find_home(session: Session) -> Home:
     http = found.settings.get("http")
     addresses = frozenset({session.socket, http} if isinstance(http, str) else {session.socket})
     servers = {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
-    return Home(path, servers, addresses, running)
+    return Home(
+        path,
+        servers,
+        addresses,
+        running,
+        names=frozenset(mapping(config.get("servers"))) | frozenset(servers),
+        profiles=frozenset(mapping(found.settings.get("profiles"))),
+    )
 
 
 def troubles(session: Session, home: Home, definitions: Mapping[str, Mapping[str, object]]) -> dict[str, str]:

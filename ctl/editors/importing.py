@@ -71,7 +71,10 @@ def plan(session: Session, home: Home, seen: Survey, *, disabled: bool, can_ask:
     for server in whole.servers:
         names = [one.name for one in result.unknown(server)]
         if names and not can_ask:
-            trouble.setdefault(server.name, f"it needs a secret that only you know: {', '.join(names)}")
+            words = f"it needs a secret that only you know: {', '.join(names)}"
+            trouble.setdefault(
+                server.name, f"{words}; mcpctl import without --yes, at a terminal, asks for it"
+            )
     return result
 
 

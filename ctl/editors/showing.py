@@ -8,7 +8,7 @@ from ctl.client import Json
 from ctl.editors.literals import Lifted, shown
 from ctl.editors.merging import Merged, Server
 from ctl.editors.places import Surroundings
-from ctl.editors.survey import Source, Survey
+from ctl.editors.survey import OURSELVES, Source, Survey
 from ctl.render import Line, paint
 from ctl.text import count
 from ctl.views import quoted
@@ -25,17 +25,19 @@ def found_lines(
     lines: list[Line] = []
     for server in merged.servers:
         lines += _server_lines(server, safe[server.name], trouble.get(server.name, ""), around)
+    passed = [one for one in survey.passed if one.reason != OURSELVES]
     if merged.known:
         lines.append([paint("already in mcpd", "bold")])
         lines += [[f"  {name}: {_from(source, around, name)}"] for name, source in merged.known]
-    if survey.passed:
+        lines.append([])
+    if passed:
         lines.append([paint("left where they are", "bold")])
-        lines += [
-            [f"  {one.source.name}: {one.reason} ({_from(one.source, around)})"] for one in survey.passed
-        ]
+        lines += [[f"  {one.source.name}: {one.reason} ({_from(one.source, around)})"] for one in passed]
+        lines.append([])
     looked = count(len(survey.files), "file")
     ready = sum(server.name not in trouble for server in merged.servers)
-    lines.append([f"{count(ready, 'server')} to import, from {looked}"])
+    later = f", {len(trouble)} not now ({', '.join(trouble)})" if trouble else ""
+    lines.append([f"{count(ready, 'server')} to import, from {looked}{later}"])
     return lines
 
 

@@ -19,6 +19,9 @@ from mcpd.config.document import Document, read_document
 from mcpd.config.schema import LONGEST_NAME
 from mcpd.model.errors import BadSpec
 
+OURSELVES = "it is mcpd itself"
+"""Why an entry that `mcpctl install` wrote, or somebody like it, is passed over."""
+
 
 @attrs.frozen
 class Source:
@@ -119,7 +122,7 @@ def _look_into(
     for raw in entries(found, document):
         source = Source(raw.editor.name, raw.editor.title, raw.path, raw.scope, raw.name, raw.project)
         if is_ours(raw.fields, addresses):
-            result.passed.append(Passed(source, "it is mcpd itself"))
+            result.passed.append(Passed(source, OURSELVES))
             continue
         if raw.project is not None and not raw.project.is_dir():
             result.passed.append(Passed(source, f"its directory is gone: {around.shown(raw.project)}"))

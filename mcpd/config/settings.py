@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,11 @@ from mcpd.config.address import Address, parse_address
 from mcpd.config.durations import restart, timeouts
 from mcpd.config.expand import expand, not_here
 from mcpd.config.fields import FLAG, MILLISECONDS, NUMBERS, TEXT, TEXTS, Field
+from mcpd.config.places import at, nearest
 from mcpd.config.section import Section
 from mcpd.model.errors import Problem, shorten
 from mcpd.model.naming import ClientStyle, NameStyle
-from mcpd.model.profile import Profile
+from mcpd.model.profile import EVERYTHING, Profile
 from mcpd.model.spec import RestartPolicy, Timeouts
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -50,6 +52,11 @@ SETTINGS = (
         {"type": "object", "additionalProperties": PROFILE},
         "Named choices of servers and tools, for clients that are to see less.",
     ),
+    Field(
+        "profileByDirectory",
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        "Directory, with * and ? in its parts → the profile of clients that work in it or below.",
+    ),
     Field("watch", FLAG, "Notice when the file is changed, and apply it."),
     Field("allowCommands", FLAG, "Let definitions have ${cmd:…}; only in a file that nobody else can write."),
     Field("timeouts", NUMBERS, "Every waiting time, in seconds, for every server."),
@@ -74,6 +81,8 @@ class Settings:
     client_tool_names: ClientStyle = ClientStyle.UNDERSCORES
     profiles: Mapping[str, Profile] = attrs.field(factory=dict)
     """By name."""
+    profile_by_directory: Mapping[str, str] = attrs.field(factory=dict)
+    """Absolute directory, `*` and `?` allowed → a name of `profiles`, or `*`."""
     watch: bool = True
     """Whether a change of the file is noticed."""
     allow_commands: bool = False
@@ -122,6 +131,7 @@ def parse_settings(
         tool_names=NameStyle.SUFFIX if names is None else NameStyle(names),
         client_tool_names=ClientStyle.UNDERSCORES if client_names is None else ClientStyle(client_names),
         profiles=profiles,
+        profile_by_directory=_by_directory(section, profiles, environ),
         watch=True if watch is None else watch,
         allow_commands=section.boolean("allowCommands") or False,
     )
@@ -144,6 +154,33 @@ def _profiles(section: Section) -> dict[str, Profile]:
             style=None if style is None else ClientStyle(style),
         )
     return profiles
+
+
+def _by_directory(
+    section: Section, profiles: Mapping[str, Profile], environ: Mapping[str, str]
+) -> dict[str, str]:
+    rules: dict[str, str] = {}
+    for written, profile in (section.string_map("profileByDirectory") or {}).items():
+        place = at(at(section.place, "profileByDirectory"), written)
+        home = environ.get("HOME") or os.path.expanduser("~")
+        pattern = home + written[1:] if written == "~" or written.startswith("~/") else written
+        if not pattern.startswith("/"):
+            section.problems.append(Problem(place, "this is no absolute directory", "begin it with / or ~/"))
+        if profile not in profiles and profile != EVERYTHING:
+            meant = nearest(profile, list(profiles))
+            fix = f"did you mean '{meant}'?" if meant else "add it to 'profiles', or write '*' for everything"
+            section.problems.append(Problem(place, f"there is no profile '{shorten(profile, 40)}'", fix))
+        rules[os.path.normpath(pattern)] = profile
+        rules[_without_links(pattern)] = profile
+    return rules
+
+
+def _without_links(pattern: str) -> str:
+    """A process knows its own directory without symbolic links."""
+    head, found, _ = pattern.partition("*")
+    head, found, _ = head.partition("?") if not found else (head, found, "")
+    stem = head if not found else head.rpartition("/")[0] or "/"
+    return os.path.normpath(os.path.realpath(stem) + "/" + pattern[len(stem) :])
 
 
 def _style(section: Section, field: str, styles: list[str]) -> str | None:

@@ -217,6 +217,12 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/metrics": Method(
         "Everything that is counted, in Prometheus' text format.", api.NoParams, api.Metrics, later=_metrics
     ),
+    "mcpd/page": Method(
+        "An address that opens the dashboard in a browser, once.",
+        api.NoParams,
+        api.PageLink,
+        now=lambda core, _: core.page_link(),
+    ),
     "mcpd/ping": Method(
         "Ask a connected server something harmless, and say how long it took.",
         api.PingParams,

@@ -6,6 +6,7 @@ import logging
 import select
 import socket as sockets
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 import msgspec
@@ -50,11 +51,15 @@ _PARSE_ERROR, _INVALID_REQUEST, _METHOD_NOT_FOUND = -32700, -32600, -32601
 class Connection:
     """One client. `run` serves it until it leaves, and then cancels what it had under way."""
 
-    def __init__(self, gateway: Gateway, connection: sockets.socket, pid: int) -> None:
+    def __init__(
+        self, gateway: Gateway, connection: sockets.socket, pid: int, guest: Present | None = None
+    ) -> None:
+        """`guest`: who it is, where somebody else says who comes and goes, and who has to."""
         self._gateway = gateway
         self._core = gateway.core
         self._fd = connection.fileno()
         self._pid = pid
+        self._guest = guest
         self._client: Present
         self._outbox = Outbox(self._fd, BACKLOG)
         self._send = self._outbox.put
@@ -68,12 +73,12 @@ class Connection:
 
     async def run(self) -> None:
         """The firewall: whatever a client does ends at most its own connection."""
-        self._client = self._core.clients.arrived(self._pid)
+        self._client = self._guest or self._core.clients.arrived(self._pid)
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
                 self._nursery.start_soon(self._watch_backlog)
-                with seats.taken_by(self):
+                with nullcontext() if self._guest else seats.taken_by(self):
                     await self._read()
                     await self._finish()
                     with trio.move_on_after(_GOODBYE):
@@ -82,7 +87,8 @@ class Connection:
         except* Exception:
             log.exception("client %d: an error in mcpd itself; its connection is closed", self._pid)
         finally:
-            self._core.clients.left(self._client)
+            if self._guest is None:
+                self._core.clients.left(self._client)
             self._cancel_everything("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
 
@@ -297,7 +303,10 @@ class Connection:
                 await self._outbox.wait_drained()
 
     async def _attach(self, message: Message, params: api.AttachParams) -> None:
-        view = self._gateway.view(params.server, params.profile)
+        profile = params.profile
+        if profile is None and params.server is None and params.client is not None:
+            profile = self._gateway.profile_for(params.client.cwd)
+        view = self._gateway.view(params.server, profile)
         server = view.single
         if server is not None and params.wait > 0:
             await self._core.ready(server, min(params.wait, MAX_WAIT))
@@ -308,7 +317,7 @@ class Connection:
         upstream = None if server is None else server.upstream
         answer = api.Attached(
             server=params.server,
-            profile=params.profile,
+            profile=profile,
             protocol_version=None if upstream is None else upstream.version,
         )
         self._send(wire.result(message.key, codec.encode(answer)))

@@ -7,17 +7,20 @@ from urllib.parse import unquote
 
 import attrs
 
+from mcpd.doors import metrics
 from mcpd.doors.guard import Guard
 from mcpd.doors.http.connection import Spawn
 from mcpd.doors.http.exchange import TEXT, Exchange
 from mcpd.doors.http.parser import Head
 from mcpd.doors.mcp.endpoint import Endpoint, Place, Visitor
 from mcpd.doors.mcp.legacy import Who
+from mcpd.doors.page.page import PATHS, Page
 from mcpd.doors.rpc import Rpc
 from mcpd.gateway.reply import Client
 
 HEALTH = "/health"
 MCP = "/mcp"
+METRICS = "/metrics"
 RPC = "/rpc"
 _EVERYTHING = Place()
 _PROFILE = re.compile(r"/mcp/([^/]+)")
@@ -32,6 +35,8 @@ class Site:
     """As whom the guard lets clients in."""
     controls: bool = False
     """Whether the control API is here."""
+    page: Page | None = None
+    """The dashboard, where it is."""
 
     def visit(self, spawn: Spawn, pid: int = 0) -> Visit:
         """For one connection."""
@@ -43,6 +48,8 @@ class Visit:
 
     def __init__(self, site: Site, spawn: Spawn, pid: int) -> None:
         self._core = site.endpoint.gateway.core
+        self._spawn = spawn
+        self._page = site.page
         self._client = self._core.clients.arrived(pid or None, "" if pid else "an HTTP client")
         who = Who(site.principal, Client(door="http", pid=pid), self._client)
         self._mcp = Visitor(site.endpoint, who, spawn)
@@ -58,10 +65,22 @@ class Visit:
                 exchange.respond(200, b'{"status":"ok"}')
             else:
                 exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
+        elif head.path == METRICS:
+            if head.method in ("GET", "HEAD"):
+                self._spawn(lambda: self._metrics(exchange))
+            else:
+                exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
+        elif self._page is not None and head.path in PATHS:
+            self._page.handle(head, body, exchange, self._client, self._spawn)
         elif head.path == RPC and self._rpc is not None:
             self._rpc.handle(head, body, exchange)
         else:
             exchange.respond(404, b"there is /mcp, /mcp/PROFILE and /servers/NAME/mcp\n", TEXT)
+
+    async def _metrics(self, exchange: Exchange) -> None:
+        stats = await self._core.stats(None, processes=True)
+        text = metrics.render(self._core.status(), stats)
+        exchange.respond(200, text.encode(), metrics.CONTENT_TYPE.encode())
 
     def left(self, reason: str) -> None:
         self._core.clients.left(self._client)

@@ -17,6 +17,7 @@ from mcpd.doors.guard import TcpGuard, UnixGuard, token_in
 from mcpd.doors.http.connection import HttpConnection, Spawn
 from mcpd.doors.mcp.endpoint import Endpoint
 from mcpd.doors.mcp.legacy import Sessions
+from mcpd.doors.page.page import PATHS, Page
 from mcpd.doors.seats import Seats, seats
 from mcpd.doors.site import HEALTH, MCP, Site, Visit
 from mcpd.gateway.gateway import Gateway
@@ -48,6 +49,7 @@ class Web:
     def __init__(self, gateway: Gateway) -> None:
         self._core = gateway.core
         self._endpoint = Endpoint(gateway, Sessions(gateway))
+        self._pages: list[Page] = []
         self._unix = Site(self._endpoint, UnixGuard(), "user", controls=True)
 
     async def serve_unix(self, connection: sockets.socket, pid: int) -> None:
@@ -59,6 +61,8 @@ class Web:
     def close(self, reason: str) -> None:
         """End every session, and the streams that clients hold open."""
         self._endpoint.sessions.close(reason)
+        for page in self._pages:
+            page.close(reason)
 
     @contextmanager
     def opened(self, listener: sockets.socket, state: Path, runtime: str, with_token: bool) -> Iterator[Port]:
@@ -85,10 +89,15 @@ class Web:
                 "--http-auth none: every program of every user of this machine can use every server at %s",
                 url,
             )
-        guard = TcpGuard(port, token, frozenset({HEALTH}))
+        page = Page(self._endpoint.gateway, url.removesuffix(MCP), port)
+        self._pages.append(page)
+        core.opens_page = page.link
+        guard = TcpGuard(port, token, frozenset({HEALTH}) | PATHS)
         try:
-            yield Port(listener, Site(self._endpoint, guard, "anybody" if token is None else "token"))
+            principal = "anybody" if token is None else "token"
+            yield Port(listener, Site(self._endpoint, guard, principal, page=page))
         finally:
-            core.http = None
+            core.http = core.opens_page = None
+            self._pages.remove(page)
             with suppress(OSError):
                 told.unlink()

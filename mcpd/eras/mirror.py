@@ -22,6 +22,22 @@ _NAMED_BY = {
 """The member of `params` that `Mcp-Name` repeats."""
 
 
+class _Params(msgspec.Struct, frozen=True):
+    """What of a request's params is repeated, or decides about that."""
+
+    name: str | None = None
+    uri: str | None = None
+    taskId: str | None = None  # as the protocol spells it
+    arguments: Raw = Raw(b"{}")
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    params: _Params = _Params()
+
+
+_decode = msgspec.json.Decoder(_Frame).decode
+
+
 class Mirror:
     """Knows which arguments of which tool are mirrored; `admit` must have seen a tool before it is called."""
 
@@ -38,15 +54,15 @@ class Mirror:
         if named_by is None:
             return headers
         try:
-            members = wire.members(wire.parse(frame).params)
-            name = msgspec.json.decode(members.get(named_by, Raw(b"null")))
-        except (BadFrame, msgspec.MsgspecError):
+            params = _decode(frame).params
+        except (msgspec.MsgspecError, RecursionError):
             return headers  # such a request is the server's to refuse
-        if isinstance(name, str):
+        name = getattr(params, named_by)
+        if name is not None:
             headers["Mcp-Name"] = encode_header_value(name)
             schema = self._schemas.get(name) if method == "tools/call" else None
             if schema is not None:
-                headers.update(_of_arguments(schema, members.get("arguments", Raw(b"{}"))))
+                headers.update(_of_arguments(schema, params.arguments))
         return headers
 
     def admit(self, tool: str, definition: bytes) -> str | None:

@@ -99,8 +99,16 @@ class Aggregate:
         index = self._index()
         owned = (index.tools if member == "tools" else index.prompts).get(name)
         if owned is None:
-            raise UnknownTool(f"no {member[:-1]} {shorten(name, 80)!r} here; {member}/list has them all")
+            raise UnknownTool(f"no {member[:-1]} {shorten(name, 80)!r} here; {self._where_else(member)}")
         return self._core.supervisor.get(owned[0]), owned[1]
+
+    def _where_else(self, member: str) -> str:
+        """Where a name that is unknown may come from."""
+        unheard = [s.spec.name for s in self.servers() if s.catalog is None and not s.state.settled]
+        if unheard:
+            names = ", ".join(unheard[:5]) + (" and others" if len(unheard) > 5 else "")
+            return f"still starting, so that their {member} are not known: {names}; try again soon"
+        return f"{member}/list has them all"
 
     def _completion(self, members: dict[str, Raw]) -> Route:
         ref = wire.members(members.get("ref", Raw(b"{}")))

@@ -24,10 +24,11 @@ from mcpd.gateway.reply import Client
 from mcpd.gateway.seal import Seal
 from mcpd.gateway.session import Session, Spawn
 from mcpd.gateway.subscriptions import Subscriptions
+from mcpd.gateway.translate import strip_meta
 from mcpd.gateway.view import OneServer, View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
-from mcpd.model.profile import Profile
+from mcpd.model.profile import EVERYTHING, Profile, profile_for
 from mcpd.model.status import ServerState
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import ClientSide
@@ -77,8 +78,18 @@ class Gateway:
             view = self._aggregates[chosen] = Aggregate(self.core, chosen)
         return view
 
+    def profile_for(self, directory: str | None) -> str | None:
+        """The profile of a client that named none, by the directory it works in.
+
+        Only the user's own configuration has a say: nothing in that directory is read.
+        """
+        if directory is None or not directory.startswith("/"):
+            return None
+        found = profile_for(directory, self.core.configuration.loaded.settings.profile_by_directory)
+        return None if found == EVERYTHING else found
+
     def _profile(self, name: str | None) -> Profile:
-        if not name:
+        if not name or name == EVERYTHING:
             return Profile()
         profiles = self.core.configuration.loaded.settings.profiles
         if name not in profiles:
@@ -187,7 +198,7 @@ class Gateway:
             and _wanted(relay.asker.log_level, relay.asker.modern, said.params)
         ):
             members = wire.members(said.params)
-            members.pop("_meta", None)
+            strip_meta(members)
             frame = wire.notification("notifications/message", msgspec.json.encode(members))
             relay.request.reply.note(frame)
 

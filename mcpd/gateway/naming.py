@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from mcpd.model.naming import ClientStyle
+from mcpd.model.naming import ClientStyle, NameStyle, qualified
 
 LONGEST = 64
 _HASH = 8
@@ -42,15 +42,9 @@ def public_names(style: ClientStyle, owned: Iterable[Owned]) -> dict[str, Owned]
 
 
 def _joined(style: ClientStyle, server: str, name: str) -> str:
-    match style:
-        case ClientStyle.SUFFIX:
-            return f"{name}@{server}"
-        case ClientStyle.PREFIX:
-            return f"mcp_{server}_{name}"
-        case ClientStyle.NAMESPACE:
-            return f"{server}::{name}"
-        case ClientStyle.UNDERSCORES | ClientStyle.PLAIN:
-            return f"{server}__{name}"
+    if style in (ClientStyle.UNDERSCORES, ClientStyle.PLAIN):
+        return f"{server}__{name}"
+    return qualified(NameStyle(style.value), server, name)
 
 
 def _fitting(style: ClientStyle, name: str, pair: Owned) -> str:

@@ -13,7 +13,7 @@ from msgspec import Raw
 from mcpd.eras.base import Upstream
 from mcpd.gateway import elsewhere
 from mcpd.gateway.asker import Asker, Request
-from mcpd.gateway.translate import R5, Translation
+from mcpd.gateway.translate import R5, Translation, strip_meta
 from mcpd.model.errors import McpdError, ProtocolViolation
 from mcpd.supervision.catalog import allowed
 from mcpd.supervision.server import ManagedServer
@@ -149,7 +149,7 @@ class Relay(Exchange):
         if request is None or not request.token:
             return
         members = {**wire.members(params), "progressToken": Raw(request.token)}
-        members.pop("_meta", None)
+        strip_meta(members)
         if not self._counts_up(members):
             return
         request.reply.note(wire.notification("notifications/progress", msgspec.json.encode(members)))

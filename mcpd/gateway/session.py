@@ -349,7 +349,8 @@ class Session:
     def once_known(self, request: Request, work: Callable[[], None]) -> None:
         """Answer when it is known what the one server offers, if that is soon; else with what may be."""
         single = self.view.single
-        if single is None or single.upstream is not None or single.catalog is not None:
+        asleep = single is not None and single.spec.lazy and single.catalog is not None
+        if single is None or single.upstream is not None or asleep:
             work()
             return
 

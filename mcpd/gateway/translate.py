@@ -78,7 +78,7 @@ class Translation:
         if self.from_modern or self.to_modern:
             for name in ("resultType", "ttlMs", "cacheScope"):
                 members.pop(name, None)
-        _strip_meta(members)
+        strip_meta(members)
         body = msgspec.json.encode(members)
         return _completed(method, body) if self.to_modern else body
 
@@ -156,8 +156,8 @@ def _has_reserved(meta: Raw | None) -> bool:
         return True  # then it has to go
 
 
-def _strip_meta(members: dict[str, Raw]) -> None:
-    """Reserved names in `_meta` are a word between neighbours."""
+def strip_meta(members: dict[str, Raw]) -> None:
+    """Reserved names in `_meta` are a word between neighbours; all others pass, trace context among them."""
     raw = members.get("_meta")
     if raw is None:
         return
@@ -325,7 +325,7 @@ def question(method: str, params: Raw, client: str, label: str) -> bytes | None:
     if client < R3 and method == "elicitation/create":
         return None
     members = wire.members(params or b"{}")
-    _strip_meta(members)
+    strip_meta(members)
     if client < R4:
         members.pop("task", None)
     if method == "elicitation/create":

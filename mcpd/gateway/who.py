@@ -16,7 +16,7 @@ def clients(sessions: Iterable[Session], connections: Iterable[Client]) -> Clien
     speaking = [_conversation(session) for session in sessions]
     others = [
         Conversation(
-            door="socket",
+            door=client.door,
             name=client.name,
             pid=client.pid,
             since=rfc3339(client.since),
@@ -24,7 +24,7 @@ def clients(sessions: Iterable[Session], connections: Iterable[Client]) -> Clien
             servers={name: ServerUse(calls=calls) for name, calls in client.calls.items()},
         )
         for client in connections
-        if not client.attached and client.pid is not None
+        if not client.attached and (client.pid is not None or client.door != "socket")
     ]
     return ClientsResult(clients=(*speaking, *others))
 

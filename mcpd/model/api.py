@@ -311,7 +311,8 @@ class AttachParams:
     server: str | None = None
     """None: all servers together."""
     profile: str | None = None
-    """Which selection of servers and tools the client is to see; None: everything."""
+    """Which selection of servers and tools the client is to see, `*` for everything; None: what
+    `settings.profileByDirectory` says of the client's `cwd`, else everything."""
     client: AttachedClient | None = None
     wait: float = 0.0
     """How long to wait for the server to be connected, seconds; requests wait by themselves."""
@@ -333,6 +334,16 @@ class Metrics:
 
     content_type: str
     text: str
+
+
+@attrs.frozen(kw_only=True)
+class PageLink:
+    """`mcpd/page`: the way into the dashboard."""
+
+    url: str
+    """Good once."""
+    seconds: float
+    """And for so long."""
 
 
 @attrs.frozen(kw_only=True)

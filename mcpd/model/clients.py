@@ -23,7 +23,7 @@ class Conversation:
     """One client, or one session of a client over HTTP."""
 
     door: str
-    """How it came in: `socket`, `bridge`, `http`."""
+    """How it came in: `socket`, `bridge`, `http`, or `page` for the dashboard."""
     name: str
     """What its configuration calls it, else what it calls itself, or its program."""
     pid: int | None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os.path
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
 import attrs
 
 from mcpd.model.naming import ClientStyle
@@ -19,3 +23,29 @@ class Profile:
     exclude_tools: tuple[str, ...] = ()
     style: ClientStyle | None = None
     """None: `settings.clientToolNames`."""
+
+
+EVERYTHING = "*"
+"""As a profile's name: none, all servers and tools."""
+
+
+def profile_for(directory: str, rules: Mapping[str, str]) -> str | None:
+    """The profile of whoever works in `directory` (absolute), by `settings.profileByDirectory`.
+
+    A rule is for the directories that its pattern matches, part by part, and for all below them. The
+    deepest rule counts; of two equally deep ones that with fewer wildcards.
+    """
+    here = _parts(directory)
+    best: tuple[int, int] | None = None
+    found = None
+    for pattern, profile in rules.items():
+        wanted = _parts(pattern)
+        if len(wanted) <= len(here) and all(map(fnmatchcase, here, wanted)):
+            rank = (len(wanted), sum(not set("*?[") & set(part) for part in wanted))
+            if best is None or rank > best:
+                best, found = rank, profile
+    return found
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in os.path.normpath(path).split("/") if part]

@@ -91,7 +91,7 @@ class ServerStats:
 
 @attrs.frozen(kw_only=True)
 class Stats:
-    """`mcpd/stats`: since the daemon started, over all connections of each server."""
+    """`mcpd/stats`: since the daemon started, over all connections of each server and of its instances."""
 
     since: str
     at: str

@@ -255,7 +255,7 @@ def _signed(sign: str, names: list[str]) -> list[str]:
 
 
 def dump(catalog: Catalog) -> bytes:
-    """For the cache of lazy servers."""
+    """For the cache: what is known of a server before it has been asked."""
     lists = {
         field: [Raw(item.raw) for item in getattr(catalog, field)]
         for field in ("tools", "resources", "templates", "prompts")
@@ -263,13 +263,16 @@ def dump(catalog: Catalog) -> bytes:
     return msgspec.json.encode({**lists, "fetched_at": catalog.fetched_at})
 
 
-def load(data: bytes) -> Catalog | None:
-    """What `dump` wrote; None for anything else (a cache is dropped, never repaired)."""
+def load(data: bytes, spec: ServerSpec) -> Catalog | None:
+    """What `dump` wrote, as far as the definition's filters of today let it through.
+
+    None for anything else (a cache is dropped, never repaired).
+    """
     try:
         members = wire.members(data)
         fetched_at = msgspec.json.decode(members["fetched_at"], type=str)
         return Catalog(
-            tools=_load_list(members["tools"], "name"),
+            tools=tuple(i for i in _load_list(members["tools"], "name") if allowed(spec, i.name)),
             resources=_load_list(members["resources"], "uri"),
             templates=_load_list(members["templates"], "uriTemplate"),
             prompts=_load_list(members["prompts"], "name"),

@@ -13,7 +13,9 @@ from contextlib import suppress
 
 import trio
 
-from mcpd.model.runner import Runner, is_runner
+from mcpd.model.runner import Runner, is_runner, runner_of
+from mcpd.model.spec import ServerSpec, StdioSpec
+from mcpd.supervision.connection import Connection
 
 _SOON = 1.0
 """Seconds after which somebody who looks should see what it is waited for."""
@@ -27,6 +29,24 @@ _PULLED = re.compile(r"Status: (?:Downloaded|Image is up to date)|Writing manife
 
 class StillInstalling(Exception):
     """The budget is used up."""
+
+
+async def fetched(
+    spec: ServerSpec, connection: Connection, words: Callable[[], Sequence[str]], say: Callable[[str], None]
+) -> float:
+    """Until a package runner has fetched the server, which has a time of its own: the seconds it took.
+
+    See `wait_installed` for `words` and `say`. Raises TooSlowError.
+    """
+    child = connection.child
+    runner = runner_of(spec.command, spec.args) if isinstance(spec, StdioSpec) else None
+    if runner is None or child is None:
+        return 0.0
+    budget = spec.timeouts.install
+    try:
+        return await wait_installed(runner, child.pid, child.stdin, words, budget=budget, say=say)
+    except StillInstalling as error:
+        raise trio.TooSlowError(str(error)) from None
 
 
 async def wait_installed(

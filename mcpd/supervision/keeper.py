@@ -43,8 +43,8 @@ class ListKeeper:
         """Who waits for a list to be fetched after they said so."""
         self._tells: Collection[str] = ()
         """Of the connection: the lists whose changes we are told of."""
-        if spec.lazy and (cached := store.cached_lists(fingerprint)) is not None:
-            self.catalog = lists.load(cached)
+        if (cached := store.cached_lists(fingerprint)) is not None:
+            self.catalog = lists.load(cached, spec)
 
     def mark_stale(self, feature: str) -> None:
         """It is no longer what it was: `keep_fresh` fetches it again, if it runs."""
@@ -101,10 +101,10 @@ class ListKeeper:
         for feature, words in changes:
             self._changed(feature, words)
 
-    async def remember(self) -> None:
-        """For the next start of a lazy server."""
-        if self.spec.lazy and self.catalog is not None:
-            await self._store.cache_lists(self._fingerprint, lists.dump(self.catalog))
+    def remember(self) -> None:
+        """For the next start of the daemon: clients know what there is before the server has answered."""
+        if self.catalog is not None:
+            self._store.cache_lists(self._fingerprint, lists.dump(self.catalog))
 
     async def keep_fresh(self, upstream: Upstream) -> None:
         """Fetch what has been marked stale, until cancelled. Raises when the link has ended."""
@@ -133,7 +133,7 @@ class ListKeeper:
                 continue
             self.take(catalog)
             _wake(served)
-            await self.remember()
+            self.remember()
             await trio.sleep(_RELIST_AT_MOST_EVERY)  # a storm of changes becomes one listing each time
 
 

@@ -20,10 +20,8 @@ import trio
 from mcpd.eras.base import Hooks, Said, Upstream
 from mcpd.eras.negotiate import negotiate
 from mcpd.eras.wishes import Wishes
-from mcpd.model.api import Step
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
-from mcpd.model.runner import runner_of
 from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.store import fingerprint
@@ -31,16 +29,20 @@ from mcpd.supervision.approach import Approach
 from mcpd.supervision.backoff import Backoff
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import Connection, open_process, open_remote, patience
+from mcpd.supervision.desired import Desired
 from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, classify, is_bug
 from mcpd.supervision.filling import filled
-from mcpd.supervision.installing import StillInstalling, wait_installed
+from mcpd.supervision.installing import fetched
 from mcpd.supervision.keeper import ListKeeper
 from mcpd.supervision.line import Curiosity, Line
 from mcpd.supervision.liveness import watch_liveness
+from mcpd.supervision.recovery import recovery
 from mcpd.supervision.serverlog import ServerLog
+from mcpd.supervision.snapshot import Known, snapshot
 from mcpd.supervision.standing import Standing
 from mcpd.supervision.surroundings import Surroundings
 from mcpd.supervision.taps import Taps
+from mcpd.supervision.trace import Trace
 from mcpd.supervision.turn import Turn
 from mcpd.support.fanout import Fanout
 from mcpd.transports.base import Channel
@@ -71,8 +73,8 @@ class ManagedServer:
         """It has ended for good."""
         self.log = ServerLog(around.log_dir / f"{spec.name}.log", around.redactor.mask)
         self.taps = Taps(spec.name, around.redactor.mask)
-        self.tally = Tally()
-        """Of all its connections."""
+        self.tally: Tally = Tally() if of is None else of.tally
+        """Of all its connections, and of those of its instances."""
         self.wishes = Wishes()
         """What clients want to hear of it beside answers; held across its connections."""
         self.heard: Fanout[Said] = Fanout()
@@ -82,7 +84,7 @@ class ManagedServer:
         """There while, and only while, the state is CONNECTED."""
         self.child: Child | None = None
         self.launch: Launch | None = None
-        self.negotiation: list[Step] = []
+        self.trace = Trace(spec.name, around.redactor.mask)
         self._called_well_at = -math.inf
         """When a call of the connection that ended last succeeded (`trio.current_time()`)."""
         self._around = around
@@ -101,9 +103,7 @@ class ManagedServer:
         self._heard: float | None = None
         self._last_spawn = -math.inf
         toggled = around.store.toggled(spec.name)
-        self._toggled_off = not (spec.enabled if toggled is None else toggled)
-        self._disconnected = False
-        self._demanded = not spec.lazy
+        self._desired = Desired(enabled=spec.enabled if toggled is None else toggled, demanded=not spec.lazy)
         self._approach = Approach(spec, around.store, self._fingerprint)
         self._over = False
         """Whether the end of this connection has been noted."""
@@ -118,35 +118,30 @@ class ManagedServer:
 
     def reconnect(self) -> None:
         """End the connection, if any, and start afresh at once, whatever the backoff says."""
-        self._disconnected = False
-        self._demanded = True
+        self._desired.connect()
         self._wish_for("a reconnect was asked for")
 
     def connect(self) -> None:
         """Be connected. Nothing happens to a connection that is there."""
-        if self._disconnected or self._standing.state not in (ServerState.CONNECTED, ServerState.PENDING):
-            self._disconnected = False
-            self._demanded = True
+        is_under_way = self._standing.state in (ServerState.CONNECTED, ServerState.PENDING)
+        if self._desired.disconnected or not is_under_way:
+            self._desired.connect()
             self._wish_for("a connection was asked for")
 
     def disconnect(self) -> None:
         """Be stopped until `connect`, `reconnect` or the daemon's next start."""
-        if not self._disconnected:
-            self._disconnected = True
+        if self._desired.disconnect():
             self._wish_for("it was disconnected")
 
     def enable(self, on: bool) -> None:
         """The toggle; it outlives the daemon."""
         self._around.store.toggle(self.spec.name, on)
-        if on == self._toggled_off or (on and self._disconnected):
-            self._toggled_off = not on
-            self._disconnected = False
+        if self._desired.enable(on):
             self._wish_for("it was switched on" if on else "it was switched off")
 
     def demand(self) -> None:
         """Somebody wants to use it: a lazy server starts."""
-        if not self._demanded:
-            self._demanded = True
+        if self._desired.demand():
             self._wish_for("it is needed")
 
     def adopt(self, spec: ServerSpec) -> None:
@@ -157,7 +152,7 @@ class ManagedServer:
         self._backoff.policy = patience(spec)
         self._lists.mark_stale("tools")
         if enabled_changed and self._around.store.toggled(spec.name) is None:
-            self._toggled_off = not spec.enabled
+            self._desired.define(spec.enabled)
             self._wish_for("its definition changed")
 
     def _wish_for(self, why: str) -> None:
@@ -170,8 +165,7 @@ class ManagedServer:
             self.upstream.link.close(why)
             self.upstream = None
         self._attempt.cancel(reason=why)
-        off = self._toggled_off or self._disconnected
-        self._announce(ServerState.DISABLED if off else ServerState.PENDING, why)
+        self._announce(ServerState.DISABLED if self._desired.off else ServerState.PENDING, why)
 
     def look_after(self, seconds: float) -> None:
         """Ask a remote server whether it is there, that soon: the network may be another one by now. A
@@ -218,43 +212,21 @@ class ManagedServer:
 
     def status(self) -> ServerStatus:
         """A snapshot, with the evidence."""
-        upstream, catalog, stands = self.upstream, self.catalog, self._standing
-        if upstream is not None:
-            self._heard = time.time() - (trio.current_time() - upstream.link.heard_at)
-        warnings = list(catalog.warnings if catalog is not None else ())
-        if upstream is not None and upstream.link.junk_lines:
-            where = "lines on its stdout" if self.child is not None else "frames"
-            warnings.append(f"{upstream.link.junk_lines} {where} were no messages")
-        if upstream is not None:
-            warnings += [f"{count} {what}" for what, count in upstream.link.oddities.items()]
-        if self.log.dropped:
-            warnings.append(f"{self.log.dropped} log lines could not be written to {self.log.path}")
-        return ServerStatus(
-            name=self.spec.name,
-            status=stands.state,
-            since=rfc3339(stands.since),
-            transport=self._approach.kind,
-            reason=stands.reason,
-            pid=None if self.child is None else self.child.pid,
-            tools=len(catalog.tools) if catalog else 0,
-            resources=len(catalog.resources) if catalog else 0,
-            prompts=len(catalog.prompts) if catalog else 0,
-            restarts=max(0, self._connections - 1),
-            attempts=self._backoff.tries,
-            last_error=stands.failure,
-            last_ok=None if self._heard is None else rfc3339(self._heard),
-            retry_at=None if stands.retry_at is None else rfc3339(stands.retry_at),
-            updated=catalog.fetched_at or None if catalog else None,
-            protocol_version=upstream.version if upstream else None,
-            era=upstream.era if upstream else None,
-            session=None
-            if upstream is None or upstream.link.session is None
-            else bool(upstream.link.session),
-            server_info=upstream.info if upstream else None,
-            capabilities=tuple(sorted(upstream.capabilities)) if upstream else (),
-            lazy=self.spec.lazy,
-            in_flight=upstream.link.in_flight if upstream else 0,
-            warnings=tuple(warnings),
+        if self.upstream is not None:
+            self._heard = time.time() - (trio.current_time() - self.upstream.link.heard_at)
+        return snapshot(
+            Known(
+                spec=self.spec,
+                stands=self._standing,
+                kind=self._approach.kind,
+                upstream=self.upstream,
+                catalog=self.catalog,
+                child=self.child,
+                log=self.log,
+                connections=self._connections,
+                attempts=self._backoff.tries,
+                heard=self._heard,
+            )
         )
 
     def invocation(self) -> tuple[Sequence[str], Mapping[str, str], str | None]:
@@ -298,10 +270,10 @@ class ManagedServer:
         try:
             while True:
                 self._wish = trio.Event()
-                if self._toggled_off or self._disconnected:
+                if self._desired.off:
                     self._announce(ServerState.DISABLED, self._why_off())
                     await self._wish.wait()
-                elif not self._demanded:
+                elif not self._desired.demanded:
                     self._announce(ServerState.IDLE, "starts on first use")
                     await self._wish.wait()
                 else:
@@ -312,7 +284,7 @@ class ManagedServer:
             self.log.close()
 
     def _why_off(self) -> str:
-        if self._toggled_off:
+        if not self._desired.enabled:
             by_file = self._around.store.toggled(self.spec.name) is None
             return "switched off in its definition" if by_file else "switched off"
         return "disconnected by hand"
@@ -366,24 +338,12 @@ class ManagedServer:
             now - self._ready_at >= policy.stable or self._called_well_at - self._ready_at >= policy.proof
         ):
             self._backoff.reset()
-        pause = self._backoff.ended(now)
-        looping = pause.crash_loop and verdict is Verdict.RETRY
-        self._standing.failure = attrs.evolve(failure, crash_loop=looping)
-        # A line for each step of the backoff, the last of them for the crash loop; then silence.
-        level = logging.DEBUG if self._backoff.tries > policy.intensity else logging.WARNING
-        if verdict is Verdict.LOGIN:
-            log.log(level, "%s: %s", name, failure.message)
-            self._announce(ServerState.NEEDS_AUTH, f"log in, then `mcpctl reconnect {name}`")
-            return
-        if verdict is Verdict.WAIT:
-            log.log(level, "%s: %s; not tried again until something changes", name, failure.message)
-            self._announce(ServerState.FAILED, f"correct its definition, or `mcpctl reconnect {name}`")
-            return
-        next_step = "crash loop, next probe" if looping else "next attempt"
-        seconds = max(pause.seconds, asked)
-        log.log(level, "%s: %s; %s in %.1f s", name, failure.message, next_step, seconds)
-        self._standing.retry_in(seconds)
-        self._announce(ServerState.FAILED, "crash loop: probed slowly" if looping else "will be tried again")
+        follows = recovery(name, verdict, asked, self._backoff, policy)
+        self._standing.failure = attrs.evolve(failure, crash_loop=follows.crash_loop)
+        log.log(follows.level, "%s: %s%s", name, failure.message, follows.words)
+        if follows.pause is not None:
+            self._standing.retry_in(follows.pause)
+        self._announce(follows.state, follows.reason)
 
     async def _connect_and_serve(self) -> None:
         """Hold one connection for as long as it lasts; how it ended has been noted, or is raised."""
@@ -401,7 +361,7 @@ class ManagedServer:
                     self.child = connection.child
                     connection.link.tally = self.tally
                     self.taps.connected(
-                        connection.link, self._show_frame if spec.debug or around.debug else None
+                        connection.link, self.trace.frame if spec.debug or around.debug else None
                     )
                     await self._hold(connection, turn)
             finally:
@@ -435,7 +395,7 @@ class ManagedServer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             nursery.start_soon(turn.over_after, _TURN)
-            fetching = await self._fetched(connection)
+            fetching = await fetched(self.spec, connection, self.log.last_words, self._say_fetching)
             upstream = await self._shake_hands(connection.link, fetching)
             if upstream.follow is not None:  # before its lists are fetched: they may change right after
                 nursery.start_soon(upstream.follow)
@@ -450,39 +410,21 @@ class ManagedServer:
             nursery.start_soon(self._lists.keep_fresh, upstream)
             await trio.sleep_forever()
 
-    async def _fetched(self, connection: Connection) -> float:
-        """Until a package runner has fetched the server, which has a time of its own: the seconds it took.
-
-        Raises TooSlowError.
-        """
-        spec, child = self.spec, connection.child
-        runner = runner_of(spec.command, spec.args) if isinstance(spec, StdioSpec) else None
-        if runner is None or child is None:
-            return 0.0
-        try:
-            return await wait_installed(
-                runner,
-                child.pid,
-                child.stdin,
-                self.log.last_words,
-                budget=spec.timeouts.install,
-                say=lambda doing: self._announce(ServerState.PENDING, self._around.redactor.mask(doing)),
-            )
-        except StillInstalling as error:
-            raise trio.TooSlowError(str(error)) from None
+    def _say_fetching(self, doing: str) -> None:
+        self._announce(ServerState.PENDING, self._around.redactor.mask(doing))
 
     async def _shake_hands(self, link: Channel, fetching: float) -> Upstream:
         times = self.spec.timeouts
         if not self._approach.goes_on:
-            self.negotiation = []
+            self.trace.afresh()
         if fetching >= 1:
-            self._trace("install", "the server has been started", fetching)
+            self.trace.step("install", "the server has been started", fetching)
             self._announce(ServerState.PENDING, "connecting")
         self._approach.begin()
         with trio.move_on_after(times.connect) as waiting:
             approach = self._approach
             upstream = await negotiate(
-                link, self._hooks(), approach.hint, approach.patience(times), self._trace
+                link, self._hooks(), approach.hint, approach.patience(times), self.trace.step
             )
         if waiting.cancelled_caught:
             raise trio.TooSlowError(
@@ -512,7 +454,7 @@ class ManagedServer:
         self._connections += 1
         self._lists.take(catalog)
         self._announce(ServerState.CONNECTED, "")
-        await self._lists.remember()
+        self._lists.remember()
 
     def _list_changed(self, feature: str, words: str) -> None:
         self._tell(EventKind(feature), words)
@@ -543,17 +485,3 @@ class ManagedServer:
                 status=self.status(),
             )
         )
-
-    def _trace(self, step: str, outcome: str, seconds: float) -> None:
-        told = Step(
-            at=rfc3339(time.time()),
-            step=step,
-            outcome=self._around.redactor.mask(outcome)[:500],
-            ms=round(seconds * 1000, 1),
-        )
-        self.negotiation.append(told)
-        log.debug("%s: %s: %s (%.1f ms)", self.spec.name, step, told.outcome, told.ms)
-
-    def _show_frame(self, direction: str, frame: bytes) -> None:
-        text = self._around.redactor.mask(frame[:2000].decode("utf-8", "replace"))
-        log.debug("%s %s %s", self.spec.name, direction, text)

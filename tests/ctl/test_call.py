@@ -38,6 +38,20 @@ def test_a_tool_can_be_named_in_three_ways(daemon: FakeDaemon, mcpctl: Mcpctl, w
     }
 
 
+def test_the_name_that_editors_show_will_do_and_a_bare_one_is_told_its_server(
+    daemon: FakeDaemon, mcpctl: Mcpctl
+) -> None:
+    """`SERVER__TOOL` is what a person copies from an editor. Either may hold `__`: the lists decide."""
+    tools = [{"server": "my__time", "name": "now"}, {"server": "clock", "name": "now"}]
+    daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0}
+    daemon.answers["mcpd/call"] = result("12:00")
+    assert mcpctl("call", "my__time__now", "zone=UTC").out == "12:00\n"
+    sent = daemon.params_of("mcpd/call")
+    assert (sent["server"], sent["tool"], sent["arguments"]) == ("my__time", "now", {"zone": "UTC"})
+    ran = mcpctl("call", "now", "zone=UTC")
+    assert (ran.code, "write now@my__time or now@clock" in ran.err) == (2, True)
+
+
 def test_an_address_in_an_argument_is_no_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """Only the first word names the tool, and in it the last @ counts."""
     daemon.answers["mcpd/call"] = result()
@@ -78,11 +92,11 @@ def test_arguments_come_from_json_a_file_or_stdin(
 def test_a_command_line_that_makes_no_sense_is_exit_2(
     daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]
 ) -> None:
-    """Before anything is sent, and with what to write instead."""
+    """Before anything is called, and with what to write instead."""
     ran = mcpctl("call", *words)
     assert ran.code == 2
     assert ran.err.startswith("error: ")
-    assert not daemon.requests
+    assert "mcpd/call" not in [method for method, _ in daemon.requests]
     assert mcpctl("call", *words, "--json").error()["code"] == "usage"
 
 
@@ -168,6 +182,8 @@ def test_text_where_a_number_belongs_is_explained(daemon: FakeDaemon, mcpctl: Mc
     assert ran.code == 2
     assert ran.err.splitlines()[:2] == ["error: bad arguments", '  $.a: "1" is not of type "number"']
     assert "KEY:=JSON" in ran.err
+    problems[0]["message"] = '"b" is a required property'
+    assert "list-tools SERVER --schema" in mcpctl("call", "sum@math", "a=1").err
 
 
 def test_an_unknown_tool_is_exit_5_with_a_suggestion(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

@@ -364,6 +364,14 @@ def test_a_misspelt_command_is_exit_2_with_a_suggestion(mcpctl: Mcpctl) -> None:
     assert "reconnect" in mcpctl("recconect", "--json").error()["suggestions"]
 
 
+def test_a_group_alone_shows_its_commands(mcpctl: Mcpctl) -> None:
+    """As `mcpctl` alone does; a program that left the command out is told so."""
+    for group in ("daemon", "config"):
+        assert mcpctl(group).out == mcpctl(group, "--help").out
+        ran = mcpctl(group, "--json")
+        assert (ran.code, ran.error()["message"]) == (2, "Missing command.")
+
+
 def test_the_exit_codes_can_be_looked_up(mcpctl: Mcpctl) -> None:
     """In two ways, and in the documentation."""
     out = mcpctl("help", "exit-codes").out
@@ -418,3 +426,21 @@ def test_completion_without_a_daemon_is_silent(mcpctl: Mcpctl, monkeypatch: pyte
 def test_each_shell_gets_its_script(mcpctl: Mcpctl, shell: str) -> None:
     """click's own."""
     assert "_MCPCTL_COMPLETE" in mcpctl("completion", shell).out
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "is_json"),
+    [
+        (["status", "-o", "json"], {}, True),
+        (["--format=jsonl", "status"], {}, True),
+        (["status"], {"MCPCTL_OUTPUT": "jsonl"}, True),
+        (["status", "-o", "table"], {"MCPCTL_OUTPUT": "json"}, False),
+    ],
+)
+def test_the_form_of_the_output_is_chosen_by_name(
+    daemon: FakeDaemon, mcpctl: Mcpctl, argv: list[str], environ: dict[str, str], is_json: bool
+) -> None:
+    """What is typed wins over the environment."""
+    daemon.answers["mcpd/status"] = status(server("git"))
+    assert mcpctl(*argv, **environ).out.startswith("{") is is_json
+    assert mcpctl("status", "-o", "yaml").code == 2

@@ -99,6 +99,17 @@ def test_the_log_of_a_daemon_in_the_background_is_shown(place: Place) -> None:
         assert following.wait(30) == 130
 
 
+def test_a_record_of_the_log_is_shown_as_a_line(place: Place) -> None:
+    """mcpd writes JSON where nobody reads along; `--json` has it as it was written."""
+    log = place.home / ".local/state/mcpd/daemon.log"
+    log.parent.mkdir(parents=True)
+    record = {"time": "2026-11-21T22:53:02Z", "level": "warning", "logger": "mcpd", "message": "no\nway"}
+    log.write_text(f"{json.dumps(record)}\nplain\n[1]\n")
+    done = place.ctl("daemon", "logs")
+    assert done.stdout == "2026-11-21T22:53:02Z warning no\nway\nplain\n[1]\n"
+    assert json.loads(place.ctl("daemon", "logs", "--json").stdout)["lines"][0] == json.dumps(record)
+
+
 def test_no_line_is_lost_between_the_end_of_the_log_and_what_follows(tmp_path: Path) -> None:
     """Nor when a start puts the log aside and begins another."""
     log = tmp_path / "daemon.log"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ctl import checks, loginshell
+from ctl.commands.ui import has_browser
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, detail, failure, server
 
@@ -218,6 +219,31 @@ def test_metrics_are_printed_as_they_are(daemon: FakeDaemon, mcpctl: Mcpctl) -> 
     """A collector reads them."""
     daemon.answers["mcpd/metrics"] = {"content_type": "text/plain", "text": "a 1\nb 2\n"}
     assert mcpctl("metrics").out == "a 1\nb 2\n"
+
+
+def test_the_page_is_printed_where_no_window_can_be_opened(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """And where that is asked for; the address alone is on stdout."""
+    url = "http://127.0.0.1:8931/#code"
+    daemon.answers["mcpd/page"] = {"url": url, "seconds": 60.0}
+    assert mcpctl("ui", "--print").out == f"{url}\n"
+    assert mcpctl("ui", "--json").json() == {"url": url, "seconds": 60.0}
+    assert not has_browser({"TERM": "xterm"})
+    assert has_browser({"WAYLAND_DISPLAY": "wayland-0"})
+
+
+def test_the_page_is_opened_in_the_users_browser(
+    daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {told}\n')
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    monkeypatch.setattr("webbrowser._tryorder", None)
+    daemon.answers["mcpd/page"] = {"url": "http://127.0.0.1:8931/#code", "seconds": 60.0}
+    ran = mcpctl("ui")
+    assert ran.out == ""
+    assert told.read_text() == "http://127.0.0.1:8931/#code\n"
 
 
 def test_an_installation_under_a_running_daemon_is_told(mcpctl: Mcpctl) -> None:

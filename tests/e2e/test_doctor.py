@@ -72,7 +72,13 @@ def test_it_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
 
 def test_each_server_is_asked_and_each_failure_has_a_fix(start: Start) -> None:
     """A real round trip, with its time; exit 1 while anything fails, 0 when nothing does."""
-    daemon = start({"fake": fake(), "dying": {"command": "/bin/false"}, "off": fake(enabled=False)})
+    daemon = start(
+        {
+            "fake": fake(),
+            "dying": {"command": "/bin/false"},
+            "off": {"command": "not-installed", "enabled": False},
+        }
+    )
     daemon.wait_connected("fake")
     daemon.wait_status("dying", lambda status: status["last_error"] is not None)
     environ = {**daemon.environ, "MCPD_SOCKET": daemon.socket}

@@ -27,7 +27,7 @@ def test_the_port_is_told_to_whom_it_concerns(start: Start) -> None:
     assert told["url"] == f"{where.base}/mcp"
     assert told["pid"] == daemon.pid
     assert stat.S_IMODE(Path(told["token_file"]).stat().st_mode) == 0o600
-    assert f"{where.base}/mcp" in daemon.log
+    wait_until(lambda: f"{where.base}/mcp" in daemon.log, lambda: daemon.log)
     assert where.token not in daemon.log
     assert httpx.get(f"{where.base}/health").json() == {"status": "ok"}
     status = subprocess.run(
@@ -128,8 +128,8 @@ def test_without_authentication_the_log_and_the_status_say_so_loudly(start: Star
         told = client.request("mcpd/status")["daemon"]["http"]
     assert told["auth"] == "none"
     assert told["token_file"] is None
+    wait_until(lambda: "--http-auth none" in daemon.log, lambda: daemon.log)
     assert '"level": "warning"' in daemon.log
-    assert "--http-auth none" in daemon.log
     status = httpx.post(told["url"], headers={"Origin": "http://evil.example"}, json={}).status_code
     assert status == 403
 

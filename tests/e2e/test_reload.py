@@ -67,22 +67,17 @@ def test_a_bad_file_changes_nothing_and_is_told_until_it_is_mended(start: Start)
     assert (daemon.status("a")["pid"], config(daemon)["generation"]) == (pid, generation)
 
 
-def test_a_file_that_is_gone_ends_no_server(tmp_path: Path) -> None:
-    """Whoever takes it away is most often about to put another in its place; the default file too."""
-    home = tmp_path / "config" / "mcpd"
-    home.mkdir(parents=True)
-    file = home / "config.yaml"
-    file.write_text(whole({"a": fake()}))
-    with running(tmp_path, {}, environ={"MCPD_CONFIG": str(file)}) as daemon:
-        # `--config` of the harness wins, so that file is the one that is followed
-        daemon.config.write_text(whole({"a": fake()}))
-        daemon.wait_connected("a")
-        daemon.config.unlink()
-        wait_until(lambda: bool(config(daemon)["problems"]), lambda: daemon.log)
-        assert daemon.status("a")["status"] == "connected"
-        daemon.config.write_text(whole({"a": fake(), "b": fake()}))
-        wait_names(daemon, ["a", "b"])
-        assert config(daemon)["problems"] == []
+def test_a_file_that_is_gone_ends_no_server(start: Start) -> None:
+    """Whoever takes it away is most often about to put another in its place."""
+    daemon = start({"a": fake()})
+    daemon.wait_connected("a")
+    pid = daemon.status("a")["pid"]
+    daemon.config.unlink()
+    wait_until(lambda: bool(config(daemon)["problems"]), lambda: daemon.log)
+    daemon.config.write_text(whole({"a": fake(), "b": fake()}))
+    wait_names(daemon, ["a", "b"])
+    assert config(daemon)["problems"] == []
+    assert daemon.status("a")["pid"] == pid
 
 
 def test_a_file_written_in_several_steps_is_read_when_it_is_whole(start: Start) -> None:

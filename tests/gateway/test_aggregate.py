@@ -68,10 +68,40 @@ def test_lists_are_answered_while_servers_still_start(start: Start, tmp_path: Pa
     client = McpClient(daemon, "2025-11-25")
     assert client.hello["capabilities"]["tools"] == {"listChanged": True}
     assert not any(name.startswith("slow__") for name in names(client))
+    with pytest.raises(Refused, match=r"'slow__echo' here; still starting.*: slow; try again soon"):
+        client.call("slow__echo")
     gate.write_text("")
     client.wait_heard("notifications/tools/list_changed")
     daemon.wait_connected("slow")
     assert any(name.startswith("slow__") for name in names(client))
+
+
+def test_after_a_restart_the_tools_are_listed_before_their_servers_are_there(
+    start: Start, tmp_path: Path
+) -> None:
+    """An editor asks once, in the moment it starts: it must not see an empty list because the daemon has
+    just been started too. A call waits for its server. What the definition excludes by now is not listed."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    peer = fake()
+    slow = {"command": "sh", "args": ["-c", f'cat {gate}; exec "$0" "$@"', peer["command"], *peer["args"]]}
+    before = start({"slow": slow})
+    gate.write_text("")
+    before.wait_connected("slow")
+    known = set(names(McpClient(before, "2025-11-25")))
+    assert {"slow__echo", "slow__pid"} <= known
+    before.stop()
+
+    daemon = start({"slow": {**slow, "excludeTools": ["pid"]}})
+    client = McpClient(daemon, "2025-11-25")
+    assert daemon.status("slow")["status"] == "pending"
+    assert set(names(client)) == known - {"slow__pid"}
+    with pytest.raises(Refused, match="no tool 'slow__pid' here"):
+        client.call("slow__pid")
+    call = client.send("tools/call", name="slow__echo", arguments={"a": 1})
+    assert daemon.status("slow")["status"] == "pending"
+    gate.write_text("")
+    assert json.loads(client.wait(call)["content"][0]["text"]) == {"a": 1}
 
 
 def test_a_server_that_is_switched_off_is_gone_and_everybody_is_told(start: Start) -> None:

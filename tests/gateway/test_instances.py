@@ -27,6 +27,8 @@ def test_each_client_has_a_process_of_its_own_and_takes_it_along(start: Start) -
     assert one.call("all__pid") == str(daemon.status("all")["pid"])
     names = {status["name"] for status in daemon.client().request("mcpd/status")["servers"]}
     assert names == {"own", "all", "own~1", "own~2"}
+    (stats,) = daemon.client().request("mcpd/stats", server="own", processes=True)["servers"]
+    assert (stats["counts"]["calls"], stats["cost"]["processes"]) == (3, 3), "all of them are the server's"
     one.line.close()
     wait_until(lambda: not Path(f"/proc/{mine}").exists(), lambda: "its process is still there")
     assert two.call("pid") == yours

@@ -56,6 +56,7 @@ Actions, which are tools too: their arguments are the JSON object
 Tools besides
   echo {…}                    its arguments, as JSON text
   env, argv, cwd, pid, fds    what this process was given (pid: also ppid, pgid and sid, structured)
+  meta                        the `_meta` it was called with; the result has the same, unreserved names only
   counts                      what it has seen: a number for each method, cancelled ids, answers to `ask`
   exact                       a result of which every byte matters: see EXACT
   big {bytes, mb}             a text so long
@@ -66,7 +67,7 @@ Tools besides
   drop                        never answered
   late {seconds=1}            answered then, cancelled or not
   too_late                    answered when it is cancelled, so that the two cross
-  progress {total=1, every=0.1}  progress at that pace, then the answer; stops when cancelled
+  progress {total=1, every=0.1, more={}}  progress at that pace, then the answer; stops when cancelled
   job {seconds=0.3, ends="completed", poll=100, words}  a task that comes to that end: completed, failed,
                               cancelled, or input_required; a tool only if the server has tasks
   wants {message}             asks the user first (2026-07-28; before, done at once)
@@ -504,6 +505,11 @@ class Fake:
         seen = {"seen": self.seen, "cancelled": self.cancelled, "answers": self.answers}
         self.text(request, json.dumps(seen))
 
+    def meta(self, given: Json, request: Json) -> None:
+        came = request["params"].get("_meta", {})
+        own = {name: value for name, value in came.items() if "/" not in name and name != "progressToken"}
+        self.text(request, json.dumps(came), _meta=own)
+
     def pid(self, given: Json, request: Json) -> None:
         all_of_it = {"pid": os.getpid(), "ppid": os.getppid(), "pgid": os.getpgid(0), "sid": os.getsid(0)}
         self.text(request, str(os.getpid()), structuredContent=all_of_it)
@@ -630,7 +636,7 @@ class Fake:
                 self.text(request, "through")
                 return
             if token is not None:
-                params = {"progressToken": token, "progress": done, "total": total}
+                params = {"progressToken": token, "progress": done, "total": total, **given.get("more", {})}
                 self.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
             self.later(every, lambda: step(done + every))
 
@@ -717,7 +723,17 @@ TOOLS: dict[str, Tool] = {
 } | {
     tool.__name__: tool
     for tool in (
-        *(Fake.counts, Fake.pid, Fake.exact, Fake.big, Fake.endless, Fake.deep, Fake.odd, Fake.late),
+        *(
+            Fake.counts,
+            Fake.meta,
+            Fake.pid,
+            Fake.exact,
+            Fake.big,
+            Fake.endless,
+            Fake.deep,
+            Fake.odd,
+            Fake.late,
+        ),
         *(Fake.progress, Fake.wants),
         *(Fake.too_late, Fake.progress),
     )

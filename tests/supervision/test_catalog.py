@@ -184,6 +184,7 @@ def test_what_is_cached_comes_back_and_anything_else_is_dropped() -> None:
     """RELIABILITY E10: a cache is never repaired."""
     catalog = Catalog(tools=(Item("echo", b'{"name":"echo","inputSchema":{},"n":1E+400}'),), fetched_at="now")
     dumped = lists.dump(catalog)
-    assert lists.load(dumped) == catalog
+    spec = StdioSpec(name="it", command="x")
+    assert lists.load(dumped, spec) == catalog
     for broken in (b"", b"[]", b"{}", dumped[:-1], dumped[1:], b"[" * 100_000, b"\xff" * 100):
-        assert lists.load(broken) is None
+        assert lists.load(broken, spec) is None

@@ -140,7 +140,7 @@ async def test_hints_of_all_pages_and_lists_of_a_feature_are_taken_together(
     later = await lists.fetch(upstream, SPEC, ["tools"], catalog)  # type: ignore[arg-type]
     assert (later.hints["tools"].ttl, later.hints["tools"].private) == (0, True)
     assert later.hints["resources"] == catalog.hints["resources"]
-    assert lists.load(lists.dump(catalog)) == Catalog(
+    assert lists.load(lists.dump(catalog), SPEC) == Catalog(
         tools=catalog.tools, fetched_at=catalog.fetched_at
     )  # another process counts from another moment
 

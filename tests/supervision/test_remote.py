@@ -42,7 +42,7 @@ class World:
         return self.server.status()
 
     def steps(self) -> list[tuple[str, str]]:
-        return [(step.step, step.outcome) for step in self.server.negotiation]
+        return [(step.step, step.outcome) for step in self.server.trace.steps]
 
     def call(self) -> Awaited:
         return self._call(b"{}", BOUND)

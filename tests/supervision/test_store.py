@@ -66,6 +66,24 @@ async def test_everything_comes_back(tmp_path: Path) -> None:
     assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
 
 
+async def test_lists_are_there_after_the_end_and_not_collected_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The definitions that were used last; what was kept just before the end is among them."""
+    monkeypatch.setattr("mcpd.store._MOST_LISTS", 3)
+    store = Store(tmp_path, tmp_path)
+
+    def change() -> None:
+        for n in range(5):
+            store.cache_lists(str(n), b"old")
+            store.cache_lists(str(n), b"new")
+
+    await saving(store, change)
+    again = Store(tmp_path, tmp_path)
+    assert [again.cached_lists(str(n)) for n in range(2, 5)] == [b"new"] * 3
+    assert len(list((tmp_path / "lists").iterdir())) == 3
+
+
 async def test_eras_are_not_collected_for_ever(tmp_path: Path) -> None:
     """The newest five hundred."""
     store = Store(tmp_path, tmp_path)

@@ -150,7 +150,7 @@ async def test_toggles_outlive_the_daemon(autojump_clock: MockClock, tmp_path: P
         assert server.state.value == "disabled"
         assert world.supervisor._around.store.toggled("it") is False
         again = ManagedServer(world.spec("it"), world.supervisor._around)
-        assert again._toggled_off
+        assert not again._desired.enabled
         server.enable(True)
         await trio.sleep(1)
         assert server.state.value == "connected"

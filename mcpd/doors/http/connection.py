@@ -90,6 +90,7 @@ class HttpConnection:
         self._look = trio.Event()
         self._left = False
         self.is_last = False
+        self.upgraded: Callable[[bytes], None] | None = None
 
     async def run(self) -> None:
         reason = "the client left"
@@ -139,6 +140,10 @@ class HttpConnection:
             await trio.sleep(_LOOK_AGAIN)
 
     def _take(self, portion: bytes) -> None:
+        if self.upgraded is not None:
+            with batch() as self._heard_at:
+                self.upgraded(portion)
+            return
         if self._refusal is not None or self.is_last:
             return
         with batch() as now:
@@ -206,8 +211,12 @@ class HttpConnection:
             log.warning("%s does not read its answers: its connection is closed", self._name)
             self.leave("the client does not read")
 
+    async def drained(self) -> None:
+        await self._outbox.wait_drained()
+
     def ended(self, exchange: Exchange) -> None:
         self._exchange = None
+        self.upgraded = None
         if self.is_last:
             self._waiting.clear()
             self._reading.cancel(reason="this was the last response")

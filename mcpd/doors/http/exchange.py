@@ -20,7 +20,11 @@ class Line(Protocol):
     is_last: bool
     """Nothing will be read after this response, and the client is told so."""
 
+    upgraded: Callable[[bytes], None] | None
+    """Who takes what comes from now on, instead of requests."""
+
     def put(self, data: bytes) -> None: ...
+    async def drained(self) -> None: ...
     def ended(self, exchange: Exchange) -> None: ...
 
 
@@ -62,9 +66,10 @@ class Exchange:
                 % (_common(), kind, len(body), body)
             )
         else:
-            length = b"" if status == 204 else b"Content-Length: %d\r\n" % len(body)
+            length = b"" if status in (204, 304) else b"Content-Length: %d\r\n" % len(body)
             typed = b"Content-Type: %b\r\n" % kind if body else b""
-            head = _status_line(status) + _common() + typed + length + headers + self._farewell()
+            common = _common() if b"Cache-Control:" not in headers else _common().replace(_NOT_KEPT, b"")
+            head = _status_line(status) + common + typed + length + headers + self._farewell()
             line.put(head + b"\r\n" + (b"" if self._is_head else body))
         line.ended(self)
 
@@ -85,6 +90,22 @@ class Exchange:
         """A part of the stream; must not be empty."""
         if not self.is_over and not self._is_head:
             self._line.put(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def upgrade(self, headers: bytes, take: Callable[[bytes], None]) -> None:
+        """Go on in the protocol that the request offered: `take` gets what comes, `write` sends as it is.
+
+        `end` closes the connection. `take` is called as a `Reader` calls.
+        """
+        if self.is_over or self._streams:
+            return
+        self._streams = True
+        self._line.is_last = True
+        self._line.upgraded = take
+        self._line.put(_status_line(101) + headers + b"\r\n")
+
+    async def drained(self) -> None:
+        """Until everything written has left, or never will."""
+        await self._line.drained()
 
     def end(self) -> None:
         """The stream is complete."""
@@ -114,6 +135,7 @@ def continue_line() -> bytes:
     return _status_line(100) + b"\r\n"
 
 
+_NOT_KEPT = b"Cache-Control: no-store\r\n"
 _second = 0
 _headers = b""
 
@@ -126,8 +148,8 @@ def _common() -> bytes:
         from email.utils import formatdate  # 3 ms, and only a daemon with HTTP clients comes here
 
         _second = now
-        _headers = (
-            b"Date: %b\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-            % formatdate(now, usegmt=True).encode()
+        _headers = b"Date: %b\r\n%bX-Content-Type-Options: nosniff\r\n" % (
+            formatdate(now, usegmt=True).encode(),
+            _NOT_KEPT,
         )
     return _headers

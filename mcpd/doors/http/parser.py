@@ -39,6 +39,8 @@ class Head(msgspec.Struct, frozen=True, eq=False):
     is_11: bool
     """HTTP/1.1; else 1.0, whose clients know no chunks."""
     keep_alive: bool
+    upgrade: bytes = b""
+    """The protocol it offers to go on with; whoever does not take it answers as if there were none."""
 
     def get(self, name: bytes) -> str | None:
         """A header's text. Bytes beyond ASCII are Latin-1, as the RFC has it."""
@@ -90,6 +92,7 @@ class RequestParser:
         self._body: list[bytes] = []
         self._size = 0
         self._upgrade = False
+        self._offered = b""
         self.is_between = True
         """Nothing of a request has come that is not complete."""
 
@@ -134,16 +137,19 @@ class RequestParser:
             self._known[data[:end]] = _Known(head, len(data) - end)
 
     def _feed(self, data: bytes) -> None:
+        rest = None
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            self._without_upgrade(data[upgrade.args[0] :])
+            rest = data[upgrade.args[0] :]
         except HttpParserCallbackError as error:
             if isinstance(error.__context__, BadRequest):
                 raise error.__context__ from None
             raise
         except HttpParserError as error:
             raise BadRequest(400, f"not HTTP/1.1: {error}") from None
+        if rest is not None:  # outside of the handler: a refusal is known by its context
+            self._without_upgrade(rest)
         if self._seen > MAX_HEAD:
             raise BadRequest(431, f"the head of a request may have {MAX_HEAD} bytes")
         if self.is_in_head:
@@ -157,6 +163,7 @@ class RequestParser:
             *(b"%b: %b" % item for item in self._headers.items() if item[0] not in skipped),
         ]
         self._upgrade = False
+        self._offered = self._headers.get(b"upgrade", b"").lower()
         self._parser = HttpRequestParser(self)
         self._feed(b"\r\n".join(lines) + b"\r\n\r\n")
         if rest:
@@ -210,7 +217,9 @@ class RequestParser:
             repeated=frozenset(self._repeated),
             is_11=version == "1.1",
             keep_alive=parser.should_keep_alive(),
+            upgrade=self._offered,
         )
+        self._offered = b""
         expected = headers.get(b"expect", b"").lower()
         self._takes.take_head(head, awaits_continue=expected == b"100-continue" and head.is_11)
         if int(headers.get(b"content-length", b"0")) > self._max_body:

@@ -71,9 +71,7 @@ unset
   not now: the environment variable SURELY_NOT_SET is not set; set SURELY_NOT_SET in the environment of \
 mcpd, or give a default: ${SURELY_NOT_SET:-…}
 
-left where they are
-  mcpd: it is mcpd itself (Cursor, ~/.cursor/mcp.json)
-2 servers to import, from 1 file
+2 servers to import, from 1 file, 1 not now (unset)
 """
     )
     assert not (home / ".config").exists()
@@ -376,5 +374,5 @@ def test_without_a_person_such_a_server_is_left_out(home: Path, alone: Mcpctl) -
     """With the reason."""
     settle("vscode", home)
     ran = alone("import", "vscode", "-s", "github", "--yes")
-    assert "not now: it needs a secret that only you know: GH_TOKEN" in ran.out
+    assert "not now: it needs a secret that only you know: GH_TOKEN; mcpctl import without --yes" in ran.out
     assert not (home / ".config/mcpd").exists()

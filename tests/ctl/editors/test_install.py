@@ -170,16 +170,19 @@ def test_one_server_or_profile_can_be_shown_beside_the_whole(home: Path, alone: 
     """Several entries of ours live in one file; uninstall takes all of them, or the one named."""
     alone("install", "kiro")
     alone("install", "kiro", "--server", "github")
-    alone("install", "kiro", "--profile", "work", "--name", "work")
+    ran = alone("install", "kiro", "--profile", "work", "--name", "work")
+    assert "warning: mcpd has no profile 'work' (it has none)" in ran.err
+    alone("install", "kiro", "--profile", "play")
     path = home / ".kiro/settings/mcp.json"
     found = json.loads(path.read_text())["mcpServers"]
     assert {name: fields["args"][3:] for name, fields in found.items()} == {
         "mcpd": [],
         "mcpd-github": ["--server", "github"],
         "work": ["--profile", "work"],
+        "mcpd-play": ["--profile", "play"],
     }
     assert alone("uninstall", "kiro", "--name", "work").code == 0
-    assert [*json.loads(path.read_text())["mcpServers"]] == ["mcpd", "mcpd-github"]
+    assert [*json.loads(path.read_text())["mcpServers"]] == ["mcpd", "mcpd-github", "mcpd-play"]
     assert alone("uninstall", "kiro").code == 0
     assert not path.exists()
 

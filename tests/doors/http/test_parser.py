@@ -160,6 +160,28 @@ def test_an_offer_to_upgrade_is_passed_over(method: bytes, body: bytes) -> None:
     ]
 
 
+def test_who_offers_to_upgrade_can_be_refused_like_anybody_else() -> None:
+    """The offer is kept in the head, for whoever takes it; a refusal stays the one it is."""
+    offer = b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n"
+    offers: list[bytes] = []
+
+    class Takes:
+        def take_head(self, head: Head, *, awaits_continue: bool) -> None:
+            offers.append(head.upgrade)
+            if len(offers) == 3:
+                raise BadRequest(403, "not you")
+
+        def take_request(self, head: Head, body: bytes) -> None: ...
+
+    parser = RequestParser(Takes())
+    parser.feed(offer)
+    parser.feed(GET)
+    with pytest.raises(BadRequest) as refusal:
+        parser.feed(offer + GET)
+    assert refusal.value.status == 403
+    assert offers == [b"websocket", b"", b"websocket"]
+
+
 def test_continue_is_only_awaited_by_who_says_so() -> None:
     taken = fed(b"POST / HTTP/1.1\r\nExpect: 100-Continue\r\nContent-Length: 2\r\n\r\n", b"hi", POST)
     assert taken.continues == [True, False]

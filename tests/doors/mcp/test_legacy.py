@@ -68,12 +68,16 @@ class Line:
 
     def __init__(self) -> None:
         self.is_last = False
+        self.upgraded: Callable[[bytes], None] | None = None
         self.got = b""
         self.over = False
         self.exchange = Exchange(self, Head("POST", "/mcp", "", {}, frozenset(), False, True))
 
     def put(self, data: bytes) -> None:
         self.got += data
+
+    async def drained(self) -> None:
+        await trio.lowlevel.checkpoint()
 
     def ended(self, exchange: Exchange) -> None:
         self.over = True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,12 +23,16 @@ class Line:
 
     def __init__(self) -> None:
         self.is_last = False
+        self.upgraded: Callable[[bytes], None] | None = None
         self.got = b""
         self.over = False
         self.exchange = Exchange(self, GET)
 
     def put(self, data: bytes) -> None:
         self.got += data
+
+    async def drained(self) -> None:
+        await trio.lowlevel.checkpoint()
 
     def ended(self, exchange: Exchange) -> None:
         self.over = True

@@ -1,0 +1,41 @@
+"""`mcpctl ui`: the dashboard in the browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+import click
+
+from ctl.session import Session
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl ui\n  mcpctl ui --print")
+@click.option("--print", "only_print", is_flag=True, help="Print the address, and open nothing.")
+@click.pass_obj
+def ui(session: Session, only_print: bool) -> int:
+    """Open the dashboard in your browser.
+
+    Its address is good once, for a minute; then the browser is let in until you log out, or mcpd ends. mcpd
+    has to listen for HTTP. Where there is no browser, the address is printed.
+    """
+    reply = session.call("mcpd/page")
+    if session.show(reply):
+        return 0
+    url = str(reply.value.get("url", ""))
+    if not only_print and has_browser(os.environ):
+        import webbrowser
+
+        if webbrowser.open(url):
+            session.out.talk("opened in your browser; if you do not see it: `mcpctl ui --print`")
+            return 0
+    session.out.line(url)
+    session.out.talk("good once, for a minute")
+    return 0
+
+
+def has_browser(environ: Mapping[str, str]) -> bool:
+    """Whether a window can be opened. In a terminal alone, Python would take a browser that fills it."""
+    wanted = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    return sys.platform == "darwin" or any(environ.get(name) for name in wanted)

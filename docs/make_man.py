@@ -1,0 +1,162 @@
+"""Makes man/mcpctl.1 and man/mcpd.1 from the command lines themselves: `make man`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from ctl.app import app
+from ctl.commands import COMMANDS, SECTIONS
+from ctl.errors import EXIT_CODES
+from mcpd import __version__
+from mcpd.main import command_line
+
+MAN = Path(__file__).parent.parent / "man"
+
+CTL_ENVIRONMENT = (
+    ("MCPD_SOCKET", "Where the daemon listens, as --socket."),
+    ("MCPD_NO_START=1", "Fail rather than start the daemon, as --no-start."),
+    ("MCPCTL_OUTPUT=json|jsonl|table", "The form of the output, as -o."),
+    ("NO_COLOR, FORCE_COLOR", "No colour; colour in a pipe too."),
+    ("VISUAL, EDITOR", "What mcpctl edit starts."),
+)
+D_ENVIRONMENT = (
+    ("MCPD_CONFIG", "The path of the configuration file."),
+    ("MCPD_SERVERS", "A JSON list of definitions, each with a name; wins over every file."),
+    ("MCPD_SOCKET", "Where to listen, as --socket."),
+    ("MCPD_DEBUG=1", "The same as --debug."),
+    ("CREDENTIALS_DIRECTORY", "Set by systemd: where ${credential:NAME} is looked up."),
+)
+FILES = (
+    ("~/.config/mcpd/config.json", "The servers and settings; also .jsonc, .toml, .yaml."),
+    ("~/.config/mcpd/secrets.json", "What mcpctl secret set stores; mode 0600."),
+    ("~/.local/state/mcpd/", "Toggles, the journal, the servers' logs."),
+    ("$XDG_RUNTIME_DIR/mcpd/mcpd.sock", "Where the daemon listens."),
+)
+D_EXITS = (
+    (0, "stopped in order"),
+    (2, "the configuration or the command line is wrong"),
+    (3, "another daemon has this socket"),
+    (78, "a path cannot be used"),
+)
+
+
+def pages() -> dict[str, str]:
+    """File name → text."""
+    return {"mcpctl.1": "\n".join(_mcpctl()) + "\n", "mcpd.1": "\n".join(_mcpd()) + "\n"}
+
+
+def _mcpctl() -> Iterator[str]:
+    yield from _head("mcpctl", "talk to mcpd, the daemon that keeps your MCP servers connected")
+    yield from (".SH SYNOPSIS", ".B mcpctl", "[OPTION]... COMMAND [ARGUMENT]...")
+    yield from (".SH DESCRIPTION", _escaped(app.help or ""))
+    yield ".SH OPTIONS"
+    with app.make_context("mcpctl", [], resilient_parsing=True) as root:
+        yield from _options(app, root)
+        for section in SECTIONS:
+            yield f".SH {section.upper()}"
+            for name, entry in COMMANDS.items():
+                command = app.get_command(root, name)
+                if entry.section == section and not entry.hidden and command is not None:
+                    yield from _command(command, name, root)
+    yield ".SH EXIT STATUS"
+    yield from _pairs((str(code), meaning) for code, meaning in EXIT_CODES)
+    yield from (".SH ENVIRONMENT", *_pairs(CTL_ENVIRONMENT))
+    yield from (".SH FILES", *_pairs(FILES))
+    yield from (".SH SEE ALSO", ".BR mcpd (1)")
+
+
+def _mcpd() -> Iterator[str]:
+    parser = command_line()
+    yield from _head("mcpd", "the daemon that owns the connection to every MCP server you use")
+    yield from (".SH SYNOPSIS", ".B mcpd", "[OPTION]...")
+    yield from (".SH DESCRIPTION", _escaped(parser.description or ""))
+    yield _escaped(
+        "It runs in the foreground; mcpctl starts it when needed, and `mcpctl daemon install` makes it a"
+        " service of your user."
+    )
+    yield ".SH OPTIONS"
+    for action in parser._actions:  # argparse has no other way to them
+        value = f" {action.metavar or '|'.join(map(str, action.choices or ()))}" if action.nargs != 0 else ""
+        words = ", ".join(action.option_strings) + value
+        yield from _pair(words, "" if action.help is argparse.SUPPRESS else action.help or "")
+    yield from (
+        ".SH SIGNALS",
+        *_pairs((("TERM, INT", "Stop; again: at once."), ("HUP", "Reload the configuration."))),
+    )
+    yield ".SH EXIT STATUS"
+    yield from _pairs((str(code), meaning) for code, meaning in D_EXITS)
+    yield from (".SH ENVIRONMENT", *_pairs(D_ENVIRONMENT))
+    yield from (".SH FILES", *_pairs(FILES))
+    yield from (".SH SEE ALSO", ".BR mcpctl (1)")
+
+
+def _head(name: str, about: str) -> Iterator[str]:
+    yield f'.TH {name.upper()} 1 "" "mcpd {__version__}" "MCP connection daemon"'
+    yield from (".SH NAME", f"{name} \\- {_escaped(about)}")
+
+
+def _command(command: click.Command, path: str, parent: click.Context) -> Iterator[str]:
+    with click.Context(command, parent, info_name=path.split()[-1]) as context:
+        usage = " ".join(command.collect_usage_pieces(context))
+        yield from (
+            f".SS mcpctl {_escaped(path)} {_escaped(usage)}".rstrip(),
+            *_paragraphs(command.help or ""),
+        )
+        yield from _options(command, context)
+        examples = re.sub(r"^Examples:", "", command.epilog or "").strip()
+        if examples:
+            yield from (".PP", "Examples:", *_paragraphs(examples))
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                child = command.get_command(context, name)
+                if child is not None:
+                    yield from _command(child, f"{path} {name}", context)
+
+
+def _options(command: click.Command, context: click.Context) -> Iterator[str]:
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if (
+            record is not None
+            and record[1]
+            and (command is app or "--json" not in parameter.opts)
+            and "--help" not in parameter.opts
+        ):
+            yield from _pair(*record)
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for index, paragraph in enumerate(text.split("\n\n")):
+        lines = paragraph.splitlines()
+        if lines and lines[0].strip() == "\b":
+            yield from (".nf", *(_escaped(line) for line in lines[1:]), ".fi")
+        else:
+            if index:
+                yield ".PP"
+            yield _escaped(" ".join(line.strip() for line in lines))
+
+
+def _pairs(pairs: Iterator[tuple[str, str]] | tuple[tuple[str, str], ...]) -> Iterator[str]:
+    for term, meaning in pairs:
+        yield from _pair(term, meaning)
+
+
+def _pair(term: str, meaning: str) -> Iterator[str]:
+    yield from (".TP", f"\\fB{_escaped(term)}\\fR", _escaped(" ".join(meaning.split())))
+
+
+def _escaped(text: str) -> str:
+    """As text: no line of it is a request, and a hyphen is the one that can be pasted."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("…", "...").replace("→", "\\(->")
+    return re.sub(r"^([.'])", r"\\&\1", text, flags=re.MULTILINE)
+
+
+if __name__ == "__main__":
+    MAN.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (MAN / name).write_text(text)

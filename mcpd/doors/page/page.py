@@ -1,0 +1,195 @@
+"""What the browser is sent: the page's files, a visit in exchange for a code, and the way to the socket."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import time
+from pathlib import Path
+
+import attrs
+import msgspec
+
+from mcpd.clients import Client
+from mcpd.doors.http.connection import Spawn
+from mcpd.doors.http.exchange import JSON, TEXT, Exchange
+from mcpd.doors.http.parser import Head
+from mcpd.doors.page.socket import PROTOCOL, PageSocket, offered
+from mcpd.doors.page.visits import CODE_LIVES, UsedTwice, Visit, Visits
+from mcpd.gateway.gateway import Gateway
+from mcpd.model.api import PageLink
+
+log = logging.getLogger("mcpd.http")
+
+INDEX = "/"
+SESSION = "/page/session"
+SOCKET = "/page/socket"
+_FILES = {
+    INDEX: ("index.html", b"text/html; charset=utf-8"),
+    "/page/app.js": ("app.js", b"text/javascript; charset=utf-8"),
+    "/page/line.js": ("line.js", b"text/javascript; charset=utf-8"),
+    "/page/form.js": ("form.js", b"text/javascript; charset=utf-8"),
+    "/page/dom.js": ("dom.js", b"text/javascript; charset=utf-8"),
+    "/page/style.css": ("style.css", b"text/css; charset=utf-8"),
+    "/page/icon.svg": ("icon.svg", b"image/svg+xml"),
+}
+PATHS = frozenset({*_FILES, SESSION, SOCKET})
+"""Reached without the token: the files are no secret, the rest asks for a visit's own two."""
+_KEY = b"x-mcpd-page"
+"""A header that no form can send, and no script of another origin without being refused first."""
+_KEY_PROTOCOL = "key."
+_MOST_SOCKETS = 16
+_LONGEST_CODE = 512
+
+
+@attrs.frozen
+class _File:
+    kind: bytes
+    body: bytes
+    etag: bytes
+
+
+class Page:
+    """Of one port."""
+
+    def __init__(self, gateway: Gateway, base: str, port: int) -> None:
+        """`base`: where the page is, without a slash at the end."""
+        self._gateway = gateway
+        self._base = base
+        self._visits = Visits(time.monotonic)
+        # Cookies are shared by all ports of a host, so each daemon's has a name of its own. `__Host-` would
+        # want `Secure`, which not every browser takes over plain HTTP on loopback, and the path `/`.
+        self._cookie = f"mcpd-page-{port}"
+
+    def link(self) -> PageLink:
+        """An address that opens the page, once. The code is behind a `#`: browsers send that to nobody."""
+        return PageLink(url=f"{self._base}{INDEX}#{self._visits.invite()}", seconds=CODE_LIVES)
+
+    def close(self, reason: str) -> None:
+        self._visits.close(reason)
+
+    def handle(self, head: Head, body: bytes, exchange: Exchange, client: Client, spawn: Spawn) -> None:
+        """`head.path` is one of PATHS, and the guard has let it in."""
+        if head.path == SOCKET:
+            self._open_socket(head, exchange, client, spawn)
+        elif head.path == SESSION:
+            self._session(head, body, exchange)
+        elif head.method in ("GET", "HEAD"):
+            _send_file(head, exchange)
+        else:
+            exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
+
+    # ── letting in ──────────────────────────────────────────────────────────────────────────────
+
+    def _session(self, head: Head, body: bytes, exchange: Exchange) -> None:
+        key = head.get(_KEY)
+        if head.method not in ("GET", "POST", "DELETE"):
+            exchange.respond(405, headers=b"Allow: GET, POST, DELETE\r\n")
+        elif not key or (head.method != "GET" and b"origin" not in head.headers):
+            exchange.respond(403, b"this is for the page's own script\n", TEXT)
+        elif head.method == "POST":
+            self._let_in(head, body, exchange)
+        elif (visit := self._visits.find(self._cookie_of(head), key)) is None:
+            exchange.respond(401, b"run `mcpctl ui` to open the page\n", TEXT)
+        elif head.method == "DELETE":
+            self._visits.end(visit)
+            exchange.respond(204, headers=self._set_cookie("", b"; Max-Age=0"))
+        else:
+            exchange.respond(204)
+
+    def _let_in(self, head: Head, body: bytes, exchange: Exchange) -> None:
+        if head.headers.get(b"content-type", b"").split(b";")[0].strip().lower() != JSON:
+            exchange.respond(415, b"Content-Type must be application/json\n", TEXT)
+            return
+        try:
+            code = msgspec.json.decode(body[:_LONGEST_CODE], type=dict[str, str])["code"]
+            visit = self._visits.redeem(code)
+        except (msgspec.MsgspecError, KeyError, RecursionError):
+            exchange.respond(400, b"a code is missing\n", TEXT)
+        except UsedTwice:
+            log.warning(
+                "the page's address was used twice: whoever it has let in is sent away. If that was not you "
+                "both times, another user of this machine reads command lines: say `mcpctl ui --print`, and "
+                "paste the address"
+            )
+            exchange.respond(403, b"this address was used before, and is worth nothing any more\n", TEXT)
+        else:
+            if visit is None:
+                exchange.respond(403, b"this address is too old, or from another start of mcpd\n", TEXT)
+            else:
+                log.info("a browser was let in to the page")
+                answer = msgspec.json.encode({"key": visit.key})
+                exchange.respond(200, answer, JSON, self._set_cookie(visit.cookie))
+
+    def _set_cookie(self, value: str, more: bytes = b"") -> bytes:
+        # Sent to the page's own two addresses only, never to `/mcp`.
+        head = f"Set-Cookie: {self._cookie}={value}; Path=/page; HttpOnly; SameSite=Strict".encode()
+        return head + more + b"\r\n"
+
+    def _cookie_of(self, head: Head) -> str:
+        for each in (head.get(b"cookie") or "").split(";"):
+            name, _, value = each.strip().partition("=")
+            if name == self._cookie:
+                return value
+        return ""
+
+    def _open_socket(self, head: Head, exchange: Exchange, client: Client, spawn: Spawn) -> None:
+        protocols = [each.strip() for each in (head.get(b"sec-websocket-protocol") or "").split(",")]
+        keys = [each.removeprefix(_KEY_PROTOCOL) for each in protocols if each.startswith(_KEY_PROTOCOL)]
+        if not offered(head) or PROTOCOL.decode() not in protocols:
+            exchange.respond(426, b"this is a WebSocket\n", TEXT, b"Upgrade: websocket\r\n")
+        elif b"origin" not in head.headers or len(keys) != 1:
+            exchange.respond(403, b"this is for the page's own script\n", TEXT)
+        elif (visit := self._visits.find(self._cookie_of(head), keys[0])) is None:
+            exchange.respond(401, b"run `mcpctl ui` to open the page\n", TEXT)
+        elif self._visits.sockets >= _MOST_SOCKETS:
+            exchange.respond(503, b"the page is open too many times\n", TEXT)
+        else:
+            self._begin(visit, exchange, client, spawn)
+
+    def _begin(self, visit: Visit, exchange: Exchange, client: Client, spawn: Spawn) -> None:
+        mark = object()
+
+        def over() -> None:
+            visit.sockets.pop(mark, None)
+            visit.used_at = time.monotonic()
+
+        client.tells("the page", None)
+        client.door = "page"
+        socket = PageSocket(self._gateway, exchange, client, spawn, over)
+        visit.sockets[mark] = socket.close
+
+
+# ── files ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@functools.cache
+def _file(path: str) -> _File:
+    """Read once; the page changes with the program."""
+    name, kind = _FILES[path]
+    body = (Path(__file__).parent / name).read_bytes()
+    return _File(kind, body, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode())
+
+
+def _send_file(head: Head, exchange: Exchange) -> None:
+    file = _file(head.path)
+    headers = b"ETag: %b\r\nCache-Control: no-cache\r\n%b" % (file.etag, _policy(head))
+    if file.etag in [each.strip() for each in head.headers.get(b"if-none-match", b"").split(b",")]:
+        exchange.respond(304, headers=headers)
+    else:
+        exchange.respond(200, file.body, file.kind, headers)
+
+
+def _policy(head: Head) -> bytes:
+    """What the page may do: run our files, talk to us, nothing else. Whatever a server's texts say."""
+    host = head.headers[b"host"]  # one of ours: the guard has looked
+    policy = (
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        b"connect-src 'self' ws://%b; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        b"require-trusted-types-for 'script'; trusted-types 'none'" % host
+    )
+    return (
+        b"Content-Security-Policy: %b\r\nReferrer-Policy: no-referrer\r\nX-Frame-Options: DENY\r\n"
+        b"Cross-Origin-Opener-Policy: same-origin\r\nCross-Origin-Resource-Policy: same-origin\r\n" % policy
+    )

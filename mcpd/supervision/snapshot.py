@@ -1,0 +1,78 @@
+"""How a server is, for people and scripts: everything that is known of it, put together with the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from mcpd.eras.base import Upstream
+from mcpd.model.spec import ServerSpec
+from mcpd.model.status import ServerStatus, rfc3339
+from mcpd.supervision.catalog import Catalog
+from mcpd.supervision.connection import Kind
+from mcpd.supervision.serverlog import ServerLog
+from mcpd.supervision.standing import Standing
+from mcpd.transports.process import Child
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Known:
+    """What a status is made of."""
+
+    spec: ServerSpec
+    stands: Standing
+    kind: Kind
+    upstream: Upstream | None
+    catalog: Catalog | None
+    child: Child | None
+    log: ServerLog
+    connections: int
+    """So far, this one included."""
+    attempts: int
+    heard: float | None
+    """When something came from it last, by the wall clock."""
+
+
+def snapshot(known: Known) -> ServerStatus:
+    upstream, catalog, stands = known.upstream, known.catalog, known.stands
+    session = None if upstream is None else upstream.link.session
+    return ServerStatus(
+        name=known.spec.name,
+        status=stands.state,
+        since=rfc3339(stands.since),
+        transport=known.kind,
+        reason=stands.reason,
+        pid=None if known.child is None else known.child.pid,
+        tools=len(catalog.tools) if catalog else 0,
+        resources=len(catalog.resources) if catalog else 0,
+        prompts=len(catalog.prompts) if catalog else 0,
+        restarts=max(0, known.connections - 1),
+        attempts=known.attempts,
+        last_error=stands.failure,
+        last_ok=None if known.heard is None else rfc3339(known.heard),
+        retry_at=None if stands.retry_at is None else rfc3339(stands.retry_at),
+        updated=catalog.fetched_at or None if catalog else None,
+        protocol_version=upstream.version if upstream else None,
+        era=upstream.era if upstream else None,
+        session=None if session is None else bool(session),
+        server_info=upstream.info if upstream else None,
+        capabilities=tuple(sorted(upstream.capabilities)) if upstream else (),
+        lazy=known.spec.lazy,
+        in_flight=upstream.link.in_flight if upstream else 0,
+        warnings=tuple(_warnings(known)),
+    )
+
+
+def _warnings(known: Known) -> Iterator[str]:
+    if known.catalog is not None:
+        yield from known.catalog.warnings
+    if known.upstream is not None:
+        link = known.upstream.link
+        if link.junk_lines:
+            where = "lines on its stdout" if known.child is not None else "frames"
+            yield f"{link.junk_lines} {where} were no messages"
+        for what, count in link.oddities.items():
+            yield f"{count} {what}"
+    if known.log.dropped:
+        yield f"{known.log.dropped} log lines could not be written to {known.log.path}"

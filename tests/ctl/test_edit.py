@@ -1,0 +1,101 @@
+"""`mcpctl edit`: the file changes only into one that mcpd can use, or that a person insists on."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+GOOD = '{"mcpServers": {"a": {"command": "x"}}}'
+BAD = '{"mcpServers": {"a": {"comand": "x"}}}'
+
+
+def edit(home: Path, texts: list[str], answers: list[str]) -> tuple[int, str]:
+    """Run it on a terminal, with an editor that writes these texts, one at a time."""
+    for index, text in enumerate(texts):
+        (home / f"{index}.text").write_text(text)
+    editor = home / "editor"
+    editor.write_text(
+        f'#!/bin/sh\nn=$(cat {home}/count 2>/dev/null || echo 0)\ncp "{home}/$n.text" "$1"\n'
+        f"echo $((n + 1)) > {home}/count\n"
+    )
+    editor.chmod(0o755)
+    environ = {
+        "HOME": str(home),
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "MCPD_SOCKET": str(home / "none.sock"),
+        "VISUAL": str(editor),
+        "TERM": "dumb",
+    }
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ctl", "edit"], stdin=theirs, stdout=theirs, stderr=theirs, env=environ
+    )
+    os.close(theirs)
+    seen, asked, deadline = "", 0, time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            if not select.select([ours], [], [], 0.1)[0]:
+                continue
+            try:
+                seen += os.read(ours, 65536).decode()
+            except OSError:
+                break  # its end of the terminal is closed: it has ended
+            if seen.count("[e]dit again") > asked:
+                os.write(ours, answers[asked].encode() + b"\n")
+                asked += 1
+        return process.wait(30), seen
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / ".config" / "mcpd" / "config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("// mine\n" + GOOD)
+    return path
+
+
+def test_a_good_change_is_written_with_its_comments(tmp_path: Path, file: Path) -> None:
+    """What the editor wrote, byte for byte."""
+    code, seen = edit(tmp_path, ["// better\n" + GOOD], [])
+    assert (code, file.read_text()) == (0, "// better\n" + GOOD), seen
+    assert "mcpd is not running" in seen
+
+
+def test_a_mistake_is_shown_and_can_be_mended(tmp_path: Path, file: Path) -> None:
+    """As visudo does it: back to the same draft."""
+    code, seen = edit(tmp_path, [BAD, GOOD], ["e"])
+    assert (code, file.read_text()) == (0, GOOD), seen
+    assert "did you mean 'command'?" in seen
+
+
+@pytest.mark.parametrize(("answer", "kept"), [("d", "// mine\n" + GOOD), ("k", BAD)])
+def test_a_mistake_is_dropped_or_kept_as_the_person_says(
+    tmp_path: Path, file: Path, answer: str, kept: str
+) -> None:
+    """Nobody's work is thrown away unasked."""
+    code, seen = edit(tmp_path, [BAD], [answer])
+    assert file.read_text() == kept, seen
+    assert code == (1 if answer == "d" else 0)
+
+
+def test_the_first_edit_begins_with_a_configuration_that_is_good(tmp_path: Path) -> None:
+    """A directory that is not there is made, for the user alone."""
+    code, seen = edit(tmp_path, [GOOD], [])
+    path = tmp_path / ".config" / "mcpd" / "config.json"
+    assert code == 0, seen
+    assert json.loads(path.read_text()) == json.loads(GOOD)
+    assert path.stat().st_mode & 0o777 == 0o600

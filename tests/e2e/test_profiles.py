@@ -1,0 +1,48 @@
+"""Profiles by directory: what an editor sees depends on where it works, by the user's word alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.harness import Client, fake, running
+
+
+def seen(socket: str, cwd: str | None, **params: Any) -> tuple[str | None, set[str]]:
+    """The profile in force, and the servers whose tools are listed."""
+    with Client(socket) as client:
+        attached = client.request("mcpd/attach", client={"name": "ed", "cwd": cwd}, **params)
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "e", "version": "1"},
+        }
+        client.request("initialize", **hello)
+        client.notify("notifications/initialized")
+        tools = client.request("tools/list")["tools"]
+        return attached["profile"], {tool["name"].partition("__")[0] for tool in tools}
+
+
+def test_the_directory_chooses_the_profile_of_who_names_none(tmp_path: Path) -> None:
+    """The deepest rule; a link that leads there counts as well; a file in the project has no say."""
+    work = tmp_path / "real" / "work"
+    (work / "clone").mkdir(parents=True)
+    (tmp_path / "work").symlink_to(tmp_path / "real" / "work")
+    everything = {"settings": {"profileByDirectory": {"/": "*"}, "profiles": {"work": {}}}}
+    for name in ("config.json", ".mcpd.json", ".mcp.json", "mcpd.json"):
+        (work / "clone" / name).write_text(json.dumps(everything))
+    settings = {
+        "profiles": {"work": {"servers": ["a"]}, "none": {"servers": []}},
+        "profileByDirectory": {"~/work": "work", "~/work/secret-*": "none", "~/work/open": "*"},
+    }
+    with running(tmp_path, {"a": fake(), "b": fake()}, settings=settings) as daemon:
+        daemon.wait_connected("a", "b")
+        assert seen(daemon.socket, str(work / "clone")) == ("work", {"a"})
+        assert seen(daemon.socket, str(tmp_path / "work" / "x")) == ("work", {"a"})
+        assert seen(daemon.socket, str(work / "secret-1")) == ("none", set())
+        assert seen(daemon.socket, str(work / "open"))[1] == {"a", "b"}
+        assert seen(daemon.socket, str(tmp_path))[1] == {"a", "b"}
+        assert seen(daemon.socket, None)[1] == {"a", "b"}
+        assert seen(daemon.socket, str(work), profile="*")[1] == {"a", "b"}
+        assert seen(daemon.socket, str(work), profile="none")[1] == set()

@@ -1,0 +1,57 @@
+"""Public names: short, legal, and each of one tool only."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpd.gateway.naming import LONGEST, public_names
+from mcpd.model.naming import ClientStyle
+
+PAIR = st.tuples(st.sampled_from(["a", "a_", "git", "x" * 60]), st.text(min_size=1, max_size=80))
+
+
+@pytest.mark.parametrize(
+    ("style", "name"),
+    [
+        (ClientStyle.UNDERSCORES, "git__status"),
+        (ClientStyle.SUFFIX, "status@git"),
+        (ClientStyle.PREFIX, "mcp_git_status"),
+        (ClientStyle.NAMESPACE, "git::status"),
+        (ClientStyle.PLAIN, "status"),
+    ],
+)
+def test_each_style_has_its_form(style: ClientStyle, name: str) -> None:
+    """DESIGN D7."""
+    assert public_names(style, [("git", "status"), ("hg", "log")])[name] == ("git", "status")
+
+
+def test_plain_says_the_server_where_two_have_the_tool() -> None:
+    names = public_names(ClientStyle.PLAIN, [("git", "log"), ("hg", "log"), ("hg", "heads")])
+    assert names == {"git__log": ("git", "log"), "hg__log": ("hg", "log"), "heads": ("hg", "heads")}
+
+
+def test_two_that_would_be_called_the_same_are_told_apart_for_good() -> None:
+    """S2: by a hash of the pair, so that whoever else comes changes nothing."""
+    pairs = [("a", "b__c"), ("a__b", "c")]
+    names = public_names(ClientStyle.UNDERSCORES, pairs)
+    assert list(names.values()) == pairs
+    assert next(iter(names)) == "a__b__c"
+    more = public_names(ClientStyle.UNDERSCORES, [*pairs, ("z", "z")])
+    assert {name: pair for name, pair in more.items() if pair in pairs} == names
+
+
+@given(st.sampled_from(ClientStyle), st.lists(PAIR, max_size=30))
+def test_every_tool_has_one_name_and_every_name_one_tool(
+    style: ClientStyle, pairs: list[tuple[str, str]]
+) -> None:
+    """Whatever the servers call their tools; and the same again for the same."""
+    names = public_names(style, pairs)
+    assert sorted(names.values()) == sorted(set(pairs))
+    assert all(0 < len(name) <= LONGEST for name in names)
+    assert names == public_names(style, pairs)
+    if style in (ClientStyle.UNDERSCORES, ClientStyle.PREFIX, ClientStyle.PLAIN):
+        assert all(re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in names)

@@ -1,0 +1,40 @@
+"""Which profile a directory has."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcpd.model.profile import profile_for
+
+RULES = {
+    "/home/me/work": "work",
+    "/home/me/work/secret-*": "nothing",
+    "/home/me/*/tools": "tools",
+    "/home/me/work/tools": "*",
+    "/srv/?": "one",
+}
+
+
+@pytest.mark.parametrize(
+    ("directory", "profile"),
+    [
+        ("/home/me/work", "work"),
+        ("/home/me/work/", "work"),
+        ("/home/me/work/a/b", "work"),
+        ("/home/me/workshop", None),
+        ("/home/me", None),
+        ("/", None),
+        ("/home/me/work/secret-x/src", "nothing"),
+        ("/home/me/work/../private", None),
+        ("/home/me/play/tools/x", "tools"),
+        ("/home/me/work/tools", "*"),
+        ("/srv/a/b", "one"),
+        ("/srv/ab", None),
+    ],
+)
+def test_the_deepest_rule_counts_and_wildcards_stay_within_a_name(
+    directory: str, profile: str | None
+) -> None:
+    """A rule holds for a directory and all below; of equally deep ones the plainer wins."""
+    assert profile_for(directory, RULES) == profile
+    assert profile_for(directory, dict(reversed(RULES.items()))) == profile

@@ -1,0 +1,286 @@
+"""The page in a real browser: it works, nothing that servers say is run, and other pages reach nothing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Daemon, fake
+from tests.e2e.web import PORT, Door, door
+from tests.page.hostile import PAYLOADS
+from tests.page.visitor import code_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if CHROMIUM is None:
+    pytest.skip("there is no Chromium here", allow_module_level=True)
+pytest.importorskip("playwright.sync_api")
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP *.example 127.0.0.1",
+]
+HOSTILE = {"command": sys.executable, "args": ["-I", "-S", str(Path(__file__).parent / "hostile.py")]}
+BOUND = 30_000
+"""Milliseconds: for the hopeless, not for the slow."""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """One for all tests of this file: starting it takes longest."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Window:
+    """A browser window, and what it did besides."""
+
+    def __init__(self, page: Page, base: str) -> None:
+        self.page = page
+        self.base = base
+        self.complaints: list[str] = []
+        """Of the console: violations of the policy and errors in scripts are among them."""
+        self.dialogs: list[str] = []
+        self.elsewhere: list[str] = []
+        """Requests to anybody else."""
+        page.set_default_timeout(BOUND)
+        page.on("console", self._note)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", self._dismiss)
+        page.on("request", self._look)
+        page.add_init_script(
+            "addEventListener('securitypolicyviolation', (e) => console.error('policy: ' + e.blockedURI))"
+        )
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    def _look(self, request: Request) -> None:
+        if not request.url.startswith(f"{self.base}/"):
+            self.elsewhere.append(request.url)
+
+    def assert_nothing_else_happened(self) -> None:
+        assert (self.complaints, self.dialogs, self.elsewhere) == ([], [], [])
+        assert self.page.evaluate("window.pwned") is None
+
+
+@contextmanager
+def window(chromium: Browser, daemon: Daemon) -> Iterator[Window]:
+    """The page, let in as `mcpctl ui` does it."""
+    where = door(daemon)
+    context = chromium.new_context(viewport={"width": 1200, "height": 800})
+    try:
+        page = context.new_page()
+        opened = Window(page, where.base)
+        page.goto(f"{where.base}/#{code_of(daemon)}")
+        page.wait_for_selector("#line[data-state=ok]")
+        yield opened
+    finally:
+        context.close()
+
+
+def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
+    chromium: Browser, start: Start
+) -> None:
+    daemon = start(
+        {"echoes": {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}, "one": fake()}, *PORT
+    )
+    daemon.wait_connected("echoes", "one")
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        assert "#" not in page.url
+        page.wait_for_selector("#servers li[data-state=connected] >> nth=1")
+
+        # By hand, and by key.
+        page.get_by_role("switch", name="one: on").click()
+        page.wait_for_selector("#servers li[data-state=disabled]:has-text('one')")
+        daemon.wait_status("one", lambda status: status["status"] == "disabled")
+        page.get_by_role("switch", name="one: on").focus()
+        page.keyboard.press("k")
+        page.keyboard.press("j")
+        assert page.locator("#servers [aria-current=true]").inner_text().startswith("one")
+        page.keyboard.press("t")
+        daemon.wait_connected("one")
+        page.wait_for_selector("#servers li[data-state=connected]:has-text('one')")
+        page.keyboard.press("r")
+        daemon.wait_status("one", lambda status: status["restarts"] == 2 and status["status"] == "connected")
+
+        # What it writes comes by itself.
+        page.keyboard.press("2")
+        page.wait_for_selector("#log")
+        with daemon.client() as client:
+            client.call("one", "stderr", {"text": "as it happens", "lines": 3})
+        page.wait_for_selector("#log >> text=as it happens 2")
+        page.keyboard.press("3")
+        page.wait_for_selector("#events >> text=by the page")
+        page.keyboard.press("4")
+        page.wait_for_selector("#panel-evidence >> text=Definition")
+
+        # A tool, through the form made of its schema: what is typed arrives as it was typed.
+        page.keyboard.press("k")
+        page.keyboard.press("1")
+        page.click("summary:has-text('echo')")
+        form = page.locator("details[data-tool=echo]")
+        form.get_by_label("text").fill('a "quoted" <b>word</b> \\ é')
+        form.get_by_role("button", name="Call").click()
+        form.locator(".result:not([hidden])").wait_for()
+        assert form.locator(".result").inner_text() == 'a "quoted" <b>word</b> \\ é'
+        page.keyboard.press("Escape")
+        page.keyboard.press("/")
+        page.keyboard.type("no such thing")
+        page.wait_for_selector("text=No tool matches the filter.")
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        page.wait_for_selector("dialog[open]")
+        page.keyboard.press("Escape")
+
+        # It comes back by itself when the line breaks, and not when the person has left.
+        page.reload()
+        page.wait_for_selector("#servers li[data-state=connected]:has-text('one')")
+        opened.assert_nothing_else_happened()
+        page.set_viewport_size({"width": 360, "height": 640})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.get_by_role("button", name="Log out").click()
+        page.wait_for_selector("#gate >> text=mcpctl ui")
+        page.goto(f"{opened.base}/#{code_of(daemon)[:-1]}x")
+        page.reload()
+        page.wait_for_selector("#gate >> text=mcpctl ui")
+
+
+def test_nothing_that_a_server_says_is_run(chromium: Browser, start: Start) -> None:
+    """200 payloads, each as name, description, schema, log line, result and error; shown, and that is all."""
+    dead = {"command": "sh", "args": ["-c", f"echo '{PAYLOADS[1]}' >&2; exit 3"]}
+    daemon = start({"hostile": HOSTILE, "dead": dead}, *PORT)
+    daemon.wait_connected("hostile")
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        page.click("#servers li:has-text('hostile') .pick")
+        page.wait_for_selector("details[data-tool] >> nth=150", state="attached")
+        shown = page.locator("#panel-tools > details[data-tool]").count()
+        assert shown == len(PAYLOADS)
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        page.wait_for_function(f"document.querySelectorAll('#panel-tools form').length === {shown}")
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        page.select_option("details[data-tool=tool-0] [name=truth]", "true")
+        page.click("details[data-tool=tool-0] button.primary")
+        page.wait_for_selector("details[data-tool=tool-0] .result:not([hidden])")
+        result = page.locator("details[data-tool=tool-0] .result").inner_text()
+        assert "<script>window.pwned=1</script>" in result
+        page.click(
+            "details[data-tool=tool-2] button.primary"
+        )  # `truth` is missing: our error quotes the rest
+        page.wait_for_selector("details[data-tool=tool-2] .result.trouble")
+        for tab in ("log", "evidence", "events"):
+            page.click(f"#tab-{tab}")
+            page.wait_for_selector(f"#panel-{tab} >> text=pwned" if tab != "events" else "#events li")
+        assert page.locator("#log > div").count() >= len(PAYLOADS)
+        page.click("#servers li:has-text('dead') .pick")
+        page.click("#tab-evidence")
+        page.wait_for_selector("#panel-evidence pre >> text=pwned")
+        harmful = page.evaluate("/[\\u202e\\u200b\\ufeff\\u001b\\u0000]/.test(document.body.textContent)")
+        assert not harmful
+        ours = {"/page/app.js"}
+        scripts = page.evaluate("[...document.scripts].map((each) => new URL(each.src).pathname)")
+        assert set(scripts) == ours
+        assert page.locator("main :is(img, iframe, object, video, style, link, base, meta, a)").count() == 0
+        opened.assert_nothing_else_happened()
+
+
+ATTACK = (Path(__file__).parent / "attack.js").read_text()
+
+
+@contextmanager
+def evil() -> Iterator[int]:
+    """Somebody else's web server on this machine: an empty page, whatever is asked for."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>evil</title><body>")
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+
+
+def test_no_page_of_another_site_gets_anywhere(chromium: Browser, start: Start) -> None:
+    """Not from another name, nor from another port of this machine, in a browser that is let in."""
+    daemon = start({"one": fake()}, *PORT)
+    daemon.wait_connected("one")
+    where: Door = door(daemon)
+    with evil() as port, window(chromium, daemon) as opened:
+        context = opened.page.context
+        pages = [f"http://evil.example:{port}/", f"http://127.0.0.1:{port}/", f"http://localhost:{port}/"]
+        targets = [where.base, where.base.replace("127.0.0.1", "localhost")]
+        attempts = 0
+        for address, target in itertools.product(pages, targets):
+            page = context.new_page()
+            page.goto(address)
+            tell = page.evaluate(ATTACK, [target, target.replace("http:", "ws:")])
+            attempts += len(tell)
+            got_in = [each for each in tell if each[1] not in ("refused", "nothing")]
+            assert got_in == [], (address, target)
+            page.close()
+        assert attempts >= 60
+
+        page = context.new_page()
+        rebound = page.goto(f"http://rebound.example:{where.port}/")
+        assert rebound is not None
+        assert rebound.status == 403
+        page.goto(f"http://evil.example:{port}/")
+        form = (
+            f"document.body.innerHTML = '<form method=post enctype=text/plain action={where.base}/mcp><input "
+            "name=x value=y></form>'; document.forms[0].submit()"
+        )
+        with page.expect_navigation() as navigation:
+            page.evaluate(form)
+        assert navigation.value.status == 403
+        page.close()
+
+        # The person's own page goes on, and the server was asked nothing.
+        opened.page.reload()
+        opened.page.wait_for_selector("#line[data-state=ok]")
+        opened.assert_nothing_else_happened()
+    with daemon.client() as client:
+        seen = json.loads(client.call("one", "counts")["output"])["seen"]
+        assert seen["tools/call"] == 1
+    assert "refused POST /mcp" in daemon.log

@@ -1,0 +1,250 @@
+"""The page's door: who is let in, what it lets through, and what it sends; without a browser."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from wsproto.events import BytesMessage, Ping, Pong, TextMessage
+
+from mcpd.doors.page.socket import ALLOWED, MAX_MESSAGE
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Daemon, Refused, fake, wait_until
+from tests.e2e.web import PORT, door, over_unix, request
+from tests.page.visitor import KEY, Socket, Visitor, code_of, let_in, opened, redeem, socket_of
+
+
+@pytest.fixture
+def daemon(start: Start) -> Daemon:
+    """One server, `one`, that answers."""
+    running = start({"one": fake()}, *PORT)
+    running.wait_connected("one")
+    return running
+
+
+def test_a_code_is_exchanged_for_a_cookie_of_the_pages_own_paths(daemon: Daemon) -> None:
+    """Out of reach of scripts, of other sites, and of every path that is not the page's."""
+    answer = redeem(door(daemon), code_of(daemon))
+    name, *facts = re.split("; ?", answer.headers["set-cookie"])
+    assert name.startswith(f"mcpd-page-{door(daemon).port}=")
+    assert sorted(facts) == ["HttpOnly", "Path=/page", "SameSite=Strict"]
+    assert answer.headers["cache-control"] == "no-store"
+    secrets = [name.partition("=")[2], answer.json()["key"], door(daemon).token]
+    assert not [secret for secret in secrets if secret in daemon.log]
+
+
+def test_the_second_use_of_a_code_sends_both_away(daemon: Daemon) -> None:
+    """Whoever read it from a command line, and whoever it was for; and the log says what to do."""
+    where, code = door(daemon), code_of(daemon)
+    first = redeem(where, code)
+    visitor = Visitor(where, first.headers["set-cookie"].partition(";")[0], first.json()["key"])
+    with socket_of(visitor) as socket:
+        assert redeem(where, code).status_code == 403
+        assert socket.closed().code == 1001
+    with opened(visitor) as got:
+        assert got == 401
+    assert "used twice" in daemon.log
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": ""}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({KEY: ""}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({}, 200),
+    ],
+)
+def test_no_form_and_no_other_page_exchanges_a_code(
+    daemon: Daemon, headers: dict[str, str], status: int
+) -> None:
+    assert redeem(door(daemon), code_of(daemon), **headers).status_code == status
+
+
+def test_the_cookie_opens_nothing_but_the_page(daemon: Daemon) -> None:
+    """Not /mcp, not /metrics; and the token, which opens those, does not open the page."""
+    visitor = let_in(daemon)
+    base = visitor.door.base
+    for path in ("/mcp", "/servers/one/mcp", "/metrics"):
+        assert httpx.post(f"{base}{path}", headers=visitor.headers, json={}).status_code == 401, path
+    session = f"{base}/page/session"
+    assert httpx.get(session, headers=visitor.headers).status_code == 204
+    assert httpx.get(session, headers={**visitor.headers, KEY: "guessed"}).status_code == 401
+    assert httpx.get(session, headers={**visitor.headers, "Cookie": ""}).status_code == 401
+    assert httpx.get(session, headers=visitor.door.bearer).status_code == 403
+    with opened(visitor, Cookie="", Authorization=f"Bearer {visitor.door.token}") as got:
+        assert got == 401
+
+
+def refusals() -> list[tuple[dict[str, str], int]]:
+    hosts = ["evil.example", "localhost.evil.example", "0.0.0.0", "127.0.0.1", "[::ffff:127.0.0.1]", "[::]"]
+    origins = ["", "null", "http://evil.example", "https://127.0.0.1", "http://127.0.0.1", "file://"]
+    return [
+        *(({"Host": f"{host}:1"}, 403) for host in hosts),
+        *(({"Origin": origin}, 403) for origin in origins),
+        *(({"Sec-Fetch-Site": site}, 403) for site in ("cross-site", "same-site")),
+        ({"Cookie": ""}, 401),
+        ({"Cookie": "mcpd-page-1=x"}, 401),
+        ({"Protocols": "mcpd.page,key.x"}, 401),
+        ({"Protocols": "mcpd.page"}, 403),
+        ({"Protocols": "mcp"}, 426),
+    ]
+
+
+def test_the_socket_is_refused_before_it_is_one(daemon: Daemon) -> None:
+    """Host, origin, the browser's own word, cookie and key: each alone is enough for a refusal."""
+    visitor = let_in(daemon)
+    for headers, status in refusals():
+        with opened(visitor, **headers) as got:
+            assert got == status, headers
+    with opened(visitor) as got:
+        assert isinstance(got, Socket)
+    plain = httpx.get(f"{visitor.door.base}/page/socket", headers=visitor.headers)
+    assert plain.status_code == 426
+
+
+def test_what_would_start_programs_or_open_more_does_not_get_through(daemon: Daemon) -> None:
+    """Looking, reconnecting, toggling and calling does. The set is changed on the Unix socket alone."""
+    with daemon.client() as client:
+        known = {each["name"] for each in client.request("rpc.discover")["methods"]}
+    assert known >= ALLOWED
+    attack = {"command": "touch", "args": ["/tmp/owned"]}
+    with socket_of(let_in(daemon)) as socket:
+        for method in [*sorted(known - ALLOWED), "rpc.discover", "tools/call", "initialize", "mcpd/CALL"]:
+            answer = socket.ask(method, server="one", definition=attack, servers={"x": attack})
+            assert answer["error"]["code"] == -32601, method
+        socket.send(TextMessage(data='{"jsonrpc":"2.0","method":"mcpd/shutdown"}'))
+        socket.send(TextMessage(data='{"id":1,\n"method":"mcpd/version"}\n{"id":2,"method":"mcpd/shutdown"}'))
+        assert socket.message()["error"]["code"] == -32700
+        pretty = '{"jsonrpc":"2.0",\r\n"id":3,\n"method":"mcpd/version"}'
+        socket.send(TextMessage(data=pretty))
+        assert socket.message()["result"]["pid"] == daemon.pid
+
+
+def test_the_page_looks_calls_and_toggles(daemon: Daemon) -> None:
+    """Over one socket: streams and answers; and others see who did it."""
+    with socket_of(let_in(daemon)) as socket:
+        socket.send(TextMessage(data='{"jsonrpc":"2.0","id":90,"method":"mcpd/events"}'))
+        assert socket.message()["params"]["event"]["server"] == "one"
+        text = '{"jsonrpc":"2.0","id":91,"method":"mcpd/logs","params":{"server":"one","follow":true}}'
+        socket.send(TextMessage(data=text))
+        assert socket.message()["id"] == 91
+        called = socket.ask("mcpd/call", server="one", tool="stderr", arguments={"text": "told"})
+        assert called["result"]["success"]
+        while not socket.told:
+            socket.told.append(socket.message())
+        assert "told 0" in socket.told[0]["params"]["line"]
+        big = socket.ask("mcpd/call", server="one", tool="big", arguments={"mb": 8})
+        assert len(big["result"]["output"]) == 8 << 20
+        assert socket.ask("mcpd/disable", server="one", wait=20)["result"]["server"]["status"] == "disabled"
+        said = [each["params"]["event"]["by"] for each in socket.told if "event" in each["params"]]
+        assert "the page" in said
+        with daemon.client() as client:
+            assert "the page" in [each["name"] for each in client.request("mcpd/clients")["clients"]]
+
+
+def test_who_closes_the_page_cancels_its_calls(daemon: Daemon) -> None:
+    with socket_of(let_in(daemon)) as socket:
+        text = (
+            '{"jsonrpc":"2.0","id":1,"method":"mcpd/call","params":{"server":"one","tool":"drop",'
+            '"arguments":{},"_meta":{}}}'
+        )
+        socket.send(TextMessage(data=text))
+        wait_until(lambda: daemon.status("one")["in_flight"] == 1, lambda: "it was not sent")
+    wait_until(lambda: daemon.status("one")["in_flight"] == 0, lambda: "it was not cancelled")
+
+
+def test_who_logs_out_is_out(daemon: Daemon) -> None:
+    """The open socket, the cookie and the key end together."""
+    visitor = let_in(daemon)
+    session = f"{visitor.door.base}/page/session"
+    with socket_of(visitor) as socket:
+        gone = httpx.delete(session, headers=visitor.headers)
+        assert gone.status_code == 204
+        assert "Max-Age=0" in gone.headers["set-cookie"]
+        assert socket.closed().code == 1001
+    assert httpx.get(session, headers=visitor.headers).status_code == 401
+
+
+def test_broken_frames_end_only_their_own_socket(daemon: Daemon) -> None:
+    """Too long, no text, no frame at all; a ping is answered."""
+    visitor = let_in(daemon)
+    with socket_of(visitor) as other:
+        with socket_of(visitor) as socket:
+            socket.send(Ping(payload=b"there?"))
+            assert socket.next() == Pong(payload=b"there?")
+            for _ in range(5):
+                socket.send(TextMessage(data="x" * (MAX_MESSAGE // 4), message_finished=False))
+            assert socket.closed().code == 1009
+        with socket_of(visitor) as socket:
+            socket.send(BytesMessage(data=b"x"))
+            assert socket.closed().code == 1003
+        with socket_of(visitor) as socket:
+            socket.raw(b"\x83\x00")
+            assert socket.closed().code == 1002
+        assert other.ask("mcpd/version")["result"]["pid"] == daemon.pid
+    assert "an error in mcpd itself" not in daemon.log
+
+
+def test_the_files_are_kept_until_they_change_and_may_do_nothing_else(daemon: Daemon) -> None:
+    """Whatever is in them is ours: the policy names no other source, and nothing inline."""
+    base = door(daemon).base
+    index = httpx.get(f"{base}/")
+    assert index.headers["content-type"] == "text/html; charset=utf-8"
+    assert index.headers["cache-control"] == "no-cache"
+    policy = index.headers["content-security-policy"].split("; ")
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert not re.search(r"unsafe|https?:|\*", " ".join(policy))
+    found = re.findall(r'(?:src|href)="([^"]+)"', index.text)
+    assert len(found) == 3
+    assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|style=", index.text)
+    for path in (*found, "/page/line.js", "/page/form.js", "/page/dom.js"):
+        file = httpx.get(f"{base}{path}")
+        assert file.status_code == 200, path
+        again = httpx.get(f"{base}{path}", headers={"If-None-Match": file.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert file.headers["x-content-type-options"] == "nosniff"
+    assert httpx.head(f"{base}/").headers["content-length"] == str(len(index.content))
+    assert httpx.post(f"{base}/", json={}).status_code == 405
+
+
+def test_the_page_is_at_the_port_alone_and_without_a_port_there_is_none(start: Start) -> None:
+    """And the error says how to have one."""
+    daemon = start({})
+    with daemon.client() as client, pytest.raises(Refused, match=r"--http 127\.0\.0\.1:8931") as refused:
+        client.request("mcpd/page")
+    assert refused.value.code == "unsupported"
+    with over_unix(daemon) as http:
+        assert http.get("/").status_code == 404
+        assert http.get("/page/session").status_code == 404
+        assert "mcpd_build_info" in http.get("/metrics").text
+
+
+def test_the_metrics_are_for_who_has_the_token(daemon: Daemon) -> None:
+    """In the form that Prometheus asks for, by name and version."""
+    where = door(daemon)
+    assert httpx.get(f"{where.base}/metrics").status_code == 401
+    scraped = httpx.get(f"{where.base}/metrics", headers=where.bearer)
+    assert scraped.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'mcpd_server_up{server="one"} 1' in scraped.text
+    assert httpx.post(f"{where.base}/metrics", headers=where.bearer).status_code == 405
+
+
+def test_without_a_token_for_programs_the_page_still_asks_for_its_own(start: Start) -> None:
+    """It toggles servers, which no program at /mcp may."""
+    daemon = start({"one": fake()}, *PORT, "--http-auth", "none")
+    where = door(daemon)
+    assert httpx.get(f"{where.base}/page/session", headers={KEY: "1"}).status_code == 401
+    with opened(let_in(daemon)) as got:
+        assert isinstance(got, Socket)
+    assert httpx.post(f"{where.base}/rpc", json=request("mcpd/status")).status_code == 404

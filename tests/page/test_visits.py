@@ -1,0 +1,96 @@
+"""Codes that are good once and for a minute, and the visits that they open."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from mcpd.doors.page.visits import CODE_LIVES, VISIT_LIVES, UsedTwice, Visit, Visits
+
+
+@attrs.define
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def let_in(visits: Visits) -> Visit:
+    visit = visits.redeem(visits.invite())
+    assert visit is not None
+    return visit
+
+
+def test_a_code_opens_a_visit_that_both_its_secrets_prove() -> None:
+    """Either alone proves nothing: every port of the machine is sent the cookie."""
+    visits = Visits(Clock())
+    visit, other = let_in(visits), let_in(visits)
+    assert visits.find(visit.cookie, visit.key) is visit
+    for cookie, key in [
+        (visit.cookie, ""),
+        ("", visit.key),
+        ("", ""),
+        (visit.cookie, other.key),
+        ("é", "\udcff"),
+    ]:
+        assert visits.find(cookie, key) is None
+    assert len(visit.cookie) >= 43
+    assert len(visit.key) >= 43
+
+
+def test_a_code_is_good_for_a_minute() -> None:
+    clock = Clock()
+    visits = Visits(clock)
+    early, late = visits.invite(), visits.invite()
+    clock.now += CODE_LIVES
+    assert visits.redeem(early) is not None
+    clock.now += 0.1
+    assert visits.redeem(late) is None
+    assert visits.redeem("") is None
+    assert visits.redeem("\udcff") is None
+
+
+def test_a_code_that_is_used_twice_ends_what_it_opened() -> None:
+    """One of the two has stolen it, and nobody can tell which."""
+    visits = Visits(Clock())
+    code = visits.invite()
+    visit = visits.redeem(code)
+    assert visit is not None
+    said: list[str] = []
+    visit.sockets[1] = said.append
+    with pytest.raises(UsedTwice):
+        visits.redeem(code)
+    assert visits.find(visit.cookie, visit.key) is None
+    assert said == ["logged out"]
+
+
+def test_a_visit_lives_while_it_is_used() -> None:
+    """A page that is left open all night still works in the morning."""
+    clock = Clock()
+    visits = Visits(clock)
+    used, left, watched = let_in(visits), let_in(visits), let_in(visits)
+    watched.sockets[1] = lambda _: None
+    clock.now += VISIT_LIVES
+    assert visits.find(used.cookie, used.key) is used
+    clock.now += 1
+    assert visits.find(left.cookie, left.key) is None
+    assert visits.find(used.cookie, used.key) is used
+    assert visits.find(watched.cookie, watched.key) is watched
+
+
+def test_their_number_is_bounded_and_an_open_one_is_kept_longest() -> None:
+    clock = Clock()
+    visits = Visits(clock)
+    watched, first = let_in(visits), let_in(visits)
+    watched.sockets[1] = lambda _: None
+    for _ in range(15):
+        clock.now += 1
+        let_in(visits)
+    assert visits.find(first.cookie, first.key) is None
+    assert visits.find(watched.cookie, watched.key) is watched
+    codes = [visits.invite() for _ in range(17)]
+    assert visits.redeem(codes[0]) is None
+    assert visits.redeem(codes[1]) is not None
+    visits.close("stopping")
+    assert visits.find(watched.cookie, watched.key) is None
