@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Protocol
 
 import attrs
 
 EVERYTHING = "*"
 _LONGEST = 64
 _MOST_SERVERS = 256
+
+
+class Conversation(Protocol):
+    """What is of interest here of a client's MCP session."""
+
+    peer: str
+    """What it calls itself in the protocol."""
+
+    def calls_by_server(self) -> Mapping[str, int]: ...
 
 
 @attrs.define(eq=False)
@@ -24,17 +34,17 @@ class Client:
     since: float = attrs.field(factory=time.time)
     attached: str = ""
     """The server that it speaks MCP to, or EVERYTHING; empty when it does not."""
-    calls: dict[str, int] = attrs.field(factory=dict)
-    """Server → tool calls."""
+    _calls: dict[str, int] = attrs.field(factory=dict)
+    """Server → calls by `mcpd/call`."""
     told_name: str = ""
     """What it says it is called."""
-    _peer: Callable[[], str] | None = None
+    _speaks: Conversation | None = None
     _program: str | None = None
 
     @property
     def name(self) -> str:
         """What it calls itself, else its program's name."""
-        if told := self.told_name or (self._peer and self._peer()):
+        if told := self.told_name or (self._speaks and self._speaks.peer):
             return "".join(c for c in told if c.isprintable())[:_LONGEST]
         if self._program is None:
             self._program = "" if self.pid is None else program_of(self.pid)
@@ -48,18 +58,26 @@ class Client:
 
     def used(self, server: str) -> None:
         """It made a call there."""
-        calls = self.calls
+        calls = self._calls
         if server in calls or len(calls) < _MOST_SERVERS:  # a client may make up any number of names
             calls[server] = calls.get(server, 0) + 1
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """Server → tool calls, in all that it speaks."""
+        calls = dict(self._calls)
+        for server, count in self._speaks.calls_by_server().items() if self._speaks else ():
+            calls[server] = calls.get(server, 0) + count
+        return calls
 
     def tells(self, name: str, pid: int | None) -> None:
         """Who it says it is; of a bridge in between, for whom it works."""
         self.told_name = name or self.told_name
         self.pid = pid or self.pid
 
-    def speaks_mcp(self, attached: str, peer: Callable[[], str]) -> None:
-        """To that server, or EVERYTHING; `peer` says what it calls itself in the protocol."""
-        self.attached, self._peer = attached, peer
+    def speaks_mcp(self, attached: str, conversation: Conversation) -> None:
+        """To that server, or EVERYTHING."""
+        self.attached, self._speaks = attached, conversation
 
 
 class Clients:

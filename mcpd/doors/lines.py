@@ -327,8 +327,7 @@ class Connection:
         if self._session is not None:
             self._session.close("the client attached itself elsewhere")
         self._session = session = self._gateway.open(view, client, self._send, self._spawn)
-        self._client.speaks_mcp(view.single.spec.name if view.single else EVERYTHING, lambda: session.peer)
-        session.used = self._client.used
+        self._client.speaks_mcp(view.single.spec.name if view.single else EVERYTHING, session)
         return session
 
     def note(self, frame: bytes) -> None:

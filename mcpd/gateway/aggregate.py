@@ -75,7 +75,7 @@ class Aggregate:
     def entries(self, member: str) -> Sequence[bytes]:
         return self._index().entries.get(member, ())
 
-    def route(self, method: str, params: Raw) -> Route:
+    def route(self, method: str, params: bytes) -> Route:
         try:
             members = wire.members(params or b"{}")
             if method == "resources/read":

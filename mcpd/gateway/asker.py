@@ -66,7 +66,8 @@ class Request(msgspec.Struct, eq=False):
     key: bytes
     """Its id, as the client wrote it."""
     method: str
-    params: Raw
+    params: bytes
+    """JSON, or empty; without what `_meta` said to us, see `modern.open_meta`."""
     reply: Reply
     asker: Asker
     token: bytes = b""

@@ -48,13 +48,13 @@ def open_meta(request: Request) -> None:
         request.asker = asker
     if says_more:
         return
-    params, head = bytes(request.params), b'{"_meta":' + raw
+    params, head = request.params, b'{"_meta":' + raw
     if params.startswith(head + b","):
         params = b"{" + params[len(head) + 1 :]
     else:
         del members["_meta"]
         params = msgspec.json.encode(members)
-    request.params = Raw(params)
+    request.params = params
     request.plain = not may_have_meta(params)
 
 

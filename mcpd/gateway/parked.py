@@ -219,7 +219,7 @@ class Parked:
         self._leave_line(call.relay)
 
 
-def _digest(method: str, params: Raw) -> bytes:
+def _digest(method: str, params: bytes) -> bytes:
     """Of what a request asks, whatever the order and the spelling of its members."""
     body = wire.value(params or b"{}")
     asked = {k: v for k, v in body.items() if k not in _OURS} if isinstance(body, dict) else body

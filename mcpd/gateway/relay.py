@@ -45,7 +45,7 @@ class Relay(Exchange):
     """What the client waits with; None while a question is out with a client that holds no line."""
     upstream: Upstream
     server: ManagedServer
-    params: Raw | bytes
+    params: bytes
     """As they were sent, for asking again with what the server wanted to know."""
     translation: Translation
     alias: tuple[str, str] | None = None
@@ -73,35 +73,32 @@ class Relay(Exchange):
     def answered(self, message: Message) -> None:
         """A bug on the way to one client must not cost the server's connection, which is everybody's."""
         try:
-            self._answered(message)
+            traffic.more_expected = True
+            request = self.request
+            if request is None:
+                self.session.gateway.parked.over(self, message)
+                return
+            if message.error is ABSENT:
+                if self.as_task:
+                    self.session.became_task(self, message.result)
+                    return
+                result: Raw | bytes = message.result
+                if not self.translation.same:
+                    if self._may_be_a_question(message.result) and self.session.wants_input(
+                        self, request, message.result
+                    ):
+                        return
+                    result = self.translation.result(self.method, message.result)
+                if self.alias is not None:
+                    result = _aliased(result, *self.alias)
+                self.session.finished(self, wire.result(request.key, result))
+            elif not (self.translation.server < R5 and self._needs_more(request, message)):
+                body = self.translation.error(self.method, message.error)
+                self.session.finished(self, wire.error(request.key, body))
         except Exception:
             log.exception("%s: an error in mcpd itself in passing on an answer", self.server.spec.name)
             words = f"{self.server.spec.name}: its answer to {self.method} could not be passed on"
             self.failed(ProtocolViolation(words, server=self.server.spec.name))
-
-    def _answered(self, message: Message) -> None:
-        traffic.more_expected = True
-        request = self.request
-        if request is None:
-            self.session.gateway.parked.over(self, message)
-            return
-        if message.error is ABSENT:
-            if self.as_task:
-                self.session.became_task(self, message.result)
-                return
-            result: Raw | bytes = message.result
-            if not self.translation.same:
-                if self._may_be_a_question(message.result) and self.session.wants_input(
-                    self, request, message.result
-                ):
-                    return
-                result = self.translation.result(self.method, message.result)
-            if self.alias is not None:
-                result = _aliased(result, *self.alias)
-            self.session.finished(self, wire.result(request.key, result))
-        elif not (self.translation.server < R5 and self._needs_more(request, message)):
-            body = self.translation.error(self.method, message.error)
-            self.session.finished(self, wire.error(request.key, body))
 
     def _may_be_a_question(self, result: Raw) -> bool:
         return self.translation.from_modern and self.method in MAY_ASK and _INPUT in bytes(result)
@@ -190,7 +187,7 @@ def refused(key: bytes, error: McpdError, *, modern: bool = False) -> bytes:
     return wire.error(key, wire.error_body(code, error.message, error.data()))
 
 
-def may_call(server: ManagedServer, params: Raw) -> bool:
+def may_call(server: ManagedServer, params: bytes) -> bool:
     """Whether the definition's filters let this `tools/call` through."""
     spec = server.spec
     if spec.include_tools is None and not spec.exclude_tools:
@@ -198,7 +195,7 @@ def may_call(server: ManagedServer, params: Raw) -> bool:
     return allowed(spec, tool_name(params))
 
 
-def tool_name(params: Raw) -> str:
+def tool_name(params: bytes) -> str:
     try:
         return msgspec.json.decode(wire.members(params).get("name", Raw(b'""')), type=str)
     except (BadFrame, msgspec.MsgspecError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -72,14 +71,11 @@ class Session:
         """What the client calls itself, as `name version`."""
         self.listens: dict[bytes, modern.Listen] = {}
         self.roots: tuple[Raw, ...] = ()
-        self.calls = 0
-        """Requests that went to servers."""
-        self.servers: Counter[ManagedServer] = Counter()
-        """How many of them to which."""
+        self.servers: dict[ManagedServer, int] = {}
+        """How many tool calls went to which."""
         self.spoke = ""
         """The revision of its last request."""
         self._began = trio.current_time()
-        self.used: Callable[[str], None] | None = None
         """Told the server of each tool call, by who keeps account of clients."""
         self._spawn = spawn
         self._open: dict[bytes, Relay] = {}
@@ -103,14 +99,14 @@ class Session:
         if message.id is ABSENT:
             self._heard(message)
             return
-        key = bytes(message.id)
-        request = Request(key, method, message.params, reply, self.asker)
+        key, params = bytes(message.id), bytes(message.params)
+        request = Request(key, method, params, reply, self.asker)
         try:
-            if may_have_meta(bytes(message.params)):
+            if may_have_meta(params):
                 modern.open_meta(request)
             else:
                 request.plain = True
-            if key in self._open or key in self._waiting or key in self.listens:
+            if key in self._open or (self._waiting and key in self._waiting) or key in self.listens:
                 words = "a request with this id is under way: its answer could not be told from this one's"
                 self.fail(request, _INVALID_REQUEST, words)
             elif method in _ROUTED:
@@ -161,10 +157,8 @@ class Session:
         server, params = route.server, route.params
         if server.spec.share != "all":
             server = self.gateway.instances.of(self, server)
-        if self.used is not None and request.method == "tools/call":
-            self.used(route.server.spec.name)
-        if request.method in MAY_ASK and b'"requestState"' in bytes(params):
-            if request.asker.modern and self.gateway.parked.resume(self, request):
+        if request.asker.modern and b'"requestState"' in params and request.method in MAY_ASK:
+            if self.gateway.parked.resume(self, request):
                 return
             params = self._unsealed(server, params)
         if server.upstream is not None:
@@ -172,7 +166,7 @@ class Session:
         else:
             self.later(request, lambda: self._send_when_ready(request, server, route, params))
 
-    def _unsealed(self, server: ManagedServer, params: Raw | bytes) -> bytes:
+    def _unsealed(self, server: ManagedServer, params: bytes) -> bytes:
         """With the state as the server wrote it. Raises InvalidArguments for one that is not from it."""
         members = wire.members(params)
         if "requestState" in members:
@@ -184,14 +178,14 @@ class Session:
         return msgspec.json.encode(members)
 
     async def _send_when_ready(
-        self, request: Request, server: ManagedServer, route: Route, params: Raw | bytes
+        self, request: Request, server: ManagedServer, route: Route, params: bytes
     ) -> None:
         await self.gateway.core.ready(server)
         await trio.lowlevel.checkpoint_if_cancelled()
         del self._waiting[request.key]
         self._send(request, server, route, params)
 
-    def _send(self, request: Request, server: ManagedServer, route: Route, params: Raw | bytes) -> None:
+    def _send(self, request: Request, server: ManagedServer, route: Route, params: bytes) -> None:
         tool, upstream = route.tool, server.upstream
         if upstream is None:
             raise self.gateway.core.not_ready(server)
@@ -213,8 +207,8 @@ class Session:
             idle=times.tools.get(tool, times.call) if times.tools else times.call,
             limit=times.call_max,
         )
-        self.calls += 1
-        self.servers[server] += 1
+        if request.method == "tools/call":
+            self.servers[server] = self.servers.get(server, 0) + 1
         self.spoke = asker.version
         self._open[request.key] = relay
         try:
@@ -273,7 +267,8 @@ class Session:
         assert request is not None
         self._open.pop(request.key, None)
         request.reply.finish(frame, code)
-        self._over(relay)
+        if relay.asked or relay.lined or relay.parked:
+            self._over(relay)
 
     def _over(self, relay: Relay) -> None:
         """Nothing comes for it any more: what was asked for it goes to others, the next has its turn."""
@@ -438,6 +433,19 @@ class Session:
     def takes_batches(self) -> bool:
         """Whether its revision knows arrays of messages."""
         return self.version == BATCHES_IN
+
+    @property
+    def calls(self) -> int:
+        """Tool calls that went to servers."""
+        return sum(self.servers.values())
+
+    def calls_by_server(self) -> dict[str, int]:
+        """By the name of the definition, whichever instance it was."""
+        calls: dict[str, int] = {}
+        for server, count in self.servers.items():
+            name = (server.of or server).spec.name
+            calls[name] = calls.get(name, 0) + count
+        return calls
 
     @property
     def age(self) -> float:

@@ -49,11 +49,11 @@ class Translation:
     narrows: bool
     """Whether the server may say what the client's revision does not know."""
 
-    def params(self, method: str, params: Raw | bytes) -> Raw | bytes:
+    def params(self, method: str, params: bytes) -> bytes:
         """Raises BadFrame for params that are no object."""
         if method == "completion/complete" and self.server < R3:
             return _without(params, "context")
-        if method == "tools/call" and self.server != R4 and b'"task"' in bytes(params):
+        if method == "tools/call" and self.server != R4 and b'"task"' in params:
             return _without(params, "task")
         return params
 
@@ -143,7 +143,7 @@ def _completed(method: str, body: bytes) -> bytes:
     return head + (b"," if rest[:1] != b"}" else b"") + rest
 
 
-def _without(params: Raw | bytes, name: str) -> bytes:
+def _without(params: bytes, name: str) -> bytes:
     members = wire.members(params or b"{}")
     members.pop(name, None)
     return msgspec.json.encode(members)

@@ -8,7 +8,6 @@ from typing import Protocol
 import attrs
 import msgspec
 import trio
-from msgspec import Raw
 
 from mcpd.core import Core
 from mcpd.gateway.relay import may_call, tool_name
@@ -42,7 +41,7 @@ class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Where a request goes, and what it says there."""
 
     server: ManagedServer
-    params: Raw | bytes
+    params: bytes
     tool: str = ""
     """The tool's own name, of a `tools/call`."""
     alias: tuple[str, str] | None = None
@@ -71,7 +70,7 @@ class View(Protocol):
     def entries(self, member: str) -> Sequence[bytes]:
         """The list called `member`, from what is known now, under the names that `route` takes."""
 
-    def route(self, method: str, params: Raw) -> Route: ...
+    def route(self, method: str, params: bytes) -> Route: ...
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         """Whose resource it is, and what that server calls it."""
@@ -111,7 +110,8 @@ class OneServer:
 
     @property
     def single(self) -> ManagedServer:
-        self.last = self.core.supervisor.find(self.last.spec.name) or self.last
+        if self.last.is_over:
+            self.last = self.core.supervisor.find(self.last.spec.name) or self.last
         return self.last
 
     @property
@@ -132,7 +132,7 @@ class OneServer:
         catalog = self.single.catalog
         return () if catalog is None else tuple(item.raw for item in listed(catalog, member))
 
-    def route(self, method: str, params: Raw) -> Route:
+    def route(self, method: str, params: bytes) -> Route:
         server = self.single
         spec = server.spec
         if method != "tools/call" or not (

@@ -98,6 +98,7 @@ class World:
         self._ids = itertools.count(1)
         self._spec = StdioSpec(name=NAME, command="srv", concurrency=concurrency)  # type: ignore[arg-type]
         self.server: Any = _Hashable(
+            is_over=False,
             spec=self._spec,
             of=None,
             state=ServerState.CONNECTED,

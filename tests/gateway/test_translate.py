@@ -160,11 +160,11 @@ def test_parameters_that_a_server_does_not_know_are_left_out() -> None:
         "context": {},
     }
     for server, kept in ((R1, False), (R2, False), (R3, True), (R5, True)):
-        params = translation(R4, server).params("completion/complete", raw(completion))
-        assert ("context" in json.loads(bytes(params))) == kept
-    task = raw({"name": "t", "task": {"ttl": 1}})
-    assert "task" not in json.loads(bytes(translation(R4, R3).params("tools/call", task)))
-    assert "task" in json.loads(bytes(translation(R4, R4).params("tools/call", task)))
+        params = translation(R4, server).params("completion/complete", bytes(raw(completion)))
+        assert ("context" in json.loads(params)) == kept
+    task = bytes(raw({"name": "t", "task": {"ttl": 1}}))
+    assert "task" not in json.loads(translation(R4, R3).params("tools/call", task))
+    assert "task" in json.loads(translation(R4, R4).params("tools/call", task))
 
 
 TOOL: Json = {

@@ -127,7 +127,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         page.get_by_role("switch", name="one: on").focus()
         page.keyboard.press("k")
         page.keyboard.press("j")
-        assert page.locator("#servers [aria-current=true]").inner_text().startswith("one")
+        page.wait_for_selector("#servers [aria-current=true]:has-text('one')")
         page.keyboard.press("t")
         daemon.wait_connected("one")
         page.wait_for_selector("#servers li[data-state=connected]:has-text('one')")
@@ -171,9 +171,10 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         page.get_by_role("button", name="Log out").click()
         page.wait_for_selector("#gate >> text=mcpctl ui")
-        page.goto(f"{opened.base}/#{code_of(daemon)[:-1]}x")
-        page.reload()
-        page.wait_for_selector("#gate >> text=mcpctl ui")
+        page.goto(f"{opened.base}/#{code_of(daemon)[:-1]}")
+        page.wait_for_selector("#gate >> text=too old")
+        page.goto(f"{opened.base}/#{code_of(daemon)}")
+        page.wait_for_selector("#line[data-state=ok]")
 
 
 def test_nothing_that_a_server_says_is_run(chromium: Browser, start: Start) -> None:

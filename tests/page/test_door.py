@@ -208,7 +208,9 @@ def test_the_files_are_kept_until_they_change_and_may_do_nothing_else(daemon: Da
     found = re.findall(r'(?:src|href)="([^"]+)"', index.text)
     assert len(found) == 3
     assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|style=", index.text)
-    for path in (*found, "/page/line.js", "/page/form.js", "/page/dom.js"):
+    imported = re.findall(r'from "\./([^"]+)"', httpx.get(f"{base}/page/app.js").text)
+    assert len(imported) == 5
+    for path in (*found, *(f"/page/{name}" for name in imported)):
         file = httpx.get(f"{base}{path}")
         assert file.status_code == 200, path
         again = httpx.get(f"{base}{path}", headers={"If-None-Match": file.headers["etag"]})

@@ -60,8 +60,7 @@ class Who:
     def speaks(self, session: Session) -> None:
         """A conversation has begun."""
         single = session.view.single
-        self.account.speaks_mcp(single.spec.name if single else EVERYTHING, lambda: session.peer)
-        session.used = self.account.used
+        self.account.speaks_mcp(single.spec.name if single else EVERYTHING, session)
 
 
 class HttpSession:

@@ -50,14 +50,13 @@ export class Line {
   #asked = new Map();
   #last = 0;
 
-  /** `opened()` and `closed()` say how it is; `told(method, params)` brings notifications. */
-  constructor({ opened, closed, told }) {
-    this.opened = opened;
-    this.closed = closed;
-    this.told = told;
-  }
+  // To be set before it is opened: how it is, and notifications.
+  opened = () => {};
+  closed = () => {};
+  told = (_method, _params) => {};
 
   open() {
+    this.close();
     const key = localStorage.getItem(KEY) ?? "";
     const socket = new WebSocket(`ws://${location.host}/page/socket`, ["mcpd.page", `key.${key}`]);
     this.#socket = socket;

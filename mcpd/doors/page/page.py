@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import logging
@@ -15,7 +16,6 @@ from mcpd.clients import Client
 from mcpd.doors.http.connection import Spawn
 from mcpd.doors.http.exchange import JSON, TEXT, Exchange
 from mcpd.doors.http.parser import Head
-from mcpd.doors.page.socket import PROTOCOL, PageSocket, offered
 from mcpd.doors.page.visits import CODE_LIVES, UsedTwice, Visit, Visits
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import PageLink
@@ -25,17 +25,16 @@ log = logging.getLogger("mcpd.http")
 INDEX = "/"
 SESSION = "/page/session"
 SOCKET = "/page/socket"
+_SCRIPTS = ("app", "state", "tools", "evidence", "line", "form", "dom")
 _FILES = {
     INDEX: ("index.html", b"text/html; charset=utf-8"),
-    "/page/app.js": ("app.js", b"text/javascript; charset=utf-8"),
-    "/page/line.js": ("line.js", b"text/javascript; charset=utf-8"),
-    "/page/form.js": ("form.js", b"text/javascript; charset=utf-8"),
-    "/page/dom.js": ("dom.js", b"text/javascript; charset=utf-8"),
+    **{f"/page/{name}.js": (f"{name}.js", b"text/javascript; charset=utf-8") for name in _SCRIPTS},
     "/page/style.css": ("style.css", b"text/css; charset=utf-8"),
     "/page/icon.svg": ("icon.svg", b"image/svg+xml"),
 }
 PATHS = frozenset({*_FILES, SESSION, SOCKET})
 """Reached without the token: the files are no secret, the rest asks for a visit's own two."""
+PROTOCOL = "mcpd.page"
 _KEY = b"x-mcpd-page"
 """A header that no form can send, and no script of another origin without being refused first."""
 _KEY_PROTOCOL = "key."
@@ -137,7 +136,7 @@ class Page:
     def _open_socket(self, head: Head, exchange: Exchange, client: Client, spawn: Spawn) -> None:
         protocols = [each.strip() for each in (head.get(b"sec-websocket-protocol") or "").split(",")]
         keys = [each.removeprefix(_KEY_PROTOCOL) for each in protocols if each.startswith(_KEY_PROTOCOL)]
-        if not offered(head) or PROTOCOL.decode() not in protocols:
+        if not _offers_websocket(head) or PROTOCOL not in protocols:
             exchange.respond(426, b"this is a WebSocket\n", TEXT, b"Upgrade: websocket\r\n")
         elif b"origin" not in head.headers or len(keys) != 1:
             exchange.respond(403, b"this is for the page's own script\n", TEXT)
@@ -149,6 +148,8 @@ class Page:
             self._begin(visit, exchange, client, spawn)
 
     def _begin(self, visit: Visit, exchange: Exchange, client: Client, spawn: Spawn) -> None:
+        from mcpd.doors.page.socket import PageSocket  # and with it the WebSocket library
+
         mark = object()
 
         def over() -> None:
@@ -157,8 +158,18 @@ class Page:
 
         client.tells("the page", None)
         client.door = "page"
-        socket = PageSocket(self._gateway, exchange, client, spawn, over)
+        socket = PageSocket(self._gateway, exchange, client, spawn, over, PROTOCOL)
         visit.sockets[mark] = socket.close
+
+
+def _offers_websocket(head: Head) -> bool:
+    """RFC 6455, 4.2.1."""
+    try:
+        key = base64.b64decode(head.headers.get(b"sec-websocket-key", b""), validate=True)
+    except ValueError:
+        return False
+    version = head.headers.get(b"sec-websocket-version")
+    return head.upgrade == b"websocket" and head.method == "GET" and version == b"13" and len(key) == 16
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────────────────

@@ -51,7 +51,6 @@ ALLOWED = frozenset(
     )
 )
 """Nothing that changes the set of servers: who may do that may start programs; it takes the Unix socket."""
-PROTOCOL = b"mcpd.page"
 MAX_MESSAGE = 4 * 1024 * 1024
 """Characters of one message from the page."""
 _LONGEST_LINE = 128 * 1024 * 1024
@@ -60,21 +59,17 @@ _GOING_AWAY, _TOO_BIG, _NO_TEXT, _GONE = 1001, 1009, 1003, 1011
 _PARSE_ERROR, _METHOD_NOT_FOUND = -32700, -32601
 
 
-def offered(head: Head) -> bool:
-    """Whether a request asks for what we can do (RFC 6455, 4.2.1)."""
-    try:
-        key = base64.b64decode(head.headers.get(b"sec-websocket-key", b""), validate=True)
-    except ValueError:
-        return False
-    version = head.headers.get(b"sec-websocket-version")
-    return head.upgrade == b"websocket" and head.method == "GET" and version == b"13" and len(key) == 16
-
-
 class PageSocket:
     """`client`: whom its calls are counted for. `over` is called once, when either side has ended it."""
 
     def __init__(
-        self, gateway: Gateway, exchange: Exchange, client: Client, spawn: Spawn, over: Callable[[], None]
+        self,
+        gateway: Gateway,
+        exchange: Exchange,
+        client: Client,
+        spawn: Spawn,
+        over: Callable[[], None],
+        protocol: str,
     ) -> None:
         self._exchange = exchange
         self._over = over
@@ -90,7 +85,7 @@ class PageSocket:
         self._connection = Connection(gateway, self._theirs, 0, client)
         exchange.on_hang_up = lambda _: self._ended()
         exchange.on_quiet = self._ask_whether_it_is_there
-        exchange.upgrade(_agreement(exchange.head), self._take)
+        exchange.upgrade(_agreement(exchange.head, protocol), self._take)
         spawn(self._serve)
         spawn(self._outbox.run)
         spawn(self._tell)
@@ -200,11 +195,11 @@ class PageSocket:
         over()
 
 
-def _agreement(head: Head) -> bytes:
+def _agreement(head: Head, protocol: str) -> bytes:
     """The headers with which we take what was offered."""
     key = head.headers[b"sec-websocket-key"]
     accept = base64.b64encode(hashlib.sha1(key + _MAGIC, usedforsecurity=False).digest())
     return (
         b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %b\r\n"
-        b"Sec-WebSocket-Protocol: %b\r\n" % (accept, PROTOCOL)
+        b"Sec-WebSocket-Protocol: %b\r\n" % (accept, protocol.encode())
     )

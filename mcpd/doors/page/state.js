@@ -1,0 +1,16 @@
+// What all parts of the page look at.
+
+import { Line } from "./line.js";
+
+export const servers = new Map(); // name → its status
+export const streams = new Map(); // request id or progress token → what to do with what is told of it
+export const line = new Line();
+
+export const now = {
+  chosen: null, // the server's name
+  tab: "tools",
+  wanted: "", // the filter, in lower case
+  toolsOf: "", // whose tools are on the screen
+};
+
+export const matches = (text) => text.toLowerCase().includes(now.wanted);
