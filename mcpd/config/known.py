@@ -33,7 +33,8 @@ _TABLE: tuple[tuple[str, Known], ...] = (
     # Reads the file, changes it and writes it back: of 20 calls at once 19 are lost (measured, 2026.1.26).
     (r"server-memory", Known(concurrency="writes")),
 )
-_PATTERNS = tuple((re.compile(rf"(^|[\s/@]){pattern}"), known) for pattern, known in _TABLE)
+# A package `server-x` installs a program `mcp-server-x`.
+_PATTERNS = tuple((re.compile(rf"(^|[\s/@])(mcp-)?({pattern})"), known) for pattern, known in _TABLE)
 
 
 def known(command: str, args: Sequence[str]) -> Known:

@@ -15,6 +15,7 @@ from mcpd.eras.base import Said
 from mcpd.eras.wishes import LEVELS
 from mcpd.gateway import who
 from mcpd.gateway.aggregate import Aggregate
+from mcpd.gateway.elsewhere import Elsewhere
 from mcpd.gateway.instances import Instances
 from mcpd.gateway.parked import Parked
 from mcpd.gateway.questions import Questions
@@ -51,6 +52,7 @@ class Gateway:
         self.sessions: dict[Session, None] = {}
         self.seal = Seal()
         self.parked = Parked(self)
+        self.elsewhere = Elsewhere()
         self.questions = Questions(self)
         self.subscriptions = Subscriptions()
         self.instances = Instances(core, self.spawn)
@@ -106,6 +108,7 @@ class Gateway:
         self.sessions.pop(session, None)
         self.subscriptions.left(session)
         self.instances.left(session)
+        self.elsewhere.left(session)
         for server in session.view.servers():
             server.wishes.forget(session)
         if session.roots:
@@ -162,6 +165,8 @@ class Gateway:
             self._updated(server, said.uri)
         elif method == "notifications/message":
             self._logged(server, said)
+        elif method == "notifications/elicitation/complete":
+            self.elsewhere.completed(server, said)
         elif method == "notifications/cancelled" and server.upstream is not None:
             try:
                 self.questions.withdrawn(server.upstream.link, said.params)

@@ -64,7 +64,7 @@ async def _another_round(
 ) -> None:
     """Ask the client, then the server again. Raises what ends the call."""
     name = relay.server.spec.name
-    relay.rounds += 1
+    relay.next_round()
     if relay.rounds > MOST_ROUNDS:
         raise ProtocolViolation(f"{name}: still wants something after {MOST_ROUNDS} rounds", server=name)
     members = wire.members(relay.params or b"{}")

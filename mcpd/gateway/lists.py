@@ -1,4 +1,4 @@
-"""A client asks for a list: from what is known, at once, in pages of its own."""
+"""A client asks for a list: from what is known, in pages of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import trio
 from msgspec import Raw
 
 from mcpd.gateway.asker import Request
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 """Entries at most on one page: with fewer in all, nobody has to turn any."""
+PATIENCE = 5.0
+"""Seconds that a list of several waits for servers that are being started for the first time, so that nothing
+is known of them yet: many clients ask once, as they start, and give up after ten."""
 PAGE_BYTES = 4 * 1024 * 1024
 _BEFORE = {"tools": "tools", "resources": "resources", "resourceTemplates": "resources", "prompts": "prompts"}
 
@@ -33,7 +37,8 @@ def answer(session: Session, request: Request) -> None:
         return
     single = session.view.single
     core, expired = session.gateway.core, [s for s in session.view.servers() if s.lists_expired]
-    if not expired and (single is None or single.catalog is not None):
+    unheard = [s for s in session.view.servers() if s.is_unheard] if single is None else []
+    if not expired and not unheard and (single is None or single.catalog is not None):
         _answer(session, request, member)
         return
 
@@ -41,6 +46,9 @@ def answer(session: Session, request: Request) -> None:
         if single is not None:
             await core.first_lists(single.spec.name)
         else:
+            with trio.move_on_after(PATIENCE):
+                for server in unheard:
+                    await server.wait_settled()
             await core.use_lists(expired)
         _answer(session, request, member)
 

@@ -20,10 +20,10 @@ from msgspec import Raw
 from mcpd.gateway import order
 from mcpd.gateway.asker import Request
 from mcpd.gateway.questions import Asking
-from mcpd.gateway.relay import Relay, refused
+from mcpd.gateway.relay import Relay
 from mcpd.model.errors import InvalidArguments, McpdError, Problem
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.message import BadFrame, Message
 
 if TYPE_CHECKING:
     from mcpd.gateway.gateway import Gateway
@@ -52,9 +52,8 @@ class _Call:
     """Those without an answer, by the name under which the client is asked."""
     state: str = ""
     """What the client must bring; empty while a request of its waits."""
-    outcome: bytes | McpdError | None = None
-    """The response, still without its id, for a client that is not here to take it."""
-    failed: bool = False
+    outcome: Message | McpdError | None = None
+    """The server's response, for a client that is not here to take it."""
     gathering: bool = False
 
 
@@ -180,13 +179,7 @@ class Parked:
         call = self._calls.get(relay)
         if call is None:
             return
-        call.failed = message.error is not ABSENT
-        translated = (
-            relay.translation.error(relay.method, message.error)
-            if call.failed
-            else relay.translation.result(relay.method, message.result)
-        )
-        call.outcome = bytes(translated)
+        call.outcome = message
         self._leave_line(relay)
 
     def failed(self, relay: Relay, error: McpdError) -> None:
@@ -203,14 +196,13 @@ class Parked:
     def _finish(self, call: _Call, request: Request) -> None:
         outcome = call.outcome
         assert outcome is not None
+        relay = call.relay
+        self.left(relay)
+        relay.parked = False
         if isinstance(outcome, McpdError):
-            frame = refused(request.key, outcome, modern=True)
-        elif call.failed:
-            frame = wire.error(request.key, outcome)
+            relay.session.refuse(request, outcome, relay)
         else:
-            frame = wire.result(request.key, outcome)
-        self.left(call.relay)
-        call.relay.session.finished(call.relay, frame)
+            relay.answered(outcome)
 
     def left(self, relay: Relay) -> None:
         """The call is over, or nobody's."""

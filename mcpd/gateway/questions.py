@@ -187,6 +187,7 @@ class Questions:
         params = asking.message.params if asking.message.params is not ABSENT else Raw(b"{}")
         url = asking.feature == "elicitation" and _mode(params) == "url"
         if not asker.can(asking.feature) or (url and not asker.can("elicitation", "url")):
+            relay.lacked = {**(relay.lacked or {}), asking.feature: {"url": {}} if url else {}}
             if url and asker.can("elicitation"):
                 asking.refuse(_INVALID_PARAMS, "the client takes no elicitation by URL")
             else:
@@ -210,6 +211,8 @@ class Questions:
             self._gateway.parked.ask(relay, asking, told)
             return
         assert request is not None
+        if url:
+            self._gateway.elsewhere.sent(session, asking.server, params)
         asking.key = session.ask(
             asking.message.method, told, request.reply, lambda response: self._answered(asking, response)
         )

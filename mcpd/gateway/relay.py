@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.eras.base import Upstream
+from mcpd.gateway import elsewhere
 from mcpd.gateway.asker import Asker, Request
-from mcpd.gateway.translate import Translation, strip_meta
+from mcpd.gateway.translate import R5, Translation, strip_meta
 from mcpd.model.errors import McpdError, ProtocolViolation
 from mcpd.supervision.catalog import allowed
 from mcpd.supervision.server import ManagedServer
@@ -55,6 +57,14 @@ class Relay(Exchange):
     rounds: int = 0
     parked: bool = False
     """Whether a modern client was asked something in the middle of it."""
+    lacked: dict[str, object] | None = None
+    """The client's missing capabilities for which its server's questions were refused."""
+    returned: bool = False
+    """Whether the client comes back from having been sent to a page (`elsewhere`)."""
+    highest: float = -math.inf
+    """The progress that the client was told last."""
+    before: float = 0.0
+    """What it was told in earlier rounds, on top of which this round's counts."""
     lined: bool = False
     """Whether it stands in its server's `line`."""
     stop: Callable[[str], None] | None = None
@@ -82,7 +92,7 @@ class Relay(Exchange):
                 if self.alias is not None:
                     result = _aliased(result, *self.alias)
                 self.session.finished(self, wire.result(request.key, result))
-            else:
+            elif not (self.translation.server < R5 and self._needs_more(request, message)):
                 body = self.translation.error(self.method, message.error)
                 self.session.finished(self, wire.error(request.key, body))
         except Exception:
@@ -93,12 +103,52 @@ class Relay(Exchange):
     def _may_be_a_question(self, result: Raw) -> bool:
         return self.translation.from_modern and self.method in MAY_ASK and _INPUT in bytes(result)
 
+    def _counts_up(self, members: dict[str, Raw]) -> bool:
+        """Keep what one token is told growing, over all rounds of a call; False for a step back."""
+        try:
+            done = msgspec.json.decode(members.get("progress", Raw(b"null")), type=float)
+            if self.before:
+                done += self.before
+                members["progress"] = Raw(msgspec.json.encode(done))
+                if "total" in members:
+                    total = msgspec.json.decode(members["total"], type=float)
+                    members["total"] = Raw(msgspec.json.encode(total + self.before))
+        except msgspec.MsgspecError:
+            return False
+        if done <= self.highest:
+            return False
+        self.highest = done
+        return True
+
+    def next_round(self) -> None:
+        """It goes to its server once more, and what that says of progress starts anew."""
+        self.rounds += 1
+        self.before = max(self.highest, 0.0)
+
+    def _needs_more(self, request: Request, message: Message) -> bool:
+        """Whether a legacy server's error is no answer yet, or said otherwise to this client."""
+        if not self.translation.to_modern:
+            if elsewhere.needs_a_page(message):
+                elsewhere.remember(self, message.error)
+            return False
+        if self.returned and self.rounds < elsewhere.MOST and elsewhere.needs_a_page(message):
+            self.next_round()
+            self.session.call_again(self, self.session.gateway.elsewhere.news())
+            return True
+        frame = elsewhere.answer(self, request, message)
+        if frame is None:
+            return False
+        self.session.finished(self, *frame)
+        return True
+
     def progressed(self, params: Raw) -> None:
         request = self.request
         if request is None or not request.token:
             return
         members = {**wire.members(params), "progressToken": Raw(request.token)}
         strip_meta(members)
+        if not self._counts_up(members):
+            return
         request.reply.note(wire.notification("notifications/progress", msgspec.json.encode(members)))
 
     def failed(self, error: McpdError) -> None:

@@ -18,7 +18,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.eras.legacy import BATCHES_IN
-from mcpd.gateway import inputs, legacy, lists, modern, order
+from mcpd.gateway import elsewhere, inputs, legacy, lists, modern, order
 from mcpd.gateway.asker import Asker, Request, passed_on
 from mcpd.gateway.relay import MAY_ASK, Relay, refused
 from mcpd.gateway.reply import Client, Reply
@@ -190,13 +190,18 @@ class Session:
         if upstream is None:
             raise self.gateway.core.not_ready(server)
         times, asker = server.spec.timeouts, request.asker
+        agreed = None
+        asked = asker.modern and upstream.era == "legacy" and request.method in MAY_ASK
+        if asked and b'"inputResponses"' in bytes(params):
+            agreed = elsewhere.come_back(server.spec.name, params)
         relay = Relay(
             session=self,
             asker=asker,
             request=request,
             upstream=upstream,
             server=server,
-            params=params,
+            params=params if agreed is None else agreed,
+            returned=agreed is not None,
             alias=route.alias,
             translation=translation(asker.version, upstream.version),
             idle=times.tools.get(tool, times.call) if times.tools else times.call,
@@ -207,13 +212,31 @@ class Session:
         self.spoke = asker.version
         self._open[request.key] = relay
         try:
-            alone = server.spec.concurrency != "free" or asker.may_be_asked
-            if not alone or order.enter(relay, request):
-                self.start(relay)
+            self._put(relay, request)
         except (McpdError, BadFrame):
             self._open.pop(request.key, None)
             self._over(relay)
             raise
+
+    def _put(self, relay: Relay, request: Request) -> None:
+        """To its server, now or in its turn."""
+        alone = relay.server.spec.concurrency != "free" or relay.asker.may_be_asked
+        if not alone or order.enter(relay, request):
+            self.start(relay)
+
+    def call_again(self, relay: Relay, until: Callable[[], Awaitable[None]]) -> None:
+        """Its server has answered, but not what it was asked. Meanwhile others have their turn."""
+        if relay.lined:
+            order.leave(relay)
+
+        async def call() -> None:
+            await until()
+            await trio.lowlevel.checkpoint_if_cancelled()
+            relay.stop = None
+            assert relay.request is not None
+            self._put(relay, relay.request)
+
+        self.beside(relay, call)
 
     def start(self, relay: Relay) -> None:
         """`submit` for the first time: whose it is has not been written on it yet."""
@@ -238,12 +261,12 @@ class Session:
         params = relay.params if translation.same else translation.params(request.method, relay.params)
         relay.upstream.link.submit(relay, request.method, params, plain=request.plain)
 
-    def finished(self, relay: Relay, frame: bytes) -> None:
-        """Give the client its response."""
+    def finished(self, relay: Relay, frame: bytes, code: int = 0) -> None:
+        """Give the client its response; `code`: see `Reply.finish`."""
         request = relay.request
         assert request is not None
         self._open.pop(request.key, None)
-        request.reply.finish(frame)
+        request.reply.finish(frame, code)
         if relay.asked or relay.lined or relay.parked:
             self._over(relay)
 

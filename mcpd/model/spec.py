@@ -83,7 +83,7 @@ class ServerSpec:
     lazy: bool = False
     """Started on first use, from a remembered list of tools."""
     trust: bool = False
-    """The user's word that this server's tools need no confirmation; shown to clients, not acted on here."""
+    """The user's word that this server's tools need no confirmation, as editors write it; not acted on."""
     include_tools: tuple[str, ...] | None = None
     """None: all. Original names, `*` and `?` allowed."""
     exclude_tools: tuple[str, ...] = ()

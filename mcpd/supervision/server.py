@@ -200,6 +200,11 @@ class ManagedServer:
         """Whether `use_lists` has something to do, and a server to do it with."""
         return self.upstream is not None and bool(self._lists.expired)
 
+    @property
+    def is_unheard(self) -> bool:
+        """Whether it is being started for the first time ever: soon more may be known of it."""
+        return self.catalog is None and self.state is ServerState.PENDING and not self._backoff.tries
+
     async def use_lists(self) -> None:
         """See `ListKeeper.use`. Returns at once where there is no connection."""
         if self.lists_expired:

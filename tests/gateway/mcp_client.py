@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.e2e.harness import Client, Daemon, Json, Refused
@@ -67,18 +67,31 @@ class McpClient:
 
     def request(self, method: str, **params: Any) -> Json:
         """The final result, after whatever the server wanted to know. Raises Refused."""
-        while True:
-            result = self.wait(self.send(method, **params))
+        return self.request_all(method, [params])[0]
+
+    def request_all(self, method: str, wanted: Sequence[Json]) -> list[Json]:
+        """The same for several requests at once; answers are dealt with as they come."""
+        results: list[Json] = [{}] * len(wanted)
+        waiting = {self.send(method, **params): (place, params) for place, params in enumerate(wanted)}
+        while waiting:
+            while not (come := waiting.keys() & self.line._answers.keys()):
+                self._read()
+            key = min(come)
+            place, params = waiting.pop(key)
+            result = self.wait(key)
             if result.get("resultType") != "input_required":
-                return result
+                results[place] = result
+                continue
             answers = {
-                key: self._answered(asked["method"], asked.get("params", {}))
-                for key, asked in result.get("inputRequests", {}).items()
+                name: self._answered(asked["method"], asked.get("params", {}))
+                for name, asked in result.get("inputRequests", {}).items()
             }
             params = {**params, "inputResponses": answers}
             params.pop("requestState", None)
             if "requestState" in result:
                 params["requestState"] = result["requestState"]
+            waiting[self.send(method, **params)] = (place, params)
+        return results
 
     def send(self, method: str, **params: Any) -> int:
         if self.modern:

@@ -226,6 +226,13 @@ class World:
         params = {"level": "info", "data": f"{call.tag} logs"}
         self._say({"method": "notifications/message", "params": params})
 
+    def roots(self) -> None:
+        """Ask for roots outside of any call."""
+        self._say({"id": f"s{next(self._ids)}", "method": "roots/list"})
+
+    def complete(self, page: str) -> None:
+        self._say({"method": "notifications/elicitation/complete", "params": {"elicitationId": page}})
+
     def end(self, call: Working, error: Json | None = None) -> None:
         """Answer, whatever was asked and not answered."""
         del self.work[call.key]
@@ -309,6 +316,10 @@ class User:
         self.questions: list[Json] = []
         self.progress: list[float] = []
         self.logs: list[str] = []
+        self.completed: list[str] = []
+        """Pages that it was told are done with."""
+        self.says: dict[str, Json] = {}
+        """What it answers to a question of that method, in place of the usual."""
         self.here = True
         self._keys = itertools.count(1)
         self.session = self._open()
@@ -364,12 +375,17 @@ class User:
         elif method == "notifications/progress":
             assert params["progressToken"] == self.tag
             assert params["message"].startswith(f"{self.tag} "), f"{self.tag} got {params}"
+            self.progress.append(params["progress"])
+        elif method == "notifications/elicitation/complete":
+            self.completed.append(params["elicitationId"])
         elif method == "notifications/message":
             assert params["data"].startswith(f"{self.tag} "), f"{self.tag} got {params}"
             self.logs.append(params["data"])
 
     def check(self, params: Json) -> None:
         """A question that is put to us is one of our own calls'."""
+        if params.get("mode") == "url":
+            return
         text = params.get("message") or (params.get("messages") or [{}])[0].get("content", {}).get("text")
         assert text is None or text.startswith(f"{self.tag}: "), f"{self.tag} was asked {text!r}"
 
@@ -387,10 +403,12 @@ class User:
         answers = {} if empty else {name: self._answer(q) for name, q in needs["inputRequests"].items()}
         asked.key = next(self._keys)
         asked.session = self._open() if self.kind == "stateless" else self.session
-        more = {"inputResponses": answers, "requestState": needs["requestState"]}
+        more = {"inputResponses": answers, **{k: needs[k] for k in needs if k == "requestState"}}
         self._put(asked, "tools/call", {**asked.params, **more})
 
     def _answer(self, question: Json) -> Json:
+        if question["method"] in self.says:
+            return self.says[question["method"]]
         if question["method"] == "elicitation/create":
             return {"action": "accept", "content": {"name": self.tag}}
         if question["method"] == "roots/list":

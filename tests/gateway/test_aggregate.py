@@ -58,7 +58,7 @@ def test_a_resource_that_two_servers_have_is_reached_at_both(start: Start) -> No
 
 
 def test_lists_are_answered_while_servers_still_start(start: Start, tmp_path: Path) -> None:
-    """What is there is told at once, the rest when it comes."""
+    """One that hangs holds up nobody for long: what is there is told, the rest when it comes."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)  # who opens one end waits for the other
     slow = fake()

@@ -161,19 +161,8 @@ def test_eight_clients_at_once_are_each_asked_their_own(start: Start) -> None:
             capabilities={"elicitation": {}},
         )
         asked = {"name": "ask", "arguments": {"method": "elicitation/create", "params": FORM}}
-        waiting = [client.send("tools/call", **asked) for _ in range(3)]
-        told = []
-        while waiting:
-            result = client.wait(waiting.pop(0))
-            if result.get("resultType") == "input_required":
-                responses = dict.fromkeys(result["inputRequests"], mine)
-                state = result["requestState"]
-                waiting.append(
-                    client.send("tools/call", **asked, inputResponses=responses, requestState=state)
-                )
-            else:
-                told.append(json.loads(result["content"][0]["text"])["result"]["content"]["name"])
-        return told
+        results = client.request_all("tools/call", [asked] * 3)
+        return [json.loads(each["content"][0]["text"])["result"]["content"]["name"] for each in results]
 
     with ThreadPoolExecutor(8) as pool:
         for number, told in enumerate(pool.map(use, range(8))):

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import harness
+from tests.gateway.mcp_client import MODERN as REVISION
 from tests.interop import sharing
+from tests.interop.attached import Attached
 from tests.interop.clients.drivers import Call, Driver, Json, http, stdio
 from tests.interop.test_clients import CAFE, ROOT, SDK2, driver
-from tests.interop.test_sharing import SDK1, library
+from tests.interop.test_sharing import SDK1, library, memory
 from tests.servers.reference.asking import TOOLS
 from tests.servers.reference.content import DYNAMIC_TOOL
 
@@ -83,3 +85,55 @@ def test_conversations_at_once_are_not_mixed_up(daemon: harness.Daemon, server: 
     }
     assert sharing.conversations(users, tmp_path) == []
     assert daemon.status(server)["restarts"] == 0
+
+
+KINDS = {"legacy": ["2025-11-25", "2025-06-18"], "modern": [REVISION], "mixed": [REVISION, "2025-11-25"]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_eight_clients_at_once_hear_their_own_from_one_process(
+    daemon: harness.Daemon, kind: str, tmp_path: Path
+) -> None:
+    """Each has several conversations at a time with a server that knows only `initialize`, and cannot say for
+    whom it asks. A modern client has all of it, in rounds."""
+    versions = KINDS[kind]
+    users = {
+        f"client-{number}": (Attached(daemon, versions[number % len(versions)]), {"name": LEGACY})
+        for number in range(8)
+    }
+    assert sharing.conversations(users, tmp_path) == []
+    assert len(processes(daemon)) == 1
+    assert daemon.status(LEGACY)["restarts"] == 0
+
+
+def processes(daemon: harness.Daemon) -> list[int]:
+    """Those of the server that all share."""
+    return [
+        child
+        for child in harness.children(daemon.process.pid)
+        if SDK1[-1].encode() in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
+def test_no_process_is_left_of_a_server_that_was_shared(tmp_path: Path) -> None:
+    servers = {LEGACY: stdio(*SDK1, "--stdio", environ={"PYTHONPATH": str(ROOT)})}
+    home = tmp_path / "mcpd"
+    home.mkdir()
+    with harness.running(home, servers) as daemon:
+        daemon.wait_connected(LEGACY, bound=30)
+        users = {name: (Attached(daemon, REVISION), {"name": LEGACY}) for name in ("alice", "bob")}
+        assert sharing.conversations(users, tmp_path) == []
+        (pid,) = processes(daemon)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_no_write_is_lost_of_four_clients_that_write_at_once(tmp_path: Path) -> None:
+    """A server that loses overlapping updates is known by its command line: its writes take turns."""
+    home = tmp_path / "mcpd"
+    home.mkdir()
+    servers = {"memory": stdio(memory(), environ={"MEMORY_FILE_PATH": str(tmp_path / "memory.json")})}
+    with harness.running(home, servers) as daemon:
+        daemon.wait_connected("memory", bound=60)
+        versions = {"alice": REVISION, "bob": "2025-11-25", "carol": REVISION, "dave": "2025-06-18"}
+        users = {name: (Attached(daemon, version), {"name": "memory"}) for name, version in versions.items()}
+        assert sharing.writings(users, tmp_path) == []

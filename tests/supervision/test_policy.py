@@ -450,3 +450,17 @@ async def test_a_server_that_is_modern_no_longer_is_found_out(
             await world.wait_connected()
             assert world.server.status().era == "legacy"
         assert world.server._approach.patience(world.server.spec.timeouts) == 5
+
+
+@pytest.mark.parametrize(
+    ("life", "becomes"), [(Life(wakes_after=3), "connected"), (Life(mute=True), "failed")]
+)
+async def test_a_server_is_unheard_until_its_first_attempt_is_over(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, life: Life, becomes: str
+) -> None:
+    """Then it is known what it offers, or that waiting for it is no use."""
+    async with living(tmp_path, life, era="legacy") as world:
+        await trio.testing.wait_all_tasks_blocked()
+        assert (world.server.state.value, world.server.is_unheard) == ("pending", True)
+        await world.wait(lambda status: status.status.value == becomes)
+        assert not world.server.is_unheard

@@ -1,0 +1,30 @@
+"""Servers that are known to need something unusual are recognised however they are started."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcpd.config.known import known
+
+
+@pytest.mark.parametrize(
+    ("line", "share", "concurrency"),
+    [
+        ("npx -y @modelcontextprotocol/server-memory", None, "writes"),
+        ("npx -y @modelcontextprotocol/server-memory@2026.1.26", None, "writes"),
+        ("/home/ada/node_modules/.bin/mcp-server-memory", None, "writes"),
+        ("mcp-server-memory", None, "writes"),
+        ("node /opt/server-memory/dist/index.js", None, "writes"),
+        ("my-server-memory", None, None),
+        ("mcp-server-sequential-thinking", "client", None),
+        ("npx @playwright/mcp@latest --isolated", "client", None),
+        ("npx @playwright/mcp@latest", None, None),
+        ("npx -y @modelcontextprotocol/server-everything", None, None),
+    ],
+)
+def test_a_command_line_says_what_server_it_starts(
+    line: str, share: str | None, concurrency: str | None
+) -> None:
+    command, *args = line.split()
+    facts = known(command, args)
+    assert (facts.share, facts.concurrency) == (share, concurrency)

@@ -1,0 +1,55 @@
+"""How long a list waits: for servers that are just being started, and no longer than clients do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from msgspec import Raw
+
+from mcpd.gateway import lists
+from mcpd.gateway.asker import Request, who_asks
+from mcpd.gateway.lists import PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("known_after", "answered_after"),
+    [([], 0), ([2, 3, 1], 3), ([1, 600], PATIENCE)],
+    ids=["nobody-new", "all-in-time", "one-hangs"],
+)
+async def test_a_list_of_several_waits_for_those_that_start_for_the_first_time(
+    autojump_clock: trio.testing.MockClock, known_after: list[float], answered_after: float
+) -> None:
+    """An editor that starts right after `mcpctl import` asks once, and would see nothing."""
+    began = trio.current_time()
+    answered: list[tuple[float, bytes]] = []
+
+    def starting(seconds: float) -> Any:
+        async def wait_settled() -> None:
+            await trio.sleep_until(began + seconds)
+
+        return SimpleNamespace(is_unheard=True, lists_expired=False, wait_settled=wait_settled)
+
+    async def nothing(servers: object) -> None: ...
+
+    async with trio.open_nursery() as nursery:
+        servers = [starting(seconds) for seconds in known_after]
+        session: Any = SimpleNamespace(
+            view=SimpleNamespace(
+                single=None,
+                servers=lambda: servers,
+                capabilities=lambda version: {"tools": {}},
+                entries=lambda member: (b'{"name":"echo"}',),
+            ),
+            gateway=SimpleNamespace(core=SimpleNamespace(use_lists=nothing)),
+            later=lambda request, work: nursery.start_soon(work),
+            answer=lambda request, body: answered.append((trio.current_time() - began, body)),
+        )
+        nowhere: Any = None
+        lists.answer(session, Request(b"1", "tools/list", Raw(b""), nowhere, who_asks("2025-11-25", {})))
+    ((after, body),) = answered
+    assert after == pytest.approx(answered_after)
+    assert body == b'{"tools":[{"name":"echo"}]}'
