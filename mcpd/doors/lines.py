@@ -200,7 +200,10 @@ class Connection:
                 self._start(message, lambda: self._tap(message, tapped))
             elif message.method == "mcpd/attach":
                 attach = self._params(message, api.AttachParams)
-                self._start(message, lambda: self._attach(message, attach))
+                if attach.server is None or attach.wait <= 0:
+                    self._attach(message, attach)  # at once: what comes right behind it is for the session
+                else:
+                    self._start(message, lambda: self._attach_when_ready(message, attach))
             elif message.method == "rpc.discover":
                 self._send(wire.result(message.key, document()))
             else:
@@ -302,14 +305,18 @@ class Connection:
                 self._tell(message, "mcpd/frame", "frame", await tap.next(), None, ())
                 await self._outbox.wait_drained()
 
-    async def _attach(self, message: Message, params: api.AttachParams) -> None:
+    async def _attach_when_ready(self, message: Message, params: api.AttachParams) -> None:
+        server = self._gateway.view(params.server).single
+        if server is not None:
+            await self._core.ready(server, min(params.wait, MAX_WAIT))
+        self._attach(message, params)
+
+    def _attach(self, message: Message, params: api.AttachParams) -> None:
         profile = params.profile
         if profile is None and params.server is None and params.client is not None:
             profile = self._gateway.profile_for(params.client.cwd)
         view = self._gateway.view(params.server, profile)
         server = view.single
-        if server is not None and params.wait > 0:
-            await self._core.ready(server, min(params.wait, MAX_WAIT))
         who = params.client or api.AttachedClient()
         self._client.tells(who.name, who.pid)
         door = "socket" if params.client is None else "bridge"

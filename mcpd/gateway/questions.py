@@ -114,6 +114,8 @@ class Questions:
         meant = _meant(link, exchange)
         if len(meant) <= 1:
             self._put(asking, meant[0] if meant else None)
+        elif not any(isinstance(each, Relay) and each.asker.can(asking.feature) for each in meant):
+            self._put(asking, None)  # whoever of them it is for: none can be asked
         else:
             self._gateway.spawn(lambda: self._wait_for_one(asking))
         return True
