@@ -26,6 +26,9 @@ READ_LARGE = 1 << 20
 """For a descriptor that fills the small size: a big message is under way."""
 LINGER = 0.001
 """Seconds to look on for more; the finest that epoll takes. Other tasks may be late by that."""
+_AWAKE = 0.0001
+"""Seconds to look on without sleeping: where a wake-up is dear (a virtual machine with idle cores), that is a
+third of a call's time, and less of the processor's besides (measured: 180 µs to 65, 110 µs of CPU to 75)."""
 _STRETCH = 0.001
 """Seconds after which other tasks get their turn."""
 
@@ -126,10 +129,19 @@ class _Hub:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
                 turn_ends = time.monotonic() + _STRETCH
-                while self._hand_out(self._epoll.poll(LINGER if traffic.more_expected else 0)):
+                while self._hand_out(self._look_on() if traffic.more_expected else self._epoll.poll(0)):
                     if time.monotonic() > turn_ends:
                         await trio.lowlevel.checkpoint()
                         turn_ends = time.monotonic() + _STRETCH
+
+    def _look_on(self) -> list[tuple[int, int]]:
+        """What comes next, looked for awake at first: being woken costs more than what is waited for."""
+        poll = self._epoll.poll
+        until = time.monotonic() + _AWAKE
+        while True:
+            events = poll(0)
+            if events or time.monotonic() > until:
+                return events or poll(LINGER)
 
     def _hand_out(self, events: list[tuple[int, int]]) -> bool:
         traffic.more_expected = False
