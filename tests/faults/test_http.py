@@ -14,9 +14,14 @@ import time
 from collections import Counter
 from contextlib import ExitStack, suppress
 
+import httpx
+import pytest
+import trio
+
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, wait_until
 from tests.e2e.web import MODERN, PORT, Door, door, meta, request
+from tests.fakes.http import LegacyScript, ModernScript, Script, fake_http
 from tests.faults.bystander import nothing_left, resident, undisturbed
 
 MIB = 1 << 20
@@ -238,3 +243,35 @@ def test_a_killed_clients_calls_are_cancelled(start: Start) -> None:
             wait_until(lambda: counts(daemon)["seen"]["tools/call"] >= 51, lambda: "the calls have not begun")
             os.kill(client.pid, signal.SIGKILL)
         wait_until(lambda: len(counts(daemon)["cancelled"]) >= 50, lambda: str(counts(daemon)["cancelled"]))
+
+
+@pytest.mark.parametrize("script", [ModernScript(), LegacyScript()], ids=["modern", "legacy"])
+async def test_what_a_client_shows_us_is_never_shown_to_a_server(start: Start, script: Script) -> None:
+    """RELIABILITY S8: a client's token, cookies and headers are for its next hop; digest 6.2."""
+    async with fake_http(script) as server:
+
+        def work() -> None:
+            daemon = start({"far": {"url": server.url}}, *PORT)
+            daemon.wait_connected("far")
+            where = door(daemon)
+            shown = {
+                "Authorization": f"Bearer {where.token}",
+                "Cookie": "session=canary-cookie",
+                "X-Canary": "canary-header",
+                "Accept": "application/json, text/event-stream",
+                "MCP-Protocol-Version": "2026-07-28",
+                "Mcp-Method": "tools/call",
+                "Mcp-Name": "echo",
+            }
+            params = {"name": "echo", "arguments": {}, "_meta": meta()}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            said = httpx.post(f"{where.base}/servers/far/mcp", headers=shown, json=body)
+            assert "content" in said.json()["result"]
+
+        with trio.fail_after(60):
+            await trio.to_thread.run_sync(work)
+        seen = str([dict(request.headers) for request in server.requests])
+        assert "tools/call" in str([request.rpc for request in server.requests])
+        assert "canary" not in seen
+        assert "authorization" not in seen
+        assert "cookie" not in seen
