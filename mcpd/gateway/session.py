@@ -76,7 +76,6 @@ class Session:
         self.spoke = ""
         """The revision of its last request."""
         self._began = trio.current_time()
-        """Told the server of each tool call, by who keeps account of clients."""
         self._spawn = spawn
         self._open: dict[bytes, Relay] = {}
         self._waiting: dict[bytes, trio.CancelScope] = {}
