@@ -7,7 +7,6 @@ sockets. A client of the modern revision says what it is with each request, a le
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,8 +31,6 @@ from mcpd.wire.meta import may_have_meta
 
 if TYPE_CHECKING:
     from mcpd.gateway.gateway import Gateway
-
-log = logging.getLogger("mcpd.gateway")
 
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 Answered = Callable[[Message | None], None]
