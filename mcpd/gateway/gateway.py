@@ -197,7 +197,10 @@ class Gateway:
             and relay.request is not None
             and _wanted(relay.asker.log_level, relay.asker.modern, said.params)
         ):
-            members = wire.members(said.params)
+            try:
+                members = wire.members(said.params)
+            except BadFrame:
+                return  # no client could read it
             strip_meta(members)
             frame = wire.notification("notifications/message", msgspec.json.encode(members))
             relay.request.reply.note(frame)

@@ -97,15 +97,16 @@ class Session:
             return
         key, params = bytes(message.id), bytes(message.params)
         request = Request(key, method, params, reply, self.asker)
+        if key in self._open or (self._waiting and key in self._waiting) or key in self.listens:
+            words = "a request with this id is under way: its answer could not be told from this one's"
+            self.fail(request, _INVALID_REQUEST, words)
+            return
         try:
             if may_have_meta(params):
                 modern.open_meta(request)
             else:
                 request.plain = True
-            if key in self._open or (self._waiting and key in self._waiting) or key in self.listens:
-                words = "a request with this id is under way: its answer could not be told from this one's"
-                self.fail(request, _INVALID_REQUEST, words)
-            elif method in _ROUTED:
+            if method in _ROUTED:
                 self._relay(request)
             elif method in MEMBERS:
                 lists.answer(self, request)
@@ -419,7 +420,8 @@ class Session:
     def updated(self, listen: bytes, uri: str) -> None:
         """A resource changed; `listen` is the subscription that follows it, empty for a legacy client."""
         if listen:
-            self.listens[listen].tell("notifications/resources/updated", {"uri": uri})
+            if (subscription := self.listens.get(listen)) is not None:  # the daemon may be ending them all
+                subscription.tell("notifications/resources/updated", {"uri": uri})
         else:
             self.tell(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
 

@@ -12,7 +12,7 @@ import jsonschema  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
 from tests.e2e.conftest import start
-from tests.e2e.harness import Client, Daemon, Json, Refused, fake
+from tests.e2e.harness import Client, Daemon, Json, Refused, fake, wait_until
 from tests.gateway.mcp_client import VERSIONS, McpClient
 from tests.stopwatch import stopwatch
 
@@ -315,3 +315,21 @@ def test_one_who_knows_tasks_makes_them_itself(start: Start) -> None:
     assert told["status"] in ("working", "completed")
     older = McpClient(daemon, LEGACY[1], server="fake")
     assert "tasks" not in older.hello["capabilities"]
+
+
+def test_a_bad_request_with_an_id_under_way_does_not_touch_what_is(start: Start) -> None:
+    """The one under way is still there to be cancelled, and is, when its client goes."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    client = attached(daemon)
+    key = client.send("tools/call", name="drop", arguments={})
+    wait_until(lambda: daemon.status("fake")["in_flight"] == 1, lambda: "it was not sent")
+    odd = {f"{P}protocolVersion": "1999-01-01", f"{P}clientCapabilities": {}}
+    params = {"name": "echo", "_meta": odd}
+    client.send_raw(
+        json.dumps({"jsonrpc": "2.0", "id": key, "method": "tools/call", "params": params}).encode()
+    )
+    with pytest.raises(Refused, match="under way"):
+        client.answer(key)
+    client.close()
+    wait_until(lambda: daemon.status("fake")["in_flight"] == 0, lambda: "it was left behind")

@@ -135,3 +135,15 @@ def test_a_server_that_comes_back_is_told_again_what_is_followed(start: Start) -
     wait_until(lambda: seen(daemon).get("resources/subscribe") == 1, lambda: str(seen(daemon)))
     update(daemon)
     client.wait_heard("notifications/resources/updated")
+
+
+def test_a_log_message_that_nobody_can_read_is_nobodys_error(start: Start) -> None:
+    """Everything from a server is untrusted: no traceback in the daemon's log, however many it sends."""
+    daemon = start({"fake": fake("--era", "legacy", *EVERYTHING)})
+    daemon.wait_connected("fake")
+    client = McpClient(daemon, NEW, server="fake")
+    unreadable: tuple[Any, ...] = (None, [], "text")
+    for params in unreadable:
+        client.call("notify", {"method": "notifications/message", "params": params, "count": 3})
+    assert client.call("echo") == "{}"
+    assert "an error in mcpd itself" not in daemon.log
