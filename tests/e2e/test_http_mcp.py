@@ -390,7 +390,7 @@ def test_the_same_ids_of_many_clients_are_never_mixed_up(web: Door) -> None:
 def test_a_daemon_that_stops_ends_its_streams_in_order(start: Start) -> None:
     """RELIABILITY D2, E6: clients that listen, or do not read, keep nobody from stopping."""
     daemon = start(SERVERS, *PORT)
-    daemon.wait_connected("one")
+    daemon.wait_connected(*SERVERS)  # else one that comes late changes a list meanwhile
     web = door(daemon)
     with web.client() as http, socket.create_connection(("127.0.0.1", web.port)) as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
