@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -16,8 +17,20 @@ from ctl.session import Session
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
+class _Context(click.Context):
+    """One that knows in which form help is wanted."""
+
+    def get_help(self) -> str:
+        text = super().get_help()
+        if not _session(self).out.json:
+            return text
+        return json.dumps({"command": self.command_path, "help": text})
+
+
 class LazyGroup(click.Group):
     """The root. Knows its commands from a table, loads one when it is asked for."""
+
+    context_class = _Context
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name, entry in COMMANDS.items() if not entry.hidden]
@@ -75,11 +88,12 @@ def _set_socket(session: Session, value: str) -> None:
 
 
 def _set_json(session: Session, _: bool) -> None:
-    session.out.json = True
+    session.out.json, session.out.by_default = True, False
 
 
 def _set_form(session: Session, value: str) -> None:
     session.out.choose(value)
+    session.out.by_default = False
 
 
 def _set_no_start(session: Session, _: bool) -> None:
@@ -147,6 +161,7 @@ def _with_common_options(command: click.Command) -> click.Command:
         if taken.isdisjoint(option.opts):
             command.params.append(option)
     command.context_settings = {**CONTEXT, **command.context_settings}
+    command.context_class = _Context
     if isinstance(command, click.Group):
         for child in command.commands.values():
             _with_common_options(child)
@@ -157,7 +172,11 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         from mcpd import __version__
 
-        _session(ctx).out.line(f"mcpctl {__version__}")
+        out = _session(ctx).out
+        if out.json:
+            out.value({"mcpctl": __version__})
+        else:
+            out.line(f"mcpctl {__version__}")
         ctx.exit()
 
 
@@ -187,11 +206,15 @@ def run_app(session: Session, argv: Sequence[str], environ: Mapping[str, str]) -
     click's own `main` is not used: it would end the process itself, with exit codes of its own.
     """
     if instruction := environ.get("_MCPCTL_COMPLETE"):
-        from click.shell_completion import shell_complete
+        from click.shell_completion import add_completion_class, shell_complete
 
+        from ctl.shells import SHELLS
+
+        for shell in SHELLS.values():
+            add_completion_class(shell)
         return shell_complete(app, {"obj": session}, "mcpctl", "_MCPCTL_COMPLETE", instruction)
     if _wants_json(argv):
-        session.out.json = True  # before parsing, so that a complaint about the command line is JSON too
+        _set_json(session, True)  # before parsing, so that a complaint about the command line is JSON too
     try:
         argv = argv or ["--help"]
         with app.make_context("mcpctl", list(argv), obj=session) as ctx:
@@ -199,13 +222,16 @@ def run_app(session: Session, argv: Sequence[str], environ: Mapping[str, str]) -
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.Abort:
+        session.out.end_question()
         raise KeyboardInterrupt from None
     except click.exceptions.NoArgsIsHelpError as error:
         session.out.block(error.format_message())
         return 0
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "mcpctl"
-        raise Usage(error.format_message(), hint=f"{path} --help") from None
+        possible = getattr(error, "possibilities", None)
+        near = {"suggestions": [*possible]} if possible else {}
+        raise Usage(error.format_message(), hint=f"{path} --help", **near) from None
     except click.ClickException as error:
         raise CtlError(error.format_message()) from None
     return result if isinstance(result, int) and not isinstance(result, bool) else 0

@@ -6,6 +6,7 @@ Imported only when nobody answers on the socket, or for `mcpctl daemon`.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import sys
 import time
@@ -25,6 +26,8 @@ _ANSWERS_WITHIN = 5.0
 _TURN_WITHIN = 40.0
 """How long to wait for another client that is starting the daemon."""
 _POLL = 0.01
+_LAST_WORDS = 10
+"""Lines of the log that are told when a daemon does not come up."""
 _LOG_LIMIT = 5 * 1024 * 1024
 """Bytes of daemon.log at which a start puts it aside as daemon.log.1."""
 _NOT_FOR_THE_DAEMON = (
@@ -105,15 +108,6 @@ def log_path() -> str:
     return os.path.join(paths.state_dir(os.environ), "daemon.log")
 
 
-def last_lines(path: str, count: int) -> list[str]:
-    """The end of a log, at most 64 KiB of it; empty when there is none."""
-    try:
-        with open(path, "rb") as file:
-            return tail(file, count)
-    except OSError:
-        return []
-
-
 def tail(file: BinaryIO, count: int) -> list[str]:
     """The last lines of an open log, of 64 KiB at most; reading goes on behind them."""
     file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
@@ -170,6 +164,7 @@ def _start(socket: str) -> int:
     environ = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_THE_DAEMON}
     try:
         with _opened_log(log) as output:
+            before = os.fstat(output).st_size
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -189,12 +184,29 @@ def _start(socket: str) -> int:
         status = process.poll()
         what = "does not answer yet" if status is None else f"exited with status {status}"
         raise DaemonUnreachable(
-            "\n".join([f"mcpd was started and {what}; the end of {log}:", *last_lines(log, 10)]),
+            f"mcpd was started and {what}{_last_words(log, before)}",
             hint="mcpctl daemon logs, or run `mcpd` here to see it",
             log=log,
         )
     process.returncode = 0  # nobody here waits for it: it is to outlive us
     return pid
+
+
+def _last_words(log: str, before: int) -> str:
+    """What it has written since its log was `before` bytes long, as half a sentence."""
+    with open(log, "rb") as file:
+        file.seek(max(before, os.fstat(file.fileno()).st_size - 65536))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    words = " ".join(message(line).strip() for line in lines[-_LAST_WORDS:])
+    return f": {words.removeprefix('mcpd: ')}" if words else f", and said nothing; its log is {log}"
+
+
+def message(line: str) -> str:
+    """What a record of the log says; anything else as it is."""
+    try:
+        return str(json.loads(line)["message"])
+    except (ValueError, KeyError, TypeError):
+        return line
 
 
 def _wait_ready(process: object, socket: str) -> int | None:

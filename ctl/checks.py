@@ -8,11 +8,16 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ctl import loginshell, userunit
+from ctl.autostart import daemon_command
 from ctl.errors import CtlError
+from ctl.text import count
+from ctl.views import quoted
+from mcpd.config.secrets import read_secrets, secrets_path
+from mcpd.model.errors import BadSpec
 
 OK, WARN, FAIL, SKIP = "ok", "warning", "failure", "skipped"
 
@@ -53,9 +58,13 @@ def socket(path: str) -> Iterator[Finding]:
             fix = "set MCPD_SOCKET to a path in a directory of your own"
             yield Finding(what, FAIL, f"{place} belongs to user {found.st_uid}", fix)
         elif mode & loose:
-            yield Finding(what, FAIL, f"{place} is open to others (mode {mode:04o})", f"chmod go-rwx {place}")
+            yield Finding(
+                what, FAIL, f"{place} is open to others (mode {mode:04o})", quoted(["chmod", "go-rwx", place])
+            )
         elif what == "socket" and not stat.S_ISSOCK(found.st_mode):
-            yield Finding(what, FAIL, f"{place} is no socket", f"rm {place}, then: mcpctl daemon start")
+            yield Finding(
+                what, FAIL, f"{place} is no socket", f"{quoted(['rm', place])}, then: mcpctl daemon start"
+            )
         else:
             yield Finding(what, OK, f"{place} (mode {mode:04o})")
 
@@ -88,6 +97,12 @@ def service(path: str) -> Iterator[Finding]:
         yield Finding("service", WARN, f"{told}; it does not start at login", "mcpctl daemon install")
     else:
         yield Finding("service", OK, told)
+    if unit.get("NeedDaemonReload") == "yes":
+        words = "its unit has changed since the service manager read it"
+        yield Finding("service", WARN, words, "systemctl --user daemon-reload, then: mcpctl daemon restart")
+    if stale := userunit.out_of_date(daemon_command()):
+        gone = stale.endswith("not there")
+        yield Finding("unit", FAIL if gone else WARN, stale, "mcpctl daemon install")
     if not userunit.serves(path):
         fix = "unset MCPD_SOCKET, or stop the service: mcpctl daemon uninstall"
         yield Finding(
@@ -111,7 +126,8 @@ def directories(places: Mapping[str, str]) -> Iterator[Finding]:
         while not existing.exists() and existing != existing.parent:
             existing = existing.parent
         if not os.access(existing, os.W_OK | os.X_OK):
-            fix = f"chown {os.getuid()} {existing}, or set the XDG variables to another place"
+            chown = quoted(["chown", str(os.getuid()), str(existing)])
+            fix = f"{chown}, or set the XDG variables to another place"
             yield Finding(what, FAIL, f"{existing} cannot be written to", fix)
             continue
         room = os.statvfs(existing)
@@ -120,9 +136,39 @@ def directories(places: Mapping[str, str]) -> Iterator[Finding]:
             fix = f"make room on the disk of {existing}: logs and history are being dropped"
             yield Finding(what, FAIL, f"{place}: only {free // 1000} kB are free", fix)
         elif existing == Path(place) and stat.S_IMODE(existing.stat().st_mode) & 0o077:
-            yield Finding(what, FAIL, f"{place} is open to others", f"chmod 700 {place}")
+            yield Finding(what, FAIL, f"{place} is open to others", quoted(["chmod", "700", place]))
         else:
             yield Finding(what, OK, place)
+
+
+def secrets(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """The store of secrets, where there is one: what is wrong with it is the trouble of many servers."""
+    path = secrets_path(environ)
+    if not os.path.lexists(path):
+        return
+    try:
+        yield Finding("secrets", OK, f"{count(len(read_secrets(environ)), 'secret')} in {path}")
+    except BadSpec as error:
+        first = error.problems[0]
+        yield Finding("secrets", FAIL, first.message, first.fix or "mcpctl secret list")
+
+
+def configuration_file(path: str, secrets: Iterable[str]) -> Iterator[Finding]:
+    """Whether others may write what is started as us, or read what of `secrets` stands in it."""
+    try:
+        found = os.stat(path)
+        text = Path(path).read_text("utf-8", "replace")
+    except OSError:  # there is none, or what reads it says why it cannot
+        return
+    # A group of one's own is usual, and with it files that it may write.
+    others = 0o007 if found.st_gid == os.getgid() else 0o077
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & others & 0o022:
+        words = f"{path} can be written by others, who could have you start anything (mode {mode:04o})"
+        yield Finding("configuration", FAIL, words, quoted(["chmod", "go-w", path]))
+    if mode & others & 0o044 and any(secret in text for secret in secrets):
+        words = f"{path} has secrets in it, and others may read it (mode {mode:04o})"
+        yield Finding("configuration", WARN, words, quoted(["chmod", "600", path]))
 
 
 def search_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Iterator[Finding]:
@@ -137,7 +183,6 @@ def search_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Ite
         yield Finding("PATH", SKIP, "no daemon runs whose PATH could be compared")
         return
     lacking = loginshell.missing_directories(login.get("PATH", ""), daemon_path)
-    lacking = [place for place in lacking if not place.endswith("/sbin")]
     if lacking:
         fix = "mcpctl daemon install" if userunit.installed() else "mcpctl daemon restart"
         words = f"the daemon does not look in {':'.join(lacking)}, and your shell does"
@@ -205,7 +250,8 @@ def newer_files(started_at: float) -> Iterator[Finding]:
     newest = 0.0
     for file in Path(mcpd.__file__).parent.rglob("*.py"):
         try:
-            newest = max(newest, file.stat().st_mtime)
+            # Not its own time, which may be that of its packing: that of its being put there.
+            newest = max(newest, file.stat().st_ctime)
         except OSError:
             continue
     if newest > started_at:

@@ -182,7 +182,9 @@ class LocalClient:
         self._last_id += 1
         message: dict[str, object] = {"id": self._last_id, "method": method, "params": params or {}}
         if method == "mcpd/call":
-            message["params"] = {**(params or {}), "_meta": {"progressToken": self._last_id}}
+            given = params or {}
+            told = {**_object(given.get("_meta")), "progressToken": self._last_id}
+            message["params"] = {**given, "_meta": told}
         try:
             self._socket.settimeout(None)
             self._socket.sendall(_line(message))

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from ctl.errors import CtlError, Refused
+from ctl.errors import Refused, Usage
 from ctl.render import Out
 from mcpd.config.formats import decode, format_of, parse
 from mcpd.config.shapes import outline
@@ -17,7 +17,7 @@ def read_definitions(file: str, out: Out) -> dict[str, object]:
     """Name → definition, from a file in either shape and any format, or from stdin for `-` (JSON).
 
     A relative `cwd` is relative to the file, and the daemon does not know where that is: it is made
-    absolute. Raises CtlError when the file cannot be read, Refused with all problems when it is no set.
+    absolute. Raises Usage when the file cannot be read, Refused with all problems when it is no set.
     """
     source = "stdin" if file == "-" else file
     problems: list[Problem] = []
@@ -29,7 +29,7 @@ def read_definitions(file: str, out: Out) -> dict[str, object]:
         if problems:
             raise BadSpec(problems, source)
     except OSError as error:
-        raise CtlError(f"cannot read {file}: {error.strerror}") from None
+        raise Usage(f"cannot read {file}: {error.strerror}") from None
     except BadSpec as error:
         raise Refused({"message": f"{source} cannot be used", "data": error.data()}) from None
     for warning in warnings:

@@ -4,6 +4,7 @@
      ├─ Usage            usage                2    the command line makes no sense
      ├─ DaemonUnreachable  daemon_unreachable 3    nothing answers, or it went away half-way
      ├─ AuthNeeded       auth_needed          4    a person must log in to the server
+     ├─ NotFound         not_found            5    there is nothing of that name
      ├─ NotReady         not_ready            6    the server is not connected
      ├─ TimedOut         timeout              7    an answer did not come in time
      ├─ ToolFailed       tool_error           1    the tool ran, and said that it failed
@@ -22,10 +23,9 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (2, "usage: the command line, the arguments or the configuration make no sense"),
     (3, "the daemon cannot be reached"),
     (4, "authentication needed: a person must log in to the server"),
-    (5, "no such server, tool, resource or prompt"),
+    (5, "no such server, tool, resource, prompt, secret or file"),
     (6, "the server is not ready: down, backing off, switched off"),
     (7, "timed out"),
-    (8, "refused by policy"),
     (9, "conflict: somebody else changed the set of servers meanwhile"),
     (130, "interrupted (Ctrl-C)"),
     (141, "the reader of the output went away"),
@@ -60,6 +60,10 @@ class DaemonUnreachable(CtlError):
 
 class AuthNeeded(CtlError):
     code, exit = "auth_needed", 4
+
+
+class NotFound(CtlError):
+    code, exit = "not_found", 5
 
 
 class NotReady(CtlError):

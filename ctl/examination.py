@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 
-from ctl import checks, loginshell, service, userunit
+from ctl import checks, loginshell, service, userunit, written
+from ctl.advice import next_command
 from ctl.checks import FAIL, OK, SKIP, WARN, Finding
 from ctl.client import Json, LocalClient
 from ctl.errors import CtlError, DaemonUnreachable, Refused
 from ctl.session import Session
 from ctl.text import count, seconds_since
-from ctl.views import mapping, objects, strings
+from ctl.views import mapping, number, objects, strings, what_failed
 from mcpd import __version__
 from mcpd.config.files import Loaded, load
 from mcpd.model.errors import BadSpec
@@ -47,6 +49,7 @@ def examine(session: Session, environ: Mapping[str, str], *, shell: bool) -> Exa
     state, cache = paths.state_dir(environ), paths.cache_dir(environ)
     seen.findings += checks.directories({"state directory": state, "cache directory": cache})
     seen.findings += _configuration(seen, environ)
+    seen.findings += checks.secrets(environ)
     login = loginshell.login_environment(environ) if shell else None
     version = seen.answers.get("mcpd/version", {})
     daemon_path = str(version["search_path"]) if version.get("search_path") else None
@@ -106,22 +109,35 @@ def _configuration(seen: Examination, environ: Mapping[str, str]) -> Iterator[Fi
     if status:
         for problem in objects(status.get("problems")):
             words = f"{problem.get('message')} at {problem.get('path')} (the last good set stays in force)"
-            yield Finding("configuration", FAIL, words, str(problem.get("fix") or "mcpctl config validate"))
-        for warning in strings(status.get("warnings")):
-            yield Finding("configuration", WARN, warning, f"edit {status.get('path')}, then: mcpctl reload")
+            yield Finding("configuration", FAIL, words, _edit(problem.get("fix")))
         if not objects(status.get("problems")):
             number = len(objects(seen.answers["mcpd/status"].get("servers")))
-            yield Finding("configuration", OK, f"{number} servers from {status.get('source')}")
+            yield from _loaded(number, str(status.get("source")), strings(status.get("warnings")))
     elif trouble is not None:
         for each in trouble.problems:
             words = f"{each.message} at {each.path} of {trouble.source}"
-            yield Finding("configuration", FAIL, words, each.fix or "mcpctl config validate")
+            yield Finding("configuration", FAIL, words, _edit(each.fix))
     elif seen.loaded is not None:
-        for warning in seen.loaded.warnings:
-            yield Finding("configuration", WARN, warning, f"edit {seen.loaded.path}")
+        yield from _loaded(len(seen.loaded.specs), seen.loaded.source, seen.loaded.warnings)
+    path = status.get("path") or (seen.loaded.path if seen.loaded is not None else "")
+    if path:
+        yield from checks.configuration_file(str(path), seen.loaded.secrets if seen.loaded else ())
+
+
+def _loaded(number: int, source: str, warnings: Sequence[str]) -> Iterator[Finding]:
+    if source == "none":
+        words = "no servers yet"
         yield Finding(
-            "configuration", OK, f"{count(len(seen.loaded.specs), 'server')} from {seen.loaded.source}"
+            "configuration", SKIP, words, "mcpctl add time -- uvx mcp-server-time, or: mcpctl import"
         )
+        return
+    for warning in warnings:
+        yield Finding("configuration", WARN, warning, "mcpctl edit")
+    yield Finding("configuration", OK, f"{count(number, 'server')} from {source}")
+
+
+def _edit(fix: object) -> str:
+    return f"mcpctl edit   ({fix})" if fix else "mcpctl edit"
 
 
 def _needed(seen: Examination) -> set[str]:
@@ -133,8 +149,8 @@ def _needed(seen: Examination) -> set[str]:
             for status in objects(seen.answers.get("mcpd/status", {}).get("servers"))
             if status.get("status") == "disabled"
         }
-        commands = [mapping(view[name]).get("command") for name in view if name not in off]
-        words = [each if isinstance(each, str) else "".join(strings(each)[:1]) for each in commands]
+        on = [mapping(view[name]) for name in view if name not in off]
+        words = [word for definition in on for word in written.command(definition)[:1]]
         return checks.commands([word for word in words if "${" not in word])
     specs = list(seen.loaded.specs.values()) if seen.loaded is not None else []
     programs = [spec for spec in specs if isinstance(spec, StdioSpec)]
@@ -177,21 +193,18 @@ def _server(status: Json, steps: list[Json], pong: Json | None, silence: str) ->
             )
         case "connected":
             ms = pong.get("ms") if pong is not None else None
-            words = f"connected in {took:.0f} ms, {status.get('tools')} tools; answers"
+            tools = count(int(number(status.get("tools"))), "tool")
+            words = f"connected in {took:.0f} ms, {tools}; answers"
             return Finding(check, OK, words, ms=ms if isinstance(ms, (int, float)) else None)
         case "idle":
             return Finding(check, OK, "starts on first use")
         case "disabled":
             return Finding(check, SKIP, str(status.get("reason") or "switched off"))
-        case "pending":
-            return Finding(check, WARN, str(status.get("reason")), f"mcpctl wait {name}")
-        case "needs-auth":
-            return Finding(
-                check, FAIL, str(failure.get("message") or "needs a login"), str(status.get("reason"))
-            )
+        case "pending" if not failure:
+            return Finding(check, WARN, str(status.get("reason")), next_command(status))
         case _:
-            message = str(failure.get("message") or status.get("reason")).partition("; looked in")[0]
-            return Finding(check, FAIL, f"[{failure.get('kind')}] {message}", f"mcpctl why {name}")
+            message = what_failed(failure.get("message") or status.get("reason"))
+            return Finding(check, FAIL, f"[{failure.get('kind')}] {message}", next_command(status))
 
 
 def _unstarted(seen: Examination, looked_in: str) -> Iterator[Finding]:
@@ -201,12 +214,14 @@ def _unstarted(seen: Examination, looked_in: str) -> Iterator[Finding]:
         if not spec.enabled:
             yield Finding(check, SKIP, "switched off in its definition")
         elif isinstance(spec, RemoteSpec):
-            yield Finding(check, SKIP, "not asked: no daemon runs", "mcpctl daemon start")
+            yield Finding(check, SKIP, "not asked: no daemon runs")
         elif isinstance(spec, StdioSpec):
             found = loginshell.found_in(spec.command, spec.env.get("PATH", looked_in))
             if found is None:
-                yield Finding(
-                    check, FAIL, f"command not found: {spec.command}", "give its full path as `command`"
-                )
+                words = f"command not found: {spec.command}"
+                yield Finding(check, FAIL, words, "mcpctl edit   (write its full path as `command`)")
+            elif spec.cwd and not os.path.isdir(os.path.expanduser(spec.cwd)):
+                words = f"its directory {spec.cwd} does not exist"
+                yield Finding(check, FAIL, words, "mcpctl edit   (correct its `cwd`)")
             else:
                 yield Finding(check, OK, f"runs {found} (not started: no daemon runs)")

@@ -7,27 +7,28 @@ from collections.abc import Sequence
 from ctl.client import Json
 from ctl.render import Line, paint
 from ctl.table import table
-from ctl.views import COLORS, WIDE
+from ctl.views import COLORS, WIDE, ending, what_failed
 
 
 def history_table(entries: Sequence[Json], *, servers: bool, fit: int | None) -> list[Line]:
     """Oldest first. `servers`: whether there is a column that says which.
 
-    On a narrow terminal the year is left out.
+    On a terminal, who asked has a column only when anybody did; on a narrow one the year is left out.
     """
+    by = fit is None or any(entry.get("by") for entry in entries)
     year = 5 if fit is not None and fit < WIDE else 0
-    header = ["WHEN (UTC)", *(["SERVER"] if servers else []), "WHAT", "BY", "CAUSE"]
+    header = ["WHEN (UTC)", *(["SERVER"] if servers else []), "WHAT", *(["BY"] if by else []), "CAUSE"]
     rows: list[Line] = [
         [
             str(entry.get("at", ""))[year:19].replace("T", " "),
             *([str(entry.get("server") or "-")] if servers else []),
             _what(entry),
-            str(entry.get("by") or "-"),
+            *([str(entry.get("by") or "-")] if by else []),
             cause(entry),
         ]
         for entry in entries
     ]
-    return table(header, rows, fit=fit, squeeze=(len(header) - 2,))
+    return table(header, rows, fit=fit, squeeze=(len(header) - 2,) if by else ())
 
 
 def _what(entry: Json) -> str:
@@ -37,12 +38,7 @@ def _what(entry: Json) -> str:
 
 def cause(entry: Json) -> str:
     """Why, with the evidence in short and how often."""
-    message = str(entry.get("message") or "-").partition("; looked in PATH=")[0]
-    ended = ""
-    if entry.get("signal"):
-        ended = f", {entry['signal']}"
-    elif isinstance(entry.get("exit_code"), int):
-        ended = f", exit code {entry['exit_code']}"
-    kind = f"[{entry['kind']}{ended}] " if entry.get("kind") else ""
+    message = what_failed(entry.get("message") or "-")
+    kind = f"[{', '.join([str(entry['kind']), *ending(entry)])}] " if entry.get("kind") else ""
     times = entry.get("times")
-    return f"{kind}{message}" + (f" (for the {times}th time)" if isinstance(times, int) and times > 2 else "")
+    return f"{kind}{message}" + (f" ({times} times by now)" if isinstance(times, int) and times > 1 else "")

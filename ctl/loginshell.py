@@ -78,10 +78,11 @@ def only_there(login: Mapping[str, str], names: set[str]) -> list[str]:
 
 
 def missing_directories(login_path: str, path: str) -> list[str]:
-    """Directories of the shell's PATH that exist and are not in the other one."""
+    """Directories of the shell's PATH that exist and are not in the other one, `sbin` left out."""
     known = set(path.split(":"))
     entries = dict.fromkeys(entry for entry in login_path.split(":") if os.path.isabs(entry))
-    return [entry for entry in entries if entry not in known and os.path.isdir(entry)]
+    lacking = (entry for entry in entries if entry not in known and not entry.endswith("/sbin"))
+    return [entry for entry in lacking if os.path.isdir(entry)]
 
 
 def elsewhere(command: str) -> list[str]:

@@ -26,7 +26,19 @@ COLOR_CHOICES = ("auto", "always", "never")
 
 def main() -> None:
     """The console script."""
+    _open_what_is_closed()
     sys.exit(run(sys.argv[1:], os.environ))
+
+
+def _open_what_is_closed() -> None:
+    """For `mcpctl … >&-`: whatever is opened next would be taken for our output."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            found = os.open(os.devnull, os.O_RDWR)
+            if found != number:
+                os.dup2(found, number)
+                os.close(found)
+            setattr(sys, name, open(number, "w" if number else "r"))  # noqa: SIM115 - until the end
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -54,6 +66,12 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         # Whoever read our output has gone. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        # A disk that is full or broken, wherever we met it: our own output too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        where = f"{error.filename}: " if error.filename else "cannot write or read: "
+        session.out.error(CtlError(f"{where}{error.strerror or error}"))
+        return 1
     finally:
         session.close()
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctl.errors import CtlError, Usage
+from ctl.errors import Usage
 
 
 def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
@@ -72,9 +72,9 @@ def document(source: str) -> dict[str, object]:
 
 
 def read_text(path: str) -> str:
-    """A file's text, or CtlError saying why not."""
+    """A file's text. Raises Usage: whoever named it can name another."""
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise CtlError(f"cannot read {path}: {reason}") from None
+        raise Usage(f"cannot read {path}: {reason}") from None

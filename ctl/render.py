@@ -48,6 +48,8 @@ class Out:
     def __init__(self, environ: Mapping[str, str], *, as_json: bool = False, color: str = "auto") -> None:
         self._environ = environ
         self.json = as_json
+        self.by_default = True
+        """This command was not asked for a form: it is the environment's, if that says anything."""
         self.compact = False
         """JSON stays on one line, on a terminal too."""
         self.color = color
@@ -128,6 +130,11 @@ class Out:
             sys.stderr.flush()
             self._progress_shown = False
 
+    def end_question(self) -> None:
+        """Leave the line of a question that nobody will answer any more."""
+        if sys.stderr.isatty():
+            self.talk("")
+
     def error(self, error: CtlError) -> None:
         """What went wrong and what to do next: lines on stderr, or one JSON object there."""
         self.end_progress()
@@ -139,7 +146,8 @@ class Out:
         if isinstance(error, Refused):
             for problem in error.problems:
                 fix = f" ({problem['fix']})" if problem.get("fix") else ""
-                self.talk(f"  {problem.get('path', '$')}: {problem.get('message', '')}{fix}")
+                where = "" if problem.get("path", "$") == "$" else f"{problem['path']}: "
+                self.talk(f"  {where}{problem.get('message', '')}{fix}")
         if error.hint:
             self.talk(paint("next: ", "dim"), error.hint)
 
@@ -149,6 +157,14 @@ class Out:
     def columns(self) -> int | None:
         """Columns of the terminal; None when piped, where nothing is cut."""
         return columns(sys.stdout, self._environ) if self.tty else None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the terminal."""
+        try:
+            return os.get_terminal_size(sys.stdout.fileno()).lines or 24
+        except (OSError, ValueError):
+            return 24
 
     def styled(self, parts: Line) -> str:
         """One line as it would be printed, for a live display."""
@@ -196,7 +212,11 @@ def _headline(error: CtlError) -> str:
         return error.message
     first = str(error.problems[0].get("message", ""))
     before, found, _ = error.message.partition(first)
-    return (before.rstrip(" :") or "this cannot be used") if first and found else error.message
+    if not first or not found:
+        return error.message
+    before = before.rstrip(" :")
+    cannot = " cannot be used" if error.code == "bad_spec" else ""  # before it stands which file
+    return f"{before}{cannot}" if before else "this cannot be used"
 
 
 def _edges_kept(part: str) -> str:

@@ -30,6 +30,15 @@ class Session:
         """The absolute path of the daemon's socket. Raises DaemonUnreachable when there can be none."""
         return os.path.abspath(self.chosen_socket) if self.chosen_socket else socket_path(self._environ)
 
+    def trace(self) -> dict[str, str]:
+        """The trace that this command is a part of, as `_meta` carries it (SEP-414); empty for none.
+
+        Read from where OpenTelemetry puts it for a child process: `TRACEPARENT`, `TRACESTATE`, `BAGGAGE`.
+        """
+        names = ("traceparent", "tracestate", "baggage")
+        found = {name: value for name in names if (value := self._environ.get(name.upper()))}
+        return found if "traceparent" in found else {}
+
     def client(self) -> LocalClient:
         """The connection, after starting the daemon if nobody answers and that is allowed."""
         if self._client is None:
@@ -91,7 +100,7 @@ class Session:
 
     def _suggest(self, error: Refused, params: Json) -> None:
         """Add the nearest names to an error about an unknown one."""
-        if error.code not in ("unknown_server", "unknown_tool") or error.hint:
+        if error.code not in _SUGGESTED or error.hint:
             return
         try:
             names, wanted = self._candidates(error, params)
@@ -100,28 +109,39 @@ class Session:
         import difflib
 
         near = (
-            difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+            difflib.get_close_matches(wanted, names, n=3, cutoff=0.6)
             or [name for name in names if wanted and wanted.lower() in name.lower()][:3]
         )
         if near:
             error.facts["suggestions"] = near
             if "did you mean" not in error.message.lower():
                 error.hint = f"did you mean {' or '.join(near)}?"
-        elif error.code == "unknown_tool":
-            error.hint = f"mcpctl list-tools {params.get('server', '')}".rstrip()
-        else:
+        elif error.code == "unknown_server":
             error.hint = "mcpctl status lists the servers"
+        else:
+            error.hint = f"{_SUGGESTED[error.code][0]} {params.get('server', '')}".rstrip()
 
     def _candidates(self, error: Refused, params: Json) -> tuple[list[str], str]:
-        if error.code == "unknown_tool":
-            tools = self.client().call("mcpd/tools", {"server": params.get("server")}, timeout=5.0)
-            return _names(tools, "tools"), str(params.get("tool", ""))
+        if error.code != "unknown_server":
+            _, method, member, key, asked = _SUGGESTED[error.code]
+            entries = self.client().call(method, {"server": params.get("server")}, timeout=5.0)
+            return _names(entries, member, key), str(params.get(asked, ""))
         servers = self.client().call("mcpd/status", timeout=5.0)
         wanted = error.facts.get("server") or params.get("server") or ""
         return _names(servers, "servers"), str(wanted)
 
 
-def _names(reply: Reply, key: str) -> list[str]:
-    items = reply.value.get(key)
+_SUGGESTED = {
+    "unknown_server": ("mcpctl status", "mcpd/status", "servers", "name", "server"),
+    "unknown_tool": ("mcpctl list-tools", "mcpd/tools", "tools", "name", "tool"),
+    "unknown_prompt": ("mcpctl prompts", "mcpd/prompts", "prompts", "name", "prompt"),
+    "unknown_resource": ("mcpctl resources", "mcpd/resources", "resources", "uri", "uri"),
+}
+"""By the error: the command that lists what there is, the method and its answer's member, the name of an
+entry in there, and the param in which it was asked for."""
+
+
+def _names(reply: Reply, member: str, key: str = "name") -> list[str]:
+    items = reply.value.get(member)
     entries = items if isinstance(items, list) else []
-    return [str(item["name"]) for item in entries if isinstance(item, dict) and "name" in item]
+    return [str(item[key]) for item in entries if isinstance(item, dict) and key in item]

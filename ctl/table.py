@@ -18,17 +18,34 @@ def table(
     right: Sequence[int] = (),
     fit: int | None = None,
     squeeze: Sequence[int] = (),
+    drop: Sequence[int] = (),
+    whole: int | None = None,
 ) -> list[Line]:
     """Columns as wide as their widest cell, two spaces apart; `right` lists the ones aligned right.
 
-    With `fit`, the last column is cut so that no line is longer, and before it has become useless those of
-    `squeeze`, in that order; without, nothing is ever cut.
+    With `fit`, the last column is cut so that no line is longer. Before it has become useless, columns of
+    `drop` are left out and those of `squeeze` cut, in that order; `whole` is a column for copying: its cells
+    are never cut, and long ones take room from what comes behind them. Without `fit`, nothing is ever cut.
     """
     cells = [[_clean_cell(cell) for cell in row] for row in rows]
     widths = [max(width(row[i]) for row in (header, *cells)) for i in range(len(header))]
     last = len(header) - 1
     if fit is not None:
         wanted = max(len(header[last]), min(widths[last], _USEFUL))
+        if drop and sum(widths[:last]) + wanted + 2 * last > fit:
+            kept = [i for i in range(last + 1) if i != drop[0]]
+            return table(
+                [header[i] for i in kept],
+                [[row[i] for i in kept] for row in rows],
+                right=_moved(right, kept),
+                fit=fit,
+                squeeze=_moved(squeeze, kept),
+                drop=_moved(drop, kept),
+                whole=None if whole is None else next(iter(_moved([whole], kept)), None),
+            )
+        if whole is not None:
+            others = sum(widths[:last]) - widths[whole] + wanted + 2 * last
+            widths[whole] = min(widths[whole], max(len(header[whole]), _LEAST, fit - others))
         for i in squeeze:
             lack = sum(widths[:last]) + wanted + 2 * last - fit
             widths[i] = min(widths[i], max(len(header[i]), _LEAST, widths[i] - lack))
@@ -37,14 +54,22 @@ def table(
     heading: list[str] = [paint(name, "bold") for name in header]
     for row in (heading, *cells):
         parts: list[str] = []
+        taken = 0
         for i, cell in enumerate(row):
+            room = widths[i] if fit is None or i < last else min(widths[i], fit - taken)
             cuttable = fit is not None and (i == last or i in squeeze)
-            shown = _like(cell, cut(cell, widths[i])) if cuttable else cell
+            shown = _like(cell, cut(cell, room)) if cuttable else cell
+            taken += max(widths[i], width(shown)) + 2
             pad = " " * (widths[i] - width(shown))
             gap = "  " if i < last else ""
             parts += [pad, shown, gap] if i in right else [shown, pad if i < last else "", gap]
         lines.append([part for part in parts if part])
     return lines
+
+
+def _moved(columns: Sequence[int], kept: Sequence[int]) -> list[int]:
+    """Where these columns are among those that are kept."""
+    return [kept.index(i) for i in columns if i in kept]
 
 
 def _clean_cell(cell: str) -> str:

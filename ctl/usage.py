@@ -8,8 +8,10 @@ from ctl.client import Json
 from ctl.render import Line, paint
 from ctl.table import table
 from ctl.text import ago, count, seconds_since
-from ctl.views import WIDE, facts, mapping, objects, state
+from ctl.views import facts, mapping, number, objects, state, when
 
+_LEAST_MISSED = (4, 5, 8, 7, 6, 1)
+"""Columns of `top` that a narrow terminal goes without, in this order: processes first, the state last."""
 SORTS = ("memory", "cpu", "calls", "name")
 
 
@@ -28,7 +30,7 @@ def stats_table(answer: Json, fit: int | None) -> list[Line]:
     return [
         *table(header, rows, right=(2, 3, 4, 5, 6, 7), fit=fit),
         [],
-        [paint(f"since {answer.get('since')} ({ago(answer.get('since'))})", "dim")],
+        [paint(f"since {when(answer.get('since'))}", "dim")],
     ]
 
 
@@ -50,17 +52,21 @@ def server_stats(answer: Json, fit: int | None) -> list[Line]:
             ago(client.get("since")),
             "attached"
             if client.get("attached") == server.get("server")
-            else count(int(_number(client.get("calls"))), "call"),
+            else count(int(number(client.get("calls"))), "call"),
         ]
         for client in objects(server.get("clients"))
     ]
     if clients:
         lines += [[], *table(("CLIENT", "PID", "CONNECTED", "USE"), clients, right=(1,))]
     if cost := mapping(server.get("cost")):
-        spent = f"{_number(cost.get('cpu_seconds')):.1f} s since it was started"
-        number = int(_number(cost.get("processes")))
+        spent = f"{number(cost.get('cpu_seconds')):.1f} s since it was started"
+        running = int(number(cost.get("processes")))
+        processes = "1 process" if running == 1 else f"{running} processes"
         rows = [
-            ("memory", f"{size(cost.get('memory'))} in {number} {'process' if number == 1 else 'processes'}"),
+            (
+                "memory",
+                f"{size(cost.get('memory'))} in {processes}",
+            ),
             ("processor", spent),
         ]
         lines += [[], *facts(rows)]
@@ -69,7 +75,6 @@ def server_stats(answer: Json, fit: int | None) -> list[Line]:
 
 def top_table(before: Json | None, answer: Json, sort: str, fit: int | None) -> list[Line]:
     """What runs now. Rates are those between two answers; `-` without an earlier one."""
-    header: Sequence[str]
     header = ("SERVER", "STATUS", "MEMORY", "CPU", "PROCS", "IN FLIGHT", "CALLS", "CALLS/S", "P95", "CLIENTS")
     earlier = {str(server.get("server")): server for server in objects((before or {}).get("servers"))}
     passed = _between(before, answer)
@@ -82,9 +87,9 @@ def top_table(before: Json | None, answer: Json, sort: str, fit: int | None) -> 
         )
         old = earlier.get(name, {})
         cpu = _cpu(mapping(old.get("cost")), cost, passed)
-        calls = _number(counts.get("calls"))
-        rate = None if passed is None else (calls - _number(mapping(old.get("counts")).get("calls"))) / passed
-        keys = {"memory": -_number(cost.get("memory")), "cpu": -(cpu or 0.0), "calls": -calls, "name": 0.0}
+        calls = number(counts.get("calls"))
+        rate = None if passed is None else (calls - number(mapping(old.get("counts")).get("calls"))) / passed
+        keys = {"memory": -number(cost.get("memory")), "cpu": -(cpu or 0.0), "calls": -calls, "name": 0.0}
         row = [
             name,
             state(server),
@@ -103,31 +108,24 @@ def top_table(before: Json | None, answer: Json, sort: str, fit: int | None) -> 
     own = _percent(_cpu(mapping((before or {}).get("daemon")), daemon, passed))
     here = count(len(objects(answer.get("clients"))), "client")
     last = f"mcpd itself: {size(daemon.get('memory'))}, {own} CPU; {here}"
-    if fit is not None and fit < WIDE:
-        header, rows = (_without_wide(header), [_without_wide(row) for row in rows])
     right = tuple(range(2, len(header) - 1))
-    return [*table(header, rows, right=right, fit=fit), [], [paint(last, "dim")]]
-
-
-def _without_wide(row: Sequence[str]) -> list[str]:
-    """Without PROCS and IN FLIGHT, which a narrow terminal has no room for."""
-    return [*row[:4], *row[6:]]
+    return [*table(header, rows, right=right, fit=fit, drop=_LEAST_MISSED), [], [paint(last, "dim")]]
 
 
 def size(value: object) -> str:
     """`512 B`, `38 MB`, `1.2 GB`: decimal units, as most tools that show memory."""
-    number = _number(value)
+    bytes_ = number(value)
     for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= one:
-            return f"{number / one:.1f} {unit}" if number < 10 * one else f"{number / one:.0f} {unit}"
-    return f"{number:.0f} B"
+        if bytes_ >= one:
+            return f"{bytes_ / one:.1f} {unit}" if bytes_ < 10 * one else f"{bytes_ / one:.0f} {unit}"
+    return f"{bytes_:.0f} B"
 
 
 def _cpu(old: Json, new: Json, passed: float | None) -> float | None:
     """Share of one processor since then; None when it is not known, or was started anew meanwhile."""
     if passed is None or not old or not new:
         return None
-    spent = _number(new.get("cpu_seconds")) - _number(old.get("cpu_seconds"))
+    spent = number(new.get("cpu_seconds")) - number(old.get("cpu_seconds"))
     return spent / passed if spent >= 0 else None
 
 
@@ -154,7 +152,7 @@ def _names(clients: Sequence[Json]) -> str:
     for client in clients:
         name = str(client.get("name") or client.get("pid"))
         counted[name] = counted.get(name, 0) + 1
-    return ", ".join(name if number == 1 else f"{name} ({number})" for name, number in counted.items()) or "-"
+    return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counted.items()) or "-"
 
 
 def _ms(value: object) -> str:
@@ -167,7 +165,3 @@ def _ms(value: object) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0

@@ -8,9 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from ctl.errors import CtlError, DaemonUnreachable
+from mcpd.support.atomic import write_atomically
 
 SERVICE, SOCKET = "mcpd.service", "mcpd.socket"
-_ASKED = "LoadState,ActiveState,SubState,MainPID,StatusText,NRestarts,Result,ExecMainStatus,UnitFileState"
+_ASKED = (
+    "LoadState,ActiveState,SubState,MainPID,StatusText,NRestarts,Result,ExecMainStatus,UnitFileState,"
+    "NeedDaemonReload"
+)
+_OF_THE_INSTALLATION = ("ExecStart=", "Environment=PATH=", 'Environment="PATH=')
+"""How the lines begin that differ from user to user."""
 
 
 def directory() -> Path:
@@ -88,11 +94,48 @@ def write(command: Sequence[str], search_path: str) -> list[Path]:
     written = []
     for name in (SERVICE, SOCKET):
         path = target / name
-        draft = path.with_name(f".{name}.{os.getpid()}")
-        draft.write_text(filled(name, command, search_path))
-        draft.replace(path)
+        write_atomically(path, filled(name, command, search_path).encode(), 0o644)
         written.append(path)
     return written
+
+
+def out_of_date(command: Sequence[str]) -> str:
+    """What is wrong with the installed units, so that they have to be written anew; empty when nothing is.
+
+    `command` is what they should start. Whichever PATH they have is well.
+    """
+    for name in (SERVICE, SOCKET):
+        path = directory() / name
+        try:
+            found, meant = (text.splitlines() for text in (path.read_text(), filled(name, command, "/")))
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
+        starts, ours = (
+            next((line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")), "")
+            for lines in (found, meant)
+        )
+        program = _program(starts)
+        if starts != ours and not os.access(program, os.X_OK):
+            return f"{name} starts {program}, which is not there"
+        if starts != ours:
+            return f"{name} starts {starts}, and this mcpctl belongs to {ours}"
+        if _in_common(found) != _in_common(meant):
+            return f"{path} is of another version of mcpd, or was edited"
+    return ""
+
+
+def _program(command: str) -> str:
+    """The first word of a command line as `quoted` writes it."""
+    import shlex
+
+    try:
+        return next(iter(shlex.split(command)), "").replace("%%", "%").replace("$$", "$")
+    except ValueError:
+        return command
+
+
+def _in_common(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if not line.startswith(_OF_THE_INSTALLATION)]
 
 
 def filled(name: str, command: Sequence[str], search_path: str) -> str:

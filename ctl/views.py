@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ctl.advice import next_command
 from ctl.client import Json
 from ctl.render import Line, paint
 from ctl.table import table
@@ -44,8 +45,17 @@ def strings(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
 
 
+def number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
 def mapping(value: object) -> Json:
     return value if isinstance(value, dict) else {}
+
+
+def when(stamp: object) -> str:
+    """`2026-11-21 06:30:00 UTC (3m ago)`."""
+    return f"{str(stamp)[:19].replace('T', ' ')} UTC ({ago(stamp)})"
 
 
 def state(status: Json) -> str:
@@ -61,16 +71,16 @@ def status_table(result: Json, columns: int | None) -> list[Line]:
     if not servers:
         return [
             *([line] for line in FIRST_RUN),
-            [f"  edit {config.get('path', 'the configuration file')}, then: mcpctl reload"],
+            [f"  mcpctl edit                                write {config.get('path', 'the file')} yourself"],
             *_config_problems(config),
+            *(_config_warnings(config) if config.get("source") != "none" else []),
         ]
-    wide = columns is None or columns >= WIDE
-    header = ["SERVER", "STATUS", *(["PID"] if wide else []), "TOOLS", "RESTARTS", "UPDATED", "LAST ERROR"]
+    header = ("SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPDATED", "LAST ERROR")
     rows: list[Line] = [
         [
             str(server.get("name", "?")),
             state(server),
-            *([str(server.get("pid") or "-")] if wide else []),
+            str(server.get("pid") or "-"),
             str(server.get("tools", 0)),
             str(server.get("restarts", 0)),
             ago(server.get("updated")),
@@ -78,10 +88,10 @@ def status_table(result: Json, columns: int | None) -> list[Line]:
         ]
         for server in servers
     ]
-    right = (2, 3, 4) if wide else (2, 3)
     return [
-        *table(header, rows, right=right, fit=columns),
+        *table(header, rows, right=(2, 3, 4), fit=columns, drop=(2, 4, 5, 3)),
         *_config_problems(config),
+        *_config_warnings(config),
         *_next_steps(servers),
         *_http(mapping(mapping(result.get("daemon")).get("http"))),
     ]
@@ -122,8 +132,17 @@ def _config_problems(config: Json) -> list[Line]:
             f"; the set loaded {ago(config.get('loaded_at'))} stays in force: {config.get('path', '')}",
         ],
         *problem_lines(problems),
-        [paint("next: ", "dim"), "mend the file, then: mcpctl reload"],
+        [paint("next: ", "dim"), "mcpctl edit"],
     ]
+
+
+def _config_warnings(config: Json) -> list[Line]:
+    """What the configuration says in vain: the first of it, and where the rest is. Two lines at most."""
+    first, *rest = strings(config.get("warnings")) or [""]
+    if not first:
+        return []
+    more = f" ({len(rest)} more: mcpctl config validate)" if rest else ""
+    return [[], [paint("warning: ", "yellow"), f"{first}{more}"]]
 
 
 def problem_lines(problems: Sequence[Json]) -> list[Line]:
@@ -139,7 +158,7 @@ def _next_steps(servers: Sequence[Json]) -> list[Line]:
     """One line on where to look, when something needs a person."""
     for server in servers:
         if server.get("status") == "failed":
-            return [[], [paint("next: ", "dim"), f"mcpctl status {server.get('name')} shows the evidence"]]
+            return [[], [paint("next: ", "dim"), f"mcpctl why {server.get('name')}"]]
     return []
 
 
@@ -168,22 +187,21 @@ def _introduction(server: Json) -> Line:
 
 def _rows(detail: Json, server: Json) -> list[tuple[str, Line]]:
     since = server.get("since")
-    rows: list[tuple[str, Line]] = [("state", [state(server), f" since {since} ({ago(since)})"])]
+    rows: list[tuple[str, Line]] = [("state", [state(server), f" since {when(since)}"])]
     if server.get("reason"):
         rows.append(("reason", [str(server["reason"])]))
     if server.get("retry_at"):
         rows.append(("next try", [f"{until(server['retry_at'])} ({server['retry_at']})"]))
-    definition = mapping(detail.get("definition"))
-    if command := strings(detail.get("command")) or _command(definition):
-        rows.append(("command", [quoted(command)]))
-    elif url := definition.get("url"):
+    if url := detail.get("url"):
         rows.append(("url", [str(url)]))
+    elif command := strings(detail.get("command")) or _written(mapping(detail.get("definition"))):
+        rows.append(("command", [quoted(command)]))
     if server.get("pid"):
         rows.append(("pid", [str(server["pid"])]))
     if server.get("protocol_version"):
         rows.append(("protocol", [_protocol(server)]))
     offers = ", ".join(
-        count(_number(server.get(f"{noun}s")), noun) for noun in ("tool", "resource", "prompt")
+        count(int(number(server.get(f"{noun}s"))), noun) for noun in ("tool", "resource", "prompt")
     )
     rows.append(("offers", [f"{offers}; lists fetched {ago(server.get('updated'))}"]))
     rows.append(
@@ -192,7 +210,7 @@ def _rows(detail: Json, server: Json) -> list[tuple[str, Line]]:
     if server.get("last_ok"):
         rows.append(("last answer", [ago(server["last_ok"])]))
     if server.get("in_flight"):
-        rows.append(("in flight", [count(_number(server["in_flight"]), "request")]))
+        rows.append(("in flight", [count(int(number(server["in_flight"])), "request")]))
     return rows
 
 
@@ -211,19 +229,27 @@ def _failure_block(server: Json) -> list[Line]:
     if not failure:
         return []
     still = server.get("status") not in READY
-    ended = ""
-    if failure.get("signal"):
-        ended = f", {failure['signal']}"
-    elif failure.get("exit_code") is not None:
-        ended = f", exit code {failure['exit_code']}"
-    loop = ", crash loop" if failure.get("crash_loop") else ""
-    kind = f"[{failure.get('kind', '?')}{ended}{loop}] "
+    kind = f"[{', '.join([str(failure.get('kind', '?')), *ending(failure)])}] "
     message = str(failure.get("message", ""))
     text: Line = [kind, paint(message, "red") if still else message, f" ({ago(failure.get('at'))})"]
+    noise = [str(failure["noise"])] if failure.get("noise") else []
     return [
         *_facts([("last error", text)]),
-        *([f"              | {line}"] for line in strings(failure.get("stderr"))),
+        *([f"              | {line}"] for line in (*noise, *strings(failure.get("stderr")))),
     ]
+
+
+def ending(failure: Json) -> list[str]:
+    """What the process or the connection left, in words: `exit code 3`, `SIGKILL`, `HTTP status 503`."""
+    left = [str(failure["signal"])] if failure.get("signal") else []
+    left += [f"exit code {failure['exit_code']}"] if failure.get("exit_code") is not None else []
+    left += [f"HTTP status {failure['http_status']}"] if failure.get("http_status") is not None else []
+    return left + (["crash loop"] if failure.get("crash_loop") else [])
+
+
+def what_failed(message: object) -> str:
+    """A failure's message without the PATH that was searched, which `why` has in a row of its own."""
+    return str(message).partition("; looked in PATH=")[0]
 
 
 def _facts(rows: Sequence[tuple[str, Line]]) -> list[Line]:
@@ -233,24 +259,6 @@ def _facts(rows: Sequence[tuple[str, Line]]) -> list[Line]:
 
 def facts(rows: Sequence[tuple[str, str]]) -> list[Line]:
     return _facts([(label, [text]) for label, text in rows])
-
-
-def next_command(server: Mapping[str, object]) -> str:
-    """What a person would type next, given how the server is."""
-    name = server.get("name", "SERVER")
-    match server.get("status"):
-        case "connected":
-            return f"mcpctl list-tools {name}"
-        case "idle":
-            return f"mcpctl connect {name}   (or call one of its tools, which starts it)"
-        case "disabled":
-            return f"mcpctl enable {name}"
-        case "needs-auth":
-            return "log in to the server, then: mcpctl reconnect " + str(name)
-        case "pending":
-            return f"mcpctl wait {name}"
-        case _:
-            return f"mcpctl logs {name}, mend it, then: mcpctl reconnect {name}"
 
 
 def not_ready_exit(server: Mapping[str, object]) -> int:
@@ -267,12 +275,8 @@ def quoted(command: Sequence[str]) -> str:
     return shlex.join(command)
 
 
-def _command(definition: Json) -> list[str]:
+def _written(definition: Json) -> list[str]:
     """The command line as it was written, for a server of which nothing could be started."""
-    command = definition.get("command")
-    words = [command] if isinstance(command, str) else strings(command)
-    return words + strings(definition.get("args"))
+    from ctl.written import command  # here, because the table does not need it
 
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    return command(definition)

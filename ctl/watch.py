@@ -6,6 +6,8 @@ import time
 
 from ctl.client import Json
 from ctl.commands.logs import print_events
+from ctl.keys import Keys
+from ctl.render import Line, paint
 from ctl.session import Session
 from ctl.usage import top_table
 from ctl.views import server_block, status_table
@@ -15,7 +17,7 @@ TICK = 1.0
 
 
 def watch_status(session: Session, server: str | None) -> int:
-    """Until Ctrl-C. Piped, or under `--json`: one line for each change, after one for each server."""
+    """Until q or Ctrl-C. Piped, or under `--json`: one line for each change, after one for each server."""
     servers = [server] if server else []
     if server:
         session.call("mcpd/server", {"server": server})  # an unknown name is an error, not an empty screen
@@ -26,7 +28,7 @@ def watch_status(session: Session, server: str | None) -> int:
 
 
 def watch_top(session: Session, sort: str, interval: float) -> int:
-    """Until Ctrl-C, a look every `interval` seconds. Piped, or under `--json`: one after the other."""
+    """Until q or Ctrl-C, a look every `interval` seconds. Piped, or under `--json`: one after the other."""
     asked = {"processes": True}
     before = None
     if session.out.json or not session.out.tty:
@@ -42,13 +44,22 @@ def watch_top(session: Session, sort: str, interval: float) -> int:
     from rich.live import Live
     from rich.text import Text
 
-    with Live(auto_refresh=False, screen=True) as live:
+    with Keys() as keys, Live(auto_refresh=False, screen=True) as live:
         while True:
             answer = session.call("mcpd/stats", asked).value
-            lines = top_table(before, answer, sort, session.out.columns)
+            lines = fitted(top_table(before, answer, sort, session.out.columns), session.out.rows)
             live.update(Text.from_ansi("\n".join(map(session.out.styled, lines))), refresh=True)
             before = answer
-            time.sleep(interval)
+            if keys.end_within(interval):
+                return 0
+
+
+def fitted(lines: list[Line], rows: int) -> list[Line]:
+    """What of them a screen of so many rows shows, and that there are more."""
+    if len(lines) < rows:
+        return lines
+    shown = max(1, rows - 2)
+    return [*lines[:shown], [paint(f"… {len(lines) - shown} more lines", "dim")]]
 
 
 def _live(session: Session, server: str | None, servers: list[str]) -> int:
@@ -61,12 +72,18 @@ def _live(session: Session, server: str | None, servers: list[str]) -> int:
 
     def draw(answer: Json) -> Text:
         lines = server_block(answer) if server else status_table(answer, session.out.columns)
-        return Text.from_ansi("\n".join(session.out.styled(line) for line in lines))
+        return Text.from_ansi("\n".join(map(session.out.styled, fitted(lines, session.out.rows))))
 
     answer = session.call(method, asked).value
-    with LocalClient(session.socket) as changes, Live(draw(answer), auto_refresh=False) as live:
+    with (
+        LocalClient(session.socket) as changes,
+        Keys() as keys,
+        Live(draw(answer), auto_refresh=False) as live,
+    ):
         for item in changes.stream("mcpd/events", {"servers": servers}, tick=TICK):
             if item is not None:
                 answer = session.call(method, asked).value
             live.update(draw(answer), refresh=True)
+            if keys.end_within(0):
+                break
     return 0

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ctl import loginshell, userunit
+from ctl import loginshell, userunit, written
+from ctl.advice import next_command
 from ctl.client import Json
 from ctl.happenings import history_table
 from ctl.render import Line, paint
 from ctl.text import ago, until
-from ctl.views import READY, facts, mapping, next_command, objects, state, strings
+from ctl.views import READY, ending, facts, mapping, objects, state, strings, what_failed, when
 
 Explanation = dict[str, object]
 
+_LAST_WORDS = 10
+"""Lines of stderr. What npm has to say of a package that there is not takes eight, the best of them first."""
 
-def explain(detail: Json, login: Mapping[str, str] | None) -> Explanation:
-    """The `--json` form. `login` is the login shell's environment; None when it was not asked."""
+
+def explain(detail: Json, past: list[Json], login: Mapping[str, str] | None) -> Explanation:
+    """The `--json` form. `past` is its whole history, `login` the login shell's environment, or None when it
+    was not asked.
+    """
     server = mapping(detail.get("server"))
     failure = mapping(server.get("last_error"))
     binary = _binary(detail, login)
@@ -28,14 +34,16 @@ def explain(detail: Json, login: Mapping[str, str] | None) -> Explanation:
         "server": server.get("name"),
         "status": server.get("status"),
         "since": server.get("since"),
+        "down_since": _down_since(server, past),
         "retry_at": server.get("retry_at"),
         "because": _because(server, failure, asked),
         "evidence": {
             key: failure.get(key)
-            for key in ("kind", "at", "exit_code", "signal", "http_status", "crash_loop", "stderr")
+            for key in ("kind", "at", "exit_code", "signal", "http_status", "crash_loop", "stderr", "noise")
         }
         if failure
         else None,
+        "url": detail.get("url") or None,
         "binary": binary,
         "environment": environment,
         "asked_by": asked[-1] if asked else None,
@@ -64,12 +72,25 @@ def _because(server: Json, failure: Json, asked: list[Json]) -> str:
     return "it is well"
 
 
+def _down_since(server: Json, history: list[Json]) -> str | None:
+    """When it was last connected, or first failed, as far as the history goes; None while it is well or off.
+
+    `since` is that of the state, which begins anew with each attempt.
+    """
+    if server.get("status") not in ("failed", "pending", "needs-auth"):
+        return None
+    down: str | None = None
+    for entry in reversed(history):
+        if entry.get("state") in (*READY, "disabled"):
+            break
+        if entry.get("state"):
+            down = str(entry.get("at"))
+    return down
+
+
 def _binary(detail: Json, login: Mapping[str, str] | None) -> Explanation | None:
     """What is run, and what a shell would run; None for a remote server."""
-    definition = mapping(detail.get("definition"))
-    command = strings(detail.get("command"))[:1] or strings(definition.get("command"))[:1]
-    if not command and isinstance(definition.get("command"), str):
-        command = [str(definition["command"])]
+    command = strings(detail.get("command")) or written.command(mapping(detail.get("definition")))
     if not command:
         return None
     path = str(detail.get("path") or "")
@@ -98,34 +119,41 @@ def _environment(detail: Json, login: Mapping[str, str] | None) -> Explanation |
 
 def _next(server: Json, failure: Json, binary: Explanation | None) -> str:
     name = server.get("name")
-    if failure.get("kind") == "spawn" and binary is not None and not binary["found"]:
+    if failure.get("kind") == "spawn" and binary is not None and not binary["found"] and _is_searched(binary):
         if binary["in_login_shell"]:
             takes = "mcpctl daemon install" if userunit.installed() else "mcpctl daemon restart"
             full = binary["in_login_shell"]
             return f"{takes}   (takes over this shell's PATH; or write {full} as its command)"
-        if places := binary["elsewhere"]:
-            assert isinstance(places, list)
-            return f"write {places[0]} as its command, then: mcpctl reload"
+        if places := strings(binary["elsewhere"]):
+            return f"mcpctl edit   (write {places[0]} as its command)"
         return f"install {binary['command']}, then: mcpctl reconnect {name}"
     return next_command(server)
+
+
+def _is_searched(binary: Mapping[str, object]) -> bool:
+    return "/" not in str(binary["command"])
 
 
 def explanation(told: Explanation, fit: int | None) -> list[Line]:
     """For a person: the cause first, the thing to do last."""
     status = str(told["status"])
-    because = str(told["because"]).partition("; looked in PATH=")[0]  # that has a row of its own
+    because = what_failed(told["because"])
     lines: list[Line] = [
         [
             paint(str(told["server"]), "bold"),
             " is ",
             state(told),
-            f" since {told['since']} ({ago(told['since'])})",
+            f" since {when(told['since'])}",
         ],
         ["because ", because if status in READY else paint(because, "yellow")],
     ]
     if told["retry_at"]:
         lines.append([f"and is tried again {until(told['retry_at'])}"])
     rows = [*_evidence(mapping(told["evidence"])), *_binary_rows(mapping(told["binary"]))]
+    if told["url"]:
+        rows.append(("url", str(told["url"])))
+    if told["down_since"] and str(told["down_since"])[:19] != str(told["since"])[:19]:
+        rows.insert(0, ("down since", when(told["down_since"])))
     # What the shell has besides is a hint only where something is wrong.
     if status in ("failed", "pending"):
         rows += _environment_rows(mapping(told["environment"]))
@@ -140,14 +168,12 @@ def explanation(told: Explanation, fit: int | None) -> list[Line]:
 def _evidence(evidence: Json) -> list[tuple[str, str]]:
     if not evidence:
         return []
-    ended = [f"exit code {evidence['exit_code']}"] if evidence.get("exit_code") is not None else []
-    ended += [str(evidence["signal"])] if evidence.get("signal") else []
-    ended += [f"HTTP status {evidence['http_status']}"] if evidence.get("http_status") is not None else []
-    ended += ["crash loop"] if evidence.get("crash_loop") else []
-    kind = f"{evidence.get('kind')} ({', '.join(ended)})" if ended else str(evidence.get("kind"))
+    left = ending(evidence)
+    kind = f"{evidence.get('kind')} ({', '.join(left)})" if left else str(evidence.get("kind"))
     rows = [("evidence", f"{kind}, {ago(evidence.get('at'))}")]
-    stderr = strings(evidence.get("stderr"))[-5:]
-    return rows + [("it said" if line is stderr[0] else "", line) for line in stderr]
+    if noise := evidence.get("noise"):
+        rows.append(("stdout", str(noise)))
+    return rows + [("it said", line) for line in strings(evidence.get("stderr"))[-_LAST_WORDS:]]
 
 
 def _binary_rows(binary: Json) -> list[tuple[str, str]]:
@@ -155,7 +181,7 @@ def _binary_rows(binary: Json) -> list[tuple[str, str]]:
         return []
     command, found, in_shell = binary.get("command"), binary.get("found"), binary.get("in_login_shell")
     rows = [("runs", str(found) if found else f"nothing: {command} was not found")]
-    if not found:
+    if not found and _is_searched(binary):
         rows.append(("searched", ":".join(strings(binary.get("searched")))))
     if in_shell and in_shell != found:
         rows.append(("your shell", f"runs {in_shell}"))

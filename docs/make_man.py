@@ -22,6 +22,7 @@ CTL_ENVIRONMENT = (
     ("MCPD_NO_START=1", "Fail rather than start the daemon, as --no-start."),
     ("MCPCTL_OUTPUT=json|jsonl|table", "The form of the output, as -o."),
     ("NO_COLOR, FORCE_COLOR", "No colour; colour in a pipe too."),
+    ("TRACEPARENT, TRACESTATE, BAGGAGE", "The trace that a call is part of: passed on to the server."),
     ("VISUAL, EDITOR", "What mcpctl edit starts."),
 )
 D_ENVIRONMENT = (

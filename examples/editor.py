@@ -26,6 +26,8 @@ async def main(words: Sequence[str]) -> None:
     while words[:1] == ["--call"]:
         calls.append((words[1], json.loads(words[2])))
         words = words[3:]
+    if not words:
+        sys.exit("which command? python examples/editor.py mcpctl bridge")
     command = StdioServerParameters(command=words[0], args=list(words[1:]), env=dict(os.environ))
     async with stdio_client(command) as (read, write), ClientSession(read, write) as session:
         hello = await session.initialize()

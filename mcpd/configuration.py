@@ -9,11 +9,12 @@ from pathlib import Path
 
 import attrs
 
+from mcpd.config.edit import add_server, prepare, remove_server
 from mcpd.config.files import Loaded, candidates, load
 from mcpd.config.masking import masked
 from mcpd.config.schema import ParsedServers, parse_servers
 from mcpd.config.settings import Settings
-from mcpd.model.api import Applied, ConfigStatus, ConfigView
+from mcpd.model.definitions import Applied, ConfigStatus, ConfigView
 from mcpd.model.diff import ServersDiff
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
@@ -43,6 +44,7 @@ class Configuration:
         redactor: Redactor,
     ) -> None:
         self.loaded = first
+        prepare(first.path)  # what is installed in our place later may be of another version
         self._flag = flag
         self._environ = environ
         self._supervisor = supervisor
@@ -75,12 +77,14 @@ class Configuration:
             source=self._source,
             path=str(self.loaded.path),
             generation=self._supervisor.generation,
-            servers={name: masked(definition) for name, definition in self._definitions.items()},
+            servers={name: self.definition(name) for name in self._definitions},
         )
 
     def definition(self, name: str) -> Mapping[str, object]:
         """As it was written, secrets masked; empty for a server that has just left the set."""
-        return masked(self._definitions.get(name, {}))
+        shown = masked(self._definitions.get(name, {}))
+        # What is secret in one place may be written out in another, such as a shell's command.
+        return {key: self._redactor.mask_within(value) for key, value in shown.items()}
 
     # ── changing it ─────────────────────────────────────────────────────────────────────────────
 
@@ -152,8 +156,6 @@ class Configuration:
         parsed = self._parse({**self._definitions, name: definition})
         saved = None
         if save:
-            from mcpd.config.edit import add_server  # brings the libraries that keep comments
-
             self._must_be_a_file()
             add_server(self.loaded.path, name, definition, replace=True)
             saved = str(self.loaded.path)
@@ -167,11 +169,11 @@ class Configuration:
         rest = {known: definition for known, definition in self._definitions.items() if known != name}
         parsed = self._parse(rest)
         saved = None
-        if save and self._source != "api":
-            from mcpd.config.edit import remove_server
-
-            self._must_be_a_file()
-            if remove_server(self.loaded.path, name):
+        if save:
+            if self._source != "api":
+                self._must_be_a_file()
+            # Out of the file whatever set is in force, or it would be back after the next start.
+            if not self.loaded.source.startswith("$") and remove_server(self.loaded.path, name):
                 saved = str(self.loaded.path)
         self._store.forget(name)
         return self._changed_by_hand(parsed, rest, saved)
@@ -253,7 +255,7 @@ class Configuration:
         self._supervisor.announce(Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), message=message))
 
 
-_ONCE = (("http", "http"), ("max_starts", "maxStarts"), ("debug", "debug"), ("log_level", "logLevel"))
+_ONCE = (("http", "http"), ("max_starts", "maxStarts"), ("log_level", "logLevel"))
 """Settings that a new configuration does not change any more, and how they are written."""
 
 

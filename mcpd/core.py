@@ -18,21 +18,12 @@ from mcpd.configuration import Configuration
 from mcpd.eras import rounds
 from mcpd.eras.base import Upstream
 from mcpd.journal import Journal
-from mcpd.model.api import (
-    ConfigStatus,
-    DaemonInfo,
-    DaemonStatus,
-    HttpDoor,
-    PageLink,
-    Pong,
-    PromptsResult,
-    ResourcesResult,
-    ServerDetail,
-    ToolsResult,
-)
+from mcpd.model.api import DaemonInfo, DaemonStatus, HttpDoor, PageLink, Pong, ServerDetail
 from mcpd.model.clients import ClientsResult
-from mcpd.model.errors import NotReady, Unsupported, UpstreamRefused
+from mcpd.model.definitions import ConfigStatus
+from mcpd.model.errors import NotReady, Unsupported, UpstreamRefused, shorten
 from mcpd.model.events import Event, EventKind
+from mcpd.model.features import PromptsResult, ResourcesResult, ToolsResult
 from mcpd.model.history import History
 from mcpd.model.naming import qualified
 from mcpd.model.status import ServerStatus, rfc3339
@@ -118,7 +109,7 @@ class Core:
             log=server.log.tail(LOG_TAIL),
             log_file=str(server.log.path),
             junk_lines=link.junk_lines if link else 0,
-            junk_sample=mask(link.junk_sample) if link else "",
+            junk_sample=shorten(mask(link.junk_sample)) if link else "",
             late_replies=link.late_replies if link else 0,
             negotiation=tuple(server.trace.steps),
             definition=self.configuration.definition(name),
@@ -245,6 +236,15 @@ class Core:
         if (upstream := server.upstream) is None:
             raise self.not_ready(server)
         return upstream
+
+    async def next_connection(self, server: ManagedServer) -> Upstream | None:
+        """After one has ended, another to the same server; None when there is none in time."""
+        if server.is_over:
+            return None
+        try:
+            return await self.ready(server)
+        except NotReady:
+            return None
 
     def not_ready(self, server: ManagedServer) -> NotReady:
         """Why nothing can be sent to it now, and what to do."""

@@ -6,7 +6,6 @@ the guardian and the state file.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import random
@@ -17,7 +16,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -31,6 +29,7 @@ from mcpd.doors import listeners
 from mcpd.doors.entrance import speaks_http
 from mcpd.doors.lines import Connection
 from mcpd.doors.seats import seats
+from mcpd.doors.web import Port, Web
 from mcpd.gateway.gateway import Gateway
 from mcpd.journal import Journal
 from mcpd.model.errors import McpdError
@@ -45,9 +44,6 @@ from mcpd.support.actor import acting, actor
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.guardian import Guardian
 from mcpd.support.redact import Redactor
-
-if TYPE_CHECKING:
-    from mcpd.doors.web import Port, Web
 
 log = logging.getLogger("mcpd")
 
@@ -67,7 +63,7 @@ class Options:
     environ: Mapping[str, str]
     loaded: Loaded
     http: Address | None = None
-    """Where to listen for HTTP."""
+    """`--http`; without it, the settings say where to listen for HTTP."""
     http_token: bool = True
     """Whether HTTP clients need one."""
 
@@ -81,7 +77,12 @@ async def run(options: Options, redactor: Redactor) -> None:
         given = systemd.listen_fds()
         runtime = paths.socket_directory(options.socket)
         held.enter_context(single.sole_daemon(options.socket))
-        unix, ports = _listeners(options, given, held)
+        unix, ports, warnings = _listeners(options, given, held)
+        if warnings:
+            loaded = options.loaded
+            options = attrs.evolve(
+                options, loaded=attrs.evolve(loaded, warnings=(*loaded.warnings, *warnings))
+            )
         instances = os.path.join(runtime, "instances")
         paths.private_directory(instances)
         for instance, found in orphans.sweep_dead_instances(instances).items():
@@ -97,8 +98,12 @@ async def run(options: Options, redactor: Redactor) -> None:
 
 def _listeners(
     options: Options, given: Mapping[str, int], held: ExitStack
-) -> tuple[sockets.socket, list[sockets.socket]]:
-    """The Unix socket and the ports for HTTP; those that systemd gave us are not made anew."""
+) -> tuple[sockets.socket, list[sockets.socket], list[str]]:
+    """The Unix socket, the ports for HTTP, and what could not be had. What systemd gave us is not made anew.
+
+    Raises OSError for a port of the command line. One of the settings that is taken costs that port alone:
+    who comes by the socket must not be without servers for it.
+    """
     passed = [held.enter_context(listeners.adopt_fd(fd)) for fd in given.values()]
     unix = next((each for each in passed if each.family == sockets.AF_UNIX), None)
     if unix is None:
@@ -106,9 +111,16 @@ def _listeners(
         unix = held.enter_context(listeners.bind_unix(options.socket))
         held.callback(_unlink, options.socket)
     ports = [each for each in passed if each.family != sockets.AF_UNIX]
-    if options.http is not None and not ports:
-        ports.append(held.enter_context(listeners.bind_tcp(options.http)))
-    return unix, ports
+    warnings: list[str] = []
+    wanted = options.http or options.loaded.settings.http
+    if wanted is not None and not ports:
+        try:
+            ports.append(held.enter_context(listeners.bind_tcp(wanted)))
+        except OSError as error:
+            if options.http is not None:
+                raise
+            warnings.append(f"{error.strerror}; then mcpctl daemon restart")
+    return unix, ports, warnings
 
 
 def _unlink(path: str) -> None:
@@ -153,7 +165,7 @@ class _Daemon:
             chance=random.random,
             announce=self._announce,
             clients=clients,
-            debug=options.debug or options.loaded.settings.debug,
+            debug=options.debug,
         )
         self._journal.note_daemon(f"mcpd {__version__} starts (pid {os.getpid()})")
         self._supervisor = Supervisor(around)
@@ -172,6 +184,7 @@ class _Daemon:
             search_path=environ.get("PATH", ""),
         )
         self._gateway = Gateway(self._core, clients)
+        self._web = Web(self._gateway)
 
     def _announce(self, event: Event) -> None:
         """Every event passes here: to whoever listens, and into the journal."""
@@ -234,13 +247,6 @@ class _Daemon:
         elif http is not None:
             await Connection(self._gateway, connection, pid).run()
 
-    @functools.cached_property
-    def _web(self) -> Web:
-        """HTTP, once somebody speaks it."""
-        from mcpd.doors.web import Web
-
-        return Web(self._gateway)
-
     async def _drain(self) -> None:
         """Let calls under way finish for a while, then answer the rest with an error."""
         running = [server for server in self._everyone() if server.upstream is not None]
@@ -251,8 +257,7 @@ class _Daemon:
             while any(server.upstream and server.upstream.link.busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         self._core.hang_up()
-        if "_web" in vars(self):
-            self._web.close("mcpd is stopping")
+        self._web.close("mcpd is stopping")
         await trio.sleep(0.05)  # the answers are on their way
 
     # ── keepers ─────────────────────────────────────────────────────────────────────────────────
@@ -264,17 +269,20 @@ class _Daemon:
                     log.warning("%s again: killing what is still running", signal.Signals(number).name)
                     self._hurried.set()
                 elif number == signal.SIGHUP:
-                    systemd.notify(STATUS="reading the configuration again")
-                    try:
-                        with acting(lambda: "SIGHUP"):
-                            self._configuration.reload()
-                    except McpdError:
-                        log.debug("the refusal is in the log and in `mcpctl status`")
-                    except Exception:
-                        log.exception("reading the configuration again failed; nothing has changed")
-                    systemd.notify(STATUS=self._summary())
+                    self._reload()
                 else:
                     self._stop(signal.Signals(number).name)
+
+    def _reload(self) -> None:
+        systemd.notify(STATUS="reading the configuration again")
+        try:
+            with acting(lambda: "SIGHUP"):
+                self._configuration.reload()
+        except McpdError:
+            log.debug("the refusal is in the log and in `mcpctl status`")
+        except Exception:
+            log.exception("reading the configuration again failed; nothing has changed")
+        systemd.notify(STATUS=self._summary())
 
     async def _end_at_once(self) -> None:
         """Somebody asked twice: no waiting for calls, and SIGKILL instead of the ladder."""

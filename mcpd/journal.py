@@ -11,6 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -180,14 +181,13 @@ def append(path: Path, data: bytes, quota: int = QUOTA) -> None:
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with suppress(FileNotFoundError):
+        size = os.stat(path, follow_symlinks=False).st_size
+        if size and size + len(data) > quota:
+            os.replace(path, path.with_name(path.name + ".1"))
     handle = os.open(path, flags, 0o600)
     try:
         size = os.fstat(handle).st_size
-        if size and size + len(data) > quota:
-            os.replace(path, path.with_name(path.name + ".1"))
-            os.close(handle)
-            handle = os.open(path, flags, 0o600)
-            size = os.fstat(handle).st_size
         if size and os.pread(handle, 1, size - 1) != b"\n":
             data = b"\n" + data
         view = memoryview(data)

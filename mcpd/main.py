@@ -47,7 +47,7 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return WRONG
     if given.validate_config:
         return _validated(loaded)
-    return _run(given, environ, loaded, http or loaded.settings.http)
+    return _run(given, environ, loaded, http)
 
 
 def _run(given: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded, http: Address | None) -> int:
@@ -78,7 +78,8 @@ def _run(given: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded, 
             print(f"mcpd: {error}", file=sys.stderr)
             return TAKEN
         except (paths.UnusablePath, OSError) as error:
-            print(f"mcpd: {error}", file=sys.stderr)
+            ours = isinstance(error, OSError) and error.filename is None and error.strerror
+            print(f"mcpd: {ours or error}", file=sys.stderr)
             return UNUSABLE
     return OK
 
@@ -97,9 +98,22 @@ def _complain(error: BadSpec) -> None:
         print(f"  {problem}", file=sys.stderr)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """What argparse says, and for an option that does not exist what may have been meant."""
+        import difflib
+
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        for word in words.split() if unknown else ():
+            near = difflib.get_close_matches(word.partition("=")[0], self._option_string_actions, n=1)
+            if word.startswith("-") and near:
+                message += f" (did you mean {near[0]}?)"
+        super().error(message)
+
+
 def command_line() -> argparse.ArgumentParser:
     """What `mcpd` takes; its manual page is made from it."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="mcpd",
         description="Owns the connection to every MCP server you use, and lets every program share it.",
         epilog="Environment: MCPD_CONFIG, MCPD_SERVERS (a JSON list, wins), MCPD_SOCKET, MCPD_DEBUG=1. "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ from mcpd.support.atomic import remove_left_overs, write_atomically
 
 log = logging.getLogger("mcpd.store")
 
+_TRY_AGAIN = 2.0
+"""Seconds until the next attempt to write what a full disk would not take."""
 _MOST_LISTS = 500
 """Files of lists that are kept: one for each definition that there ever was."""
 
@@ -54,11 +57,13 @@ class Store:
         self._cache = cache_dir / "lists"
         self._lists: dict[str, bytes] = {}
         """Those still to be written, by fingerprint."""
+        self._no_cache = False
+        """Said already that lists cannot be written."""
         self._changed = trio.Event()
         self.trouble = ""
-        """Why the state could not be read or written; shown in the log, retried at the next change."""
+        """Why the state could not be read or written; shown in the log, tried again until it can."""
         remove_left_overs(self._path)
-        self.lasting = self._read()
+        self.lasting = self._saved = self._read()
 
     # ── toggles, eras, the applied set ──────────────────────────────────────────────────────────
 
@@ -118,7 +123,11 @@ class Store:
             try:
                 await trio.to_thread.run_sync(self._save_list, path, data)
             except (OSError, RuntimeError) as error:
-                log.warning("cannot cache lists in %s: %s", path, error)
+                if not self._no_cache:
+                    log.warning("cannot cache lists: %s", error)
+                self._no_cache = True
+                continue
+            self._no_cache = False
             if self._lists.get(fingerprint) is data:
                 del self._lists[fingerprint]
 
@@ -132,32 +141,35 @@ class Store:
     # ── the file ────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Save every change, soon. When cancelled, what is unsaved is saved first."""
-        saved = self.lasting
+        """Save every change, soon, and what the disk would not take as soon as it does again. When
+        cancelled, what is unsaved is saved first."""
         try:
             while True:
-                await self._changed.wait()
+                unsaved = self._saved is not self.lasting or self._lists
+                with trio.move_on_after(_TRY_AGAIN if unsaved else math.inf):
+                    await self._changed.wait()
                 self._changed = trio.Event()
-                saving = self.lasting
-                if saving is not saved:
-                    await self._save(saving)
-                    saved = saving
-                await self._save_lists()
+                await self._save_all()
         finally:
             with trio.move_on_after(2, shield=True):
-                if saved is not self.lasting:
-                    await self._save(self.lasting)
-                await self._save_lists()
+                await self._save_all()
+
+    async def _save_all(self) -> None:
+        if self._saved is not self.lasting:
+            await self._save(self.lasting)
+        await self._save_lists()
 
     async def _save(self, lasting: Lasting) -> None:
         data = codec.encode(lasting)
         try:
             await trio.to_thread.run_sync(write_atomically, self._path, data, 0o600)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
-            self.trouble = f"cannot write {self._path}: {getattr(error, 'strerror', None) or error}"
-            log.error("%s; toggles will not survive a restart", self.trouble)
+            trouble = f"cannot write {self._path}: {getattr(error, 'strerror', None) or error}"
+            if trouble != self.trouble:
+                log.error("%s; until it can, toggles would not survive a restart", trouble)
+            self.trouble = trouble
         else:
-            self.trouble = ""
+            self._saved, self.trouble = lasting, ""
 
     def _read(self) -> Lasting:
         try:

@@ -51,13 +51,20 @@ def stats(
 
 
 async def costs(servers: Sequence[ManagedServer]) -> dict[str, Cost]:
-    """What each server's processes cost, and under the empty name we ourselves; read in a thread."""
+    """What each server's processes cost, and under the empty name we ourselves; read in a thread.
+
+    Instances come with the server that they are of: what is spent is noted there.
+    """
     roots = {
         server.spec.name: (server.child.pid, server.child.mark)
         for server in servers
         if server.child is not None
     }
     found = await trio.to_thread.run_sync(processes.trees, roots)
+    for server in servers:
+        if server.of is None:
+            own = (each.spec.name for each in servers if each is server or each.of is server)
+            server.spent.look({roots[name][1]: found[name].cpu_seconds for name in own if name in roots})
     return {**found, "": processes.own()}
 
 
@@ -95,6 +102,7 @@ def _of_server(
             _use(client, name) for client in clients if client.attached == name or client.calls.get(name)
         ),
         cost=_cost(cost),
+        cpu_seconds=server.spent.seconds,
     )
 
 

@@ -1,10 +1,11 @@
-"""For all tests: what skips mean, and patience with busy machines.
+"""For all tests: what skips mean, patience with busy machines, and ^C as a terminal has it.
 
 Skips are for machines that lack something; where nothing may be lacking, they are failures.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -13,6 +14,10 @@ from hypothesis import HealthCheck, settings
 # A machine that is busy with other work is slow at everything: that says nothing of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# A shell starts what it puts in the background with ^C ignored, and so would every child of ours be.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,3 +177,38 @@ def test_no_import_cycle_inside_a_package() -> None:
 
     for name in sorted(graph):
         visit(name, ())
+
+
+def files_named(page: str) -> Iterator[str]:
+    """`gateway/{legacy,modern}.py` is two."""
+    for name in re.findall(r"`([\w./{},]+\.py)`", page):
+        whole = re.fullmatch(r"(.*)\{(.*)\}(.*)", name)
+        yield from (f"{whole[1]}{each}{whole[3]}" for each in whole[2].split(",")) if whole else (name,)
+
+
+def test_every_file_that_the_plan_names_is_there() -> None:
+    """Whoever moves a line moves its row."""
+    named = {*files_named((ROOT / "docs" / "ARCHITECTURE.md").read_text())}
+    assert len(named) > 50
+    assert [
+        name for name in sorted(named) if not ((ROOT / "mcpd" / name).exists() or (ROOT / name).exists())
+    ] == []
+
+
+def test_every_package_has_its_place_in_the_tree_of_the_plan() -> None:
+    """The first thing that a newcomer reads."""
+    tree = (ROOT / "docs" / "ARCHITECTURE.md").read_text().split("```")[1]
+    packages = [path.parent for path in (*modules("mcpd"), *modules("ctl")) if path.name == "__init__.py"]
+    names = {package.name for package in packages} - {"mcpd"}
+    assert [name for name in sorted(names) if f"{name}/ " not in tree] == []
+
+
+@pytest.mark.parametrize("path", [*modules("mcpd"), *modules("ctl")], ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_first_line_says_what_a_file_is_for(path: Path) -> None:
+    """Only a package's own file may be empty."""
+    said = ast.get_docstring(ast.parse(path.read_text()))
+    if said is None:
+        assert path.name == "__init__.py"
+        assert path.read_text() == ""
+    else:
+        assert len(said.splitlines()[0].split()) >= 3

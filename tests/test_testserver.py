@@ -58,7 +58,7 @@ class Peer:
             [sys.executable, "-m", "mcpd.testserver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self.lines: queue.Queue[bytes] = queue.Queue()
-        self.reader = threading.Thread(target=self._read)
+        self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
         self.next_id = 0
         self.holding = False

@@ -15,23 +15,13 @@ from msgspec import Raw
 from ctl.bridge import envelope, legacy, modern, refusals
 from ctl.bridge.batch import Batches
 from ctl.bridge.envelope import ABSENT, Head, Malformed
+from ctl.bridge.pending import MAX_OPEN, Pending
 from ctl.bridge.questions import CANCELLED, Questions
 from ctl.bridge.requests import HANDSHAKES, LEARNT_FROM, PASSED, REPEATABLE, Request
 from ctl.bridge.resuming import Resuming
 from mcpd.support.mending import mended
 
 Put = Callable[[bytes], None]
-
-HANDSHAKE_WITHIN = 8.0
-"""Seconds that `initialize` and `server/discover` wait for a daemon; editors give up after ten, or thirty."""
-DAEMON_WITHIN = 4.0
-"""How much longer they wait for its answer: it may itself wait ten seconds for a server."""
-PATIENCE = 15.0
-"""How long any other request waits for a daemon to come; it is answered with an error then."""
-MAX_OPEN = 4096
-"""Requests under way. The daemon refuses sooner; this bounds what waits while there is none."""
-MAX_WAITING = 8 * 1024 * 1024
-"""Bytes of requests that wait for a daemon."""
 
 _NOT_FOR_EDITORS = ("mcpd/", "rpc.")
 """The control API is the user's; what an editor's model writes has no business there."""
@@ -49,12 +39,9 @@ class Conversation:
         self.up = False
         self.why_down: envelope.Error | str = "mcpd has not answered yet"
         """Why the editor's requests wait, for whoever has waited too long."""
-        self._open: dict[bytes, Request] = {}
-        """The editor's requests by the bytes of their id, in the order they came."""
-        self._due: dict[bytes, float] = {}
-        """When an error is sent in place of an answer, for those of them that have such a moment."""
-        self._waiting = 0
-        """Bytes of those that could not be sent yet."""
+        self._pending = Pending()
+        self._open, self._due = self._pending.open, self._pending.due
+        """The same: nearly every line is looked up in them."""
         self._given_up: set[bytes] = set()
         """Answered by us: what this daemon says to them comes too late."""
         self._resuming = Resuming(to_daemon, log)
@@ -67,12 +54,12 @@ class Conversation:
     @property
     def waits(self) -> bool:
         """Whether the editor waits for a daemon."""
-        return not self.up and any(not r.sent and r.listen is None for r in self._open.values())
+        return not self.up and self._pending.waits
 
     @property
     def is_at_work(self) -> bool:
         """Whether answers are still to come, subscriptions apart."""
-        return any(request.listen is None for request in self._open.values())
+        return self._pending.is_at_work
 
     @property
     def is_calm(self) -> bool:
@@ -81,13 +68,12 @@ class Conversation:
 
     def next_at(self) -> float:
         """When `tick` has something to do, by the loop's clock."""
-        again_at = self._resuming.at
-        return min(again_at, min(self._due.values())) if self._due else again_at
+        return min(self._resuming.at, self._pending.next_due())
 
     def tick(self, now: float) -> None:
         """Answer what has waited too long; ask again for what the daemon did not grant."""
         if self._due:
-            for key in [key for key, due in self._due.items() if due <= now]:
+            for key in self._pending.overdue(now):
                 self._give_up(key)
         if now >= self._resuming.at:
             self._resuming.at = math.inf
@@ -142,21 +128,13 @@ class Conversation:
             self._ask(key, method, line, now)
 
     def _ask(self, key: bytes, method: str, line: bytes, now: float) -> None:
-        up = self.up
-        if len(self._open) >= MAX_OPEN or (not up and self._waiting + len(line) > MAX_WAITING):
+        if not self._pending.add(key, method, line, now, sent=self.up):
             self._answer(key, refusals.too_many(key, method))
             return
-        keep = not up or method in REPEATABLE
-        self._open[key] = Request(method, line if keep else b"", up)
         if method in HANDSHAKES:
-            self._due[key] = now + HANDSHAKE_WITHIN + (DAEMON_WITHIN if up else 0.0)
             self._given_up.discard(key)
-        elif not up:
-            self._due[key] = now + PATIENCE
-        if up:
+        if self.up:
             self._to_daemon(line)
-        else:
-            self._waiting += len(line)
 
     def _editor_tells(self, method: str, line: bytes) -> None:
         if method == CANCELLED:
@@ -165,7 +143,7 @@ class Conversation:
             if request is not None and request.method == legacy.INITIALIZE:
                 return  # the specification: it must not be cancelled
             if request is not None:
-                self._forget(key, request)
+                self._pending.forget(key)
                 if (rest := self._batches.cancelled(key)) is not None:
                     self._to_editor(rest)
                 if not request.sent:
@@ -306,7 +284,7 @@ class Conversation:
         self._given_up.clear()
         self._resuming.begin()
         session = self._session
-        if session is not None and not any(r.method == legacy.INITIALIZE for r in self._open.values()):
+        if session is not None and not self._pending.has(legacy.INITIALIZE):
             # All at once: the daemon takes lines in their order, and answers the first when it can.
             self._resuming.ask(legacy.INITIALIZE, session.params)
             if session.initialized:
@@ -336,13 +314,13 @@ class Conversation:
                 continue
             if key in safe:
                 if request.method in PASSED:
-                    request = self._open[key] = Request(request.method, b"", True)
-                self._wait_again(key, request, safe[key], now)
+                    self._open[key] = Request(request.method, b"", True)
+                self._pending.wait_again(key, safe[key], now)
             elif request.listen is not None or (request.method in REPEATABLE and not request.again):
                 request.again = True
-                self._wait_again(key, request, request.line, now)
+                self._pending.wait_again(key, request.line, now)
             else:
-                self._forget(key, request)
+                self._pending.forget(key)
                 self._answer(key, refusals.lost(key, request.method, reason))
         for line in self._questions.lost(reason):
             self._to_editor(line)
@@ -350,16 +328,14 @@ class Conversation:
     def cannot_reach(self, why: envelope.Error | str, by: float) -> None:
         """No daemon, and it will not be there soon: nobody waits longer than to the moment `by`."""
         self.why_down = why
-        for key, due in self._due.items():
-            self._due[key] = min(due, by)
+        self._pending.bring_forward(by)
 
     # ── what a new daemon has to be told ────────────────────────────────────────────────────────
 
     def _ended(self, request: Request, listen: modern.Listen, now: float) -> None:
         """The daemon has ended a subscription, as it does before it stops. The editor's goes on."""
         listen.lost()
-        request.sent = False
-        self._waiting += len(request.line)
+        self._pending.reopen(request)
         self._resuming.later(now)
 
     def _ask_again(self) -> None:
@@ -370,21 +346,12 @@ class Conversation:
                     continue
                 told = envelope.notification(CANCELLED, {"requestId": Raw(key), "reason": "asked again"})
                 self._to_daemon(told)
-                request.sent = False
+                self._pending.reopen(request)
         self._send_waiting()
 
     def _send_waiting(self) -> None:
-        for key, request in self._open.items():
-            if not request.sent:
-                request.sent = True
-                if request.method in HANDSHAKES:
-                    self._due[key] += DAEMON_WITHIN
-                else:
-                    self._due.pop(key, None)
-                self._to_daemon(request.line)
-                if request.method not in REPEATABLE:
-                    request.line = b""
-        self._waiting = 0
+        for line in self._pending.take_waiting():
+            self._to_daemon(line)
 
     # ── one request ─────────────────────────────────────────────────────────────────────────────
 
@@ -396,22 +363,8 @@ class Conversation:
             line = together
         self._to_editor(line)
 
-    def _forget(self, key: bytes, request: Request) -> None:
-        del self._open[key]
-        self._due.pop(key, None)
-        if not request.sent:
-            self._waiting -= len(request.line)
-
-    def _wait_again(self, key: bytes, request: Request, line: bytes, now: float) -> None:
-        request.sent = False
-        request.line = line
-        self._waiting += len(line)
-        if request.listen is None:
-            self._due.setdefault(key, now + PATIENCE)
-
     def _give_up(self, key: bytes) -> None:
-        request = self._open[key]
-        self._forget(key, request)
+        request = self._pending.forget(key)
         if not request.sent:
             self._answer(key, refusals.unreachable(key, request.method, self.why_down))
             return

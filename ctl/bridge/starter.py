@@ -1,4 +1,8 @@
-"""Starting the daemon beside the loop: `ctl.autostart` waits, so a forked process does it for us."""
+"""Starting the daemon beside the loop: `ctl.autostart` waits, so a process of its own does it for us.
+
+That process is a new Python, and begins with what is installed by then: an editor's bridge lives for days,
+and may be older than the daemon it starts. Run as: python -P -m ctl.bridge.starter SOCKET
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from contextlib import suppress
 from ctl.errors import CtlError
 
 _MAX_REASON = 4096
+_BROKEN = "the attempt to start mcpd failed"
 
 
 class Starter:
@@ -30,7 +35,7 @@ class Starter:
             self.fd = None
             raise
         if self._pid == 0:
-            _start(socket, told)
+            _become_starter(socket, told)
         os.close(told)
 
     def outcome(self) -> str:
@@ -39,7 +44,9 @@ class Starter:
         reason = b""
         while len(reason) < _MAX_REASON and (more := os.read(self.fd, _MAX_REASON)):
             reason += more
-        self._over()
+        status = self._over()
+        if not reason and status:
+            return f"{_BROKEN} (status {status}): is mcpctl installed as it was when this began?"
         return reason.decode(errors="replace")
 
     def stop(self) -> None:
@@ -49,34 +56,47 @@ class Starter:
                 os.kill(self._pid, signal.SIGKILL)
             self._over()
 
-    def _over(self) -> None:
+    def _over(self) -> int:
+        """Close up; the process's exit status."""
         assert self.fd is not None
         os.close(self.fd)
         self.fd = None
-        with suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        except ChildProcessError:
+            return 0
 
 
-def _start(socket: str, told: int) -> None:
+def _become_starter(socket: str, told: int) -> None:
     """In the new process. Never returns."""
-    reason = "the attempt to start mcpd ended in an error of mcpctl's own"
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        # The editor waits for the end of these; and nothing but MCP goes to its stdout.
+        # The editor waits for the end of its pipes; and nothing but MCP goes to its stdout.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(2, 1)
+        os.dup2(told, 1)
+        # -P: whatever lies in the editor's directory is no module of ours.
+        argv = [sys.executable, "-P", "-m", "ctl.bridge.starter", socket]
+        os.execv(argv[0], argv)  # noqa: S606 - a shell would be one more to trust
+    except BaseException as error:  # whatever it is, this process ends here, and says why
+        with suppress(BaseException):
+            os.write(told, f"{_BROKEN}: {error!r}".encode(errors="replace")[:_MAX_REASON])
+    finally:
+        os._exit(1)
+
+
+def main(socket: str) -> int:
+    """Start the daemon; on stdout the reason why it could not be."""
+    try:
         from ctl.autostart import ensure_daemon
 
         ensure_daemon(socket)
-        reason = ""
     except CtlError as error:
-        reason = f"{error.message} ({error.hint})" if error.hint else error.message
-    except BaseException as error:  # whatever it is, this process ends here, and says why
-        reason = f"{reason}: {error!r}"
-    finally:
-        with suppress(BaseException):
-            os.write(told, reason.encode(errors="replace")[:_MAX_REASON])
-            sys.stderr.flush()
-        os._exit(0)
+        print(f"{error.message} ({error.hint})" if error.hint else error.message)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

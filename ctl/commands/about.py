@@ -52,7 +52,7 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> int:
     from ctl.app import app
 
     parent = app.make_context("mcpctl", [], obj=session, resilient_parsing=True)
-    command: click.Command = app
+    command: click.Command = app  # always that of `parent`
     for word in words:
         if not isinstance(command, click.Group):
             break
@@ -60,7 +60,7 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> int:
         if found is None:
             break
         command, parent = found, found.make_context(name, [], parent, resilient_parsing=True)
-    session.out.block(command.get_help(parent))
+    session.out.block(parent.get_help())
     return 0
 
 

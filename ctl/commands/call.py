@@ -50,6 +50,8 @@ def call(session: Session, words: tuple[str, ...], args: str | None, timeout: fl
     params: dict[str, object] = {"server": server, "tool": tool, "arguments": arguments, "raw": raw}
     if timeout is not None:
         params["timeout"] = timeout
+    if trace := session.trace():
+        params["_meta"] = trace
     try:
         reply = session.call(
             "mcpd/call", params, timeout=None, on_note=lambda m, p: _show_progress(session, m, p)

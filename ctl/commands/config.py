@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
+from ctl import written
 from ctl.errors import Refused
 from ctl.render import Line
 from ctl.session import Session
 from ctl.table import table
 from ctl.text import count
-from ctl.views import facts, mapping, quoted, strings
+from ctl.views import facts, mapping, quoted
 
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl config validate\n  mcpctl config path")
@@ -65,9 +66,8 @@ def show(session: Session) -> int:
     rows: list[Line] = []
     for name, value in definitions.items():
         definition = mapping(value)
-        command = [str(definition.get("command", "")), *strings(definition.get("args"))]
-        switched = "off" if definition.get("enabled") is False or definition.get("disabled") is True else "on"
-        rows.append([name, switched, str(definition.get("url") or quoted(command))])
+        what = written.address(definition) or quoted(written.command(definition))
+        rows.append([name, "on" if written.is_on(definition) else "off", what])
     if rows:
         session.out.line()
         session.out.lines(table(("SERVER", "SWITCHED", "COMMAND OR URL"), rows, fit=session.out.columns))

@@ -11,7 +11,7 @@ from ctl.complete import server_names
 from ctl.render import Line, paint
 from ctl.session import Session
 from ctl.table import table
-from ctl.views import facts, mapping, not_ready_exit, objects, quoted, server_block, strings
+from ctl.views import facts, mapping, not_ready_exit, number, objects, quoted, server_block, strings
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl debug github\n  mcpctl debug github --json")
@@ -36,7 +36,7 @@ def _everything(detail: Json) -> list[Line]:
     rows: list[Line] = [
         [
             str(s.get("at", "")),
-            f"{_number(s.get('ms')):.0f} ms",
+            f"{number(s.get('ms')):.0f} ms",
             str(s.get("step", "?")),
             str(s.get("outcome", "")),
         ]
@@ -81,7 +81,3 @@ def _start(detail: Json) -> list[Line]:
 
 def _section(title: str, lines: list[Line]) -> list[Line]:
     return [[], [paint(title, "bold")], *lines] if lines else []
-
-
-def _number(value: object) -> float:
-    return value if isinstance(value, (int, float)) else 0.0

@@ -108,12 +108,17 @@ def _put(session: Session, path: Path, before: bytes | None, data: bytes, there:
 
     if (path.read_bytes() if path.exists() else None) != before:
         kept = path.with_name(f"{path.name}.yours")
-        write_atomically(kept, data, 0o600)
+        try:
+            write_atomically(kept, data, 0o600)
+        except OSError:
+            kept = _kept(path, data)
         raise CtlError(f"{path} was changed by somebody else meanwhile; yours is {kept}", hint="mcpctl edit")
     try:
         write_atomically(path, data)
     except OSError as error:
-        raise CtlError(f"cannot write {path}: {error.strerror}") from None
+        kept = _kept(path, data)
+        message = f"cannot write {path}: {error.strerror}; what you wrote is {kept}"
+        raise CtlError(message, hint=f"when that is mended: cp {kept} {path}") from None
     session.out.line(f"written to {path}")
     if there:
         from ctl.commands.servers import show_applied
@@ -121,3 +126,11 @@ def _put(session: Session, path: Path, before: bytes | None, data: bytes, there:
         return show_applied(session, session.call("mcpd/reload"))
     session.out.talk(paint("note: ", "dim"), "mcpd is not running; it will read it when it starts")
     return 0
+
+
+def _kept(path: Path, data: bytes) -> Path:
+    """What somebody wrote, where temporary files are: it is not to be lost."""
+    handle, name = tempfile.mkstemp(prefix="mcpctl-edit-", suffix=path.suffix)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    return Path(name)

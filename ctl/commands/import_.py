@@ -17,7 +17,7 @@ from ctl.editors.merging import Server
 from ctl.editors.places import Surroundings, existing
 from ctl.editors.showing import as_json, found_lines, what_runs
 from ctl.editors.survey import Survey, survey, unfolded
-from ctl.errors import CtlError, Usage
+from ctl.errors import NotFound, Usage
 from ctl.render import paint
 from ctl.session import Session
 from ctl.text import clean, count
@@ -36,7 +36,7 @@ from mcpd.config.secrets import secrets_path
 @click.option("--dry-run", is_flag=True, help="Show what would be imported; change nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Import everything that can be, without asking.")
 @click.option(
-    "--unfold", is_flag=True, help="Reach what is behind mcp-remote by its URL, without mcp-remote."
+    "--unfold", is_flag=True, help="Reach what is behind mcp-remote or mcp-proxy by its URL, without them."
 )
 @click.option("--keep-secrets", is_flag=True, help="Leave secrets written out in the definitions.")
 @click.option("--disabled", is_flag=True, help="Import them switched off.")
@@ -69,7 +69,7 @@ def import_(
     found = existing(editors, around) if editors else []
     if editors and sources and not found and not files:
         titles = " or ".join(editor.title for editor in editors)
-        raise CtlError(
+        raise NotFound(
             f"no configuration of {titles} was found", hint="name the file itself: mcpctl import FILE"
         )
     seen = survey(found, files, around, home.addresses)
@@ -92,10 +92,20 @@ def import_(
                 hint="mcpctl import --yes, or --dry-run to see it only",
             )
         session.out.flush()
-        if can_ask:
-            servers = _asked(servers, home)
-            keep_secrets = keep_secrets or not _move(made, servers)
-        result = outcome(made, servers, _answers(made, servers), keep=keep_secrets)
+        answers: dict[str, str] = {}
+        try:
+            if can_ask:
+                servers = _asked(servers, home)
+                answers = _answers(made, servers)
+                servers = [
+                    one for one in servers if all(answers.get(each.name) for each in made.unknown(one))
+                ]
+                keep_secrets = keep_secrets or not _move(made, servers)
+        except click.Abort:
+            session.out.end_question()
+            session.out.talk("nothing was imported")
+            raise KeyboardInterrupt from None
+        result = outcome(made, servers, answers, keep=keep_secrets)
         if servers:
             reloaded = write(session, home, result)
             imported = {"imported": list(result.definitions), "secrets_stored": list(result.secrets)}
@@ -106,7 +116,8 @@ def import_(
         session.out.talk(paint("next: ", "dim"), "mcpctl import, which asks first")
     if session.out.json:
         session.out.value(answer)
-    return 0
+    broken = [path for path in files if path not in seen.files]  # and somebody counts on them
+    return Usage.exit if broken else 0
 
 
 def _tell(session: Session, home: Home, result: Outcome) -> None:
@@ -131,8 +142,12 @@ def chosen(words: tuple[str, ...]) -> tuple[tuple[Editor, ...], list[Path]]:
         if word in BY_NAME:
             editors.append(BY_NAME[word])
         elif path.exists() or os.path.sep in word or path.suffix in SUFFIXES:
+            if path.is_dir():
+                raise Usage(
+                    f"{word} is a directory", hint="name a file in it, or mcpctl import --project DIR"
+                )
             if not path.is_file():
-                raise CtlError(f"there is no file {word}")
+                raise NotFound(f"there is no file {word}")
             files.append(path.absolute())
         else:
             raise unknown_editor(word)
@@ -148,10 +163,15 @@ def unknown_editor(word: str) -> Usage:
 
 
 def _keep_only(seen: Survey, names: tuple[str, ...]) -> None:
-    there = [one.name for one in seen.candidates] + [one.source.name for one in seen.candidates]
+    import difflib
+
+    there = [name for one in seen.candidates for name in (one.name, one.source.name)]
+    there += [one.source.name for one in seen.passed]
     for name in names:
         if name not in there:
-            raise CtlError(f"no editor has a server {name}", hint="mcpctl import --dry-run shows all")
+            near = difflib.get_close_matches(name, set(there), n=2, cutoff=0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else "mcpctl import --dry-run shows all"
+            raise NotFound(f"no editor has a server {name}", hint=hint, suggestions=near)
     seen.candidates = [one for one in seen.candidates if one.name in names or one.source.name in names]
     seen.passed = [one for one in seen.passed if one.source.name in names]
 
@@ -188,11 +208,13 @@ def _move(made: Plan, servers: list[Server]) -> bool:
 
 
 def _answers(made: Plan, servers: list[Server]) -> dict[str, str]:
-    """What only the person knows, each asked for once."""
+    """What only the person knows, each asked for once; empty when the person does not know it either."""
     answers: dict[str, str] = {}
     for server in servers:
         for one in made.unknown(server):
             if one.name not in answers:
-                prompt = clean(f"{server.name}: {one.prompt}")
-                answers[one.name] = click.prompt(prompt, hide_input=True, err=True)
+                prompt = clean(f"{server.name}: {one.prompt} (Return alone leaves it out)")
+                answers[one.name] = click.prompt(
+                    prompt, hide_input=True, default="", show_default=False, err=True
+                )
     return answers

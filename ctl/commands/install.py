@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from ctl import userunit
+from ctl import userunit, written
 from ctl.client import Json
 from ctl.commands.import_ import unknown_editor
 from ctl.complete import editor_names, server_names
 from ctl.editors.backup import Backups
 from ctl.editors.catalogue import BY_NAME, Editor
-from ctl.editors.entry import Target, able, entry, entry_by_url, preface, slot_of, target
+from ctl.editors.entry import Target, able, entry, entry_by_url, preface, slot_of, targets
 from ctl.editors.entry import listed as is_listed
 from ctl.editors.home import find_home
 from ctl.editors.installing import Change
@@ -24,7 +24,7 @@ from ctl.editors.merging import keys_of, known_as
 from ctl.editors.ourselves import mcpctl_path, socket_url
 from ctl.editors.places import Found, Surroundings, existing
 from ctl.editors.survey import look_into
-from ctl.errors import CtlError, Refused, Usage
+from ctl.errors import CtlError, NotFound, Refused, Usage
 from ctl.render import paint
 from ctl.session import Session
 from mcpd.config.document import Document, Slot, document_of
@@ -81,8 +81,8 @@ def install(
     if server and profile:
         raise Usage("an entry shows one server or one profile, not both")
     around = Surroundings(os.environ, Path.cwd())
-    targets = _targets(session, editors, every, project, around)
-    for one in targets:
+    places = _targets(session, editors, every, project, around)
+    for one in places:
         if via == "socket" and not one.editor.sockets:
             raise Usage(f"{one.editor.title} cannot connect to a Unix socket", hint="leave --via socket out")
     called = name or "-".join(filter(None, (NAME, server or profile)))
@@ -97,26 +97,25 @@ def install(
         return lambda slot: entry(editor, slot, called, program, args)
 
     if only_print:
-        return _print(session, targets, called, made)
+        return _print(session, places, called, made)
     _warn_of_unknown(session, server, profile)
-    shared = _shared_with(session, around)
+    shared = _shared_with(session, around, server, profile)
     backups = Backups(os.environ)
-    changes: list[Json] = []
-    for one in targets:
+
+    def put(one: Target) -> Json:
         found: list[str] = []
 
-        def same(slot: Slot, document: Document, one: Target = one, found: list[str] = found) -> list[str]:
-            found += shared(one, slot, document)
+        def same(slot: Slot, document: Document) -> list[str]:
+            found[:] = shared(one, document)
             return found if take_over else []
 
-        change = _done(lambda: install_entry(one, called, made(one.editor), same, backups, dry_run=dry_run))  # noqa: B023
+        change = install_entry(one, called, made(one.editor), same, backups, dry_run=dry_run)
         left = [] if take_over else sorted(set(found))
-        changes.append(_as_json(one, change, backups) | {"also_in_mcpd": left, "dry_run": dry_run})
         if not session.out.json:
             _tell_installed(session, one, change, left, backups, around, dry_run)
-    if session.out.json:
-        session.out.value({"editors": changes})
-    return 0
+        return _as_json(one, change, backups) | {"also_in_mcpd": left, "dry_run": dry_run}
+
+    return _each(session, places, put)
 
 
 @click.command(
@@ -143,40 +142,82 @@ def uninstall(
     """
     around = Surroundings(os.environ, Path.cwd())
     backups = Backups(os.environ)
-    changes: list[Json] = []
-    for one in _targets(session, editors, every, project, around):
-        change = _done(lambda: uninstall_entry(one, frozenset(names), backups, dry_run=dry_run))  # noqa: B023
-        changes.append(_as_json(one, change, None) | {"dry_run": dry_run})
-        if not session.out.json and (change.anything or not every):
+
+    places = _targets(session, editors, every, project, around, everywhere=True)
+    last = {one.editor.name: one for one in places}
+    told = set(last) if every else set[str]()
+
+    def take_out(one: Target) -> Json:
+        name = one.editor.name
+        change = uninstall_entry(one, frozenset(names), backups, dry_run=dry_run)
+        if not session.out.json and (change.anything or (name not in told and one is last[name])):
             _tell_uninstalled(session, one, change, around, dry_run)
+            told.add(name)
+        return _as_json(one, change, None) | {"dry_run": dry_run}
+
+    code = _each(session, places, take_out)
+    if every:
+        for path in backups.others(one.path for one in places):
+            where = f"mcpctl uninstall EDITOR{'' if project else ' --project'}, in its directory"
+            session.out.talk(f"mcpd is in {around.shown(path)} too: {where}")
+    return code
+
+
+def _each(session: Session, places: list[Target], act: Callable[[Target], Json]) -> int:
+    """Do it for every editor: a file that cannot be changed must not keep the others from it.
+
+    The exit code is that of the first that failed.
+    """
+    done: list[Json] = []
+    failed: list[CtlError] = []
+    for one in places:
+        try:
+            done.append(act(one))
+            continue
+        except BadSpec as error:
+            failed.append(Refused({"message": f"{error.source} was not changed", "data": error.data()}))
+        except CtlError as error:
+            failed.append(error)
+        if len(places) == 1:
+            raise failed[0]
+        done.append({"editor": one.editor.name, "path": str(one.path), "error": failed[-1].to_json()})
+        if not session.out.json:
+            session.out.flush()
+            session.out.error(failed[-1])
     if session.out.json:
-        session.out.value({"editors": changes})
-    return 0
+        session.out.value({"editors": done})
+    return failed[0].exit if failed else 0
 
 
 def _targets(
-    session: Session, words: tuple[str, ...], every: bool, project: bool, around: Surroundings
+    session: Session,
+    words: tuple[str, ...],
+    every: bool,
+    project: bool,
+    around: Surroundings,
+    *,
+    everywhere: bool = False,
 ) -> list[Target]:
+    """The file of each editor; `everywhere`: all those that are there."""
     if bool(words) == every:
         raise Usage("which editors?", hint=f"name them ({', '.join(able())}), or give --all")
     for word in words:
         if word not in BY_NAME:
             raise unknown_editor(word)
     if every:
-        there = {one.editor.name for one in existing(tuple(BY_NAME[name] for name in able()), around)}
-        words = tuple(name for name in able() if name in there)
+        here = {one.editor.name for one in existing(tuple(BY_NAME[name] for name in able()), around)}
+        words = tuple(name for name in able() if name in here)
         if not words:
-            raise CtlError("no editor has a configuration here", hint="name one: mcpctl install cursor")
-    targets: list[Target] = []
+            raise NotFound("no editor has a configuration here", hint="name one: mcpctl install cursor")
+    found: list[Target] = []
     for word in dict.fromkeys(words):
         try:
-            targets.append(
-                target(BY_NAME[word], around, project=project, addresses=frozenset({session.socket}))
-            )
+            there = targets(BY_NAME[word], around, project=project, addresses=frozenset({session.socket}))
+            found += there if everywhere else there[:1]
         except CtlError:
             if not every:
                 raise
-    return targets
+    return found
 
 
 def _warn_of_unknown(session: Session, server: str | None, profile: str | None) -> None:
@@ -193,32 +234,33 @@ def _warn_of_unknown(session: Session, server: str | None, profile: str | None) 
         session.out.talk(paint("warning: ", "yellow"), f"mcpd has no {what} '{name}' ({there})")
 
 
-def _shared_with(session: Session, around: Surroundings) -> Callable[[Target, Slot, Document], list[str]]:
-    """The names of those entries of an editor's file that are servers which mcpd has."""
+def _shared_with(
+    session: Session, around: Surroundings, server: str | None, profile: str | None
+) -> Callable[[Target, Document], list[str]]:
+    """The names of those entries of an editor's file that the new entry makes superfluous.
+
+    That is those that are on, for servers of mcpd that are on, too, and that the entry leads to.
+    """
     try:
         home = find_home(session)
     except Refused as error:
         session.out.talk(paint("warning: ", "yellow"), f"{error.message}, so nothing can be taken over")
-        return lambda one, slot, document: []
-    ours = keys_of(home.servers, os.environ)
+        return lambda one, document: []
+    offered = home.shown_by(server, profile)
+    ours = keys_of({name: fields for name, fields in offered.items() if written.is_on(fields)}, os.environ)
 
-    def find(one: Target, slot: Slot, document: Document) -> list[str]:
+    def find(one: Target, document: Document) -> list[str]:
         project = around.project if one.place.scope == "project" else None
         seen = look_into(Found(one.editor, one.place, one.path, project), document, around)
         return [
             candidate.source.name
             for candidate in seen.candidates
-            if candidate.source.scope == one.place.scope and known_as(candidate, ours, os.environ) is not None
+            if candidate.source.scope == one.place.scope
+            and written.is_on(candidate.definition)
+            and known_as(candidate, ours, os.environ) is not None
         ]
 
     return find
-
-
-def _done(act: Callable[[], Change]) -> Change:
-    try:
-        return act()
-    except BadSpec as error:
-        raise Refused({"message": f"{error.source} was not changed", "data": error.data()}) from None
 
 
 def _print(

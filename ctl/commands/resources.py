@@ -39,7 +39,8 @@ def resources(session: Session, server: str | None) -> int:
         ]
         for entry, uri in entries
     ]
-    session.out.lines(table(("SERVER", "URI", "TYPE", "NAME"), rows, fit=session.out.columns, squeeze=(2,)))
+    header = ("SERVER", "URI", "TYPE", "NAME")
+    session.out.lines(table(header, rows, fit=session.out.columns, drop=(2,), whole=1))
     return 0
 
 

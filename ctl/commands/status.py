@@ -1,4 +1,4 @@
-"""`mcpctl status`."""
+"""`mcpctl status`: how all servers are, or some."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ctl.status import show_status
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl status\n  mcpctl status github --json")
 @click.argument("server", required=False, shell_complete=server_names)
-@click.option("-w", "--watch", is_flag=True, help="Keep it on the screen and up to date; Ctrl-C ends.")
+@click.option("-w", "--watch", is_flag=True, help="Keep it on the screen and up to date; q or Ctrl-C ends.")
 @click.pass_obj
 def status(session: Session, server: str | None, watch: bool) -> int:
     """How every server is, or one with its evidence.

@@ -40,6 +40,8 @@ def tap(session: Session, server: str, methods: tuple[str, ...], limit: int) -> 
     Over all its connections, until Ctrl-C. → is to the server, ← from it. Calls are not slowed down: what
     comes faster than it can be shown is left out, and counted. With --json, one object a line.
     """
+    if session.out.tty:
+        session.out.talk(paint(f"watching {server}; Ctrl-C ends", "dim"))
     params: Json = {"server": server, "methods": list(methods), "limit": limit}
     for item in session.stream("mcpd/tap", params):
         assert item is not None

@@ -1,4 +1,4 @@
-"""`mcpctl list-tools`."""
+"""`mcpctl list-tools`: what servers can do, and with which arguments."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _SAMPLE = 0.5
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl top --watch\n  mcpctl top --sort cpu --json")
-@click.option("-w", "--watch", is_flag=True, help="Keep it on the screen and up to date; Ctrl-C ends.")
+@click.option("-w", "--watch", is_flag=True, help="Keep it on the screen and up to date; q or Ctrl-C ends.")
 @click.option(
     "--sort", type=click.Choice(SORTS), default="memory", show_default=True, help="What comes first."
 )

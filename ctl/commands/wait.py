@@ -7,12 +7,13 @@ import time
 
 import click
 
+from ctl.advice import next_command
 from ctl.client import Json
 from ctl.commands.wishes import outcome_text
 from ctl.complete import server_names
 from ctl.errors import AuthNeeded, CtlError, NotReady, TimedOut
 from ctl.session import Session
-from ctl.views import mapping, next_command, objects, state
+from ctl.views import mapping, objects, state
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl wait github --timeout 10\n  mcpctl wait --for settled")

@@ -9,7 +9,10 @@ import click
 from ctl import loginshell
 from ctl.complete import server_names
 from ctl.session import Session
-from ctl.views import mapping, not_ready_exit
+from ctl.views import mapping, not_ready_exit, objects
+
+_PAST = 200
+"""Entries of the history in which the beginning of the trouble is looked for: all that there are."""
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl why github\n  mcpctl why github --json")
@@ -27,8 +30,9 @@ def why(session: Session, server: str, shell: bool | None) -> int:
     detail = session.call("mcpd/server", {"server": server}).value
     status = mapping(detail.get("server"))
     compare = status.get("status") in ("failed", "pending") if shell is None else shell
+    past = objects(session.call("mcpd/history", {"server": server, "limit": _PAST}).value.get("entries"))
     login = loginshell.login_environment(os.environ) if compare and detail.get("command") else None
-    told = explain(detail, login)
+    told = explain(detail, past, login)
     if session.out.json:
         session.out.value(told)
     else:

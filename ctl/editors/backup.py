@@ -6,11 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import attrs
 
+from ctl.editors.undoing import Hunk
 from mcpd.config.document import Slot
 from mcpd.support.atomic import write_atomically
 from mcpd.support.paths import private_directory, state_dir
@@ -39,6 +40,10 @@ class Record:
     taken: tuple[Taken, ...] = ()
     made: tuple[str, ...] = ()
     """Directories that were made for it, outermost first."""
+    changes: tuple[Hunk, ...] = ()
+    """What we changed beside our own entry, as lines."""
+    with_ours: tuple[Hunk, ...] = ()
+    """The same with our entry: one of the two still fits when somebody has edited close to it."""
 
 
 class Backups:
@@ -63,8 +68,12 @@ class Backups:
                 tuple(data["slot"]),
                 tuple(Taken(one["name"], one["entry"], one["removed"]) for one in data["taken"]),
                 tuple(data["made"]),
+                *(
+                    tuple(Hunk(*map(tuple, one)) for one in data.get(kind, ()))
+                    for kind in ("changes", "with_ours")
+                ),
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def keep(self, record: Record) -> None:
@@ -79,6 +88,8 @@ class Backups:
             "slot": list(record.slot),
             "taken": [attrs.asdict(one) for one in record.taken],
             "made": list(record.made),
+            "changes": [attrs.astuple(one) for one in record.changes],
+            "with_ours": [attrs.astuple(one) for one in record.with_ours],
         }
         write_atomically(self.original(path), record.before, 0o600)
         write_atomically(self._facts(path), json.dumps(facts, indent=1).encode(), 0o600)
@@ -88,6 +99,23 @@ class Backups:
         for kept in (self._facts(path), self.original(path)):
             with contextlib.suppress(OSError):
                 kept.unlink()
+
+    def others(self, paths: Iterable[Path]) -> list[Path]:
+        """The files with a record that are not among `paths`. Those that are gone are forgotten."""
+        known = {os.path.realpath(path) for path in paths}
+        left: list[Path] = []
+        for facts in sorted(self.directory.glob("*.json")):
+            try:
+                path = Path(json.loads(facts.read_bytes())["path"])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # the kept bytes of a file may be JSON, too
+            if facts != self._facts(path) or os.path.realpath(path) in known:
+                continue
+            if os.path.lexists(path):
+                left.append(path)
+            else:
+                self.forget(path)
+        return left
 
     def _facts(self, path: Path) -> Path:
         return self.directory / f"{_id(path)}.json"

@@ -173,7 +173,7 @@ EDITORS: tuple[Editor, ...] = (
             _user("~/.gemini/settings.json"),
             Place("/etc/gemini-cli/settings.json", "system"),
         ),
-        _SHELL | {"dollar"},
+        _SHELL | {"dollar", "dotenv"},
         plain_url="sse",
         off="excluded",
     ),

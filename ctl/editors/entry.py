@@ -33,6 +33,13 @@ def target(
     editor: Editor, around: Surroundings, *, project: bool, addresses: frozenset[str] = frozenset()
 ) -> Target:
     """Which file: the one that is there, else the one that the editor would make. Raises CtlError."""
+    return targets(editor, around, project=project, addresses=addresses)[0]
+
+
+def targets(
+    editor: Editor, around: Surroundings, *, project: bool, addresses: frozenset[str] = frozenset()
+) -> list[Target]:
+    """Every file that may have our entry: those that are there, else the one that `target` chooses."""
     scope = "project" if project else "user"
     assert scope in SCOPES
     options: list[Target] = []
@@ -45,7 +52,7 @@ def target(
         what = "servers for one project" if project and editor.form else "an entry for mcpd"
         raise CtlError(f"{editor.title} has no file for {what}")
     there = [one for one in options if os.path.lexists(one.path)]
-    return (there or options)[0]
+    return there or options[:1]
 
 
 def slot_of(one: Target, document: Document) -> Slot:

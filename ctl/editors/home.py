@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import attrs
@@ -11,7 +12,7 @@ import attrs
 from ctl.client import Json
 from ctl.errors import DaemonUnreachable, Refused
 from ctl.session import Session
-from ctl.views import mapping, objects
+from ctl.views import mapping, objects, strings
 from mcpd.config.document import read_document
 from mcpd.config.files import path_of
 from mcpd.config.schema import parse_servers
@@ -33,7 +34,23 @@ class Home:
     """Whether a daemon runs."""
     names: frozenset[str] = frozenset()
     """The servers that there are: the daemon's, if one runs, whoever defined them."""
-    profiles: frozenset[str] = frozenset()
+    profiles: Mapping[str, object] = attrs.field(factory=dict)
+    """As written, by name."""
+
+    def shown_by(self, server: str | None, profile: str | None) -> Mapping[str, Mapping[str, object]]:
+        """Those of `servers` that an entry for one server, one profile, or neither leads to."""
+        if server:
+            return {name: one for name, one in self.servers.items() if name == server}
+        if not profile:
+            return self.servers
+        patterns = mapping(self.profiles.get(profile)).get(
+            "servers", ["*"] if profile in self.profiles else []
+        )
+        return {
+            name: one
+            for name, one in self.servers.items()
+            if any(fnmatchcase(name, pattern) for pattern in strings(patterns))
+        }
 
 
 def find_home(session: Session) -> Home:
@@ -65,7 +82,7 @@ def find_home(session: Session) -> Home:
         addresses,
         running,
         names=frozenset(mapping(config.get("servers"))) | frozenset(servers),
-        profiles=frozenset(mapping(found.settings.get("profiles"))),
+        profiles=mapping(found.settings.get("profiles")),
     )
 
 

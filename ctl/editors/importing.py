@@ -113,9 +113,11 @@ def write(session: Session, home: Home, result: Outcome) -> bool:
     Raises Refused when it will not have them, or a file cannot be written; then both are as they were.
     """
     before = home.path.read_bytes() if home.path.exists() else None
+    stored: Mapping[str, str] = {}
     try:
         if result.secrets:
             change_secrets(os.environ, result.secrets)
+            stored = result.secrets
         add_servers(home.path, result.definitions)
         if home.running:
             reply = session.call("mcpd/reload")
@@ -123,7 +125,7 @@ def write(session: Session, home: Home, result: Outcome) -> bool:
             if problems:
                 raise Refused({"message": "", "data": {"code": "bad_spec", "exit": 2, "problems": problems}})
     except (BadSpec, Refused) as error:
-        _undo(home, before, result)
+        _undo(home, before, stored)
         data = (
             error.data()
             if isinstance(error, BadSpec)
@@ -133,13 +135,13 @@ def write(session: Session, home: Home, result: Outcome) -> bool:
     return home.running
 
 
-def _undo(home: Home, before: bytes | None, result: Outcome) -> None:
-    if before is not None:
-        write_atomically(home.path, before)
-    else:
+def _undo(home: Home, before: bytes | None, stored: Mapping[str, str]) -> None:
+    if before is None:
         home.path.unlink(missing_ok=True)
-    if result.secrets:
-        change_secrets(os.environ, dict.fromkeys(result.secrets))
+    elif home.path.read_bytes() != before:  # else there is nothing to undo, and perhaps no room to do it
+        write_atomically(home.path, before)
+    if stored:
+        change_secrets(os.environ, dict.fromkeys(stored))
 
 
 def _provisional(server: Server) -> Definition:

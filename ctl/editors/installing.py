@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
 
 import attrs
 
@@ -14,8 +13,10 @@ from ctl.editors.backup import Backups, Record, Taken, digest
 from ctl.editors.catalogue import Editor
 from ctl.editors.entry import Target, listed, preface, slot_of
 from ctl.editors.ourselves import is_ours
+from ctl.editors.taking import allowed, entry_at, give_back, in_list, take, unlisted
+from ctl.editors.undoing import hunks, undone
 from ctl.errors import CtlError
-from mcpd.config.document import Document, Slot, cannot, document_of, write_document
+from mcpd.config.document import Document, Slot, cannot, document_of, must_be_writable, write_document
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.support.paths import UnusablePath
 
@@ -99,7 +100,7 @@ def _install(
     slot = slot_of(one, document)
     new = entry_for(slot)
     replaced = _replaced(one, document, slot, name, new)
-    clean = _without(document, slot, replaced)
+    clean = _without(one.editor, document, slot, replaced)
     if name in clean.names(slot):
         fix = "choose another name with --name"
         raise BadSpec([Problem("$", f"it has another server called '{name}'", fix)], str(path))
@@ -107,25 +108,39 @@ def _install(
     chosen = [other for other in take_over(slot, clean) if other not in [one.name for one in already]]
     if (
         replaced == [name]
-        and _entry(document, slot, name) == _stored(document, slot, name, new)
+        and entry_at(document, slot, name) == _stored(document, slot, name, new)
+        and allowed(one.editor, document, name) is document
         and not chosen
     ):
         return Change(path)
     taken: list[Taken] = []
     result = clean
     for other in dict.fromkeys(chosen):
-        result, done = _take(one.editor, result, slot, other)
+        result, done = take(one.editor, result, slot, other)
         taken.append(done)
-    result = result.with_entry(slot, name, new, listed=listed(one))
+    result = allowed(one.editor, result.with_entry(slot, name, new, listed=listed(one)), name)
     before = _before(one, document, slot, record, data)
     change = Change(path, added=name, taken=tuple(taken), existed=before is not None)
+    must_be_writable(path)
     if not dry_run:
         made = record.made if record is not None else _missing(path)
         everything = (*already, *taken)
-        after = digest(result.data)
-        _keep(backups, Record(str(path), before is not None, before or b"", after, slot, everything, made))
+        kept = Record(str(path), before is not None, before or b"", "", slot, everything, made)
+        _keep(backups, _leaving(one, kept, result))
         _write(path, result, data)
     return change
+
+
+def _leaving(one: Target, record: Record, document: Document) -> Record:
+    """The record of a file that we leave like this."""
+    was = document_of(record.before, one.path, foreign=True).text
+    others = _without(one.editor, document, record.slot, _ours(one, document, record.slot))
+    return attrs.evolve(
+        record,
+        after=digest(document.data),
+        changes=hunks(was, others.text),
+        with_ours=hunks(was, document.text),
+    )
 
 
 def _before(
@@ -136,16 +151,54 @@ def _before(
         return None
     if record is not None and digest(data) == record.after:
         return record.before if record.existed else None
-    ours = [name for name in document.names(slot) if _is_entry_ours(one, document, slot, name)]
-    document = _without(document, slot, ours)
-    if record is not None:
-        document, _ = _give_back(one.editor, document, record)
-    return document.data
+    return _without_us(one, document, slot, _ours(one, document, slot), record)[0].data
+
+
+def _without_us(
+    one: Target, document: Document, slot: Slot, ours: list[str], record: Record | None
+) -> tuple[Document, list[str]]:
+    """The file as it would be if we had never been here, and the names of the entries that came back.
+
+    What that means is decided by what the entries say; where the lines around them are still known, it
+    is written as it was written before, with comments and order.
+    """
+    others = _without(one.editor, document, slot, ours)
+    if record is None:
+        return others, []
+    result, back = give_back(one.editor, others, record)
+    names = document.names(slot)
+    if any(taken.removed and taken.name in names for taken in record.taken):
+        return result, back  # somebody has put one there again: theirs counts
+    ways = [undone(others.text, record.changes), undone(document.text, record.with_ours)]
+    for text, _ in sorted(ways, key=lambda way: way[1]):
+        with contextlib.suppress(BadSpec):
+            older = attrs.evolve(document, text=text)
+            older = document_of(older.data, one.path, foreign=True)
+            older = _without(one.editor, older, slot, _ours(one, older, slot))
+            older, _ = give_back(one.editor, older, record)
+            if _meaning(older, slot) == _meaning(result, slot):
+                return older, back
+    return result, back
+
+
+def _meaning(document: Document, slot: Slot) -> tuple[object, object]:
+    """What a file says, whatever the order of its entries; none at all is the same as no place for any."""
+    entries = {name: entry_at(document, slot, name) for name in document.names(slot)}
+    return entries, _beside(document.value, slot)
+
+
+def _beside(value: Mapping[str, object], slot: Slot) -> dict[str, object]:
+    """All but what is at `slot`, and objects on the way that hold nothing else."""
+    rest = {key: inner for key, inner in value.items() if key != slot[0]}
+    below = value.get(slot[0])
+    if len(slot) > 1 and isinstance(below, dict) and (inner := _beside(below, slot[1:])):
+        rest[slot[0]] = inner
+    return rest
 
 
 def _stored(document: Document, slot: Slot, name: str, new: Mapping[str, object]) -> Mapping[str, object]:
     """The entry as it would be read back."""
-    return {"name": name, **new} if _in_list(document, slot) else new
+    return {"name": name, **new} if in_list(document, slot) else new
 
 
 def _uninstall(
@@ -157,11 +210,16 @@ def _uninstall(
         if not dry_run:
             backups.forget(path)
         return Change(path)
+    signs = (b"bridge", b"mcpd.sock", *(address.encode() for address in one.addresses))
+    if record is None and not any(sign in data for sign in signs):
+        return Change(path)  # broken or not, there is nothing of ours in it
     document = _document(one, data)
     slot = slot_of(one, document)
-    ours = [name for name in document.names(slot) if _is_entry_ours(one, document, slot, name)]
+    ours = _ours(one, document, slot)
     chosen = [name for name in ours if not names or name in names]
     untouched = record is not None and digest(data) == record.after
+    if chosen:
+        must_be_writable(path)
     if record is not None and untouched and chosen == ours:
         if not dry_run:
             if record.existed:
@@ -170,14 +228,11 @@ def _uninstall(
                 _remove(path, record)
             backups.forget(path)
         return Change(path, removed=tuple(ours), restored=True)
-    document = _without(document, slot, chosen)
-    back: list[str] = []
-    if record is not None and chosen == ours:
-        document, back = _give_back(one.editor, document, record)
+    document, back = _without_us(one, document, slot, chosen, record if chosen == ours else None)
     change = Change(path, removed=tuple(chosen), given_back=tuple(back))
     if change.anything and not dry_run:
         if record is not None and untouched:
-            _keep(backups, attrs.evolve(record, after=digest(document.data)))
+            _keep(backups, _leaving(one, record, document))
         _write(path, document, data)
         if chosen == ours:
             backups.forget(path)
@@ -186,10 +241,12 @@ def _uninstall(
 
 def _replaced(one: Target, document: Document, slot: Slot, name: str, new: Mapping[str, object]) -> list[str]:
     """Our entries that the new one stands for: of its name, or that show all of mcpd as it does."""
-    ours = [other for other in document.names(slot) if _is_entry_ours(one, document, slot, other)]
+    ours = _ours(one, document, slot)
     whole = not _is_a_part(new)
     return [
-        other for other in ours if other == name or (whole and not _is_a_part(_entry(document, slot, other)))
+        other
+        for other in ours
+        if other == name or (whole and not _is_a_part(entry_at(document, slot, other)))
     ]
 
 
@@ -200,79 +257,15 @@ def _is_a_part(entry: Mapping[str, object]) -> bool:
     return "--server" in words or "--profile" in words or (isinstance(url, str) and not url.endswith("#/mcp"))
 
 
-def _take(editor: Editor, document: Document, slot: Slot, name: str) -> tuple[Document, Taken]:
-    """Switch an entry off the editor's own way; where it has none, take it out."""
-    found = _entry(document, slot, name)
-    switch = _switch(editor, slot)
-    if switch is None or isinstance(document.at(slot), list):
-        return document.without_entry(slot, name), Taken(name, found, removed=True)
-    if not isinstance(switch, tuple):
-        names = document.at(("mcp", "excluded"))
-        others = [one for one in names if one != name] if isinstance(names, list) else []
-        return document.with_value(("mcp", "excluded"), [*others, name]), Taken(name, found, removed=False)
-    key, value = switch
-    return document.with_value((*slot, name, key), value), Taken(name, found, removed=False)
-
-
-def _give_back(editor: Editor, document: Document, record: Record) -> tuple[Document, list[str]]:
-    """Undo `_take` in a file that has changed since: what is not as we left it is somebody's decision."""
-    back: list[str] = []
-    slot = record.slot
-    for taken in record.taken:
-        there = taken.name in document.names(slot)
-        if taken.removed:
-            if not there:
-                fields = {
-                    key: value
-                    for key, value in taken.entry.items()
-                    if key != "name" or not _in_list(document, slot)
-                }
-                document = document.with_entry(slot, taken.name, fields)
-                back.append(taken.name)
-            continue
-        switch = _switch(editor, slot)
-        if switch == "excluded":
-            names = document.at(("mcp", "excluded"))
-            if isinstance(names, list) and taken.name in names:
-                document = document.with_value(
-                    ("mcp", "excluded"), [one for one in names if one != taken.name]
-                )
-                back.append(taken.name)
-        elif switch is not None and there and _entry(document, slot, taken.name).get(switch[0]) == switch[1]:
-            document = document.with_value(
-                (*slot, taken.name, switch[0]), taken.entry.get(switch[0], not switch[1])
-            )
-            back.append(taken.name)
-    return document, back
-
-
-def _switch(editor: Editor, slot: Slot) -> tuple[str, bool] | Literal["excluded"] | None:
-    """How this editor switches an entry off; opencode's second version does it the other way round."""
-    if editor.form == "opencode" and slot[-1] == "servers":
-        return ("disabled", True)
-    return editor.off
-
-
-def _without(document: Document, slot: Slot, names: list[str]) -> Document:
+def _without(editor: Editor, document: Document, slot: Slot, names: list[str]) -> Document:
     for name in names:
-        document = document.without_entry(slot, name)
+        document = unlisted(editor, document.without_entry(slot, name), name)
     return document
 
 
-def _entry(document: Document, slot: Slot, name: str) -> dict[str, object]:
-    value = document.at(slot)
-    if isinstance(value, list):
-        return next((one for one in value if isinstance(one, dict) and one.get("name") == name), {})
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _is_entry_ours(one: Target, document: Document, slot: Slot, name: str) -> bool:
-    return is_ours(_entry(document, slot, name), one.addresses)
-
-
-def _in_list(document: Document, slot: Slot) -> bool:
-    return isinstance(document.at(slot), list)
+def _ours(one: Target, document: Document, slot: Slot) -> list[str]:
+    """The names of our entries."""
+    return [name for name in document.names(slot) if is_ours(entry_at(document, slot, name), one.addresses)]
 
 
 # ---- the disk ----------------------------------------------------------------------------------------

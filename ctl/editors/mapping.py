@@ -61,6 +61,8 @@ def mapped(raw: Raw, translator: Translator) -> Mapped:
         notes.append("the program that makes its headers is not run: write the header yourself")
     if fields.get("sandboxEnabled") or fields.get("sandbox"):
         notes.append("the editor's sandbox is not taken over: it runs with all that you may do")
+    if fields.get("quarantined") is True:
+        notes.append("it is in quarantine there, so it is switched off here")
     implied = str(raw.project) if raw.project is not None and not remote and "cwd" not in definition else None
     return Mapped(definition, implied, (*translator.notes, *notes), tuple(translator.needed))
 
@@ -146,7 +148,8 @@ def _words(fields: Fields, notes: list[str]) -> list[str]:
         words = [*_texts(written), *args]
     elif isinstance(written, str):
         words = [written, *args]
-        if not args and re.search(r"\S\s+\S", written) and not os.path.exists(written):
+        windows = re.match(r"[A-Za-z]:[\\/]", written)
+        if not args and re.search(r"\S\s+\S", written) and not windows and not os.path.exists(written):
             try:
                 words = shlex.split(written)
             except ValueError:
@@ -216,7 +219,7 @@ def _remote(
 
 def _common(raw: Raw, fields: Fields, definition: dict[str, object]) -> None:
     off = fields.get("disabled") is True or fields.get("enabled") is False or fields.get("isActive") is False
-    if off or raw.switched_off:
+    if off or raw.switched_off or fields.get("quarantined") is True:
         definition["enabled"] = False
     description = fields.get("description")
     if isinstance(description, str) and description:

@@ -10,7 +10,8 @@ from pathlib import Path
 import attrs
 
 from ctl.editors.catalogue import BY_NAME, GENERIC, SERVERS, Editor, Place, Scope
-from ctl.editors.places import Found
+from ctl.editors.elsewhere import switched_off, texts
+from ctl.editors.places import Found, Surroundings
 from mcpd.config.document import Document, Slot
 
 Fields = Mapping[str, object]
@@ -32,18 +33,16 @@ class Raw:
     """By a list elsewhere in the file, not in the entry."""
 
 
-def entries(found: Found, document: Document) -> Iterator[Raw]:
+def entries(found: Found, document: Document, around: Surroundings) -> Iterator[Raw]:
     """The servers of a file, in order. What is no object is not one, and is passed over."""
     place = found.place
     slot = v2(document, place.slot) if place.shape == "opencode" else place.slot
-    off = _names(document.at(("mcp", "excluded"))) if found.editor.off == "excluded" else set[str]()
-    if found.editor.name == "claude-code" and found.project is not None:
-        off = _refused_by_claude(found)
+    off = switched_off(found, document, slot, around)
     yield from _at(found, document, slot, place.scope, found.project, off)
     if place.shape == "claude":
         projects = document.value.get("projects")
         for key in projects if isinstance(projects, dict) else ():
-            off = _names(document.at(("projects", key, "disabledMcpServers")))
+            off = texts(document.at(("projects", key, "disabledMcpServers")))
             inner = ("projects", key, *SERVERS)
             yield from _at(found, document, inner, "local", Path(key), off)
 
@@ -99,7 +98,7 @@ def _is_opencode(document: Document) -> bool:
 
 
 def _at(
-    found: Found, document: Document, slot: Slot, scope: Scope, project: Path | None, off: set[str]
+    found: Found, document: Document, slot: Slot, scope: Scope, project: Path | None, off: frozenset[str]
 ) -> Iterator[Raw]:
     value = document.at(slot)
     named: list[tuple[str, object]] = []
@@ -122,20 +121,3 @@ def _own_name(fields: object) -> str:
     inner = fields.get("transport")
     command = inner.get("command") if isinstance(inner, dict) else fields.get("command")
     return os.path.basename(str(command or "server"))
-
-
-def _refused_by_claude(found: Found) -> set[str]:
-    """Servers of a project's `.mcp.json` that its user has refused, as Claude Code remembers them."""
-    from mcpd.config.document import read_document
-    from mcpd.model.errors import BadSpec
-
-    assert found.project is not None
-    path = found.project / ".claude" / "settings.local.json"
-    try:
-        return _names(read_document(path, foreign=True).value.get("disabledMcpjsonServers"))
-    except BadSpec:
-        return set()  # about this file, Claude Code will complain itself
-
-
-def _names(value: object) -> set[str]:
-    return {item for item in value if isinstance(item, str)} if isinstance(value, list) else set()

@@ -1,34 +1,66 @@
-"""`mcp-remote`, by which an editor without URLs reaches one: the server behind it, to be reached by us."""
+"""`mcp-remote` and `mcp-proxy`, by which an editor reaches a URL: the server behind, to be reached by us."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-_RUNNERS = ("npx", "bunx", "pnpx", "pnpm", "yarn", "npm", "node", "volta", "mise")
+_RUNNERS = ("npx", "bunx", "pnpx", "pnpm", "yarn", "npm", "node", "volta", "mise", "uvx", "uv", "pipx")
 _KINDS = {"sse-only": "sse", "http-only": "http"}
+_PROXY_KINDS = {"sse": "sse", "streamablehttp": "http"}
+_BEARER = "API_ACCESS_TOKEN"
+"""The variable that mcp-proxy makes its Authorization header of."""
 
 
 def behind(definition: Mapping[str, object]) -> dict[str, object] | None:
-    """The definition by URL, when this one runs `mcp-remote` and nothing in it would be lost; else None."""
+    """The definition by URL, when this one runs one of the two and nothing in it would be lost; else None."""
     args = definition.get("args")
     words = [definition.get("command"), *(args if isinstance(args, list) else [])]
     texts = [word for word in words if isinstance(word, str)]
-    start = next((n for n, word in enumerate(texts) if _is_remote(word)), None)
+    start = next((n for n, word in enumerate(texts) if program(word)), None)
     if start is None or (start and os.path.basename(texts[0]) not in _RUNNERS):
         return None
-    found = _read(texts[start + 1 :])
+    env = definition.get("env")
+    if program(texts[start]) == "mcp-proxy":
+        found = _read_proxy(texts[start + 1 :], env if isinstance(env, Mapping) else {})
+    else:
+        found = _read(texts[start + 1 :])
     if found is None:
         return None
-    env = definition.get("env")
     for name, value in (env if isinstance(env, Mapping) else {}).items():
         found = _with_variable(found, f"${{{name}}}", str(value))
     kept = {key: value for key, value in definition.items() if key not in ("command", "args", "env", "cwd")}
     return {**found, **kept}
 
 
-def _is_remote(word: str) -> bool:
-    return os.path.basename(word).split("@")[0] == "mcp-remote"
+def program(word: str) -> str:
+    """Which of the two a word of a command line is; empty for any other."""
+    name = os.path.basename(word).partition("@")[0]
+    return name if name in ("mcp-remote", "mcp-proxy") else ""
+
+
+def _read_proxy(words: Sequence[str], env: Mapping[str, object]) -> dict[str, object] | None:
+    """Its command line towards a URL; with a program in its place it serves that, the other way round."""
+    url, kind = "", "sse"
+    headers: dict[str, object] = {}
+    if env.get(_BEARER):
+        headers["Authorization"] = f"Bearer {env[_BEARER]}"
+    rest = iter(words)
+    for word in rest:
+        if word in ("-H", "--headers"):
+            name = next(rest, "")
+            headers[name] = next(rest, "")
+        elif word == "--transport":
+            kind = _PROXY_KINDS.get(next(rest, ""), "")
+        elif word in ("--debug", "--no-debug"):
+            continue
+        elif word.startswith("-") or url:
+            return None
+        else:
+            url = word
+    if not kind or not url.startswith(("http://", "https://", "${")):
+        return None
+    return {"type": kind, "url": url, **({"headers": headers} if headers else {})}
 
 
 def _read(words: Sequence[str]) -> dict[str, object] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors import dotenv
+from ctl.editors.elsewhere import variables
 from ctl.editors.mapping import mapped
 from ctl.editors.ourselves import is_ours
 from ctl.editors.places import Found, Surroundings
@@ -91,7 +91,7 @@ def look_into(found: Found, document: Document, around: Surroundings) -> Survey:
 
 
 def unfolded(one: Candidate) -> Candidate:
-    """The server behind `mcp-remote`, where the entry runs that; else the entry itself."""
+    """The server behind `mcp-remote` or `mcp-proxy`, where the entry runs that; else the entry itself."""
     definition = behind(one.definition)
     return one if definition is None else attrs.evolve(one, definition=definition, implied_cwd=None)
 
@@ -118,8 +118,8 @@ def _look_into(
     found: Found, document: Document, around: Surroundings, addresses: frozenset[str], result: Survey
 ) -> None:
     inputs = _inputs(document)
-    values = _dotenv(found, around)
-    for raw in entries(found, document):
+    values = variables(found, around)
+    for raw in entries(found, document, around):
         source = Source(raw.editor.name, raw.editor.title, raw.path, raw.scope, raw.name, raw.project)
         if is_ours(raw.fields, addresses):
             result.passed.append(Passed(source, OURSELVES))
@@ -128,7 +128,9 @@ def _look_into(
             result.passed.append(Passed(source, f"its directory is gone: {around.shown(raw.project)}"))
             continue
         workspace = raw.project or (around.project if around.chosen else None)
-        translator = Translator(raw.editor.variables, around.home, workspace, inputs, values)
+        translator = Translator(
+            raw.editor.variables, around.home, workspace, found.path.parent, inputs, values
+        )
         try:
             result.candidates.append(_candidate(raw, source, translator))
         except Unusable as reason:
@@ -139,7 +141,10 @@ def _candidate(raw: Raw, source: Source, translator: Translator) -> Candidate:
     one = mapped(raw, translator)
     notes = one.notes
     if behind(one.definition) is not None:
-        notes = (*notes, "mcp-remote only passes on to a URL, which mcpd can reach itself: see --unfold")
+        words = (
+            "it only passes on to a URL, which mcpd can reach itself unless a login is wanted: see --unfold"
+        )
+        notes = (*notes, words)
     return Candidate(our_name(raw.name), one.definition, source, one.implied_cwd, notes, one.needed)
 
 
@@ -152,13 +157,3 @@ def _inputs(document: Document) -> dict[str, dict[str, object]]:
             if isinstance(one, dict) and isinstance(one.get("id"), str):
                 found[one["id"]] = one
     return found
-
-
-def _dotenv(found: Found, around: Surroundings) -> dict[str, str]:
-    """Where Continue keeps the values of its secrets."""
-    values: dict[str, str] = {}
-    if found.editor.name == "continue":
-        for directory in (around.home, found.project):
-            if directory is not None:
-                values |= dotenv.read(directory / ".continue" / ".env") or {}
-    return values

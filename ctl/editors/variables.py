@@ -8,6 +8,7 @@ Which kinds of reference an editor has stands in the catalogue:
     input       ${input:id}                 file        ${file:/path}
     keyring     ${keyring:NAME}             curly       {env:NAME}, {file:path}
     continue    ${{ secrets.NAME }}         claude      ${CLAUDE_PROJECT_DIR}
+    dotenv      a variable may be one of an `.env` file
 
 Everything else is plain text to that editor, and stays plain text: our own `${` is then written `$${`.
 """
@@ -50,6 +51,8 @@ class Translator:
     kinds: frozenset[str]
     home: Path
     workspace: Path | None = None
+    directory: Path | None = None
+    """Where the file is that the entry stands in."""
     inputs: Mapping[str, Mapping[str, object]] = attrs.field(factory=dict)
     """VS Code's questions, by id."""
     dotenv: Mapping[str, str] = attrs.field(factory=dict, repr=False)
@@ -86,8 +89,8 @@ class Translator:
         ways: list[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]]] = [
             ("continue", _DOUBLE, lambda found: self.secret(found[1])),
             ("curly", _CURLY, lambda found: self._prefixed(found[1], found[2])),
-            ("env-dollar", _ENV_DOLLAR, lambda found: _variable(found[1])),
-            ("dollar", _DOLLAR, lambda found: _variable(found[1])),
+            ("env-dollar", _ENV_DOLLAR, lambda found: self._variable(found[1])),
+            ("dollar", _DOLLAR, lambda found: self._variable(found[1])),
         ]
         for kind, pattern, way in ways:
             if kind in self.kinds and (found := pattern.match(text, here)):
@@ -112,7 +115,7 @@ class Translator:
             and not word
             and (not dash or "default" in self.kinds)
         ):
-            return f"${{{name}{dash}{self.text(default) if dash else ''}}}"
+            return self._variable(name, dash + self.text(default) if dash else "")
         prefix, colon, rest = inside.partition(":")
         if colon and prefix in self.kinds & {"env", "input", "file", "keyring"}:
             return self._prefixed(prefix, rest.strip())
@@ -123,7 +126,7 @@ class Translator:
     def _prefixed(self, prefix: str, rest: str) -> str:
         if prefix == "env":
             name, dash, default = rest.partition(":-")
-            return _variable(name, dash + self.text(default) if dash else "")
+            return self._variable(name, dash + self.text(default) if dash else "")
         if prefix == "keyring":
             return self.secret(rest)
         if prefix == "file":
@@ -158,15 +161,25 @@ class Translator:
         return self.secret(name, prompt if isinstance(prompt, str) and prompt else "")
 
     def _file(self, name: str) -> str:
-        """What is in the file is a secret: why else would it be in a file of its own?"""
-        path = Path(name.replace("~", str(self.home), 1) if name.startswith("~") else name)
+        """The same file, so that a changed secret is the changed one for us, too."""
+        path = str(self.home) + name[1:] if name.startswith("~/") else name
+        path = os.path.normpath(os.path.join(self.directory, path)) if self.directory else path
         try:
-            value = path.read_text().strip() if path.is_absolute() else None
+            value = Path(path).read_text().strip() if os.path.isabs(path) else None
         except (OSError, ValueError):
             value = None
         if not value:
             raise Unusable(f"there is nothing to read in the file {_shown(name)} that it refers to")
-        return self.secret(os.path.basename(name), value=value)
+        if re.search(r"[${}]|:-|\s$", path):  # which would mean something in a reference of ours
+            return self.secret(os.path.basename(name), value=value)
+        return f"${{file:{path}}}"
+
+    def _variable(self, name: str, default: str = "") -> str:
+        if not _NAME.fullmatch(name):
+            raise Unusable(f"{_shown(name)} is no name of a variable")
+        if "dotenv" in self.kinds and name in self.dotenv:
+            return self.secret(name)  # mcpd does not have that file
+        return f"${{{name}{default}}}"
 
     def secret(self, name: str, prompt: str = "", value: str | None = None) -> str:
         ours = secret_name(name)
@@ -185,12 +198,6 @@ def secret_name(text: str) -> str:
 def secret_reference(name: str) -> str:
     """How a definition refers to a stored secret."""
     return f"${{secret:{name}}}"
-
-
-def _variable(name: str, default: str = "") -> str:
-    if not _NAME.fullmatch(name):
-        raise Unusable(f"{_shown(name)} is no name of a variable")
-    return f"${{{name}{default}}}"
 
 
 def _plain(text: str) -> str:

@@ -55,18 +55,33 @@ class NotReady(ClientError): ...
 class CallTimedOut(ClientError): ...
 
 
-class ServerRefused(ClientError): ...
+class ServerRefused(ClientError):
+    @property
+    def may_have_run(self) -> bool:
+        known = self.data.get("may_have_run")
+        return known is True if known is not None else self.code in _AN_ANSWER
 
 
 class ToolFailed(ClientError):
+    """Its `code` is `tool_error`."""
+
     def __init__(self, message: str, result: ToolResult) -> None:
-        super().__init__(message)
+        super().__init__(message, "tool_error")
         self.result = result
+
+    @property
+    def may_have_run(self) -> bool:
+        return True  # it has
+
+
+_AN_ANSWER = ("upstream_error", "protocol")
+"""The server had the call, and answered; what it had done by then, nobody knows."""
 
 
 _KINDS: Mapping[str, type[ClientError]] = {
     "unknown_server": Unknown,
     "unknown_tool": Unknown,
+    "unknown_prompt": Unknown,
     "unknown_resource": Unknown,
     "unknown_profile": Unknown,
     "invalid_arguments": InvalidCall,

@@ -5,6 +5,7 @@ Every change is checked by reading its outcome: one that would alter anything el
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -106,10 +107,10 @@ class Document:
         return whole, inner
 
     def _changed(
-        self, wanted: dict[str, object], slot: Slot, way: Callable[[_Editor], str | None]
+        self, wanted: dict[str, object], slot: Slot, way: Callable[[Editor], str | None]
     ) -> Document:
         """The text that means what is wanted: changed in place, else by the format's own library."""
-        text = way(_editor(self.kind))
+        text = way(editor_of(self.kind))
         if text is None or not self._says(text, wanted, slot):
             text = self._rewritten(wanted, slot)
         if text is None or not self._says(text, wanted, slot):
@@ -165,20 +166,33 @@ def document_of(data: bytes, path: Path, *, foreign: bool = False) -> Document:
 
 
 def write_document(path: Path, document: Document) -> None:
-    """Put it in the place of the file, atomically; its mode stays. Raises BadSpec."""
+    """Put it in the place of the file, atomically; its mode and owner stay. Raises BadSpec."""
+    must_be_writable(path)
     try:
         write_atomically(path, document.data)
     except OSError as error:
         raise cannot("write", path, error) from None
 
 
+def must_be_writable(path: Path) -> None:
+    """Raises BadSpec for a file that is read-only: replacing it would work, and is not what its mode says."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # it is to be made, or cannot be, which its writing will tell
+    if not mode & 0o222:
+        raise BadSpec([Problem("$", f"{path} is read-only", f"chmod u+w {path}")], str(path))
+
+
 def cannot(verb: str, path: Path, error: OSError) -> BadSpec:
     """The complaint about a file that the system would not let us read or write."""
     message = f"cannot {verb} {path}: {error.strerror or error}"
-    return BadSpec([Problem("$", message, "check the permissions of the file and its directory")], str(path))
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    fix = "make room on its disk" if full else "check the permissions of the file and its directory"
+    return BadSpec([Problem("$", message, fix)], str(path))
 
 
-class _Editor(Protocol):
+class Editor(Protocol):
     """The three ways of changing a text in place; None: not possible in place. Each format has a module."""
 
     def add(
@@ -190,7 +204,7 @@ class _Editor(Protocol):
     def change(self, text: str, path: Slot, value: object, /) -> str | None: ...
 
 
-def _editor(kind: str) -> _Editor:
+def editor_of(kind: str) -> Editor:
     """Imported when used: the libraries behind two of them are large."""
     match kind:
         case "JSON":

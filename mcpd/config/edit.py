@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from mcpd.config.document import Document, Slot, read_document, write_document
+from mcpd.config.document import Document, Slot, editor_of, read_document, write_document
+from mcpd.config.formats import format_of
 from mcpd.model.errors import BadSpec, Problem
 
 
@@ -45,6 +47,12 @@ def remove_server(path: Path, name: str) -> bool:
         return False
     write_document(path, document.without_entry(slot, name))
     return True
+
+
+def prepare(path: Path) -> None:
+    """Import what changing this file would take, for a program that lives longer than what is installed."""
+    with contextlib.suppress(BadSpec):  # of no known format: it will not be changed
+        editor_of(format_of(path, str(path)))
 
 
 def _slot(document: Document) -> Slot:

@@ -60,9 +60,27 @@ def change(text: str, path: tuple[str, ...], value: object) -> str:
             return add(text, path[:-1], False, path[-1], value)
         at = entry.value
     assert entry is not None
+    old = json.loads(bare[entry.value : entry.end])
+    if isinstance(old, list) and isinstance(value, list) and (edited := _relisted(text, path, old, value)):
+        return edited
     eol = "\r\n" if "\r\n" in text else "\n"
     new = _dump(value, _indent(text, entry.start), _unit(text), eol)
     return text[: entry.value] + new + text[entry.end :]
+
+
+def _relisted(text: str, path: tuple[str, ...], old: list[object], new: list[object]) -> str | None:
+    """A list of texts that became longer at its end, or lost some of them: the others stay as written."""
+    if not old or not all(isinstance(item, str) for item in (*old, *new)):
+        return None
+    if new[: len(old)] == old:
+        for item in new[len(old) :]:
+            text = add(text, path, True, "", item)
+        return text
+    if new and new == [item for item in old if item in new]:
+        for item in old:
+            text = text if item in new else remove(text, path, True, str(item))
+        return text
+    return None
 
 
 def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str:
@@ -80,10 +98,12 @@ def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str:
     if own_line and not bare[end:rest].strip():
         start, end = _before_line(text, start), rest
     elif index + 1 < len(every):
-        end = every[index + 1].start
+        follows = every[index + 1].start
+        end = end if text[end:follows].strip() else follows  # a remark may stand there
     elif index:
-        start = every[index - 1].end
-        return text[:start] + text[entry.end :]
+        comma = bare.index(",", every[index - 1].end)
+        between = text[comma + 1 : start]  # here, too
+        return text[:comma] + (between if between.strip() else "") + text[entry.end :]
     if index and index + 1 == len(every) and "," in text[entry.end : _after_comma(text, entry.end)]:
         return text[:start] + text[end:]  # a trailing comma stays the habit of this file
     if index and index + 1 == len(every):
@@ -97,7 +117,10 @@ def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str:
 
 
 def entries(bare: str, at: int) -> list[Entry]:
-    """What the object or list at `at` holds; an element's key is its `name`. `bare` is valid JSON."""
+    """What the object or list at `at` holds; an element's key is its `name`, or the text that it is.
+
+    `bare` is valid JSON.
+    """
     decoder = json.JSONDecoder()
     listed = bare[at] == "["
     found: list[Entry] = []
@@ -110,6 +133,8 @@ def entries(bare: str, at: int) -> list[Entry]:
         value, end = decoder.raw_decode(bare, here)
         if listed and isinstance(value, dict):
             key = str(value.get("name"))
+        elif listed and isinstance(value, str):
+            key = value
         found.append(Entry(key, start, here, end))
         here = _skip(bare, end)
         if bare[here] == ",":

@@ -7,7 +7,10 @@ lets tomlkit rewrite the file.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
+
+import tomlkit
 
 from mcpd.config.lines import append, content
 
@@ -16,8 +19,6 @@ _HEADER = re.compile(r"\s*(\[\[?)[^\[\]]*?(\]\]?)\s*(?:#.*)?$")
 
 def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: Mapping[str, object]) -> str:
     """The server as a table of its own at the end of the file."""
-    import tomlkit
-
     table = tomlkit.table()
     for key, value in ({"name": name} | dict(definition) if listed else definition).items():
         table[key] = value
@@ -77,8 +78,6 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
 
 
 def _index(text: str, slot: tuple[str, ...], name: str) -> int:
-    import tomllib
-
     value: object = tomllib.loads(text.replace("\r\n", "\n"))
     for key in slot:
         value = value.get(key) if isinstance(value, dict) else None
@@ -109,8 +108,6 @@ def _header(line: str) -> tuple[str, ...] | None:
     """The path that a `[table]` line names, or None for any other line."""
     if not _HEADER.match(line):
         return None
-    import tomllib
-
     try:
         value: object = tomllib.loads(line)
     except tomllib.TOMLDecodeError:

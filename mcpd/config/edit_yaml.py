@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Protocol, cast
 
+from ruamel.yaml import YAML
+
 from mcpd.config.lines import append, content
 
 
@@ -112,8 +114,6 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
 
 
 def _compose(text: str) -> _Node | None:
-    from ruamel.yaml import YAML
-
     return cast("_Node | None", YAML(typ="rt").compose(io.StringIO(text + "\n")))
 
 
@@ -165,8 +165,6 @@ def _nothing(node: _Node) -> bool:
 
 
 def _yaml(value: object, step: int, indent: int = 0) -> str:
-    from ruamel.yaml import YAML
-
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False
     writer.indent = step

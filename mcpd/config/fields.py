@@ -87,7 +87,7 @@ FIELDS = (
     ),
     Field("excludeTools", TEXTS, "All but these tools.", ("disabledTools", "disabled_tools")),
     Field("trust", FLAG, "Your word that its tools need no confirmation."),
-    Field("debug", FLAG, "Log its messages and their timing."),
+    Field("debug", FLAG, "Log its messages, HTTP headers and timing."),
     Field("era", {"enum": ["auto", "modern", "legacy"]}, "Which protocol era to speak."),
     Field("maxFrame", {"type": "integer", "minimum": 1024}, "Bytes of one message at most."),
     Field("maxInFlight", {"type": "integer", "minimum": 1}, "Requests unanswered at once."),

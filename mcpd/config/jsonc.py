@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import NoReturn
 
 
@@ -43,6 +44,8 @@ def without_comments(text: str) -> str:
 
     Raises SyntaxFault for a comment that never ends.
     """
+    if _plain(text):
+        return text
 
     def erase(found: re.Match[str]) -> str:
         if found["open"]:
@@ -54,6 +57,8 @@ def without_comments(text: str) -> str:
 
 def blank(text: str) -> str:
     """Likewise, with blanks where trailing commas were as well: standard JSON. Raises SyntaxFault."""
+    if _plain(text):
+        return text
     bare = without_comments(text)
     characters = list(bare)
     before, last, comma = "", "", -1
@@ -64,6 +69,16 @@ def blank(text: str) -> str:
             comma = token.start()
         before, last = last, token[0]
     return "".join(characters)
+
+
+@lru_cache(maxsize=2)
+def _plain(text: str) -> bool:
+    """Whether it is standard JSON already. Editors keep their history in it: 10 MB, 20 times asked for."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def parse(text: str) -> object:

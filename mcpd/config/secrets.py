@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from mcpd.config.document import cannot
 from mcpd.config.formats import decode, parse
 from mcpd.config.places import at
 from mcpd.model.errors import BadSpec, Problem, shorten
@@ -53,7 +54,13 @@ def read_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     if found.st_mode & _LOOSE:
         message = f"{path} is open to other users"
         raise BadSpec([Problem("$", message, f"chmod 600 {path}")], str(path))
-    value = parse(decode(data, str(path)), "JSON", str(path))
+    try:
+        value = parse(decode(data, str(path)), "JSON", str(path))
+    except BadSpec as error:
+        # Without its words, which quote the line: there may be a secret on it.
+        place = error.problems[0].path
+        message = f"{place if place.startswith(str(path)) else path} is not valid JSON"
+        raise BadSpec([Problem("$", message, "mend it, or move it away")], str(path)) from None
     if not isinstance(value, dict):
         message = f"{path} must hold an object of names and texts"
         raise BadSpec([Problem("$", message, 'write {"NAME": "value"}')], str(path))
@@ -136,7 +143,9 @@ def change_secrets(environ: Mapping[str, str], values: Mapping[str, str | None])
                     secrets[name] = value
             text = json.dumps(secrets, indent=2, ensure_ascii=False) + "\n"
             write_atomically(path, text.encode("utf-8", "surrogatepass"), 0o600)
-    except (OSError, UnusablePath) as error:
+    except OSError as error:
+        raise cannot("write", path, error) from None
+    except UnusablePath as error:
         message = f"cannot write {path}: {error}"
         raise BadSpec([Problem("$", message, "check the permissions of its directory")], str(path)) from None
     return path

@@ -35,7 +35,7 @@ PROFILE: Mapping[str, Any] = {
 
 SETTINGS = (
     Field("timeout", MILLISECONDS, "Milliseconds of silence allowed during a call, for every server."),
-    Field("debug", FLAG, "Log the messages of every server and their timing."),
+    Field("debug", FLAG, "Log the messages of every server, HTTP headers and timing."),
     Field("logLevel", {"enum": list(LEVELS)}, "How much the daemon logs."),
     Field("http", TEXT, "HOST:PORT of this machine to listen on for HTTP; read when the daemon starts."),
     Field("maxStarts", {"type": "integer", "minimum": 1}, "How many servers may be starting at once."),

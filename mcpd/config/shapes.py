@@ -9,6 +9,7 @@ import attrs
 from mcpd.config.fields import is_comment
 from mcpd.config.places import at, nearest, what
 from mcpd.config.section import Section
+from mcpd.config.settings import SETTINGS
 from mcpd.model.errors import Problem, shorten
 
 _EXAMPLE = 'write {"mcpServers": {"NAME": {"command": "…"}}}'
@@ -33,8 +34,9 @@ def outline(document: object, problems: list[Problem], warnings: list[str]) -> O
         problems.append(Problem("$", f"the configuration must be an object, not {what(document)}", _EXAMPLE))
         return Outline()
     section = Section(document, "$", problems)
+    settings_in = "mcp.globalSettings" if section.has("mcp") else "settings"
     for key in document:
-        _judge(key, section, warnings)
+        _judge(key, section, warnings, settings_in)
     if section.has("mcp") and section.has("mcpServers"):
         section.complain("mcp", "both 'mcp' and 'mcpServers' are there", "keep one of the two shapes")
         return Outline()
@@ -89,7 +91,7 @@ def _servers(value: object, place: str, problems: list[Problem]) -> list[tuple[o
     return [(name, definition, at(place, str(name))) for name, definition in value.items()]
 
 
-def _judge(key: object, section: Section, warnings: list[str]) -> None:
+def _judge(key: object, section: Section, warnings: list[str], settings_in: str) -> None:
     """An editor's file may hold much else beside its servers; only what looks like ours is refused."""
     known = ["mcpServers", "settings", "mcp"]
     if key in known:
@@ -101,4 +103,6 @@ def _judge(key: object, section: Section, warnings: list[str]) -> None:
     elif (meant := nearest(key, known)) is not None:
         section.complain(key, f"unknown field '{shorten(key, 64)}'", f"did you mean '{meant}'?")
     elif not is_comment(key):
-        warnings.append(f"{at('$', key)}: '{shorten(key, 64)}' is not used by mcpd and was ignored")
+        setting = nearest(key, [field.name for field in SETTINGS])
+        fix = f"; did you mean '{setting}' in '{settings_in}'?" if setting else ""
+        warnings.append(f"{at('$', key)}: '{shorten(key, 64)}' is not used by mcpd here and was ignored{fix}")

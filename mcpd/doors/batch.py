@@ -24,8 +24,11 @@ class BatchReply:
 
     def finish(self, frame: bytes, code: int = 0) -> None:
         self._responses.append(frame.rstrip(b"\n"))
+        self.drop()
+
+    def drop(self) -> None:
         self._left -= 1
-        if not self._left:
+        if not self._left and self._responses:
             self._send(b"[%b]\n" % b",".join(self._responses))
 
 

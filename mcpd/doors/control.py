@@ -12,9 +12,19 @@ from mcpd import __version__
 from mcpd.core import Core
 from mcpd.doors import metrics
 from mcpd.eras.negotiate import PROTOCOL_VERSIONS
+from mcpd.gateway import fetching
 from mcpd.model import api, codec
 from mcpd.model.clients import ClientsResult
+from mcpd.model.definitions import AddParams, Applied, ConfigView, RemoveParams, SetServersParams
 from mcpd.model.errors import InvalidArguments
+from mcpd.model.features import (
+    CompleteParams,
+    PromptParams,
+    PromptsResult,
+    ReadParams,
+    ResourcesResult,
+    ToolsResult,
+)
 from mcpd.model.history import History, HistoryParams
 from mcpd.model.usage import Stats, StatsParams
 from mcpd.supervision.server import ManagedServer
@@ -31,7 +41,7 @@ class Method(Generic[P]):
     summary: str
     params: type[P]
     answers: object
-    """A class of `model.api`, or a sentence for what is MCP's own."""
+    """A class of `model`, or a sentence for what is MCP's own."""
     now: Callable[[Core, P], object] | None = None
     """Answers without waiting."""
     later: Callable[[Core, P], Awaitable[object]] | None = None
@@ -56,60 +66,59 @@ async def _lists(core: Core, params: api.MaybeServerParam) -> None:
         await core.use_lists(core.supervisor.servers())
 
 
-async def _tools(core: Core, params: api.MaybeServerParam) -> api.ToolsResult:
+async def _tools(core: Core, params: api.MaybeServerParam) -> ToolsResult:
     await _lists(core, params)
     return core.tools(params.server)
 
 
-async def _resources(core: Core, params: api.MaybeServerParam) -> api.ResourcesResult:
+async def _resources(core: Core, params: api.MaybeServerParam) -> ResourcesResult:
     await _lists(core, params)
     return core.resources(params.server)
 
 
-async def _prompts(core: Core, params: api.MaybeServerParam) -> api.PromptsResult:
+async def _prompts(core: Core, params: api.MaybeServerParam) -> PromptsResult:
     await _lists(core, params)
     return core.prompts(params.server)
 
 
-async def _read(core: Core, params: api.ReadParams) -> object:
-    return await core.ask(params.server, "resources", "resources/read", {"uri": params.uri})
+async def _read(core: Core, params: ReadParams) -> object:
+    return await fetching.read(core, params.server, params.uri)
 
 
-async def _prompt(core: Core, params: api.PromptParams) -> object:
-    asked = {"name": params.prompt, "arguments": params.arguments}
-    return await core.ask(params.server, "prompts", "prompts/get", asked)
+async def _prompt(core: Core, params: PromptParams) -> object:
+    return await fetching.prompt(core, params.server, params.prompt, params.arguments)
 
 
-async def _complete(core: Core, params: api.CompleteParams) -> object:
+async def _complete(core: Core, params: CompleteParams) -> object:
     asked: dict[str, object] = {"ref": params.ref, "argument": params.argument}
     if params.context is not None:
         asked["context"] = params.context
     return await core.ask(params.server, "completions", "completion/complete", asked)
 
 
-async def _set_servers(core: Core, params: api.SetServersParams) -> api.Applied:
+async def _set_servers(core: Core, params: SetServersParams) -> Applied:
     applied = core.configuration.set_servers(
         params.servers, dry_run=params.dry_run, if_generation=params.if_generation
     )
     return await _in_force(core, applied)
 
 
-async def _add(core: Core, params: api.AddParams) -> api.Applied:
+async def _add(core: Core, params: AddParams) -> Applied:
     applied = core.configuration.add(
         params.server, params.definition, save=params.save, replace=params.replace
     )
     return await _in_force(core, applied)
 
 
-async def _remove(core: Core, params: api.RemoveParams) -> api.Applied:
+async def _remove(core: Core, params: RemoveParams) -> Applied:
     return await _in_force(core, core.configuration.remove(params.server, save=params.save))
 
 
-async def _reload(core: Core, _: api.NoParams) -> api.Applied:
+async def _reload(core: Core, _: api.NoParams) -> Applied:
     return await _in_force(core, core.configuration.reload())
 
 
-async def _in_force(core: Core, applied: api.Applied) -> api.Applied:
+async def _in_force(core: Core, applied: Applied) -> Applied:
     """Answer when the change is made, so that a status asked for next shows it."""
     if not applied.dry_run and not applied.errors:
         await core.supervisor.settled(applied.generation)
@@ -157,18 +166,18 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/tools": Method(
         "The tools of one server or of all, from the lists last fetched.",
         api.MaybeServerParam,
-        api.ToolsResult,
+        ToolsResult,
         later=_tools,
     ),
     "mcpd/resources": Method(
-        "Resources and resource templates.", api.MaybeServerParam, api.ResourcesResult, later=_resources
+        "Resources and resource templates.", api.MaybeServerParam, ResourcesResult, later=_resources
     ),
-    "mcpd/read": Method("Read a resource.", api.ReadParams, MCP_RESULT, later=_read),
-    "mcpd/prompts": Method("Prompts.", api.MaybeServerParam, api.PromptsResult, later=_prompts),
-    "mcpd/prompt": Method("Get a prompt, filled in.", api.PromptParams, MCP_RESULT, later=_prompt),
+    "mcpd/read": Method("Read a resource.", ReadParams, MCP_RESULT, later=_read),
+    "mcpd/prompts": Method("Prompts.", api.MaybeServerParam, PromptsResult, later=_prompts),
+    "mcpd/prompt": Method("Get a prompt, filled in.", PromptParams, MCP_RESULT, later=_prompt),
     "mcpd/complete": Method(
         "Complete an argument of a prompt or of a resource template.",
-        api.CompleteParams,
+        CompleteParams,
         MCP_RESULT,
         later=_complete,
     ),
@@ -183,17 +192,17 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/disable": _wish("Switch off; remembered across restarts of the daemon.", _toggle(False)),
     "mcpd/servers/set": Method(
         "SetServers: replace the set, all or nothing; unchanged servers are not touched.",
-        api.SetServersParams,
-        api.Applied,
+        SetServersParams,
+        Applied,
         later=_set_servers,
     ),
-    "mcpd/add": Method("Add one server.", api.AddParams, api.Applied, later=_add),
-    "mcpd/remove": Method("Take one server out of the set.", api.RemoveParams, api.Applied, later=_remove),
-    "mcpd/reload": Method("Read the configuration again.", api.NoParams, api.Applied, later=_reload),
+    "mcpd/add": Method("Add one server.", AddParams, Applied, later=_add),
+    "mcpd/remove": Method("Take one server out of the set.", RemoveParams, Applied, later=_remove),
+    "mcpd/reload": Method("Read the configuration again.", api.NoParams, Applied, later=_reload),
     "mcpd/config": Method(
         "The definitions in force, secrets masked.",
         api.NoParams,
-        api.ConfigView,
+        ConfigView,
         now=lambda core, _: core.configuration.view(),
     ),
     "mcpd/history": Method(
@@ -232,7 +241,7 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/version": Method("Who answers.", api.NoParams, api.VersionInfo, now=_version),
     "mcpd/shutdown": Method("End the daemon, in order.", api.NoParams, api.Empty, now=_shutdown),
 }
-"""Methods that answer once. Those that stream or take over the connection are in `doors/lines.py`."""
+"""Methods that answer once. Those that stream or take over the connection are in `doors/requests.py`."""
 
 
 def decode_params(method: str, params: object, into: type[P]) -> P:

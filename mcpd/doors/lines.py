@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import logging
-import select
 import socket as sockets
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import TypeVar
 
-import msgspec
 import trio
 
 from mcpd.clients import EVERYTHING
 from mcpd.clients import Client as Present
 from mcpd.doors.batch import BatchReply, messages_of, requests_in
-from mcpd.doors.control import MAX_WAIT, METHODS, Method, decode_params
-from mcpd.doors.openrpc import document
+from mcpd.doors.requests import Requests
 from mcpd.doors.seats import seats
-from mcpd.gateway.calls import Call, read_call
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.relay import refused
 from mcpd.gateway.reply import Client
 from mcpd.gateway.session import Session, is_mcp
 from mcpd.gateway.view import View
-from mcpd.model import api, codec
-from mcpd.model.errors import FellBehind, McpdError
-from mcpd.model.tap import TapParams
-from mcpd.support.actor import acting
+from mcpd.support.descriptors import hung_up
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import READ_SMALL, Reader
 from mcpd.wire import message as wire
 from mcpd.wire.lines import LineSplitter, LineTooLong
-from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.message import ABSENT, BadFrame
 
 log = logging.getLogger("mcpd.client")
 
@@ -65,8 +57,7 @@ class Connection:
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_FRAME)
         self._nursery: trio.Nursery
-        self._running: dict[bytes, Callable[[str], None]] = {}
-        """Request id → how to cancel it."""
+        self._requests: Requests
         self._session: Session | None = None
         """The conversation, once it speaks MCP."""
         self._heard_at = trio.current_time()
@@ -74,6 +65,9 @@ class Connection:
     async def run(self) -> None:
         """The firewall: whatever a client does ends at most its own connection."""
         self._client = self._guest or self._core.clients.arrived(self._pid)
+        self._requests = Requests(
+            self._gateway, self._outbox, self._client, self._pid, self._start, self._speak
+        )
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
@@ -95,7 +89,7 @@ class Connection:
     @property
     def idle_since(self) -> float | None:
         """See `Sitter`. An attached client is at work as long as it stays."""
-        return None if self._running or self._session is not None else self._heard_at
+        return None if self._requests.running or self._session is not None else self._heard_at
 
     def leave(self, reason: str) -> None:
         log.debug("client %d: closed: %s", self._pid, reason)
@@ -119,12 +113,12 @@ class Connection:
     async def _finish(self) -> None:
         """A client that has only stopped writing (`… | nc -U`) still waits for its answers."""
         # No event tells that the other direction was closed too; looked at for as long as a call takes.
-        while self._is_at_work and not _hung_up(self._fd):  # noqa: ASYNC110
+        while self._is_at_work and not hung_up(self._fd):  # noqa: ASYNC110
             await trio.sleep(_LOOK_AGAIN)
 
     @property
     def _is_at_work(self) -> bool:
-        return bool(self._running) or (self._session is not None and self._session.is_at_work)
+        return bool(self._requests.running) or (self._session is not None and self._session.is_at_work)
 
     def _take(self, portion: bytes) -> None:
         with batch() as now:
@@ -143,24 +137,24 @@ class Connection:
         method = message.method
         session = self._session
         if session is not None and method[:5] != "mcpd/":
-            if method == "notifications/cancelled" and self._running:
-                self._cancelled(message)  # what it named may be a request to us
+            if method == "notifications/cancelled" and self._requests.running:
+                self._requests.cancelled(message)  # what it named may be a request to us
             session.receive(message, self)
         elif not method:
             if message.id is ABSENT or (message.result is ABSENT and message.error is ABSENT):
                 self._send(wire.error(message.key, wire.error_body(_INVALID_REQUEST, "no `method`")))
         elif message.id is ABSENT:
             if method == "notifications/cancelled":
-                self._cancelled(message)
-        elif message.key in self._running:
+                self._requests.cancelled(message)
+        elif message.key in self._requests.running:
             words = "a request with this id is under way: its answer could not be told from this one's"
             self._send(wire.error(message.key, wire.error_body(_INVALID_REQUEST, words)))
         elif method == "mcpd/call":
-            self._call(message)
+            self._requests.call(message)
         elif is_mcp(method):
             self._speak(self._gateway.view(), Client(door="socket", pid=self._pid)).receive(message, self)
         else:
-            self._dispatch(message)
+            self._requests.receive(message)
 
     def _received_batch(self, line: bytes) -> bool:
         """Whether it was an array of messages, of a client whose revision has such."""
@@ -175,159 +169,6 @@ class Connection:
         for message in messages:
             session.receive(message, reply)
         return True
-
-    def _dispatch(self, message: Message) -> None:
-        with acting(self._client.who):
-            self._do(message)
-
-    def _do(self, message: Message) -> None:
-        known = METHODS.get(message.method)
-        try:
-            if known is not None:
-                params = self._params(message, known.params)
-                if known.now is not None:
-                    self._send(wire.result(message.key, codec.encode(known.now(self._core, params))))
-                else:
-                    self._start(message, lambda: self._later(message, known, params))
-            elif message.method == "mcpd/events":
-                wanted = self._params(message, api.EventsParams)
-                self._start(message, lambda: self._events(message, wanted))
-            elif message.method == "mcpd/logs":
-                asked = self._params(message, api.LogsParams)
-                self._start(message, lambda: self._logs(message, asked))
-            elif message.method == "mcpd/tap":
-                tapped = self._params(message, TapParams)
-                self._start(message, lambda: self._tap(message, tapped))
-            elif message.method == "mcpd/attach":
-                attach = self._params(message, api.AttachParams)
-                if attach.server is None or attach.wait <= 0:
-                    self._attach(message, attach)  # at once: what comes right behind it is for the session
-                else:
-                    self._start(message, lambda: self._attach_when_ready(message, attach))
-            elif message.method == "rpc.discover":
-                self._send(wire.result(message.key, document()))
-            else:
-                words = (
-                    f"no method {message.method[:100]!r}; `rpc.discover` describes all, and "
-                    "`mcpd/attach` makes this connection speak MCP to one server"
-                )
-                self._send(wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, words)))
-        except McpdError as error:
-            self._send(refused(message.key, error))
-
-    # ── the methods ─────────────────────────────────────────────────────────────────────────────
-
-    def _call(self, message: Message) -> None:
-        key = message.key
-        try:
-            request = read_call(message.params)
-            self._client.used(request.server)
-            token = request.progress_token
-
-            def done(body: bytes | msgspec.Raw) -> None:
-                self._running.pop(key, None)
-                self._send(wire.result(key, body))
-
-            def fail(error: McpdError) -> None:
-                self._running.pop(key, None)
-                self._send(refused(key, error))
-
-            def progress(params: bytes) -> None:
-                if token:
-                    told = {**wire.members(params), "progressToken": msgspec.Raw(token)}
-                    self._send(wire.notification("notifications/progress", msgspec.json.encode(told)))
-
-            call = Call(
-                request=request,
-                done=done,
-                fail=fail,
-                progress=progress,
-                later=lambda work: self._start(message, work),
-            )
-            if call.try_now(self._core):
-                self._running[key] = call.cancel
-                return
-        except McpdError as error:
-            self._send(refused(key, error))
-            return
-
-        async def prepare() -> None:
-            await call.prepare_and_send(self._core)
-            self._running[key] = call.cancel
-
-        self._start(message, prepare)
-
-    async def _later(self, message: Message, method: Method[object], params: object) -> None:
-        assert method.later is not None
-        answer = await method.later(self._core, params)
-        body = bytes(answer) if isinstance(answer, msgspec.Raw) else codec.encode(answer)
-        self._send(wire.result(message.key, body))
-
-    async def _events(self, message: Message, params: api.EventsParams) -> None:
-        with self._core.watch() as (snapshot, changes):
-            for event in snapshot:
-                self._tell(message, "mcpd/event", "event", event, event.server, params.servers)
-            async for event in changes:
-                self._tell(message, "mcpd/event", "event", event, event.server, params.servers)
-        raise FellBehind("this client read its events too slowly; ask again for a new snapshot")
-
-    def _tell(
-        self,
-        message: Message,
-        method: str,
-        member: str,
-        item: object,
-        server: str | None,
-        wanted: tuple[str, ...],
-    ) -> None:
-        if server is None or not wanted or server in wanted:
-            body = msgspec.json.encode({"request": msgspec.Raw(message.key), member: codec.unstructure(item)})
-            self._send(wire.notification(method, body))
-
-    async def _logs(self, message: Message, params: api.LogsParams) -> None:
-        log = self._core.supervisor.get(params.server).log
-        position = log.position
-        tail = api.LogLines(lines=log.tail(params.lines))
-        self._send(wire.result(message.key, codec.encode(tail)))
-        while params.follow:
-            await log.wait_beyond(position)
-            lines, missed = log.beyond(position)
-            position = log.position
-            if missed:
-                self._tell(message, "mcpd/log", "missed", missed, None, ())
-            for line in lines:
-                self._tell(message, "mcpd/log", "line", line, None, ())
-            await self._outbox.wait_drained()  # what comes meanwhile waits in the log, which is bounded
-
-    async def _tap(self, message: Message, params: TapParams) -> None:
-        with self._core.tap(params) as tap:
-            while True:
-                self._tell(message, "mcpd/frame", "frame", await tap.next(), None, ())
-                await self._outbox.wait_drained()
-
-    async def _attach_when_ready(self, message: Message, params: api.AttachParams) -> None:
-        server = self._gateway.view(params.server).single
-        if server is not None:
-            await self._core.ready(server, min(params.wait, MAX_WAIT))
-        self._attach(message, params)
-
-    def _attach(self, message: Message, params: api.AttachParams) -> None:
-        profile = params.profile
-        if profile is None and params.server is None and params.client is not None:
-            profile = self._gateway.profile_for(params.client.cwd)
-        view = self._gateway.view(params.server, profile)
-        server = view.single
-        who = params.client or api.AttachedClient()
-        self._client.tells(who.name, who.pid)
-        door = "socket" if params.client is None else "bridge"
-        self._speak(view, Client(door=door, name=who.name, pid=who.pid or self._pid, cwd=who.cwd or ""))
-        upstream = None if server is None else server.upstream
-        answer = api.Attached(
-            server=params.server,
-            profile=profile,
-            protocol_version=None if upstream is None else upstream.version,
-        )
-        self._send(wire.result(message.key, codec.encode(answer)))
 
     def _speak(self, view: View, client: Client) -> Session:
         """From now on this connection speaks MCP."""
@@ -344,52 +185,20 @@ class Connection:
     def finish(self, frame: bytes, code: int = 0) -> None:
         self._send(frame)
 
+    def drop(self) -> None:
+        """On a line, nothing said is nothing."""
+
     # ── under way ───────────────────────────────────────────────────────────────────────────────
 
-    def _start(self, message: Message, work: Callable[[], Awaitable[None]]) -> None:
-        scope = trio.CancelScope()
-        key = message.key
-
-        def cancel(reason: str) -> None:
-            scope.cancel(reason=reason)
-
-        async def run() -> None:
-            with scope:
-                try:
-                    await work()
-                except McpdError as error:
-                    self._send(refused(key, error))
-            if self._running.get(key) is cancel:
-                del self._running[key]
-
-        self._running[key] = cancel
-        self._nursery.start_soon(run, name=message.method)
+    def _start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
+        self._nursery.start_soon(work, name=name)
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(work)
 
-    def _params(self, message: Message, into: type[P]) -> P:
-        raw = bytes(message.params)
-        try:
-            params = wire.value(raw) if raw else {}
-        except BadFrame as error:
-            params = str(error)
-        return decode_params(message.method, params, into)
-
-    def _cancelled(self, message: Message) -> None:
-        try:
-            key = bytes(wire.members(message.params).get("requestId", b""))
-        except BadFrame:
-            return
-        cancel = self._running.pop(key, None)
-        if cancel is not None:
-            cancel("the client cancelled it")
-
     def _cancel_everything(self, reason: str) -> None:
-        running, self._running = list(self._running.values()), {}
         with batch():
-            for cancel in running:
-                cancel(reason)
+            self._requests.cancel_all(reason)
             if self._session is not None:
                 self._session.close(reason)
 
@@ -416,10 +225,3 @@ class Connection:
         if self._outbox.broken is None:  # otherwise it has simply left
             log.warning("client %d does not read its answers: its connection is closed", self._pid)
         self._nursery.cancel_scope.cancel(reason="the client does not read")
-
-
-def _hung_up(fd: int) -> bool:
-    """Whether the other side has closed the connection altogether, not only its own direction."""
-    poll = select.poll()
-    poll.register(fd, 0)
-    return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))

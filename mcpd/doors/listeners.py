@@ -47,7 +47,11 @@ def bind_tcp(address: Address) -> sockets.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise OSError(error.errno, f"cannot listen on {address} for HTTP: {error.strerror}") from None
+        advice = (
+            "choose another port, or end the program that has it" if error.errno == errno.EADDRINUSE else ""
+        )
+        words = f"cannot listen on {address} for HTTP: {error.strerror}{advice and f' ({advice})'}"
+        raise OSError(error.errno, words) from None
     return listener
 
 

@@ -94,12 +94,9 @@ def render(status: DaemonStatus, stats: Stats) -> str:
             "Resident, of its process tree; shared pages count once for each process.",
             [(_of(s), c.memory) for s, c in costs],
         )
-        family(
-            "server_cpu_seconds_total",
-            "counter",
-            "Processor time of the processes that run now.",
-            [(_of(s), c.cpu_seconds) for s, c in costs],
-        )
+    spent = [(_of(s), s.cpu_seconds) for s in servers if s.cost is not None or s.cpu_seconds]
+    if spent:
+        family("server_cpu_seconds_total", "counter", "Of its processes, the ended ones included.", spent)
     return "\n".join(lines) + "\n"
 
 

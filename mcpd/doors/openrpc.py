@@ -15,14 +15,16 @@ from mcpd import __version__
 from mcpd.doors.control import MCP_RESULT, METHODS
 from mcpd.model import api
 from mcpd.model.events import Event
+from mcpd.model.features import CallParams
 from mcpd.model.result import ToolResult
 from mcpd.model.tap import TapFrame, TapParams
 
 STREAMING: Mapping[str, tuple[str, type, object]] = {
     "mcpd/call": (
         "Call a tool. Arguments are checked against its schema first; a cancelled or closed request is "
-        "cancelled upstream; progress comes as notifications/progress for `_meta.progressToken`.",
-        api.CallParams,
+        "cancelled upstream; progress comes as notifications/progress for `_meta.progressToken`; "
+        "all else in `_meta` (a trace, say) goes to the server.",
+        CallParams,
         ToolResult,
     ),
     "mcpd/events": (

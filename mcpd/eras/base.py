@@ -10,7 +10,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.eras.wishes import Wishes
+from mcpd.eras.interests import Interests
 from mcpd.model.errors import ProtocolViolation, UpstreamRefused, shorten
 from mcpd.model.status import ServerInfo
 from mcpd.transports.base import Channel
@@ -67,7 +67,7 @@ class Hooks:
     modern_after_all: Callable[[], None] = lambda: None
     """Called when a server that was taken for legacy, since it did not answer in time, turns out not
     to be: for the next connection, since this one's era is settled."""
-    wishes: Wishes = attrs.field(factory=Wishes)
+    interests: Interests = attrs.field(factory=Interests)
     """What clients want to hear: fulfilled by `Upstream.follow`, while it runs."""
 
 
@@ -83,7 +83,7 @@ class Upstream:
     ping_method: str
     """A real request that costs the server next to nothing."""
     follow: Callable[[], Awaitable[None]] | None = None
-    """Must run beside the link: for `Hooks.changed` to be called, and `Hooks.wishes` to be fulfilled."""
+    """Must run beside the link: for `Hooks.changed` to be called, and `Hooks.interests` to be fulfilled."""
     hearing: trio.Event = attrs.field(factory=trio.Event)
     """Set by `follow` when nothing is missed from now on, or when it can do no more about that."""
 
@@ -257,15 +257,3 @@ def _uri(params: Raw) -> str | None:
 def may_have_changed(hooks: Hooks, uri: str) -> None:
     """Tell of a followed resource what the server could not: nobody listened for a while."""
     hooks.heard(Said(_UPDATED, Raw(msgspec.json.encode({"uri": uri})), None, uri))
-
-
-async def first_of(*events: trio.Event) -> None:
-    """Until one of them is set."""
-    async with trio.open_nursery() as nursery:
-
-        async def wait_for(event: trio.Event) -> None:
-            await event.wait()
-            nursery.cancel_scope.cancel(reason="one of them is set")
-
-        for event in events:
-            nursery.start_soon(wait_for, event)

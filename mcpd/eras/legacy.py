@@ -159,31 +159,31 @@ class _Follower:
             may_have_changed(self.hooks, uri)
 
     async def _fulfil(self) -> None:
-        """Tell the server of every change of the wishes; what it refuses is not asked again."""
-        wishes, can_tell = self.hooks.wishes, self.upstream.has("resources", "subscribe")
+        """Tell the server of every change of the interests; what it refuses is not asked again."""
+        interests, can_tell = self.hooks.interests, self.upstream.has("resources", "subscribe")
         with trio.move_on_after(_EAR):  # what it tells before we listen is told to nobody
             await self.upstream.hearing.wait()
         while self.link.ended is None:
-            changed, wanted = wishes.changed, wishes.resources
+            changed, wanted = interests.changed, interests.resources
             async with trio.open_nursery() as nursery:
-                if self.upstream.has("logging") and wishes.log_level not in (None, self.level):
-                    nursery.start_soon(self._set_level, wishes.log_level)
+                if self.upstream.has("logging") and interests.log_level not in (None, self.level):
+                    nursery.start_soon(self._set_level, interests.log_level)
                 for uri in self.followed - wanted:
                     nursery.start_soon(self._unsubscribe, uri)
                 for uri in wanted - self.followed:
                     if not can_tell:
-                        wishes.refused(uri, "it does not tell of changes of its resources")
-                    elif not wishes.outcome(uri):
+                        interests.refused(uri, "it does not tell of changes of its resources")
+                    elif not interests.outcome(uri):
                         nursery.start_soon(self._subscribe, uri)
             await changed.wait()
 
     async def _subscribe(self, uri: str) -> None:
         why = await self._tell("resources/subscribe", {"uri": uri})
         if why:
-            self.hooks.wishes.refused(uri, why)
+            self.hooks.interests.refused(uri, why)
             return
         self.followed.add(uri)
-        if self.hooks.wishes.agreed(uri):
+        if self.hooks.interests.agreed(uri):
             may_have_changed(self.hooks, uri)
 
     async def _unsubscribe(self, uri: str) -> None:

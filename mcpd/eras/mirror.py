@@ -85,7 +85,6 @@ class Mirror:
 
 def _of_arguments(schema: Mapping[str, object], arguments: Raw) -> Mapping[str, str]:
     try:
-        given = wire.value(arguments)
+        return param_headers(schema, wire.mapping(arguments))
     except BadFrame:
         return {}
-    return param_headers(schema, given) if isinstance(given, dict) else {}

@@ -143,8 +143,8 @@ def adopt(link: Channel, hooks: Hooks, version: str, discovered: Mapping[str, ob
 
     async def tend_log_level() -> None:
         while True:
-            changed = hooks.wishes.changed
-            level = hooks.wishes.log_level
+            changed = hooks.interests.changed
+            level = hooks.interests.log_level
             link.speak(dialect(version, mirror, hooks.capabilities, level, hooks.refresh))
             await changed.wait()
 

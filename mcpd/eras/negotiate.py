@@ -40,7 +40,19 @@ class DiedOfTheProbe(Exception):
 
 
 class NotStreamable(Exception):
-    """Nothing at this URL answers to Streamable HTTP. It may be HTTP+SSE. The message has the statuses."""
+    """Nothing at this URL answers to Streamable HTTP. It may be HTTP+SSE. The message has the statuses.
+
+    `status` is what `initialize` was answered with; None when it was an error in a body of JSON.
+    """
+
+    def __init__(self, words: str, status: int | None = None) -> None:
+        super().__init__(words)
+        self.status = status
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it was an error of the server's own: it may be out of order, and at the right place."""
+        return self.status == 500
 
 
 _NO_VERDICT = (408, 429)
@@ -145,7 +157,7 @@ class _Negotiation:
         except HttpRefused as error:
             self._note("initialize", error.message, started)
             if _tells_of_another_era(error) and self.link.footing.startswith("HTTP "):
-                raise NotStreamable(", ".join(self.notes)) from error
+                raise NotStreamable(", ".join(self.notes), error.status) from error
             raise
         except McpdError as error:
             self._note("initialize", error.message, started)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 import trio
 
-from mcpd.eras.base import FEATURES, Hooks, Upstream, first_of, may_have_changed, refusal, tell
+from mcpd.eras.base import FEATURES, Hooks, Upstream, may_have_changed, refusal, tell
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError
 from mcpd.transports.exchange import Exchange
 from mcpd.wire import message as wire
@@ -60,7 +60,7 @@ class _Listen(Exchange, kw_only=True):
 
 
 class Subscription:
-    """Fulfils what it can of `Hooks.wishes`, and calls `Hooks.changed`, while `run` runs."""
+    """Fulfils what it can of `Hooks.interests`, and calls `Hooks.changed`, while `run` runs."""
 
     def __init__(self, upstream: Upstream, hooks: Hooks) -> None:
         self._upstream = upstream
@@ -71,6 +71,9 @@ class Subscription:
         self._open: dict[bytes, _Listen] = {}
         """By the id, which the server repeats in all it says on a subscription. Two, while one replaces
         the other."""
+        self._current: _Listen | None = None
+        """The one that tells of all that is wanted."""
+        self._pause = LISTEN_AGAIN_AFTER
 
     # ── what comes: in the reader ───────────────────────────────────────────────────────────────
 
@@ -94,11 +97,11 @@ class Subscription:
             tell(self._hooks, message, exchange)
 
     def _agreed(self, listen: _Listen, features: frozenset[str], uris: frozenset[str]) -> None:
-        wishes = self._hooks.wishes
+        interests = self._hooks.interests
         for uri in sorted(listen.uris):
             if uri not in uris:
-                wishes.refused(uri, "it did not agree to tell of changes of this resource")
-            elif wishes.agreed(uri) and listen.after_a_gap:
+                interests.refused(uri, "it did not agree to tell of changes of this resource")
+            elif interests.agreed(uri) and listen.after_a_gap:
                 may_have_changed(self._hooks, uri)
         listen.uris &= uris
         self._upstream.tells.difference_update(FEATURES)
@@ -124,83 +127,98 @@ class Subscription:
                 self._close(listen)
 
     async def _run(self) -> None:
-        wishes, current, pause, gap = self._hooks.wishes, None, LISTEN_AGAIN_AFTER, True
-        features = self._features
         while self._link.ended is None:
-            changed, uris = wishes.changed, self._wanted()
-            if not features and not uris:
-                if current is not None:
-                    self._close(current)
-                self._upstream.hearing.set()
-                current, gap = None, True
+            changed, uris = self._hooks.interests.changed, self._wanted()
+            if not self._features and not uris:
+                self._stop()
                 await changed.wait()
                 continue
-            if current is None or current.uris != uris:
-                fresh = await self._listen(features, uris, after_a_gap=gap)
-                if fresh.is_refused:
-                    self._close(fresh)
-                    before = frozenset[str]() if current is None else current.uris
-                    if uris - before:  # it may be one of these that it does not want
-                        for uri in uris - before:
-                            wishes.refused(uri, f"it refuses the subscription: {fresh.error}".rstrip(": "))
-                    elif current is None:
-                        self._hooks.log(
-                            f"[mcpd] refuses subscriptions/listen ({fresh.error}); its lists are fetched once"
-                        )
-                        features = frozenset()
-                    else:  # what is open tells of all this and more
-                        current.uris = uris
-                    continue
-                if current is not None and current.over.is_set():
-                    self._missed(features)  # in between nobody listened after all
-                    for uri in sorted(current.uris & fresh.uris):
-                        may_have_changed(self._hooks, uri)
-                elif current is not None and fresh.over.is_set():  # try again; the other one tells on
-                    pause = await self._rest(pause)
-                    continue
-                elif current is not None:
-                    self._close(current)
-                current, gap = fresh, False
-            await first_of(changed, current.over)
-            if not current.over.is_set() or self._link.ended is not None:
+            if (self._current is None or self._current.uris != uris) and not await self._renew(uris):
                 continue
-            if trio.current_time() - current.opened_at >= _LASTED:
-                pause = LISTEN_AGAIN_AFTER
-            if current.error is not None:
-                self._hooks.log(f"[mcpd] lost the subscription to its changes, asks again: {current.error}")
-            self._close(current)
-            current, gap = None, True
-            self._upstream.tells.difference_update(FEATURES)
-            self._upstream.hearing.set()  # waiting for it holds up nobody any more
-            pause = await self._rest(pause)
-            self._missed(features)  # and once more when the server has acknowledged, if it does
+            current = self._current
+            assert current is not None
+            await _first_of(changed, current.over)
+            if current.over.is_set() and self._link.ended is None:
+                await self._lost(current)
 
-    async def _rest(self, pause: float) -> float:
-        """Wait, not as long as all others do; how long to wait the next time."""
+    def _stop(self) -> None:
+        """Nothing is wanted."""
+        if self._current is not None:
+            self._close(self._current)
+        self._current = None
+        self._upstream.hearing.set()
+
+    async def _renew(self, uris: frozenset[str]) -> bool:
+        """Ask for these resources, and what is open goes on until that is granted. Whether to wait now for
+        what comes; else what is wanted has to be looked at again."""
+        fresh, current = await self._listen(uris), self._current
+        if fresh.is_refused:
+            self._close(fresh)
+            self._refused(uris, str(fresh.error))
+            return False
+        if current is not None and current.over.is_set():
+            self._missed(self._features)  # in between nobody listened after all
+            for uri in sorted(current.uris & fresh.uris):
+                may_have_changed(self._hooks, uri)
+        elif current is not None and fresh.over.is_set():  # try again; the other one tells on
+            await self._rest()
+            return False
+        elif current is not None:
+            self._close(current)
+        self._current = fresh
+        return True
+
+    def _refused(self, uris: frozenset[str], why: str) -> None:
+        current = self._current
+        added = uris if current is None else uris - current.uris
+        if added:  # it may be one of these that it does not want
+            for uri in added:
+                self._hooks.interests.refused(uri, f"it refuses the subscription: {why}".rstrip(": "))
+        elif current is None:
+            self._hooks.log(f"[mcpd] refuses subscriptions/listen ({why}); its lists are fetched once")
+            self._features = frozenset()
+        else:  # what is open tells of all this and more
+            current.uris = uris
+
+    async def _lost(self, current: _Listen) -> None:
+        """It ended by itself: another is asked for, after a pause."""
+        if trio.current_time() - current.opened_at >= _LASTED:
+            self._pause = LISTEN_AGAIN_AFTER
+        if current.error is not None:
+            self._hooks.log(f"[mcpd] lost the subscription to its changes, asks again: {current.error}")
+        self._close(current)
+        self._current = None
+        self._upstream.tells.difference_update(FEATURES)
+        self._upstream.hearing.set()  # waiting for it holds up nobody any more
+        await self._rest()
+        self._missed(self._features)  # and once more when the server has acknowledged, if it does
+
+    async def _rest(self) -> None:
+        """Wait, not as long as all others do, and longer the next time."""
+        pause, self._pause = self._pause, min(2 * self._pause, LISTEN_AGAIN_AT_MOST)
         await trio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - no secret depends on it
-        return min(2 * pause, LISTEN_AGAIN_AT_MOST)
 
     def _wanted(self) -> frozenset[str]:
         """The resources to ask for: without those that it has refused."""
-        wishes = self._hooks.wishes
-        wanted = wishes.resources
+        interests = self._hooks.interests
+        wanted = interests.resources
         if not self._tells_of_resources:
             for uri in wanted:
-                wishes.refused(uri, "it does not tell of changes of its resources")
+                interests.refused(uri, "it does not tell of changes of its resources")
             return frozenset()
-        return frozenset(uri for uri in wanted if not wishes.outcome(uri))
+        return frozenset(uri for uri in wanted if not interests.outcome(uri))
 
-    async def _listen(self, features: frozenset[str], uris: frozenset[str], *, after_a_gap: bool) -> _Listen:
+    async def _listen(self, uris: frozenset[str]) -> _Listen:
         """Open another and wait for what comes of it: it is acknowledged, over, or silent for long."""
         listen = _Listen(
             server=self._link.name,
             what="the subscription to its changes",
             standing=True,
-            features=features,
+            features=self._features,
             uris=uris,
-            after_a_gap=after_a_gap,
+            after_a_gap=self._current is None,
         )
-        wanted: dict[str, object] = {f"{feature}ListChanged": True for feature in sorted(features)}
+        wanted: dict[str, object] = {f"{feature}ListChanged": True for feature in sorted(self._features)}
         if uris:
             wanted["resourceSubscriptions"] = sorted(uris)
         try:
@@ -210,10 +228,10 @@ class Subscription:
             return listen
         self._open[listen.key] = listen
         with trio.move_on_after(_ACKNOWLEDGED_WITHIN):
-            await first_of(listen.acknowledged, listen.over)
+            await _first_of(listen.acknowledged, listen.over)
         if not listen.acknowledged.is_set() and not listen.over.is_set():
             listen.acknowledged.set()
-            self._agreed(listen, features, uris)
+            self._agreed(listen, self._features, uris)
         return listen
 
     def _close(self, listen: _Listen) -> None:
@@ -250,3 +268,15 @@ def _honoured(message: Message) -> tuple[frozenset[str], frozenset[str]]:
         frozenset(feature for feature in FEATURES if told.get(f"{feature}ListChanged") is True),
         frozenset(uri for uri in uris if isinstance(uri, str)) if isinstance(uris, list) else frozenset(),
     )
+
+
+async def _first_of(*events: trio.Event) -> None:
+    """Until one of them is set."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait_for(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel(reason="one of them is set")
+
+        for event in events:
+            nursery.start_soon(wait_for, event)

@@ -8,7 +8,7 @@ result comes with the last poll.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
 import msgspec
@@ -38,6 +38,8 @@ MISSES = 5
 _CANCEL_WITHIN = 10.0
 _OVER = ("completed", "failed", "cancelled")
 _GOING_ON = ("working", "input_required")
+Again = Callable[[], Awaitable[Upstream | None]]
+"""Waits for the next connection to the same server, the one before having ended; None: it has none."""
 
 
 @attrs.frozen
@@ -60,26 +62,35 @@ async def see_through(
     timeout: float = math.inf,
     limit: float = math.inf,
     told: Callable[[str], None] = lambda words: None,
+    again: Again | None = None,
 ) -> Raw:
     """Wait until the task is done; the bytes of its result, as if the call itself had brought them.
 
     `created` is the result that told of the task. `timeout` is for each question, `limit` for all;
     `what` names the call in messages; `told` is called with the server's words about the task whenever
     they are others than before. Whatever ends this early, be it cancellation, cancels the task.
+
+    A task is not its connection's: where that ends, it is asked after on the next one, if `again` gives one
+    that speaks the same. Asking after it is no repetition of the call, which is never sent once more.
+
     Raises UpstreamRefused when it failed or was cancelled there, CallTimeout, ProtocolViolation,
-    LinkLost, and what `answer` raises.
+    LinkLost when it cannot be learnt what came of it, and what `answer` raises.
     """
-    watch = _Watch(upstream, answer, timeout, told)
+    watch = _Watch(upstream, answer, timeout, told, again)
     task = _read(upstream, created)
     try:
         with trio.move_on_after(limit):
             return await watch.to_its_end(task)
+    except (Overloaded, HttpRefused, LinkLost) as error:
+        # They say what became of a question, not of the call.
+        words = f"{watch.name}: {what} became a task, and what came of it cannot be learnt; it may have run, "
+        raise LinkLost(f"{words}so it is not repeated ({error.message})", server=watch.name) from error
     finally:
         if not watch.over:
             watch.cancel(task.id)
     raise CallTimeout(
         f"{upstream.link.name}: {what} has been a task for {limit:g} s, the most one call may take; the "
-        "server was told to cancel it (`timeout` in its definition sets the limit)",
+        "server was told to cancel it (`maxTimeout` in its definition sets the limit)",
         server=upstream.link.name,
         after=limit,
     )
@@ -91,6 +102,9 @@ class _Watch:
     answer: Answer
     timeout: float
     told: Callable[[str], None]
+    again: Again | None
+    moved: bool = False
+    """Whether its connection is another than the one it began on."""
     over: bool = False
     answered: set[str] = attrs.field(factory=set)
     """Keys of the questions that have been answered: they are repeated until the server has seen it."""
@@ -120,9 +134,27 @@ class _Watch:
                 misses = 0
             except (CallTimeout, Overloaded, HttpRefused, LinkLost) as error:
                 misses += 1
-                if misses >= MISSES or self.upstream.link.ended is not None or not _may_pass(error):
+                if misses >= MISSES or not _may_pass(error):
                     raise
+                if self.upstream.link.ended is not None:
+                    await self._move(error)
+            except UpstreamRefused as error:
+                if self.moved:  # a process that was started anew knows nothing of it
+                    raise LinkLost(error.message, server=self.name) from error
+                raise
         self.over = True
+        return await self._outcome(task)
+
+    async def _move(self, lost: McpdError) -> None:
+        """On to the next connection. Raises LinkLost where there is none to ask the same on."""
+        fresh = None if self.again is None else await self.again()
+        if fresh is None or (fresh.era, fresh.version) != (self.upstream.era, self.upstream.version):
+            raise lost
+        self.moved = self.moved or fresh is not self.upstream
+        self.upstream = fresh
+
+    async def _outcome(self, task: _Task) -> Raw:
+        """The result of a task that is over. Raises what it came to instead."""
         if task.status == "cancelled":
             words = task.words or "without a word"
             raise UpstreamRefused(

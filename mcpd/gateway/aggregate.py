@@ -8,7 +8,6 @@ that form is understood for every resource.
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
@@ -17,8 +16,10 @@ from msgspec import Raw
 
 from mcpd.core import Core
 from mcpd.gateway.naming import Owned, public_names
+from mcpd.gateway.templates import Template, read_template
 from mcpd.gateway.view import CAPABILITIES, Route, least_fresh, listed
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool, shorten
+from mcpd.model.naming import ClientStyle
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
 from mcpd.supervision.catalog import Catalog
@@ -30,7 +31,6 @@ _ALIAS = "mcpd://"
 _INSTRUCTIONS = 8000
 """Characters in all: they end up in a model's context."""
 _OF_ONE_SERVER = 2000
-_SLOT = re.compile(r"\{[^{}]*\}")
 
 
 @attrs.frozen
@@ -42,7 +42,7 @@ class _Index:
     entries: Mapping[str, Sequence[bytes]]
     resources: Mapping[str, tuple[str, str]]
     """URI or alias → (server, the server's URI)."""
-    templates: Sequence[tuple[re.Pattern[str], str, str]]
+    templates: Sequence[tuple[Template, str, str]]
     """(what matches, server, prefix that is not the server's)."""
 
 
@@ -57,6 +57,8 @@ class Aggregate:
         self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
         self.label = f"*{profile.name}"
         self._seen: list[tuple[str, Catalog | None]] = []
+        self._style = self.told = self.style
+        """`told`: the style that clients were told of last; for who tells them."""
         self._known = _Index({}, {}, {}, {}, ())
 
     def servers(self) -> Sequence[ManagedServer]:
@@ -140,7 +142,7 @@ class Aggregate:
                 if server.spec.name == name and rest:
                     return server, rest
         for pattern, name, prefix in index.templates:
-            if pattern.fullmatch(uri):
+            if pattern.matches(uri):
                 return supervisor.get(name), uri.removeprefix(prefix)
         able = [s for s in self.servers() if s.upstream is not None and s.upstream.has("resources")]
         scheme = uri.partition(":")[0] + ":"
@@ -164,20 +166,28 @@ class Aggregate:
     def freshness(self, member: str) -> tuple[int, str]:
         return least_fresh([server.catalog for server in self.servers()], member)
 
+    @property
+    def style(self) -> ClientStyle:
+        """How things are named by now."""
+        return self.profile.style or self._core.configuration.loaded.settings.client_tool_names
+
     # ── the index ───────────────────────────────────────────────────────────────────────────────
 
     def _index(self) -> _Index:
         now = [(server.spec.name, server.catalog) for server in self.servers()]
-        unchanged = len(now) == len(self._seen) and all(
-            a[0] == b[0] and a[1] is b[1] for a, b in zip(now, self._seen, strict=True)
+        style = self.style
+        unchanged = (
+            style is self._style
+            and len(now) == len(self._seen)
+            and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(now, self._seen, strict=True))
         )
         if not unchanged:
-            self._seen = now
+            self._seen, self._style = now, style
             self._known = self._make([(name, catalog) for name, catalog in now if catalog is not None])
         return self._known
 
     def _make(self, catalogs: Sequence[tuple[str, Catalog]]) -> _Index:
-        style = self.profile.style or self._core.configuration.loaded.settings.client_tool_names
+        style = self._style
         tools = public_names(
             style, ((s, item.name) for s, c in catalogs for item in c.tools if self._wants(s, item.name))
         )
@@ -193,7 +203,7 @@ class Aggregate:
             "resourceTemplates": _located(templates, catalogs, "resourceTemplates", "uriTemplate"),
         }
         patterns = [
-            (_matching(public), server, public.removesuffix(own))
+            (read_template(public), server, public.removesuffix(own))
             for public, (server, own) in templates.items()
         ]
         return _Index(tools, prompts, entries, resources, patterns)
@@ -240,13 +250,6 @@ def _located(
             index[uri] = (server, item.name)
             entries.append(raw)
     return tuple(entries)
-
-
-def _matching(template: str) -> re.Pattern[str]:
-    """What a URI template may expand to: `{x}` is one segment, `{+x}`, `{/x}` and the like are anything."""
-    parts = _SLOT.split(template[:2000])
-    slots = [".*" if slot[1:2] in "+#/.;?&" else "[^/]*" for slot in _SLOT.findall(template[:2000])[:20]]
-    return re.compile("".join(re.escape(p) + s for p, s in zip(parts, [*slots, ""], strict=False)))
 
 
 def _with(members: dict[str, Raw], name: str, value: str) -> bytes:

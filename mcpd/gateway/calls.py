@@ -6,7 +6,6 @@ own step, with no task: that is nearly every call.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from mcpd.eras.base import Upstream, refusal
 from mcpd.eras.rounds import ask_in_rounds, nobody, result_type
 from mcpd.gateway import order
 from mcpd.gateway.schemas import MAX_CHECKED, ToolSchemas, compile_schemas
+from mcpd.gateway.waiting import as_ours
 from mcpd.model import codec
 from mcpd.model.errors import (
     InvalidArguments,
@@ -28,33 +28,39 @@ from mcpd.model.errors import (
     UnknownTool,
 )
 from mcpd.model.result import tool_result
-from mcpd.supervision.catalog import Item, allowed
+from mcpd.supervision.catalog import Item, allowed, suggestion
 from mcpd.supervision.server import ManagedServer
 from mcpd.support.reader import traffic
-from mcpd.transports.exchange import Exchange
+from mcpd.transports.exchange import OF_THE_CALLER, OF_THE_TOOL, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-
-_SUGGESTED_FROM = 500
-"""Tools compared with one that does not exist: comparing takes its time, and the lists are the servers'."""
+from mcpd.wire.meta import RESERVED
 
 
 class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """`model.api.CallParams` with the arguments still as bytes: they are not ours to rebuild."""
+    """`model.features.CallParams` with the arguments still as bytes: they are not ours to rebuild."""
 
     server: str
     tool: str
     arguments: Raw = Raw(b"{}")
     timeout: Annotated[float, Meta(gt=0)] | None = None
     raw: bool = False
-    meta: Raw | UnsetType = msgspec.field(name="_meta", default=UNSET)
+    meta: dict[str, Raw] | UnsetType = msgspec.field(name="_meta", default=UNSET)
 
     @property
     def progress_token(self) -> bytes:
         """The token that progress is to be reported under, as JSON; empty for none."""
+        return b"" if self.meta is UNSET else bytes(self.meta.get("progressToken", b""))
+
+    def for_the_server(self) -> dict[str, Raw]:
+        """What `_meta` says that is not for us: a trace (SEP-414), or what caller and server know."""
         if self.meta is UNSET:
-            return b""
-        return bytes(wire.members(self.meta).get("progressToken", b""))
+            return {}
+        return {
+            name: value
+            for name, value in self.meta.items()
+            if name != "progressToken" and not name.startswith(RESERVED)
+        }
 
 
 _decode = msgspec.json.Decoder(CallRequest).decode
@@ -89,12 +95,14 @@ class Call(Exchange, kw_only=True):
     server: ManagedServer | None = None
     upstream: Upstream | None = None
     schemas: ToolSchemas = ToolSchemas()
+    core: Core | None = None
 
     def try_now(self, core: Core) -> bool:
         """Send without waiting for anything. False when something has to be waited for first.
 
         Raises UnknownServer, UnknownTool, InvalidArguments, Overloaded, LinkLost: nothing was sent then.
         """
+        self.core = core
         server = core.supervisor.get(self.request.server)
         upstream = server.upstream
         if upstream is None:
@@ -113,6 +121,7 @@ class Call(Exchange, kw_only=True):
 
     async def prepare_and_send(self, core: Core) -> None:
         """The long way: wait for the server, compile the schemas, send. Raises as `try_now`, and NotReady."""
+        self.core = core
         server = core.supervisor.get(self.request.server)
         if server.upstream is None:
             await core.ready(server)
@@ -127,6 +136,7 @@ class Call(Exchange, kw_only=True):
         upstream = server.upstream
         if upstream is None:  # it ended while we compiled
             raise core.not_ready(server)
+        await trio.lowlevel.checkpoint_if_cancelled()  # it may have come together with what was waited for
         self._send(server, upstream, schemas)
 
     def cancel(self, reason: str) -> None:
@@ -141,10 +151,16 @@ class Call(Exchange, kw_only=True):
         self.what = f"tool {request.tool!r}"
         times = server.spec.timeouts
         self.idle = request.timeout or times.tools.get(request.tool, times.call)
+        if request.timeout:
+            self.clock = OF_THE_CALLER
+        elif request.tool in times.tools:
+            self.clock = OF_THE_TOOL
         self.limit = max(times.call_max, self.idle)
         self.server, self.upstream, self.schemas = server, upstream, schemas
         self.meta = upstream.alone
         params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(request.tool), request.arguments)
+        if passed_on := request.for_the_server():
+            params = b'%b,"_meta":%b}' % (params[:-1], msgspec.json.encode(passed_on))
         if schemas.only_as_task and upstream.takes_tasks:
             self.as_task = True
             params = b'%b,"task":{"ttl":%d}}' % (params[:-1], self.limit * 1000)
@@ -162,14 +178,16 @@ class Call(Exchange, kw_only=True):
             if self.server.upstream is None:
                 raise self.server.not_ready()
             self.upstream = self.server.upstream
+            self.meta = self.upstream.alone
             self._submit_alone(self.upstream, params)
-        except McpdError as error:
-            self.fail(error)
+        except Exception as error:
+            self._leave()
+            self.fail(as_ours(error, self.server.spec.name))
 
     def _submit_alone(self, upstream: Upstream, params: bytes) -> None:
         try:
             upstream.submit(self, "tools/call", params)
-        except McpdError:
+        except Exception:
             self._leave()
             raise
 
@@ -195,6 +213,9 @@ class Call(Exchange, kw_only=True):
 
     async def _go_on(self, first: Raw) -> None:
         """See a call to its end that is not done yet: it became a task, or the server wants something."""
+        core, server = self.core, self.server
+        assert core is not None
+        assert server is not None
         assert self.upstream is not None
         upstream, request, name = self.upstream, self.request, self.upstream.link.name
         left = self.hard_deadline - trio.current_time()
@@ -208,10 +229,13 @@ class Call(Exchange, kw_only=True):
                     timeout=self.idle,
                     limit=left,
                     told=self._tell_of_task,
+                    again=lambda: core.next_connection(server),
                 )
             )
             return
-        params = {"name": request.tool, "arguments": request.arguments}
+        params: dict[str, object] = {"name": request.tool, "arguments": request.arguments}
+        if passed_on := request.for_the_server():
+            params["_meta"] = passed_on
         self._finish(
             await ask_in_rounds(
                 upstream,
@@ -291,11 +315,7 @@ def _find(server: ManagedServer, name: str) -> Item | None:
         return None  # the list could not be had: the server decides
     tool = catalog.tool(name)
     if tool is None:
-        names = [item.name for item in catalog.tools[:_SUGGESTED_FROM] if len(item.name) < 100]
-        near = difflib.get_close_matches(name[:100], names, n=2)
-        hint = (
-            f"did you mean {' or '.join(near)}?" if near else f"`mcpctl tools {server.spec.name}` lists them"
-        )
+        hint = suggestion(name, catalog.tools) or f"`mcpctl list-tools {server.spec.name}` lists them"
         raise UnknownTool(f"{server.spec.name} has no tool {name!r}; {hint}", server=server.spec.name)
     return tool
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NoReturn
 
 import msgspec
@@ -12,10 +12,9 @@ from msgspec import Raw
 
 from mcpd.core import Core
 from mcpd.eras.base import Said
-from mcpd.eras.wishes import LEVELS
+from mcpd.eras.interests import LEVELS
 from mcpd.gateway import who
 from mcpd.gateway.aggregate import Aggregate
-from mcpd.gateway.elsewhere import Elsewhere
 from mcpd.gateway.instances import Instances
 from mcpd.gateway.parked import Parked
 from mcpd.gateway.questions import Questions
@@ -24,7 +23,7 @@ from mcpd.gateway.reply import Client
 from mcpd.gateway.seal import Seal
 from mcpd.gateway.session import Session, Spawn
 from mcpd.gateway.subscriptions import Subscriptions
-from mcpd.gateway.translate import strip_meta
+from mcpd.gateway.url_elicitation import UrlElicitations
 from mcpd.gateway.view import OneServer, View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
@@ -36,6 +35,7 @@ from mcpd.transports.base import Channel
 from mcpd.transports.exchange import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.meta import strip_reserved
 
 log = logging.getLogger("mcpd.gateway")
 
@@ -52,14 +52,14 @@ class Gateway:
         self.sessions: dict[Session, None] = {}
         self.seal = Seal()
         self.parked = Parked(self)
-        self.elsewhere = Elsewhere()
+        self.url_elicitations = UrlElicitations()
         self.questions = Questions(self)
-        self.subscriptions = Subscriptions()
+        self.subscriptions = Subscriptions(self.spawn)
         self.instances = Instances(core, self.spawn)
         self._nursery: trio.Nursery | None = None
         self._disabled: dict[str, bool] = {}
         self._known: dict[str, ManagedServer] = {}
-        """Servers that have been told of all wishes, by name: a name may get a new server."""
+        """Servers that have been told of all interests, by name: a name may get a new server."""
         self._aggregates: dict[Profile, Aggregate] = {}
         core.who = lambda: who.clients(self.sessions, core.clients.here())
         clients.capabilities = CAPABILITIES
@@ -107,12 +107,13 @@ class Gateway:
         """Called by a session that closes."""
         self.sessions.pop(session, None)
         self.subscriptions.left(session)
+        used = self._used_by(session)
         self.instances.left(session)
-        self.elsewhere.left(session)
-        for server in session.view.servers():
-            server.wishes.forget(session)
+        self.url_elicitations.left(session)
+        for server in used:
+            server.interests.forget(session)
         if session.roots:
-            self.roots_changed(session)
+            _tell_roots_changed(used)
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something that outlives the client it is for."""
@@ -155,6 +156,7 @@ class Gateway:
             return self.questions.asked(server, link, message, exchange)
         except Exception:
             log.exception("%s: an error in mcpd itself, in asking for it", server.spec.name)
+            self.questions.forget(link, message)
             return False
 
     def _heard(self, server: ManagedServer, said: Said) -> None:
@@ -162,11 +164,11 @@ class Gateway:
         if method.endswith("/list_changed"):
             self._list_changed(server, method.split("/")[1])
         elif method == "notifications/resources/updated":
-            self._updated(server, said.uri)
+            self.subscriptions.updated(server, said.uri)
         elif method == "notifications/message":
             self._logged(server, said)
         elif method == "notifications/elicitation/complete":
-            self.elsewhere.completed(server, said)
+            self.url_elicitations.completed(server, said)
         elif method == "notifications/cancelled" and server.upstream is not None:
             try:
                 self.questions.withdrawn(server.upstream.link, said.params)
@@ -177,10 +179,6 @@ class Gateway:
         for session in list(self.sessions):
             if session.view.covers(server):  # not for an instance: lists are those of its definition's server
                 session.list_changed(feature)
-
-    def _updated(self, server: ManagedServer, uri: str) -> None:
-        for session, listen, public in self.subscriptions.concerned(server, uri):
-            session.updated(listen, public)
 
     def _logged(self, server: ManagedServer, said: Said) -> None:
         """To the client whose call it is about, where that is certain; the daemon's log has it anyway."""
@@ -201,26 +199,38 @@ class Gateway:
                 members = wire.members(said.params)
             except BadFrame:
                 return  # no client could read it
-            strip_meta(members)
+            strip_reserved(members)
             frame = wire.notification("notifications/message", msgspec.json.encode(members))
             relay.request.reply.note(frame)
 
     def _happened(self, event: Event) -> None:
-        """A server that is switched on or off, or removed, changes what clients of several see."""
+        """A server that is switched on or off, or removed, changes what clients of several see; so does a
+        configuration that names things otherwise."""
         if event.server is None:
+            for view in self._aggregates.values():
+                if view.told is not view.style:
+                    view.told = view.style
+                    self._renamed(view)
             return
         if event.kind is EventKind.REMOVED:
             self._known.pop(event.server, None)
             if self._disabled.pop(event.server, True) is False:
                 self._all_changed(None)
-        elif event.status is not None:
+        elif event.status is not None and self.core.supervisor.find(event.server) is not None:
+            # Not for an instance: who sees several servers sees that of the definition.
             off = event.status.status is ServerState.DISABLED
             was = self._disabled.get(event.server)
             self._disabled[event.server] = off
             if was is not None and was is not off:
                 self._all_changed(event.server)
             if event.status.status is ServerState.CONNECTED:
-                self._tell_wishes(event.server)
+                self._tell_interests(event.server)
+
+    def _renamed(self, view: View) -> None:
+        for session in list(self.sessions):
+            if session.view is view:
+                session.list_changed("tools")
+                session.list_changed("prompts")
 
     def _all_changed(self, name: str | None) -> None:
         for session in list(self.sessions):
@@ -229,14 +239,14 @@ class Gateway:
                 for feature in _LISTS:
                     session.list_changed(feature)
 
-    # ── wishes of all for one server ────────────────────────────────────────────────────────────
+    # ── the interests of all in one server ──────────────────────────────────────────────────────
 
     def level_changed(self, session: Session) -> None:
         """A legacy client said how talkative its servers are to be."""
-        for server in session.view.servers():
-            server.wishes.set_log_level(session, session.asker.log_level)
+        for server in self._used_by(session):
+            server.interests.set_log_level(session, session.asker.log_level)
 
-    def _tell_wishes(self, name: str) -> None:
+    def _tell_interests(self, name: str) -> None:
         """A server that was not there before learns what clients want to hear of it."""
         server = self.core.supervisor.find(name)
         if server is None or self._known.get(name) is server:
@@ -245,7 +255,7 @@ class Gateway:
         self.subscriptions.renew(server)
         for session in self.sessions:
             if session.asker.log_level and session.view.covers(server):
-                server.wishes.set_log_level(session, session.asker.log_level)
+                server.interests.set_log_level(session, session.asker.log_level)
 
     def roots(self, server: ManagedServer) -> Iterable[Raw]:
         """The roots of all clients that use the server, each once."""
@@ -258,9 +268,18 @@ class Gateway:
         return tuple(Raw(root) for root in roots)
 
     def roots_changed(self, session: Session) -> None:
-        for server in session.view.servers():
-            if server.upstream is not None:
-                server.upstream.roots_changed()
+        _tell_roots_changed(self._used_by(session))
+
+    def _used_by(self, session: Session) -> Sequence[ManagedServer]:
+        """What it sees, switched off or not, and the instances that are its own."""
+        seen = [server for server in self.core.supervisor.servers() if session.view.covers(server)]
+        return [*seen, *self.instances.used_by(session)]
+
+
+def _tell_roots_changed(servers: Iterable[ManagedServer]) -> None:
+    for server in servers:
+        if server.upstream is not None:
+            server.upstream.roots_changed()
 
 
 def _wanted(level: str, modern: bool, params: Raw) -> bool:

@@ -16,10 +16,12 @@ from msgspec import Raw
 
 from mcpd.eras import tasks
 from mcpd.eras.rounds import MOST_ROUNDS
+from mcpd.gateway import waiting
 from mcpd.gateway.asker import Request
+from mcpd.gateway.questions import ANSWER
 from mcpd.gateway.relay import Relay
-from mcpd.gateway.translate import question
-from mcpd.model.errors import McpdError, ProtocolViolation, shorten
+from mcpd.gateway.translation.questions import question
+from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation, shorten
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
@@ -55,7 +57,7 @@ def go_on(session: Session, relay: Relay, request: Request, result: Raw) -> bool
             members["requestState"] = Raw(msgspec.json.encode(sealed))
         session.finished(relay, wire.result(request.key, msgspec.json.encode(members)))
         return True
-    session.beside(relay, lambda: _another_round(session, relay, questions, members.get("requestState")))
+    waiting.beside(relay, lambda: _another_round(session, relay, questions, members.get("requestState")))
     return True
 
 
@@ -79,7 +81,11 @@ async def _another_round(
         members["requestState"] = state
     relay.params = msgspec.json.encode(members)
     relay.stop = None
-    session.submit(relay)
+    try:
+        relay.submit()
+    except (LinkLost, Overloaded) as error:  # not this round, but one before reached the server
+        words = f"{name}: {relay.method} was begun, and could not be gone on with; it may have run in part"
+        raise LinkLost(f"{words}, so it is not repeated ({error.message})", server=name) from error
 
 
 def only_as_task(relay: Relay) -> bool:
@@ -106,8 +112,7 @@ async def see_task_through(session: Session, relay: Relay, created: Raw) -> None
 
     async def answer(method: str, params: Raw) -> Mapping[str, object]:
         asked = Raw(msgspec.json.encode({"method": method, "params": params}))
-        given = wire.value(await _answer(session, relay, asked))
-        return given if isinstance(given, dict) else {}
+        return wire.mapping(await _answer(session, relay, asked))
 
     result = await tasks.see_through(
         relay.upstream,
@@ -116,6 +121,7 @@ async def see_task_through(session: Session, relay: Relay, created: Raw) -> None
         what=request.method,
         timeout=relay.idle,
         limit=relay.hard_deadline - trio.current_time(),
+        again=lambda: session.gateway.core.next_connection(relay.server),
     )
     await trio.lowlevel.checkpoint_if_cancelled()
     relay.stop = None
@@ -159,12 +165,16 @@ async def _answer(session: Session, relay: Relay, raw: Raw) -> Raw:
         done.set()
 
     if params is not None and session.asker.can(method.partition("/")[0]):
-        key = session.ask(method, params, request.reply, answered)
+        key = session.outstanding.ask(method, params, request.reply, answered)
+        reason = "the call that it belongs to is over"
         try:
-            await done.wait()
+            with trio.move_on_after(ANSWER) as patience:
+                await done.wait()
+            if patience.cancelled_caught:
+                reason = f"it had no answer for {ANSWER:g} s"
         finally:
             if not done.is_set():
-                session.withdraw(key, "the call that it belongs to is over")
+                session.outstanding.withdraw(key, reason)
     response = message[0] if message else None
     if response is not None and response.result is not ABSENT:
         return response.result

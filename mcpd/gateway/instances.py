@@ -58,8 +58,15 @@ class Instances:
         found = self._instances.get(key)
         if found is None or self._core.supervisor.is_ending(found.server):
             found = self._instances[key] = self._start(server, owner)
-        found.users[session] = None
+        if session not in found.users:
+            found.users[session] = None
+            if session.asker.log_level and not session.asker.modern:
+                found.server.interests.set_log_level(session, session.asker.log_level)
         return found.server
+
+    def used_by(self, session: Session) -> list[ManagedServer]:
+        """The instances that this client uses."""
+        return [each.server for each in self._instances.values() if session in each.users]
 
     def users(self, server: ManagedServer) -> list[Session]:
         """The clients of an instance."""

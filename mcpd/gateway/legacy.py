@@ -1,4 +1,4 @@
-"""What a client of revisions 2024-11-05 to 2025-11-25 asks of its own hop: handshake, ping, wishes."""
+"""What a client of revisions 2024-11-05 to 2025-11-25 asks of its own hop: handshake, ping, interests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import trio
 from msgspec import Raw
 
 from mcpd import __version__
+from mcpd.eras.interests import LEVELS
 from mcpd.eras.legacy import VERSIONS
-from mcpd.eras.wishes import LEVELS
+from mcpd.gateway import waiting
 from mcpd.gateway.asker import Request, who_asks
-from mcpd.model.errors import McpdError, Unsupported
+from mcpd.model.errors import McpdError, Overloaded, Unsupported
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
@@ -25,6 +26,8 @@ NOT_FOUND = -32002
 """What these revisions say of a resource that there is not."""
 _INVALID_PARAMS = -32602
 _MOST_ROOTS = 100
+MOST_FOLLOWED = 1000
+"""Resources that one client may follow: each change of them looks at all."""
 _AGREED = 10.0
 """Seconds for a server to agree to tell of a resource; after that it is asked on, and may do so later."""
 
@@ -46,8 +49,9 @@ def _initialize(session: Session, request: Request) -> None:
         if instructions:
             body["instructions"] = instructions
         session.answer(request, msgspec.json.encode(body))
+        session.greeted = True
 
-    session.once_known(request, greet)
+    waiting.once_known(session, request, greet)
 
 
 def _agreed(asked: Raw | None) -> str:
@@ -61,10 +65,9 @@ def _agreed(asked: Raw | None) -> str:
 
 def _mapping(raw: Raw | None) -> Mapping[str, object]:
     try:
-        value = {} if raw is None else wire.value(raw)
+        return wire.mapping(raw)
     except BadFrame:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _peer(raw: Raw | None) -> str:
@@ -99,19 +102,28 @@ def _subscribe(session: Session, request: Request) -> None:
 
     async def when_agreed() -> None:
         upstream = await session.gateway.core.ready(server)
+        await trio.lowlevel.checkpoint_if_cancelled()
         if not upstream.has("resources", "subscribe"):
             raise Unsupported(f"{name} does not tell when a resource changes", server=name)
-        subscriptions.add(session, b"", uri, server, own)
+        if subscriptions.of(session) >= MOST_FOLLOWED:
+            words = f"{MOST_FOLLOWED} resources are the most that a client may follow; nothing was asked"
+            raise Overloaded(words, server=name)
+        followed_before = subscriptions.add(session, b"", uri, server, own)
         outcome = ""
-        with trio.move_on_after(_AGREED):
-            outcome = await server.wishes.settled(own)
-        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            with trio.move_on_after(_AGREED):
+                outcome = await server.interests.settled(own)
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            if not followed_before:
+                subscriptions.drop(session, b"", uri)
+            raise
         if outcome:
             subscriptions.drop(session, b"", uri)
             raise Unsupported(f"{name}: {outcome}", server=name)
         session.answer(request, b"{}")
 
-    session.later(request, when_agreed)
+    waiting.later(session, request, when_agreed)
 
 
 def _unsubscribe(session: Session, request: Request) -> None:
@@ -142,18 +154,29 @@ def _ask_roots(session: Session) -> None:
     """Learn the client's roots: servers are told those of all who use them."""
     if not session.asker.can("roots"):
         return
+    session.asks_roots += 1
+    if session.asks_roots > 1:
+        return  # an answer is on its way; after it, once more, however often they have changed
 
     def answered(message: Message | None) -> None:
-        if message is None or message.result is ABSENT:
+        changed_since, session.asks_roots = session.asks_roots > 1, 0
+        if message is None:
             return
-        try:
-            given = wire.members(message.result).get("roots", Raw(b"[]"))
-            session.roots = tuple(msgspec.json.decode(given, type=list[Raw]))[:_MOST_ROOTS]
-        except (BadFrame, msgspec.MsgspecError):
-            return
-        session.gateway.roots_changed(session)
+        if message.result is not ABSENT:
+            _take_roots(session, message.result)
+        if changed_since:
+            _ask_roots(session)
 
-    session.ask("roots/list", b"", None, answered)
+    session.outstanding.ask("roots/list", b"", None, answered)
+
+
+def _take_roots(session: Session, result: Raw) -> None:
+    try:
+        given = wire.members(result).get("roots", Raw(b"[]"))
+        session.roots = tuple(msgspec.json.decode(given, type=list[Raw]))[:_MOST_ROOTS]
+    except (BadFrame, msgspec.MsgspecError):
+        return
+    session.gateway.roots_changed(session)
 
 
 NOTIFICATIONS: Mapping[str, Callable[[Session], None]] = {

@@ -11,8 +11,9 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.gateway import waiting
 from mcpd.gateway.asker import Request
-from mcpd.gateway.translate import entry_translation
+from mcpd.gateway.translation.entries import entry_translation
 from mcpd.gateway.view import MEMBERS
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -50,9 +51,10 @@ def answer(session: Session, request: Request) -> None:
                 for server in unheard:
                     await server.wait_settled()
             await core.use_lists(expired)
+        await trio.lowlevel.checkpoint_if_cancelled()
         _answer(session, request, member)
 
-    session.later(request, when_known)
+    waiting.later(session, request, when_known)
 
 
 def _answer(session: Session, request: Request, member: str) -> None:

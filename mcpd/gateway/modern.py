@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Raw
 
 from mcpd import __version__
+from mcpd.eras.interests import LEVELS
 from mcpd.eras.modern import VERSIONS
 from mcpd.eras.negotiate import PROTOCOL_VERSIONS
-from mcpd.eras.wishes import LEVELS
+from mcpd.gateway import waiting
 from mcpd.gateway.asker import Asker, Request, who_asks
 from mcpd.model.errors import McpdError, UnknownRevision
 from mcpd.wire import message as wire
@@ -30,6 +31,8 @@ _LEVEL = f"{RESERVED}logLevel"
 _SUBSCRIPTION = f"{RESERVED}subscriptionId"
 _LISTS = ("tools", "prompts", "resources")
 _MOST_WATCHED = 1000
+_REMEMBERED = 4096
+"""Bytes of a `_meta` that is remembered: hundreds are, and clients may put anything into theirs."""
 _CACHEABLE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
@@ -43,7 +46,8 @@ def open_meta(request: Request) -> None:
     raw = members.get("_meta")
     if raw is None:
         return
-    request.token, asker, says_more = _read(bytes(raw))
+    meta = bytes(raw)
+    request.token, asker, says_more = _read(meta) if len(meta) <= _REMEMBERED else _read.__wrapped__(meta)
     if asker is not None:
         request.asker = asker
     if says_more:
@@ -73,9 +77,14 @@ def _read(raw: bytes) -> tuple[bytes, Asker | None, bool]:
     return token, _asker(version, bytes(meta.get(_CAPABILITIES, b"null")), level), says_more
 
 
-@functools.lru_cache(maxsize=256)
 def _asker(version: str, declared: bytes, level: str) -> Asker:
     """One for all that say the same, whatever their tokens. Raises BadFrame."""
+    known = _known_asker if len(declared) <= _REMEMBERED else _known_asker.__wrapped__
+    return known(version, declared, level)
+
+
+@functools.lru_cache(maxsize=256)
+def _known_asker(version: str, declared: bytes, level: str) -> Asker:
     capabilities = wire.value(declared)
     if not isinstance(capabilities, dict):
         raise BadFrame(f"`_meta` must say {_CAPABILITIES}, an object")
@@ -92,7 +101,7 @@ def _string(members: Mapping[str, Raw], name: str) -> str:
 
 
 def _discover(session: Session, request: Request) -> None:
-    session.once_known(request, lambda: _tell_all(session, request))
+    waiting.once_known(session, request, lambda: _tell_all(session, request))
 
 
 def _tell_all(session: Session, request: Request) -> None:

@@ -8,13 +8,15 @@ updates gets one call at a time, if its definition says so.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import trio
 
+from mcpd.gateway import waiting
 from mcpd.gateway.asker import Request
 from mcpd.gateway.relay import MAY_ASK, Relay
-from mcpd.gateway.translate import translation
-from mcpd.model.errors import InvalidArguments, McpdError, Overloaded, Problem
+from mcpd.gateway.translation.results import translation
+from mcpd.model.errors import InvalidArguments, Overloaded, Problem
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -23,8 +25,8 @@ _LOOK = 1.0
 """Seconds between two looks at who has waited too long."""
 
 
-def enter(relay: Relay, request: Request) -> bool:
-    """Whether the relay may be submitted at once; else that is done when its turn has come.
+def enter(relay: Relay, request: Request, start: Callable[[Relay], None]) -> bool:
+    """Whether the relay may be submitted at once; else `start` does that when its turn has come.
 
     Nobody waits for it longer than for a server that is silent (`timeout` in the definition).
     """
@@ -45,7 +47,7 @@ def enter(relay: Relay, request: Request) -> bool:
         return True
     relay.lined = True
     line = server.line
-    if line.enter(relay, owner, lambda: _go(relay)):
+    if line.enter(relay, owner, lambda: _go(relay, start)):
         return True
     relay.deadline = trio.current_time() + relay.idle
     if not line.watched:
@@ -69,28 +71,28 @@ def must_be_alone(server: ManagedServer, method: str, tool: str) -> bool:
     return server.spec.concurrency == "serial" or not _reads_only(server, tool)
 
 
-def _go(relay: Relay) -> None:
+def _go(relay: Relay, start: Callable[[Relay], None]) -> None:
     """Its turn has come; the server may be another process by now, or about to be."""
     upstream = relay.server.upstream
     if upstream is None:
-        relay.session.beside(relay, lambda: _go_when_ready(relay))
+        waiting.beside(relay, lambda: _go_when_ready(relay, start))
         return
     if upstream is not relay.upstream:
         relay.upstream = upstream
         relay.translation = translation(relay.asker.version, upstream.version)
     try:
-        relay.session.start(relay)
+        start(relay)
     except BadFrame as error:
         relay.failed(InvalidArguments(f"params: {error}", [Problem("$", str(error))]))
-    except McpdError as error:
-        relay.failed(error)
+    except Exception as error:  # those behind it in the line must have their turn
+        relay.failed(waiting.as_ours(error, relay.server.spec.name))
 
 
-async def _go_when_ready(relay: Relay) -> None:
+async def _go_when_ready(relay: Relay, start: Callable[[Relay], None]) -> None:
     await relay.session.gateway.core.ready(relay.server)
     await trio.lowlevel.checkpoint_if_cancelled()
     relay.stop = None
-    _go(relay)
+    _go(relay, start)
 
 
 async def _watch(server: ManagedServer) -> None:

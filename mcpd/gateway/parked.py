@@ -55,6 +55,8 @@ class _Call:
     outcome: Message | McpdError | None = None
     """The server's response, for a client that is not here to take it."""
     gathering: bool = False
+    kept: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """As long as it waits for its client; whoever takes it up, or ends it, cancels this."""
 
 
 class Parked:
@@ -109,21 +111,21 @@ class Parked:
         }
         body = {"resultType": "input_required", "inputRequests": asked, "requestState": call.state}
         call.relay.session.park(call.relay, request, wire.result(request.key, msgspec.json.encode(body)))
-        self._keep(call, call.state, KEPT)
+        call.kept = trio.CancelScope(deadline=trio.current_time() + KEPT)
+        self._gateway.spawn(lambda: self._keep(call, call.kept, call.state))
 
-    def _keep(self, call: _Call, state: str, seconds: float) -> None:
-        async def expire() -> None:
-            await trio.sleep(seconds)
-            if self._states.get(state) is call:
-                self._drop(call, "the client did not come back")
-
-        self._gateway.spawn(expire)
+    async def _keep(self, call: _Call, kept: trio.CancelScope, state: str) -> None:
+        with kept:
+            await trio.sleep_forever()
+        if self._states.get(state) is call:
+            self._drop(call, "the client did not come back")
 
     def orphaned(self, session: Session) -> None:
         """Whoever was asked on that connection is gone. It may come back over another, but others wait."""
-        for state, call in self._states.items():
+        until = trio.current_time() + ORPHANED
+        for call in self._states.values():
             if call.relay.session is session:
-                self._keep(call, state, ORPHANED)
+                call.kept.deadline = min(call.kept.deadline, until)
 
     def withdrawn(self, asking: Asking) -> None:
         """The server took a question back: its answer will be ignored."""
@@ -156,6 +158,7 @@ class Parked:
                 raise BadFrame(f"`inputResponses`: the answer to {name} must be an object")
         del self._states[state]
         call.state = ""
+        call.kept.cancel(reason="the client has come back")
         session.unpark(call.relay, request)
         self._answer(call, answers)  # even if this call is over: they may be about another of this client
         if call.outcome is not None:
@@ -209,6 +212,7 @@ class Parked:
         call = self._calls.pop(relay, None)
         if call is not None:
             self._states.pop(call.state, None)
+            call.kept.cancel(reason="the call is over")
 
     def _drop(self, call: _Call, reason: str) -> None:
         self.left(call.relay)

@@ -16,7 +16,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.gateway.relay import MAY_ASK, Relay
-from mcpd.gateway.translate import question
+from mcpd.gateway.translation.questions import question
 from mcpd.model.errors import shorten
 from mcpd.supervision.server import ManagedServer
 from mcpd.transports.base import Channel
@@ -31,6 +31,8 @@ UNSURE = 10.0
 """Seconds to wait for all but one of the clients that may be meant to have their answers."""
 ANSWER = 900.0
 """Seconds for a person to answer; while they think, the call is not timed out."""
+MOST_OPEN = 100
+"""Questions of one server that have no answer yet: a client must not be flooded with more."""
 _METHOD_NOT_FOUND, _INVALID_PARAMS, _REJECTED = -32601, -32602, -1
 
 
@@ -110,6 +112,9 @@ class Questions:
         if message.method not in ("elicitation/create", "sampling/createMessage"):
             return False
         server.curiosity.asked()
+        if sum(known is link for known, _ in self._open) >= MOST_OPEN:
+            asking.refuse(_REJECTED, f"{MOST_OPEN} questions have no answer yet")
+            return True
         self._open[link, message.key] = asking
         meant = _meant(link, exchange)
         if len(meant) <= 1:
@@ -129,7 +134,9 @@ class Questions:
             relay = asking.relay
             if relay is not None:
                 if asking.key:
-                    relay.session.withdraw(asking.key, "the server does not want to know any more")
+                    relay.session.outstanding.withdraw(
+                        asking.key, "the server does not want to know any more"
+                    )
                 self._gateway.parked.withdrawn(asking)
                 asking.detach()
 
@@ -141,7 +148,7 @@ class Questions:
             asking.detach()
             others = [each for each in _together(relay)[1:] if each.asker.modern is relay.asker.modern]
             if not others:
-                relay.session.withdraw(asking.key, reason)
+                relay.session.outstanding.withdraw(asking.key, reason)
                 asking.nobody(reason)
                 self.settled(asking)
                 continue
@@ -149,6 +156,13 @@ class Questions:
             asking.attach(other)
             if other.asker.modern:
                 self._gateway.parked.ask(other, asking, asking.told)
+
+    def forget(self, link: Channel, message: Message) -> None:
+        """It was not taken on after all, and is answered by who said so."""
+        asking = self._open.pop((link, message.key), None)
+        if asking is not None:
+            asking.over = True
+            asking.detach()
 
     def settled(self, asking: Asking) -> None:
         key = (asking.link, asking.message.key)
@@ -214,8 +228,8 @@ class Questions:
             return
         assert request is not None
         if url:
-            self._gateway.elsewhere.sent(session, asking.server, params)
-        asking.key = session.ask(
+            self._gateway.url_elicitations.sent(session, asking.server, params)
+        asking.key = session.outstanding.ask(
             asking.message.method, told, request.reply, lambda response: self._answered(asking, response)
         )
 

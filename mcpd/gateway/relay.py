@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.eras.base import Upstream
-from mcpd.gateway import elsewhere
+from mcpd.gateway import url_elicitation
 from mcpd.gateway.asker import Asker, Request
-from mcpd.gateway.translate import R5, Translation, strip_meta
+from mcpd.gateway.translation.results import Translation
+from mcpd.gateway.translation.revisions import R5
 from mcpd.model.errors import McpdError, ProtocolViolation
 from mcpd.supervision.catalog import allowed
 from mcpd.supervision.server import ManagedServer
@@ -21,6 +22,7 @@ from mcpd.support.reader import traffic
 from mcpd.transports.exchange import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.meta import strip_reserved
 
 if TYPE_CHECKING:
     from mcpd.gateway.session import Session
@@ -60,7 +62,7 @@ class Relay(Exchange):
     lacked: dict[str, object] | None = None
     """The client's missing capabilities for which its server's questions were refused."""
     returned: bool = False
-    """Whether the client comes back from having been sent to a page (`elsewhere`)."""
+    """Whether the client comes back from having been sent to a page (`url_elicitation`)."""
     highest: float = -math.inf
     """The progress that the client was told last."""
     before: float = 0.0
@@ -69,6 +71,13 @@ class Relay(Exchange):
     """Whether it stands in its server's `line`."""
     stop: Callable[[str], None] | None = None
     """How to end what is done for it between two requests to the server, while that is under way."""
+
+    def submit(self) -> None:
+        """Put it to its server now. Raises LinkLost, Overloaded, BadFrame, with nothing sent."""
+        request, translation = self.request, self.translation
+        assert request is not None
+        params = self.params if translation.same else translation.params(request.method, self.params)
+        self.upstream.link.submit(self, request.method, params, plain=request.plain)
 
     def answered(self, message: Message) -> None:
         """A bug on the way to one client must not cost the server's connection, which is everybody's."""
@@ -128,14 +137,14 @@ class Relay(Exchange):
     def _needs_more(self, request: Request, message: Message) -> bool:
         """Whether a legacy server's error is no answer yet, or said otherwise to this client."""
         if not self.translation.to_modern:
-            if elsewhere.needs_a_page(message):
-                elsewhere.remember(self, message.error)
+            if url_elicitation.needs_a_page(message):
+                url_elicitation.remember(self, message.error)
             return False
-        if self.returned and self.rounds < elsewhere.MOST and elsewhere.needs_a_page(message):
+        if self.returned and self.rounds < url_elicitation.MOST and url_elicitation.needs_a_page(message):
             self.next_round()
-            self.session.call_again(self, self.session.gateway.elsewhere.news())
+            self.session.call_again(self, self.session.gateway.url_elicitations.news())
             return True
-        frame = elsewhere.answer(self, request, message)
+        frame = url_elicitation.answer(self, request, message)
         if frame is None:
             return False
         self.session.finished(self, *frame)
@@ -146,7 +155,7 @@ class Relay(Exchange):
         if request is None or not request.token:
             return
         members = {**wire.members(params), "progressToken": Raw(request.token)}
-        strip_meta(members)
+        strip_reserved(members)
         if not self._counts_up(members):
             return
         request.reply.note(wire.notification("notifications/progress", msgspec.json.encode(members)))

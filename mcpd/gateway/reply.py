@@ -8,13 +8,19 @@ import attrs
 
 
 class Reply(Protocol):
-    """Frames are JSON text; a newline at the end is no part of them. Must not block or raise."""
+    """Frames are JSON text; a newline at the end is no part of them. Must not block or raise.
+
+    Exactly one of `finish` and `drop` is called, once, unless the session ends before.
+    """
 
     def note(self, frame: bytes) -> None:
         """A notification, or a request of ours, that belongs to this request: it comes before the end."""
 
     def finish(self, frame: bytes, code: int = 0) -> None:
-        """The response, exactly once. `code`: the JSON-RPC code of an error of our own, 0 for all else."""
+        """The response. `code`: the JSON-RPC code of an error of our own, 0 for all else."""
+
+    def drop(self) -> None:
+        """There will be no response: the client has cancelled the request."""
 
 
 @attrs.frozen(kw_only=True)

@@ -87,8 +87,11 @@ def _compile(raw: Raw | None, name: str, notes: list[str]) -> Checked | None:
     if len(data) > MAX_SCHEMA:
         notes.append(f"its {name} is larger than {MAX_SCHEMA} bytes and is not checked here")
         return None
-    import jsonschema_rs  # 4 MB, needed once somebody calls a tool
-
+    try:
+        import jsonschema_rs  # 4 MB, needed once somebody calls a tool
+    except ImportError as error:  # what was installed with us has been replaced, or taken away, since
+        notes.append(f"its {name} is not checked here until mcpd is restarted: {error}")
+        return None
     try:
         schema = wire.value(data)
         if not isinstance(schema, dict):

@@ -4,6 +4,7 @@
      ├─ UnknownServer        unknown_server     404   -32602   5
      ├─ UnknownProfile       unknown_profile    404   -32602   5
      ├─ UnknownTool          unknown_tool       404   -32602   5
+     ├─ UnknownPrompt        unknown_prompt     404   -32602   5
      ├─ UnknownResource      unknown_resource   404   -32602   5    the URI is in its data
      ├─ InvalidArguments     invalid_arguments  400   -32602   2
      ├─ BadSpec              bad_spec           400   -32602   2    a list of Problem
@@ -17,12 +18,10 @@
      ├─ Unsupported          unsupported        501   -32601   1    the server has no such capability
      ├─ InputNeeded          input_required     502   -32000   1    the server asks, and nobody can answer
      ├─ UpstreamRefused      upstream_error     502   (its own) 1   the server answered with an error
-     ├─ Forbidden            forbidden          403   -32600   8
      ├─ FellBehind           fell_behind        503   -32000   1    a subscriber read too slowly
      ├─ ProtocolViolation    protocol           502   -32603   1    quoted bytes, shortened
      ├─ NoCommonVersion      version            502   -32603   1    no protocol revision in common
-     ├─ UnknownRevision      revision           400   -32022   1    a client's, that we do not speak
-     └─ CannotBeAsked        capability         400   -32021   1    a client cannot be asked what it takes
+     └─ UnknownRevision      revision           400   -32022   1    a client's, that we do not speak
 
 Messages are for a person: what failed, on which server, what to do next. Errors that a *server* sent
 in answer to a request are not ours: they pass through as bytes wherever the door allows it.
@@ -89,6 +88,11 @@ class UnknownTool(McpdError):
 
 
 @final
+class UnknownPrompt(McpdError):
+    code, http, rpc, exit = "unknown_prompt", 404, -32602, 5
+
+
+@final
 class UnknownResource(McpdError):
     """`data.uri` names it, as the specification wants (resources, error handling)."""
 
@@ -150,7 +154,7 @@ class Conflict(McpdError):
 
 @final
 class NotReady(McpdError):
-    """The server is not connected, so nothing was sent."""
+    """The server is not connected, so nothing was sent. Its `data` has exit 4 where a person must log in."""
 
     code, http, rpc, exit = "not_ready", 503, -32000, 6
 
@@ -160,7 +164,8 @@ class NotReady(McpdError):
         self.retry_at = retry_at
 
     def data(self) -> dict[str, object]:
-        return {**super().data(), "state": self.state, "retry_at": self.retry_at, "may_have_run": False}
+        facts = {**super().data(), "state": self.state, "retry_at": self.retry_at, "may_have_run": False}
+        return {**facts, "exit": NeedsAuth.exit} if self.state == "needs-auth" else facts
 
 
 @final
@@ -274,11 +279,6 @@ class UpstreamRefused(McpdError):
 
 
 @final
-class Forbidden(McpdError):
-    code, http, rpc, exit = "forbidden", 403, -32600, 8
-
-
-@final
 class FellBehind(McpdError):
     code, http, rpc, exit = "fell_behind", 503, -32000, 1
 
@@ -310,20 +310,6 @@ class UnknownRevision(McpdError):
 
     def data(self) -> dict[str, object]:
         return {**super().data(), "requested": self.requested, "supported": list(self.supported)}
-
-
-@final
-class CannotBeAsked(McpdError):
-    """The server needs something of the client that the client did not declare (2026-07-28, -32021)."""
-
-    code, http, rpc, exit = "capability", 400, -32021, 1
-
-    def __init__(self, message: str, required: dict[str, object], *, server: str | None = None) -> None:
-        super().__init__(message, server=server)
-        self.required = required
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "requiredCapabilities": self.required}
 
 
 def shorten(data: bytes | str, limit: int = 120) -> str:

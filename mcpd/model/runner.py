@@ -25,6 +25,11 @@ class Runner:
         verb = "pulling" if self.container else "installing"
         return f"{self.name} is {verb} {self.package or 'its package'}"
 
+    @property
+    def could_not(self) -> str:
+        """`npx could not start @scope/server`: fetched or not, it never ran for long enough to be seen."""
+        return f"{self.name} could not start {self.package or 'its package'}"
+
 
 _ALONE = ("npx", "pnpx", "bunx", "uvx")
 _WITH_VERB = {

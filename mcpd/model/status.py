@@ -94,6 +94,8 @@ class Failure:
     """What a remote server answered instead of an answer."""
     stderr: tuple[str, ...] = ()
     """The last lines (at most 20) the process wrote to stderr in that life."""
+    noise: str = ""
+    """How much it wrote to stdout that was no message, with the first line of it; empty for nothing."""
     crash_loop: bool = False
 
 

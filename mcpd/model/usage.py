@@ -53,7 +53,7 @@ class ProcessCost:
     memory: int
     """Bytes resident; pages that processes share count once for each."""
     cpu_seconds: float
-    """User and system, since they were started."""
+    """User and system, since they were started; of those that have ended, too."""
 
 
 @attrs.frozen(kw_only=True)
@@ -87,6 +87,9 @@ class ServerStats:
     """The connected clients that use it: attached to it alone, or having called one of its tools."""
     cost: ProcessCost | None = None
     """None: not asked for, or no process of ours runs."""
+    cpu_seconds: float = 0.0
+    """Processor time of all its processes since the daemon started, as far as anybody has asked for `cost`:
+    what one has used after it was last looked at is missing when it has ended."""
 
 
 @attrs.frozen(kw_only=True)

@@ -7,15 +7,17 @@ the first revision. What was found is remembered, and doubted when it stops work
 from __future__ import annotations
 
 import attrs
+import trio
 
-from mcpd.eras.base import Upstream
-from mcpd.eras.negotiate import DiedOfTheProbe, Hint, NotStreamable
+from mcpd.eras.base import Hooks, Upstream
+from mcpd.eras.negotiate import DiedOfTheProbe, Hint, NotStreamable, Trace, negotiate
 from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
 from mcpd.model.spec import RemoteSpec, ServerSpec, Timeouts
 from mcpd.model.status import Failure
 from mcpd.store import Store
 from mcpd.supervision.connection import Kind
-from mcpd.supervision.failure import leaves
+from mcpd.supervision.failure import Verdict, leaves
+from mcpd.transports.base import Channel
 
 _LEGACY_OVER_SSE = "legacy+sse"
 """What is remembered of a server that was found to speak HTTP+SSE."""
@@ -32,7 +34,7 @@ class Approach:
         self._presumed_legacy = False
         self._was_late = False
         """Whether the server of this attempt has said that it is modern after it was initialized."""
-        self._not_streamable = ""
+        self._not_streamable: NotStreamable | None = None
         """Why it is not reached by Streamable HTTP, with the statuses; then HTTP+SSE is tried."""
 
     @property
@@ -52,14 +54,21 @@ class Approach:
         legacy = self._presumed_legacy or self.kind == "sse" or self._remembered == "legacy"
         return "legacy" if legacy else "auto"
 
-    def patience(self, times: Timeouts) -> float:
+    async def negotiate(self, link: Channel, hooks: Hooks, trace: Trace) -> Upstream:
+        """Agree on a revision with a server that has said nothing yet. Raises TooSlowError, and as
+        `eras.negotiate`."""
+        times = self.spec.timeouts
+        self._was_late = False
+        with trio.move_on_after(times.connect):
+            return await negotiate(link, hooks, self.hint, self._patience(times), trace)
+        raise trio.TooSlowError(
+            f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
+        )
+
+    def _patience(self, times: Timeouts) -> float:
         """Seconds for a stdio server to answer the probe: the slow start of one known to be modern is
         waited for, as long as that leaves time for the other way."""
         return max(times.probe, times.connect * 0.75) if self._remembered == "modern" else times.probe
-
-    def begin(self) -> None:
-        """Another attempt, with a server that has said nothing yet."""
-        self._was_late = False
 
     def modern_after_all(self) -> None:
         """It has answered the probe when it had been taken for legacy: the next attempt knows better."""
@@ -69,18 +78,18 @@ class Approach:
     @property
     def goes_on(self) -> bool:
         """Whether the next attempt is a further step of the ladder that the last one began."""
-        return bool(self._not_streamable)
+        return self._not_streamable is not None
 
     def afresh(self) -> None:
         """A person asked for a new start."""
         self._presumed_legacy = False
-        self._not_streamable = ""
+        self._not_streamable = None
 
     def found(self, upstream: Upstream) -> None:
         """This is what it speaks."""
         era = "modern" if self._was_late else upstream.era
         self._store.learn_era(self._fingerprint, _LEGACY_OVER_SSE if self.kind == "sse" else era)
-        self._not_streamable = ""
+        self._not_streamable = None
 
     def another_way(self, error: BaseException, *, was_ready: bool) -> str:
         """Why to try at once in another way; empty when there is none left. Ask once for each failure."""
@@ -97,17 +106,22 @@ class Approach:
             return "asking afresh what it speaks: it is not what it was"
         refusal = next((leaf for leaf in found if isinstance(leaf, NotStreamable)), None)
         if refusal is not None and self._guessed and self.kind == "http":
-            self._not_streamable = str(refusal)
+            self._not_streamable = refusal
             return "trying HTTP+SSE: it does not speak Streamable HTTP"
         return ""
 
-    def told_in_full(self, failure: Failure) -> Failure:
-        """The failure with the steps before it that failed as well; after that the ladder begins anew."""
-        before, self._not_streamable = self._not_streamable, ""
-        if not before:
-            return failure
+    def told_in_full(self, failure: Failure, verdict: Verdict) -> tuple[Failure, Verdict]:
+        """The failure with the steps before it that failed as well; after that the ladder begins anew.
+
+        What may pass on an earlier step is tried again, whatever the last one came to.
+        """
+        before, self._not_streamable = self._not_streamable, None
+        if before is None:
+            return failure, verdict
         words = f"no MCP server answers at its URL ({before}, GET for HTTP+SSE: {failure.message})"
-        return attrs.evolve(failure, message=words)
+        if before.may_pass and verdict is Verdict.WAIT:
+            failure, verdict = attrs.evolve(failure, http_status=before.status), Verdict.RETRY
+        return attrs.evolve(failure, message=words), verdict
 
     @property
     def _guessed(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,9 @@ from mcpd.wire.message import BadFrame
 MAX_PAGES = 1000
 _NAMED = 5
 """Entries that a difference names of each sort."""
+_SUGGESTED_FROM, _COMPARED = 500, 100
+"""Entries, and characters of a name, that one which does not exist is compared with: that takes its time
+(up to 0.3 s with these), and the lists are the servers'."""
 
 
 @attrs.frozen
@@ -144,7 +148,7 @@ def _together(hints: Sequence[Hint]) -> Hint:
 def _hint(page: Mapping[str, Raw]) -> Hint:
     """Missing and senseless values mean: not to be kept, and for nobody else (digest 2.14, 8.4)."""
     try:
-        ttl = msgspec.json.decode(page.get("ttlMs", b"0"), type=int | float) / 1000
+        ttl = msgspec.json.decode(page.get("ttlMs", b"0"), type=float) / 1000
         scope = msgspec.json.decode(page.get("cacheScope", b'""'), type=str)
     except msgspec.MsgspecError:
         ttl, scope = 0.0, ""
@@ -163,6 +167,13 @@ def _admitted(upstream: Upstream, tools: Listing, warnings: list[str]) -> Listin
         else:
             warnings.append(f"tool {shorten(tool.name, 60)} is left out: {wrong}")
     return tuple(admitted)
+
+
+def suggestion(name: str, entries: Listing) -> str:
+    """`did you mean …?`, of the entries whose names come near; empty without any."""
+    names = [item.name for item in entries[:_SUGGESTED_FROM] if len(item.name) < _COMPARED]
+    near = difflib.get_close_matches(name[:_COMPARED], names, n=2)
+    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def allowed(spec: ServerSpec, tool: str) -> bool:

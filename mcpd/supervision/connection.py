@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Literal, NoReturn
 
 import attrs
 
 from mcpd.model.spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec
 from mcpd.supervision.failure import NoTransport
+from mcpd.supervision.surroundings import Surroundings
 from mcpd.transports.base import Channel
 from mcpd.transports.environment import Launch
+from mcpd.transports.http.pool import Watch
+from mcpd.transports.http_sse import open_http_sse
 from mcpd.transports.process import Child, Guard
 from mcpd.transports.stdio import open_stdio
+from mcpd.transports.streamable_http import open_http
+from mcpd.transports.websocket import open_websocket
 
 REMOTE_CAP = 120.0
 """Seconds between attempts at most: connecting costs a remote server more, and nobody sees it try."""
@@ -37,32 +42,42 @@ class Connection:
         return self.child is not None and self.child.is_stopped()
 
 
+def opened(
+    spec: ServerSpec,
+    launch: Launch | None,
+    kind: Kind,
+    around: Surroundings,
+    stderr: Callable[[bytes], None],
+    watch: Watch,
+) -> AbstractAsyncContextManager[Connection]:
+    """The process of `launch`, or a channel of that kind to the URL; `watch` is told of its HTTP requests."""
+    if isinstance(spec, RemoteSpec):
+        return open_remote(spec, kind, around.environ, watch)
+    assert isinstance(spec, StdioSpec)
+    assert launch is not None
+    return _open_process(spec, launch, around.guard, stderr)
+
+
 @asynccontextmanager
-async def open_process(
-    spec: StdioSpec, launch: Launch, *, guard: Guard, stderr: Callable[[bytes], None]
+async def _open_process(
+    spec: StdioSpec, launch: Launch, guard: Guard, stderr: Callable[[bytes], None]
 ) -> AsyncIterator[Connection]:
-    """See `open_stdio`."""
     async with open_stdio(spec, launch, guard=guard, stderr=stderr) as transport:
         yield Connection(kind="stdio", link=transport.link, run=transport.run, child=transport.child)
 
 
 @asynccontextmanager
-async def open_remote(spec: RemoteSpec, kind: Kind, environ: Mapping[str, str]) -> AsyncIterator[Connection]:
+async def open_remote(
+    spec: RemoteSpec, kind: Kind, environ: Mapping[str, str], watch: Watch | None = None
+) -> AsyncIterator[Connection]:
     """A channel of that kind to `spec.url`. Raises NoTransport, CannotStart."""
-    # Imported here: HTTP costs 100 ms and 8 MB, and many daemons have programs only.
     if kind == "http":
-        from mcpd.transports.http import open_http
-
-        async with open_http(spec, environ) as http:
+        async with open_http(spec, environ, watch) as http:
             yield Connection(kind=kind, link=http, run=http.run, url=spec.url)
     elif kind == "sse":
-        from mcpd.transports.http_sse import open_http_sse
-
-        async with open_http_sse(spec, environ) as sse:
+        async with open_http_sse(spec, environ, watch) as sse:
             yield Connection(kind=kind, link=sse, run=sse.run, url=spec.url)
     elif kind == "ws":
-        from mcpd.transports.websocket import open_websocket
-
         async with open_websocket(spec) as socket:
             yield Connection(kind=kind, link=socket, run=socket.run, url=spec.url)
     else:

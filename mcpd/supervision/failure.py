@@ -56,6 +56,7 @@ class Evidence:
     returncode: int | None = None
     """Its own exit status; None when we ended it, or when there was no process."""
     stderr: tuple[str, ...] = ()
+    noise: str = ""
     remote: bool = False
     """Whether there is a network between, and no process of ours."""
 
@@ -98,8 +99,9 @@ def classify(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict
             at=rfc3339(time.time()),
             exit_code=code,
             signal=name,
-            http_status=cause.status if isinstance(cause, HttpRefused | NeedsAuth) else None,
+            http_status=cause.status if isinstance(cause, HttpRefused | NeedsAuth | NotStreamable) else None,
             stderr=evidence.stderr,
+            noise=evidence.noise,
         ),
         verdict,
     )
@@ -152,7 +154,8 @@ def _judge(error: BaseException, evidence: Evidence) -> tuple[FailureKind, str, 
         case NeedsAuth():
             return FailureKind.AUTH, _without_name(error), Verdict.LOGIN
         case NotStreamable():
-            return FailureKind.HTTP, f"no MCP server answers at its URL ({error})", Verdict.WAIT
+            verdict = Verdict.RETRY if error.may_pass else Verdict.WAIT
+            return FailureKind.HTTP, f"no MCP server answers at its URL ({error})", verdict
         case HttpRefused():
             wrong_place = error.status in _WRONG_PLACE
             return FailureKind.HTTP, _without_name(error), Verdict.WAIT if wrong_place else Verdict.RETRY

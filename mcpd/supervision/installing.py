@@ -31,6 +31,11 @@ class StillInstalling(Exception):
     """The budget is used up."""
 
 
+def runner_for(spec: ServerSpec) -> Runner | None:
+    """What fetches the server before it runs it, if anything does."""
+    return runner_of(spec.command, spec.args) if isinstance(spec, StdioSpec) else None
+
+
 async def fetched(
     spec: ServerSpec, connection: Connection, words: Callable[[], Sequence[str]], say: Callable[[str], None]
 ) -> float:
@@ -39,7 +44,7 @@ async def fetched(
     See `wait_installed` for `words` and `say`. Raises TooSlowError.
     """
     child = connection.child
-    runner = runner_of(spec.command, spec.args) if isinstance(spec, StdioSpec) else None
+    runner = runner_for(spec)
     if runner is None or child is None:
         return 0.0
     budget = spec.timeouts.install
@@ -87,8 +92,9 @@ def _is_over(runner: Runner, pid: int, stdin: int, words: Callable[[], Sequence[
     try:
         pipe = os.fstat(stdin).st_ino
         return any(_reads(each, pipe) and not is_runner(_argv(each)) for each in _tree(pid))
-    except OSError:  # it has ended, which others notice, or this system does not tell
-        return True
+    except OSError:
+        # It has ended, which others notice and tell: nothing is to be asked of it. Or we cannot see it.
+        return os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")
 
 
 def _tree(pid: int) -> Iterator[int]:

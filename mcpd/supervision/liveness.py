@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NoReturn
 
 import trio
@@ -13,17 +13,32 @@ from mcpd.model.spec import Timeouts
 from mcpd.supervision.failure import Wedged
 
 
+class Prompt:
+    """A wish that somebody looks, soon; one that nobody was there to hear stays until then."""
+
+    def __init__(self) -> None:
+        self._given = trio.Event()
+        self._seconds = 0.0
+
+    def look_in(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._given.set()
+
+    async def wait(self) -> None:
+        """Until it is time to look."""
+        await self._given.wait()
+        self._given = trio.Event()
+        await trio.sleep(self._seconds)
+
+
 async def watch_liveness(
-    upstream: Upstream,
-    times: Timeouts,
-    is_stopped: Callable[[], bool],
-    prompted: Callable[[], Awaitable[None]] = trio.sleep_forever,
+    upstream: Upstream, times: Timeouts, is_stopped: Callable[[], bool], prompt: Prompt
 ) -> NoReturn:
     """Raises Wedged when `ping_misses` requests in a row stay unanswered; LinkLost when the link ends.
 
     A server that is working on a call may be deaf meanwhile (many are single-threaded): then only a
-    stopped process counts as a miss, and the call's own timeout decides about the rest. When `prompted`
-    returns, it is asked at once, however short the silence.
+    stopped process counts as a miss, and the call's own timeout decides about the rest. At a
+    `prompt` it is asked, however short the silence.
     """
     misses = 0
     while True:
@@ -31,7 +46,7 @@ async def watch_liveness(
         quiet = trio.current_time() - link.heard_at
         if misses == 0 and quiet < times.ping_idle:
             with trio.move_on_after(times.ping_idle - quiet) as silence:
-                await prompted()
+                await prompt.wait()
             if silence.cancelled_caught:
                 continue
         heard = link.heard_at

@@ -32,7 +32,7 @@ def recovery(name: str, verdict: Verdict, asked: float, backoff: Backoff, policy
     # A line for each step of the backoff, the last of them for the crash loop; then silence.
     level = logging.DEBUG if backoff.tries > policy.intensity else logging.WARNING
     if verdict is Verdict.LOGIN:
-        reason = f"log in, then `mcpctl reconnect {name}`"
+        reason = f"give it an `Authorization` header, or `mcpctl reconnect {name}`"
         return Recovery(state=ServerState.NEEDS_AUTH, reason=reason, level=level)
     if verdict is Verdict.WAIT:
         return Recovery(

@@ -11,40 +11,41 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import attrs
 import trio
 
 from mcpd.eras.base import Hooks, Said, Upstream
-from mcpd.eras.negotiate import negotiate
-from mcpd.eras.wishes import Wishes
+from mcpd.eras.interests import Interests
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.store import fingerprint
 from mcpd.supervision.approach import Approach
+from mcpd.supervision.attempt import Attempt
 from mcpd.supervision.backoff import Backoff
 from mcpd.supervision.catalog import Catalog
-from mcpd.supervision.connection import Connection, open_process, open_remote, patience
+from mcpd.supervision.connection import Connection, opened, patience
 from mcpd.supervision.desired import Desired
-from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, classify, is_bug
+from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, is_bug
 from mcpd.supervision.filling import filled
-from mcpd.supervision.installing import fetched
-from mcpd.supervision.keeper import ListKeeper
+from mcpd.supervision.installing import fetched, runner_for
 from mcpd.supervision.line import Curiosity, Line
-from mcpd.supervision.liveness import watch_liveness
+from mcpd.supervision.list_keeper import ListKeeper
+from mcpd.supervision.liveness import Prompt, watch_liveness
 from mcpd.supervision.recovery import recovery
 from mcpd.supervision.serverlog import ServerLog
-from mcpd.supervision.snapshot import Known, snapshot
+from mcpd.supervision.snapshot import Known, noise, snapshot
 from mcpd.supervision.standing import Standing
+from mcpd.supervision.start_slot import StartSlot
 from mcpd.supervision.surroundings import Surroundings
 from mcpd.supervision.taps import Taps
 from mcpd.supervision.trace import Trace
-from mcpd.supervision.turn import Turn
 from mcpd.support.fanout import Fanout
+from mcpd.support.memory import give_back
+from mcpd.support.processes import Spent
 from mcpd.transports.base import Channel
 from mcpd.transports.environment import Launch, child_environment, prepare
 from mcpd.transports.process import Child
@@ -56,7 +57,7 @@ log = logging.getLogger("mcpd.server")
 
 _marks = itertools.count(1)
 """No two children of a daemon share one: names may hold dots, so `1.x` would be taken for `1.x.y` too."""
-_TURN = 2.0
+_STARTING = 2.0
 """Who has been starting for so long waits for a download or hangs, and holds up nobody else any more."""
 _EAR = 1.0
 """What a server says unasked is waited for before its lists are fetched, but no longer than this."""
@@ -75,7 +76,9 @@ class ManagedServer:
         self.taps = Taps(spec.name, around.redactor.mask)
         self.tally: Tally = Tally() if of is None else of.tally
         """Of all its connections, and of those of its instances."""
-        self.wishes = Wishes()
+        self.spent = Spent()
+        """Processor time, its instances' included, as often as somebody asks."""
+        self.interests = Interests()
         """What clients want to hear of it beside answers; held across its connections."""
         self.heard: Fanout[Said] = Fanout()
         """Calls every listener with what the server says unasked: see `Said`. Called in the reader, so
@@ -85,8 +88,6 @@ class ManagedServer:
         self.child: Child | None = None
         self.launch: Launch | None = None
         self.trace = Trace(spec.name, around.redactor.mask)
-        self._called_well_at = -math.inf
-        """When a call of the connection that ended last succeeded (`trio.current_time()`)."""
         self._around = around
         self._fingerprint = fingerprint(spec.identity)
         self._backoff = Backoff(patience(spec), around.chance)
@@ -105,14 +106,11 @@ class ManagedServer:
         toggled = around.store.toggled(spec.name)
         self._desired = Desired(enabled=spec.enabled if toggled is None else toggled, demanded=not spec.lazy)
         self._approach = Approach(spec, around.store, self._fingerprint)
-        self._over = False
-        """Whether the end of this connection has been noted."""
-        self._ready_at: float | None = None
         self._wish = trio.Event()
-        self._look = trio.Event()
-        self._look_in = 0.0
-        self._attempt = trio.CancelScope()
+        self._prompt = Prompt()
+        self._attempt = Attempt()
         self._lists = ListKeeper(spec, around.store, self._fingerprint, self._list_changed)
+        self._debug()
 
     # ── wishes: synchronous, level-triggered ────────────────────────────────────────────────────
 
@@ -151,9 +149,14 @@ class ManagedServer:
         self.spec = self._approach.spec = self._lists.spec = spec
         self._backoff.policy = patience(spec)
         self._lists.mark_stale("tools")
+        self._debug()
         if enabled_changed and self._around.store.toggled(spec.name) is None:
             self._desired.define(spec.enabled)
             self._wish_for("its definition changed")
+
+    def _debug(self) -> None:
+        self.trace.debugged = self.spec.debug or self._around.debug
+        self.taps.show_to(self.trace.frame if self.trace.debugged else None)
 
     def _wish_for(self, why: str) -> None:
         self._backoff.reset()
@@ -164,20 +167,14 @@ class ManagedServer:
         if self.upstream is not None:
             self.upstream.link.close(why)
             self.upstream = None
-        self._attempt.cancel(reason=why)
+        self._attempt.scope.cancel(reason=why)
         self._announce(ServerState.DISABLED if self._desired.off else ServerState.PENDING, why)
 
     def look_after(self, seconds: float) -> None:
         """Ask a remote server whether it is there, that soon: the network may be another one by now. A
         process has slept as long as we have."""
         if isinstance(self.spec, RemoteSpec):
-            self._look_in = seconds
-            self._look.set()
-
-    async def _told_to_look(self) -> None:
-        await self._look.wait()
-        self._look = trio.Event()
-        await trio.sleep(self._look_in)
+            self._prompt.look_in(seconds)
 
     def start_over(self) -> None:
         """`run` has failed and will be entered again: whoever waits, waits on."""
@@ -228,6 +225,7 @@ class ManagedServer:
                 catalog=self.catalog,
                 child=self.child,
                 log=self.log,
+                noise="" if self.upstream is None else self._noise(self.upstream.link),
                 connections=self._connections,
                 attempts=self._backoff.tries,
                 heard=self._heard,
@@ -295,34 +293,35 @@ class ManagedServer:
         return "disconnected by hand"
 
     async def _live_and_recover(self) -> None:
-        self._over = False
-        self._ready_at = None
-        with trio.CancelScope() as self._attempt:
+        attempt = self._attempt = Attempt()
+        with attempt.scope:
             if self._wish.is_set():
                 return
             try:
                 await self._connect_and_serve()
             except* Exception as group:  # the firewall: one server's trouble is its own
                 self._note(group, None)
-        if not self._wish.is_set() and self._over:
+        give_back()
+        if not self._wish.is_set() and attempt.over:
             with trio.move_on_at(self._standing.retry_due):
                 await self._wish.wait()
         self._standing.no_retry()
 
-    def _note(self, error: BaseException, returncode: int | None) -> None:
+    def _note(self, error: BaseException, returncode: int | None, noise: str = "") -> None:
         """Say at once that the connection is over, why, and when the next begins; the first word counts.
 
         The pause runs from here on, while the process is still being ended.
         """
-        if self._over or self._wish.is_set():
+        attempt = self._attempt
+        if attempt.over or self._wish.is_set():
             if is_bug(error):
                 raise error  # to the outer firewall: there is no state left to tell it in
             return  # the first word counts; and what a wish tears down is no failure
-        another_way = self._approach.another_way(error, was_ready=self._ready_at is not None)
+        another_way = self._approach.another_way(error, was_ready=attempt.ready_at is not None)
         if another_way:
             self._announce(ServerState.PENDING, another_way)
             return
-        self._over = True
+        attempt.over = True
         if is_bug(error):
             log.error(
                 "%s: an error in mcpd itself; the server is started again", self.spec.name, exc_info=error
@@ -330,18 +329,19 @@ class ManagedServer:
         evidence = Evidence(
             returncode=returncode,
             stderr=self.log.last_words() if self.child else (),
+            noise=noise,
             remote=isinstance(self.spec, RemoteSpec),
         )
-        failure, verdict = classify(error, evidence)
-        failure = self._approach.told_in_full(failure)
+        failure, verdict = attempt.post_mortem(error, evidence, self._approach)
         failure = attrs.evolve(failure, message=self._around.redactor.mask(failure.message))
         self._failed(failure, verdict, asked_to_wait(error))
 
+    def _noise(self, link: Channel) -> str:
+        return noise(link, self._approach.kind, self._around.redactor.mask)
+
     def _failed(self, failure: Failure, verdict: Verdict, asked: float) -> None:
-        now, policy, name = trio.current_time(), self.spec.restart, self.spec.name
-        if self._ready_at is not None and (
-            now - self._ready_at >= policy.stable or self._called_well_at - self._ready_at >= policy.proof
-        ):
+        policy, name = self.spec.restart, self.spec.name
+        if self._attempt.proves_well(policy):
             self._backoff.reset()
         follows = recovery(name, verdict, asked, self._backoff, policy)
         self._standing.failure = attrs.evolve(failure, crash_loop=follows.crash_loop)
@@ -357,50 +357,45 @@ class ManagedServer:
         if isinstance(spec, StdioSpec):
             mark = f"{around.instance}.{next(_marks)}.{spec.name}"
             self.launch = prepare(spec, around.environ, mark)
-        async with Turn(around.starts) as turn:
+        async with StartSlot(around.starts) as slot:
             await trio.sleep(max(0.0, self._last_spawn + spec.restart.floor - trio.current_time()))
             self._last_spawn = trio.current_time()
             self.log.new_life()
+            opening = opened(
+                spec, self.launch, self._approach.kind, around, self.log.feed, self.trace.request
+            )
             try:
-                async with self._opened(spec) as connection:
+                async with opening as connection:
                     self.child = connection.child
                     connection.link.tally = self.tally
-                    self.taps.connected(
-                        connection.link, self.trace.frame if spec.debug or around.debug else None
-                    )
-                    await self._hold(connection, turn)
+                    self.taps.connected(connection.link)
+                    await self._hold(connection, slot)
             finally:
                 self.taps.ended()
                 self.child = None  # however it ended: its number may be somebody else's from now on
 
-    def _opened(self, spec: ServerSpec) -> AbstractAsyncContextManager[Connection]:
-        around = self._around
-        if isinstance(spec, StdioSpec):
-            assert self.launch is not None
-            return open_process(spec, self.launch, guard=around.guard, stderr=self.log.feed)
-        assert isinstance(spec, RemoteSpec)
-        return open_remote(spec, self._approach.kind, around.environ)
-
-    async def _hold(self, connection: Connection, turn: Turn) -> None:
+    async def _hold(self, connection: Connection, slot: StartSlot) -> None:
         child, link = connection.child, connection.link
         try:
-            await self._serve(connection, turn)
+            await self._serve(connection, slot)
         except* Exception as group:
-            self._called_well_at = link.called_well_at
+            self._attempt.called_well_at = link.called_well_at
             if child is not None:
                 await child.wait_stderr_drained()
-            self._note(group, None if child is None else child.returncode)
+            self._note(group, None if child is None else child.returncode, self._noise(link))
         finally:
-            turn.over()
+            slot.free()
             self.upstream = None
-            self.wishes.disconnected()
+            self.interests.disconnected()
             link.close("the connection is being ended")
 
-    async def _serve(self, connection: Connection, turn: Turn) -> None:
+    async def _serve(self, connection: Connection, slot: StartSlot) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
-            nursery.start_soon(turn.over_after, _TURN)
+            nursery.start_soon(slot.free_after, _STARTING)
+            self._attempt.runner = runner_for(self.spec)
             fetching = await fetched(self.spec, connection, self.log.last_words, self._say_fetching)
+            self._attempt.runner = None
             upstream = await self._shake_hands(connection.link, fetching)
             if upstream.follow is not None:  # before its lists are fetched: they may change right after
                 nursery.start_soon(upstream.follow)
@@ -408,10 +403,9 @@ class ManagedServer:
                     await upstream.hearing.wait()
                 upstream.hearing.set()  # from now on, whatever it could not tell has to be looked up
             await self._get_ready(upstream)
-            turn.over()
-            nursery.start_soon(
-                watch_liveness, upstream, self.spec.timeouts, connection.is_stopped, self._told_to_look
-            )
+            slot.free()
+            times = self.spec.timeouts
+            nursery.start_soon(watch_liveness, upstream, times, connection.is_stopped, self._prompt)
             nursery.start_soon(self._lists.keep_fresh, upstream)
             await trio.sleep_forever()
 
@@ -419,23 +413,12 @@ class ManagedServer:
         self._announce(ServerState.PENDING, self._around.redactor.mask(doing))
 
     async def _shake_hands(self, link: Channel, fetching: float) -> Upstream:
-        times = self.spec.timeouts
         if not self._approach.goes_on:
             self.trace.afresh()
         if fetching >= 1:
             self.trace.step("install", "the server has been started", fetching)
             self._announce(ServerState.PENDING, "connecting")
-        self._approach.begin()
-        with trio.move_on_after(times.connect) as waiting:
-            approach = self._approach
-            upstream = await negotiate(
-                link, self._hooks(), approach.hint, approach.patience(times), self.trace.step
-            )
-        if waiting.cancelled_caught:
-            raise trio.TooSlowError(
-                f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
-            )
-        return upstream
+        return await self._approach.negotiate(link, self._hooks(), self.trace.step)
 
     def _hooks(self) -> Hooks:
         clients, asked = self._around.clients, self._around.clients.asked
@@ -447,7 +430,7 @@ class ManagedServer:
             heard=self.heard,
             refresh=self._lists.refresh,
             modern_after_all=self._approach.modern_after_all,
-            wishes=self.wishes,
+            interests=self.interests,
         )
 
     async def _get_ready(self, upstream: Upstream) -> None:
@@ -455,7 +438,7 @@ class ManagedServer:
         catalog = await self._lists.fetch(upstream)
         self._approach.found(upstream)
         self.upstream = upstream
-        self._ready_at = trio.current_time()
+        self._attempt.ready_at = trio.current_time()
         self._connections += 1
         self._lists.take(catalog)
         self._announce(ServerState.CONNECTED, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,10 +21,15 @@ FILE_QUOTA = 1024 * 1024
 """Per file; there is one older file beside it."""
 
 
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$))")
+"""Whole sequences: a colour, and a title or link up to its end; else `[31m` would stay behind."""
+
+
 class ServerLog:
     """`feed` it what the server writes. Never raises: a full disk drops lines and counts them.
 
-    `mask` hides secrets; control characters are replaced, so that no line can forge another.
+    `mask` hides secrets; colours and other escape sequences are taken out, and control characters that are
+    left replaced, so that no line can forge another.
     """
 
     def __init__(self, path: Path, mask: Callable[[str], str]) -> None:
@@ -37,6 +43,8 @@ class ServerLog:
         self._cut = False
         self._fd: int | None = None
         self._file_size = 0
+        self._torn = False
+        """Whether the file ends in the middle of a line, since the disk was full."""
         self._life: list[str] = []
         self.position = 0
         """Lines so far; see `beyond`."""
@@ -102,6 +110,7 @@ class ServerLog:
     def _clean(self, line: bytes) -> str:
         text = line[:LINE_KEPT].decode("utf-8", "replace").rstrip("\r")
         if not text.isprintable():
+            text = _ESCAPES.sub("", text)
             text = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
         return self._mask(text)
 
@@ -128,9 +137,18 @@ class ServerLog:
             if self._file_size + len(data) > FILE_QUOTA and self._file_size:
                 self.close()
                 os.replace(self.path, self.path.with_suffix(".log.1"))
+                self._torn = False
                 self._write(lines)
                 return
-            self._file_size += os.write(self._fd, data[-FILE_QUOTA:])
+            data = data[-FILE_QUOTA:]
+            if self._torn:
+                data = b"\n" + data
+            written = os.write(self._fd, data)
+            self._file_size += written
+            if written:
+                self._torn = written < len(data)
+            if written < len(data):  # the last of a disk's space: what did not fit is lost
+                self.dropped += data.count(b"\n", written)
         except OSError:
             self.dropped += len(lines)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 
 from mcpd.eras.base import Upstream
+from mcpd.model.errors import shorten
 from mcpd.model.spec import ServerSpec
 from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import Kind
 from mcpd.supervision.serverlog import ServerLog
 from mcpd.supervision.standing import Standing
+from mcpd.transports.base import Channel
 from mcpd.transports.process import Child
 
 
@@ -27,6 +29,8 @@ class Known:
     catalog: Catalog | None
     child: Child | None
     log: ServerLog
+    noise: str
+    """See `noise`; of the connection that there is."""
     connections: int
     """So far, this one included."""
     attempts: int
@@ -64,15 +68,22 @@ def snapshot(known: Known) -> ServerStatus:
     )
 
 
+def noise(link: Channel, kind: Kind, mask: Callable[[str], str]) -> str:
+    """How much came that was no message, with the first of it; empty when all was well."""
+    number, first = link.junk_lines, shorten(mask(link.junk_sample))
+    what, where = ("line", " on its stdout") if kind == "stdio" else ("frame", "")
+    if number == 1:
+        return f"1 {what}{where} was no message: {first}"
+    return f"{number} {what}s{where} were no messages; the first: {first}" if number else ""
+
+
 def _warnings(known: Known) -> Iterator[str]:
     if known.catalog is not None:
         yield from known.catalog.warnings
     if known.upstream is not None:
-        link = known.upstream.link
-        if link.junk_lines:
-            where = "lines on its stdout" if known.child is not None else "frames"
-            yield f"{link.junk_lines} {where} were no messages"
-        for what, count in link.oddities.items():
+        if known.noise:
+            yield known.noise
+        for what, count in known.upstream.link.oddities.items():
             yield f"{count} {what}"
     if known.log.dropped:
         yield f"{known.log.dropped} log lines could not be written to {known.log.path}"

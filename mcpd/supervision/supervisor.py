@@ -17,7 +17,7 @@ from mcpd.model.spec import ServerSpec
 from mcpd.model.status import rfc3339
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import Surroundings
-from mcpd.support.naps import watch_naps
+from mcpd.support.suspend import watch_suspend
 from mcpd.support.watched import Watched
 
 log = logging.getLogger("mcpd.supervisor")
@@ -150,7 +150,7 @@ class Supervisor:
         """Make it so, wish after wish, until cancelled; then every server has been ended."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(watch_naps, self._woken)
+            nursery.start_soon(watch_suspend, self._woken)
             running: Mapping[str, ServerSpec] = {}
             seen = -1
             while True:

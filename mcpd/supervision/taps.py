@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -31,6 +32,40 @@ Show = Callable[[str, bytes], None]
 _DIRECTIONS = {"→": Direction.TO_SERVER, "←": Direction.FROM_SERVER}
 
 
+@attrs.frozen
+class RoundTrip:
+    """A request whose answer has come, after so many seconds."""
+
+    method: str
+    seconds: float
+
+
+class RoundTrips:
+    """The requests of a connection, either way, that wait for their answers. Of too many, the oldest goes."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[bool, bytes], tuple[str, float]] = {}
+
+    def answered(self, message: Message, *, to_server: bool, at: float) -> RoundTrip | None:
+        """The request that this message answers, if it answers one that was seen; a request is remembered."""
+        if message.method:
+            if message.id is not ABSENT:
+                if len(self._asked) >= _UNANSWERED:
+                    del self._asked[next(iter(self._asked))]
+                self._asked[to_server, message.key] = message.method, at
+            return None
+        method, since = self._asked.pop((not to_server, message.key), ("", at))
+        return RoundTrip(method, at - since) if method else None
+
+    def seen(self, direction: str, frame: bytes) -> RoundTrip | None:
+        """The same for a frame that passes now; None for junk too."""
+        try:
+            message = wire.parse(frame)
+        except BadFrame:
+            return None
+        return self.answered(message, to_server=direction == "→", at=time.perf_counter())
+
+
 class Taps:
     """Of one server. `connected` and `ended` tell it of each connection."""
 
@@ -41,9 +76,14 @@ class Taps:
         self._show: Show | None = None
         self._open: set[Tap] = set()
 
-    def connected(self, link: Channel, show: Show | None) -> None:
-        """Frames pass over this link from now on; `show` sees them all, whoever else looks."""
-        self._link, self._show = link, show
+    def show_to(self, show: Show | None) -> None:
+        """`show` sees all frames from now on, whoever else looks."""
+        self._show = show
+        self._put_in_place()
+
+    def connected(self, link: Channel) -> None:
+        """Frames pass over this link from now on."""
+        self._link = link
         self._note("a connection is being opened")
         self._put_in_place()
 
@@ -93,7 +133,7 @@ class Tap:
         self._size = 0
         self._dropped = 0
         self._some = trio.Event()
-        self._asked: dict[tuple[Direction, bytes], str] = {}
+        self._trips = RoundTrips()
 
     def put(self, at: float, direction: Direction, frame: bytes) -> None:
         full = len(self._frames) >= MOST_FRAMES or self._size + len(frame) > MOST_BYTES
@@ -117,7 +157,7 @@ class Tap:
             if direction is not Direction.NOTE:
                 with suppress(BadFrame):  # junk is shown as text
                     message = wire.parse(frame)
-            method = "" if message is None else self._method(message, direction)
+            method = "" if message is None else self._method(message, direction, at)
             if direction is Direction.NOTE or self._wants(method):
                 key = "" if message is None else message.key.decode("utf-8", "replace")
                 return self._told(at, direction, frame, method, key, sound=message is not None)
@@ -125,26 +165,14 @@ class Tap:
     def _wants(self, method: str) -> bool:
         return not self._methods or any(fnmatch.fnmatchcase(method, pattern) for pattern in self._methods)
 
-    def _method(self, message: Message, direction: Direction) -> str:
-        key, asked = message.key, self._asked
-        if message.method:
-            if message.id is not ABSENT:
-                if len(asked) >= _UNANSWERED:
-                    del asked[next(iter(asked))]
-                asked[direction, key] = message.method
-            return message.method
-        to_server = direction is Direction.TO_SERVER
-        return asked.pop((Direction.FROM_SERVER if to_server else Direction.TO_SERVER, key), "")
+    def _method(self, message: Message, direction: Direction, at: float) -> str:
+        trip = self._trips.answered(message, to_server=direction is Direction.TO_SERVER, at=at)
+        return message.method or ("" if trip is None else trip.method)
 
     def _told(
         self, at: float, direction: Direction, frame: bytes, method: str, key: str, *, sound: bool
     ) -> TapFrame:
-        limit, cut = self._limit, len(frame) > self._limit
-        # Masked before it is cut: half a secret would not be known for one.
-        text = scrubbed_json(self._mask(frame[: limit + _LOOKAHEAD].decode("utf-8", "replace")))
-        if cut:
-            part_of_one = _LOOKAHEAD if len(frame) > limit + _LOOKAHEAD else 0
-            text = text[: min(limit, max(0, len(text) - part_of_one))]
+        text, cut = shown(frame, self._limit, self._mask)
         whole = _still_json(text) if sound and not cut else None
         dropped, self._dropped = self._dropped, 0
         return TapFrame(
@@ -159,6 +187,18 @@ class Tap:
             cut=cut,
             dropped=dropped,
         )
+
+
+def shown(frame: bytes, limit: int, mask: Callable[[str], str]) -> tuple[str, bool]:
+    """The text of a frame, its secrets masked, `limit` characters of it; and whether that is not all.
+
+    Masked before it is cut: half a secret would not be known for one.
+    """
+    text = scrubbed_json(mask(frame[: limit + _LOOKAHEAD].decode("utf-8", "replace")))
+    if len(frame) <= limit:
+        return text, False
+    part_of_one = _LOOKAHEAD if len(frame) > limit + _LOOKAHEAD else 0
+    return text[: min(limit, max(0, len(text) - part_of_one))], True
 
 
 def _still_json(text: str) -> Raw | None:

@@ -1,15 +1,30 @@
-"""What is noted of one server's connecting, step by step, and of its frames while somebody debugs it."""
+"""What is noted of one server's connecting, step by step, and of all that passes while somebody debugs it."""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
+from mcpd.config.masking import MASK, SCHEME, scrubbed, secret_name
 from mcpd.model.api import Step
 from mcpd.model.status import rfc3339
+from mcpd.supervision.taps import RoundTrips, shown
+from mcpd.support.logs import TRAFFIC
+
+if TYPE_CHECKING:
+    import httpx
 
 log = logging.getLogger("mcpd.server")
+traffic = logging.getLogger(TRAFFIC)
+
+_SHOWN = 2000
+"""Bytes of a message that are logged."""
+_SESSION_SHOWN = 8
+"""Characters of a session's id: enough to tell two apart, too few to join one."""
+_IN_URL = re.compile(rf"((?<=[?&])session_?id=[^&]{{{_SESSION_SHOWN}}})[^&]*", re.IGNORECASE)
 
 
 class Trace:
@@ -18,8 +33,12 @@ class Trace:
     def __init__(self, name: str, mask: Callable[[str], str]) -> None:
         self.steps: list[Step] = []
         """Of the attempt under way, or the last one."""
+        self.debugged = False
+        """Whether steps and HTTP requests are logged, whatever the log's level; who wants `frame` too has to
+        call it."""
         self._name = name
         self._mask = mask
+        self._trips = RoundTrips()
 
     def afresh(self) -> None:
         self.steps = []
@@ -32,7 +51,39 @@ class Trace:
             ms=round(seconds * 1000, 1),
         )
         self.steps.append(told)
-        log.debug("%s: %s: %s (%.1f ms)", self._name, step, told.outcome, told.ms)
+        (traffic if self.debugged else log).debug(
+            "%s: %s: %s (%.1f ms)", self._name, step, told.outcome, told.ms
+        )
 
     def frame(self, direction: str, frame: bytes) -> None:
-        log.debug("%s %s %s", self._name, direction, self._mask(frame[:2000].decode("utf-8", "replace")))
+        """Log a message: an answer with its request's method, and how long it took to come."""
+        trip = self._trips.seen(direction, frame)
+        words = "" if trip is None else f"{trip.method} ({trip.seconds * 1000:.1f} ms) "
+        text, cut = shown(frame, _SHOWN, self._mask)
+        traffic.debug("%s %s %s%s%s", self._name, direction, words, text, "…" if cut else "")
+
+    def request(self, request: httpx.Request, response: httpx.Response, seconds: float) -> None:
+        """Log an HTTP request: where it went, its headers and those that came back, after how long."""
+        if self.debugged:
+            traffic.debug(
+                "%s: %s %s: HTTP %d (%.1f ms); sent: %s; received: %s",
+                self._name,
+                request.method,
+                _IN_URL.sub(r"\1…", scrubbed(self._mask(str(request.url)))),
+                response.status_code,
+                seconds * 1000,
+                self._headers(request.headers.multi_items()),
+                self._headers(response.headers.multi_items()),
+            )
+
+    def _headers(self, headers: Iterable[tuple[str, str]]) -> str:
+        return ", ".join(f"{name}: {self._mask(_value(name, value))}" for name, value in headers)
+
+
+def _value(name: str, value: str) -> str:
+    if secret_name(name):
+        scheme = SCHEME.match(value)
+        return f"{scheme[0] if scheme else ''}{MASK}"
+    if name.lower().endswith("session-id"):
+        return f"{value[:_SESSION_SHOWN]}…"
+    return scrubbed(value)

@@ -15,15 +15,19 @@ _ABANDONED = 60.0
 def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
     """Replace `path` by `data`; through a symbolic link, its target. Blocks on the disk. Raises OSError.
 
-    `mode`: the file's, when None the one it has, 0600 for a new one. Missing directories are made 0700.
+    `mode`: the file's, when None the one it has, 0600 for a new one. Whoever owns it goes on owning it; where
+    that cannot be, PermissionError. Missing directories are made 0700.
     """
     real = Path(os.path.realpath(path))
     _make_directory(real.parent)
+    there = real.stat() if real.exists() else None
     if mode is None:
-        mode = real.stat().st_mode & 0o7777 if real.exists() else 0o600
+        mode = there.st_mode & 0o7777 if there is not None else 0o600
     handle, temporary = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
+            if there is not None:
+                _keep_owner(file.fileno(), there)
             os.fchmod(file.fileno(), mode)
             file.write(data)
             file.flush()
@@ -38,6 +42,16 @@ def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _keep_owner(handle: int, there: os.stat_result) -> None:
+    """As root in somebody's home, a file made anew would be one that its owner cannot write any more."""
+    ours = os.fstat(handle)
+    if ours.st_uid != there.st_uid:
+        os.fchown(handle, there.st_uid, there.st_gid)
+    elif ours.st_gid != there.st_gid:
+        with contextlib.suppress(PermissionError):  # a group that we are not in
+            os.fchown(handle, -1, there.st_gid)
 
 
 def _make_directory(directory: Path) -> None:

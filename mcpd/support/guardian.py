@@ -15,6 +15,8 @@ from contextlib import suppress
 import trio
 
 _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guardian_process.py")
+with open(_SCRIPT, encoding="utf-8") as _file:
+    _SOURCE = _file.read()
 _FAREWELL = 1.0
 """How long a guardian that was dismissed may take before it is killed."""
 _PAUSES = (0.0, 0.1, 0.5)
@@ -72,7 +74,7 @@ class Guardian:
 
     async def _open(self) -> trio.Process:
         return await trio.lowlevel.open_process(
-            [sys.executable, "-I", "-S", _SCRIPT, self._instance],
+            [sys.executable, "-I", "-S", *_program(), self._instance],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -104,6 +106,16 @@ class Guardian:
             return  # it has just died, or we are closing it; `run` sees to it
         if written < len(words):  # it does not read, so it is of no use: a stopped process takes SIGKILL
             process.kill()
+
+
+def _program() -> list[str]:
+    """The script; once another has been installed in its place, what it said when we were started."""
+    try:
+        with open(_SCRIPT, encoding="utf-8") as file:
+            replaced = file.read() != _SOURCE
+    except (OSError, UnicodeDecodeError):
+        replaced = True
+    return ["-c", _SOURCE] if replaced else [_SCRIPT]
 
 
 async def _dismissed(process: trio.Process) -> None:

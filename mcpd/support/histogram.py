@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from array import array
 from collections import Counter
@@ -57,12 +58,12 @@ class Histogram:
         """The time that this share of them (0.5: half) did not exceed, in seconds; None without any."""
         if not self.count:
             return None
-        wanted = share * self.count
+        rank = max(1, math.ceil(share * self.count))
         seen = 0
         for index, number in enumerate(self.buckets):
-            if number and seen + number >= wanted:
+            if seen + number >= rank:  # those of a bucket are thought to lie evenly in it
                 low = bound(index - 1) if index else 0.0
-                return low + (bound(index) - low) * max(0.0, (wanted - seen) / number)
+                return low + (bound(index) - low) * (rank - seen - 0.5) / number
             seen += number
         return bound(_BUCKETS - 1)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import logging.handlers
+import os
 import queue
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,9 @@ from mcpd.model.status import rfc3339
 from mcpd.support.redact import Redactor
 
 LEVELS = ("debug", "info", "warning", "error")
+TRAFFIC = "mcpd.traffic"
+"""The logger for what servers that somebody debugs are told and say. The level does not hold it back: whoever
+asks for one server's messages does not want everybody's details."""
 _QUEUED = 10_000
 """Lines that may wait for a slow stderr; more are dropped rather than keep the loop waiting."""
 
@@ -55,26 +60,73 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+class _Lines(logging.Handler):
+    """Whole lines on a descriptor. What it will not take is dropped and counted, and told once it does again.
+
+    Not through sys.stderr, which keeps what a full disk refuses, and turns it into an exit status of 120.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self.lost = 0
+        self._fd = fd
+        self._torn = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lost = self.lost
+        try:
+            lines = [self.format(record)]
+            if lost:
+                words = "%d lines of this log were lost: it could not be written, or not so quickly"
+                lines.insert(0, self.format(_warning(words, lost)))
+            self._write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
+        except Exception:  # a record that cannot be told, too: the thread must live to tell of the next
+            self.lost += 1
+        else:
+            self.lost -= lost
+
+    def _write(self, data: bytes) -> None:
+        data = b"\n" * self._torn + data
+        for _ in range(2):  # where a part was taken, the disk is full now, or the pipe has room again
+            written = os.write(self._fd, data)
+            data = data[written:]
+            self._torn = bool(data) and (written > 0 or self._torn)
+            if not data:
+                return
+        raise OSError(errno.ENOSPC, "not all of it could be written")
+
+
+def _warning(words: str, number: int) -> logging.LogRecord:
+    return logging.LogRecord("mcpd", logging.WARNING, "", 0, words, (number,), None)
+
+
 class _Queue(logging.handlers.QueueHandler):
+    def __init__(self, records: queue.Queue[logging.LogRecord], lines: _Lines) -> None:
+        super().__init__(records)
+        self._lines = lines
+
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record  # stays in this process: the formatter wants the exception
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(queue.Full):
+        try:
             self.queue.put_nowait(record)
+        except queue.Full:
+            self._lines.lost += 1
 
 
 @contextlib.contextmanager
 def logging_to_stderr(level: str, redactor: Redactor) -> Iterator[None]:
     """Log to stderr from a thread of its own, so that a slow reader never holds up the loop."""
-    stream = logging.StreamHandler(sys.stderr)
+    stream = _Lines(sys.stderr.fileno())
     stream.setFormatter(HumanFormatter(redactor) if sys.stderr.isatty() else JsonFormatter(redactor))
     records: queue.Queue[logging.LogRecord] = queue.Queue(_QUEUED)
-    handler = _Queue(records)
+    handler = _Queue(records, stream)
     listener = logging.handlers.QueueListener(records, stream)
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())
+    logging.getLogger(TRAFFIC).setLevel(logging.DEBUG)
     logging.raiseExceptions = False  # a full disk behind stderr must not print tracebacks into it
     listener.start()
     try:

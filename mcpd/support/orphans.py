@@ -113,7 +113,8 @@ def instance_recorded(directory: str, instance: str) -> Iterator[None]:
     try:
         fields = _stat(os.getpid())
         started = fields[19].decode() if fields else "?"
-        os.pwrite(fd, f"{os.getpid()} {started}\n".encode(), 0)  # for a person who looks; the lock decides
+        with suppress(OSError):  # a full disk: it is for a person who looks; the lock decides
+            os.pwrite(fd, f"{os.getpid()} {started}\n".encode(), 0)
         yield
     finally:
         with suppress(OSError):

@@ -26,8 +26,11 @@ class Process:
     session: int
     seconds: float
     """Processor time, user and system."""
+    inherited: float
+    """That of its children that have ended and been waited for, and of theirs."""
     resident: int
     """Bytes of memory that it holds, pages shared with others among them."""
+    is_zombie: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -38,6 +41,7 @@ class Cost:
     memory: int = 0
     """Bytes."""
     cpu_seconds: float = 0.0
+    """Of its processes, and of those of them that have ended."""
 
 
 def table() -> dict[int, Process]:
@@ -59,10 +63,11 @@ def _read(pid: int) -> Process | None:
             fields = file.read().rpartition(b") ")[2].split()
         state, parent, session = fields[0], int(fields[1]), int(fields[3])
         seconds = (int(fields[11]) + int(fields[12])) / _TICKS
+        inherited = (int(fields[13]) + int(fields[14])) / _TICKS
         resident = int(fields[21]) * _PAGE
     except (OSError, ValueError, IndexError):  # it has just ended
         return None
-    return None if state == b"Z" else Process(pid, parent, session, seconds, resident)
+    return Process(pid, parent, session, seconds, inherited, resident, state == b"Z")
 
 
 def trees(roots: Mapping[str, tuple[int, str]]) -> dict[str, Cost]:
@@ -99,13 +104,33 @@ def trees(roots: Mapping[str, tuple[int, str]]) -> dict[str, Cost]:
 def own() -> Cost:
     """What this process itself costs."""
     process = _read(os.getpid())
-    return Cost() if process is None else _cost([process])
+    return Cost() if process is None else _cost([attrs.evolve(process, inherited=0.0)])
 
 
 def _cost(processes: Iterable[Process]) -> Cost:
     tree = list(processes)
     return Cost(
-        processes=len(tree),
+        processes=sum(not process.is_zombie for process in tree),
         memory=sum(process.resident for process in tree),
-        cpu_seconds=round(sum(process.seconds for process in tree), 2),
+        cpu_seconds=round(sum(process.seconds + process.inherited for process in tree), 2),
     )
+
+
+class Spent:
+    """Processor time of all trees that there have been, one after the other: a sum that never gets less.
+
+    What a tree has used since it was last looked at is missing when it ends.
+    """
+
+    def __init__(self) -> None:
+        self._ended = 0.0
+        self._running: dict[str, float] = {}
+
+    def look(self, trees: Mapping[str, float]) -> None:
+        """The seconds of those that run now, by their marks."""
+        self._ended += sum(seconds for mark, seconds in self._running.items() if mark not in trees)
+        self._running = {mark: max(seconds, self._running.get(mark, 0.0)) for mark, seconds in trees.items()}
+
+    @property
+    def seconds(self) -> float:
+        return round(self._ended + sum(self._running.values()), 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import quote, quote_plus
 
 MASK = "***"
@@ -42,6 +42,14 @@ class Redactor:
             self._known |= new
             longest_first = sorted(self._known, key=len, reverse=True)
             self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+
+    def mask_within(self, value: object) -> object:
+        """Plain data with every text in it masked; keys stay."""
+        if isinstance(value, str):
+            return self.mask(value)
+        if isinstance(value, Mapping):
+            return {key: self.mask_within(inner) for key, inner in value.items()}
+        return [self.mask_within(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
     def mask(self, text: str) -> str:
         return text if self._pattern is None else self._pattern.sub(MASK, text)

@@ -32,8 +32,9 @@ def sole_daemon(socket: str) -> Iterator[None]:
     path = socket + ".lock"
     fd = _locked(path, socket)
     try:
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        with suppress(OSError):  # a full disk: the lock decides, not the number
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         yield
     finally:
         # Removed while we still hold it; whoever opened it meanwhile notices and starts afresh (`_locked`).

@@ -34,6 +34,13 @@ def serve() -> None:
         except BrokenPipeError:
             return  # the loop below notices too
 
+    def answer_together(batch: list[object]) -> None:
+        answers: list[object] = []
+        requests = [peer.accept(item, answers.append) for item in batch if isinstance(item, dict)]
+        answers += filter(None, (peer.answer(request) for request in requests if request))
+        if answers:
+            send(answers)
+
     peer = Conversation()
     for line in sys.stdin.buffer:
         if not line.strip():
@@ -44,11 +51,7 @@ def serve() -> None:
             send(_unreadable("Not JSON"))
             continue
         if isinstance(payload, list) and payload and peer.version == BATCHES:
-            answers: list[object] = []
-            requests = [peer.accept(item, answers.append) for item in payload if isinstance(item, dict)]
-            answers += filter(None, (peer.answer(request) for request in requests if request))
-            if answers:
-                send(answers)
+            answer_together(payload)
         elif not isinstance(payload, dict):
             send(_unreadable("Not a JSON-RPC message", INVALID_REQUEST))
         elif (request := peer.accept(payload, send)) is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 from msgspec import Raw
 
-from mcpd.transports import endpoint as http
+from mcpd.transports.http import bodies
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 from mcpd.wire.sse import SseDecoder
@@ -21,10 +21,10 @@ def whole_answer(response: httpx.Response, key: bytes, limit: int) -> list[bytes
     Nothing where it has to be read with patience: it is no success, not all there, compressed, longer than
     `limit`, of another kind, or a stream whose last message is another.
     """
-    whole = http.whole(response) if response.status_code == httpx.codes.OK else None
+    whole = bodies.whole(response) if response.status_code == httpx.codes.OK else None
     if whole is None or len(whole) > limit:
         return []
-    kind = http.content_type(response)
+    kind = bodies.content_type(response)
     if kind != EVENTS:
         return [whole] if kind == JSON else []
     messages = [event.data for event in SseDecoder(limit).feed(whole) if event.event == "message"]
@@ -46,7 +46,7 @@ def error_in(body: bytes, key: bytes) -> Message | None:
         return None
     if wire.as_number(bytes(message.id)) not in (b"", b"null", key):
         return None
-    return Message(error=Raw(http.one_line(bytes(message.error))))
+    return Message(error=Raw(bodies.one_line(bytes(message.error))))
 
 
 def session_named(response: httpx.Response, header: str) -> str:

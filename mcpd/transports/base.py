@@ -81,6 +81,7 @@ class Channel(Protocol):
     junk_lines: int
     """Messages that were none."""
     junk_sample: str
+    """The beginning of the first of them, as it came: mask it, then shorten it."""
     late_replies: int
     oddities: dict[str, int]
     """What the server does against the standard and was understood all the same (words), how often."""

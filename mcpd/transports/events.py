@@ -10,7 +10,8 @@ import httpx
 import trio
 
 from mcpd.support.outbox import batch
-from mcpd.transports import endpoint as http
+from mcpd.transports.http import bodies
+from mcpd.transports.http.breakage import explain
 from mcpd.wire.sse import SseDecoder, SseEvent
 
 SILENCE = 90.0
@@ -56,9 +57,9 @@ async def hear(response: httpx.Response, heard: Heard, limit: int, take: Callabl
                 silence.deadline = trio.current_time() + SILENCE
 
         try:
-            await http.pump(response, feed, math.inf)
+            await bodies.pump(response, feed, math.inf)
         except httpx.TransportError as error:
-            return http.explain(error)
+            return explain(error)
     if silence.cancelled_caught:
         return f"its event stream was silent for {SILENCE:g} s"
     return "its event stream ended"

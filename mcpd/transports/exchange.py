@@ -12,6 +12,9 @@ from mcpd.model.errors import McpdError
 from mcpd.transports.tally import Count
 from mcpd.wire.message import Message
 
+OF_THE_TOOL = "`toolTimeouts` in its definition sets"
+OF_THE_CALLER = "whoever called set"
+
 
 class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """A slot in a link's table. The link calls exactly one of `answered` and `failed`, once,
@@ -23,6 +26,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
 
     idle: float = math.inf
     """Seconds of silence allowed; each progress notification starts them afresh."""
+    clock: str = "`timeout` in its definition sets"
+    """Where `idle` comes from, for the message when it is over."""
     limit: float = math.inf
     """Seconds after which it ends whatever the progress."""
     what: str = ""
@@ -44,6 +49,11 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     count: Count | None = None
     """Where a `tools/call` is counted when it ends; None for anything else."""
     sent_at: float = 0.0
+
+    @property
+    def named(self) -> str:
+        """For messages."""
+        return self.what or self.method
 
     def answered(self, message: Message) -> None:
         """The response, result or error, with the link's own id on it."""

@@ -15,12 +15,14 @@ import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation, shorten
 from mcpd.model.spec import RemoteSpec
-from mcpd.transports import endpoint as http
-from mcpd.transports.endpoint import Endpoint
+from mcpd.transports.answers import EVENTS
 from mcpd.transports.events import Heard, hear
 from mcpd.transports.exchange import Exchange
+from mcpd.transports.http import bodies
+from mcpd.transports.http.breakage import explain
+from mcpd.transports.http.endpoint import Endpoint
+from mcpd.transports.http.pool import Client, Watch, open_client
 from mcpd.transports.notices import Notices
-from mcpd.transports.pool import Client, open_client
 from mcpd.transports.switchboard import Switchboard
 from mcpd.wire import message as wire
 from mcpd.wire.sse import EventTooLong, SseEvent
@@ -35,21 +37,12 @@ class SseChannel(Switchboard):
 
     has_headers = True
 
-    def __init__(
-        self,
-        name: str,
-        client: Client,
-        url: str,
-        *,
-        max_frame: int,
-        max_in_flight: int,
-        max_queued: int,
-    ) -> None:
-        super().__init__(name, max_in_flight=max_in_flight, max_queued=max_queued)
+    def __init__(self, spec: RemoteSpec, client: Client) -> None:
+        super().__init__(spec)
         self.footing = "HTTP+SSE"
         self._client = client
-        self._stream = Endpoint(name, client, url)
-        self._max_frame = max_frame
+        self._stream = Endpoint(spec.name, client, spec.url)
+        self._max_frame = spec.max_frame
         self._inbox: Endpoint | None = None
         """Where messages go, once the stream has said so."""
         self._early: list[tuple[bytes, Exchange | None]] = []
@@ -77,16 +70,16 @@ class SseChannel(Switchboard):
     async def _stay_connected(self) -> McpdError:
         """Hear the stream to its end; why it ended."""
         try:
-            response = await self._stream.send("GET", self._headers("", b"", "text/event-stream"))
+            response = await self._stream.send("GET", self._headers("", b"", EVENTS))
         except httpx.TransportError as error:
-            return LinkLost(f"{self.name}: {http.explain(error)}", server=self.name, may_have_run=False)
+            return LinkLost(f"{self.name}: {explain(error)}", server=self.name, may_have_run=False)
         except HttpRefused as error:
             return error
         try:
             if not response.is_success:
-                return self._stream.refusal(response, await http.read_error(response))
-            if http.content_type(response) != "text/event-stream":
-                kind = shorten(http.content_type(response) or "nothing", 60)
+                return self._stream.refusal(response, await bodies.read_error(response))
+            if bodies.content_type(response) != EVENTS:
+                kind = shorten(bodies.content_type(response) or "nothing", 60)
                 return ProtocolViolation(
                     f"{self.name}: gave {kind} where an event stream was asked for", server=self.name
                 )
@@ -94,7 +87,7 @@ class SseChannel(Switchboard):
         except ProtocolViolation as error:
             return error
         finally:
-            await http.close(response)
+            await bodies.close(response)
         return LinkLost(f"{self.name}: {reason}", server=self.name)
 
     async def _hear(self, response: httpx.Response) -> str:
@@ -107,7 +100,7 @@ class SseChannel(Switchboard):
         if event.event == "endpoint":
             self._move_in(event.data.decode("utf-8", "replace").strip())
         elif event.event == "message" and event.data:
-            self.receive(http.one_line(event.data))
+            self.receive(bodies.one_line(event.data))
 
     def _move_in(self, named: str) -> None:
         """Send to the named endpoint from now on. Raises ProtocolViolation for one of another origin."""
@@ -173,7 +166,7 @@ class SseChannel(Switchboard):
         try:
             refused = await self._deliver(inbox, exchange.method, frame)
         except httpx.TransportError as error:
-            refused = inbox.lost(error, exchange.what or exchange.method)
+            refused = inbox.lost(error, exchange.named)
         except McpdError as error:
             refused = error
         if refused is not None and self._pick(exchange.key) is exchange:
@@ -190,28 +183,23 @@ class SseChannel(Switchboard):
         with trio.move_on_after(_POST_TIMEOUT):
             response = await inbox.send("POST", self._headers(method, frame), frame.rstrip())
             try:
-                body = await http.read_error(response)
+                body = await bodies.read_error(response)
             finally:
-                await http.close(response)
+                await bodies.close(response)
             if not response.is_success:
                 return inbox.refusal(response, body)
         return None
 
 
 @asynccontextmanager
-async def open_http_sse(spec: RemoteSpec, environ: Mapping[str, str]) -> AsyncIterator[SseChannel]:
+async def open_http_sse(
+    spec: RemoteSpec, environ: Mapping[str, str], watch: Watch | None = None
+) -> AsyncIterator[SseChannel]:
     """A channel to the server whose event stream is at `spec.url`; leaving the block fails what is under
     way and closes the connections. The caller runs it. Raises CannotStart for a bad CA file.
     """
-    async with open_client(spec.url, spec.headers, environ, spec.ca_file) as client:
-        channel = SseChannel(
-            spec.name,
-            client,
-            spec.url,
-            max_frame=spec.max_frame,
-            max_in_flight=spec.max_in_flight,
-            max_queued=spec.max_queued,
-        )
+    async with open_client(spec.url, spec.headers, environ, spec.ca_file, watch) as client:
+        channel = SseChannel(spec, client)
         try:
             yield channel
         finally:

@@ -7,9 +7,11 @@ from typing import NoReturn
 
 import trio
 
+from mcpd.model.spec import ServerSpec
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import Reader, traffic
+from mcpd.transports import unanswered
 from mcpd.transports.exchange import Exchange
 from mcpd.transports.switchboard import Switchboard
 from mcpd.wire import message as wire
@@ -28,23 +30,14 @@ class Link(Switchboard):
     """One server's line channel. `run` reads and writes it; the descriptors stay the opener's to close."""
 
     def __init__(
-        self,
-        name: str,
-        reads: int,
-        writes: int,
-        *,
-        max_frame: int,
-        max_in_flight: int,
-        max_queued: int,
-        write_timeout: float,
-        why_ended: Callable[[], Awaitable[str]],
+        self, spec: ServerSpec, reads: int, writes: int, why_ended: Callable[[], Awaitable[str]]
     ) -> None:
-        super().__init__(name, max_in_flight=max_in_flight, max_queued=max_queued)
+        super().__init__(spec)
         self._reads = reads
         self._outbox = Outbox(writes)
-        self._splitter = LineSplitter(max_frame)
-        self._spread = Spread(max_frame)
-        self._write_timeout = write_timeout
+        self._splitter = LineSplitter(spec.max_frame)
+        self._spread = Spread(spec.max_frame)
+        self._write_timeout = spec.timeouts.write
         self._why_ended = why_ended
 
     async def run(self) -> NoReturn:
@@ -133,7 +126,7 @@ class Link(Switchboard):
                     if isinstance(tag, Exchange) and self._table.pop(tag.key, None) is tag:
                         self._outbox.withdraw(tag)
                         words = f"it has not read its input for {stalled_for:.0f} s"
-                        self._lose(tag, self._lost(tag, words, may_have_run=False))
+                        self._lose(tag, unanswered.lost(self.name, tag, words, may_have_run=False))
             self._next_in_queue()
             with trio.move_on_after(self._write_timeout):  # then it is the turn of those that came since
                 await self._outbox.wait_drained()

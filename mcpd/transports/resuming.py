@@ -10,9 +10,10 @@ import httpx
 import trio
 
 from mcpd.model.errors import HttpRefused, ProtocolViolation
-from mcpd.transports import endpoint as http
 from mcpd.transports.answers import EVENTS
 from mcpd.transports.events import Heard
+from mcpd.transports.http import bodies
+from mcpd.transports.http.breakage import explain
 from mcpd.wire.sse import EventTooLong
 
 _RESUMES = 5
@@ -53,14 +54,14 @@ class Resuming:
             try:
                 resumed = await self.ask(heard.last_id)
             except httpx.TransportError as error:
-                why = http.explain(error)
+                why = explain(error)
                 continue
             try:
-                if not resumed.is_success or http.content_type(resumed) != EVENTS:
+                if not resumed.is_success or bodies.content_type(resumed) != EVENTS:
                     return f"its event stream ended, and HTTP {resumed.status_code} instead of resuming"
                 why = await hear(resumed, heard)
             finally:
-                await http.close(resumed)
+                await bodies.close(resumed)
             if heard.events:
                 attempts = 0
         return why
@@ -85,16 +86,8 @@ class Resuming:
             began = trio.current_time()
             try:
                 response = await self.ask(heard.last_id)
-            except httpx.TransportError:
-                pass  # whether it can be reached at all is found out by whoever asks it something
-            except HttpRefused:
-                return
-            else:
                 try:
-                    status = response.status_code
-                    if 400 <= status < 500 and status != _TOO_MANY_REQUESTS:
-                        return  # 405 and its kin: not offered
-                    if response.is_success and http.content_type(response) != EVENTS:
+                    if not _is_offered(response):
                         return
                     if response.is_success:
                         if not first and heard.last_id is None:
@@ -102,11 +95,22 @@ class Resuming:
                         first = False
                         hears()
                         await hear(response, heard)
-                except (EventTooLong, ProtocolViolation) as error:
-                    junk(str(error).encode())
                 finally:
-                    await http.close(response)
+                    await bodies.close(response)
+            except httpx.TransportError:
+                pass  # whether it can be reached at all is found out by whoever asks it something
+            except HttpRefused:
+                return
+            except (EventTooLong, ProtocolViolation) as error:
+                junk(str(error).encode())
             lasted = trio.current_time() - began >= _LASTED
             pause = heard.retry if lasted or heard.events else min(2 * pause, _LISTEN_AT_MOST)
             heard.events = 0
             await trio.sleep(pause)
+
+
+def _is_offered(response: httpx.Response) -> bool:
+    """Whether there is such a stream, now or later; 405 and its kin say that there is none."""
+    if response.is_success:
+        return bodies.content_type(response) == EVENTS
+    return not 400 <= response.status_code < 500 or response.status_code == _TOO_MANY_REQUESTS

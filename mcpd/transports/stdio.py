@@ -61,16 +61,7 @@ async def open_stdio(
                 return describe_exit(await child.wait_exited())
             return "closed its stdout while still running"
 
-        link = Link(
-            spec.name,
-            child.stdout,
-            child.stdin,
-            max_frame=spec.max_frame,
-            max_in_flight=spec.max_in_flight,
-            max_queued=spec.max_queued,
-            write_timeout=times.write,
-            why_ended=why_ended,
-        )
+        link = Link(spec, child.stdout, child.stdin, why_ended)
         try:
             yield StdioTransport(child, link)
         finally:

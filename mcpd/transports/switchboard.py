@@ -17,8 +17,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, ProtocolViolation, shorten
+from mcpd.model.errors import LinkLost, McpdError, Overloaded, shorten
+from mcpd.model.spec import ServerSpec
 from mcpd.support.outbox import batch
+from mcpd.transports import unanswered
 from mcpd.transports.base import Deaf, Dialect, Inbound
 from mcpd.transports.exchange import Exchange
 from mcpd.transports.tally import Tally
@@ -28,6 +30,8 @@ from mcpd.wire.meta import stamped_request
 
 log = logging.getLogger("mcpd.link")
 _batch = batch()
+_SAMPLE = 4096
+"""Characters kept of what was no message: secrets in it are masked before it is shortened."""
 
 
 class Switchboard:
@@ -40,8 +44,8 @@ class Switchboard:
     has_headers = False
     tells_apart = False
 
-    def __init__(self, name: str, *, max_in_flight: int, max_queued: int) -> None:
-        self.name = name
+    def __init__(self, spec: ServerSpec) -> None:
+        self.name = spec.name
         self.inbound: Inbound = Deaf()
         self.dialect = Dialect()
         self.batches = False
@@ -58,8 +62,8 @@ class Switchboard:
         self.tally = Tally()
         self._meta = b""
         self._call_meta = b'"progressToken":'
-        self._max_in_flight = max_in_flight
-        self._max_queued = max_queued
+        self._max_in_flight = spec.max_in_flight
+        self._max_queued = spec.max_queued
         self._table: dict[bytes, Exchange] = {}
         self._standing: dict[bytes, Exchange] = {}
         self._queue: deque[tuple[Exchange, bytes]] = deque()
@@ -241,8 +245,8 @@ class Switchboard:
         if self._queue:
             self._next_in_queue()
         if message.result is ABSENT and message.error is ABSENT:
-            words = f"{self.name}: answered {exchange.what or exchange.method} with neither result nor error"
-            self._lose(exchange, ProtocolViolation(f"{words}: {shorten(line)}", server=self.name))
+            how = f"with neither result nor error: {shorten(line)}"
+            self._lose(exchange, unanswered.violated(self.name, exchange, how))
             return
         if exchange.count is not None:
             if message.error is ABSENT:
@@ -281,17 +285,10 @@ class Switchboard:
         if self.tap is not None:
             self.tap("←", line)
         self._junk(line)
-        unreadable = self._pick(wire.answered_in(line))
-        if unreadable is not None:
+        answered = self._pick(wire.answered_in(line))
+        if answered is not None:
             self._next_in_queue()
-            self._lose(
-                unreadable,
-                ProtocolViolation(
-                    f"{self.name}: its answer to {unreadable.what or unreadable.method} cannot be read "
-                    f"(broken, or nested too deeply): {shorten(line)}",
-                    server=self.name,
-                ),
-            )
+            self._lose(answered, unanswered.unreadable(self.name, answered, line))
 
     def _receive_stray(self, message: Message, line: bytes) -> None:
         key = message.key
@@ -311,7 +308,7 @@ class Switchboard:
 
     def _junk(self, line: bytes) -> None:
         self.junk_lines += 1
-        self.junk_sample = self.junk_sample or shorten(line)
+        self.junk_sample = self.junk_sample or line[:_SAMPLE].decode("utf-8", "replace")
 
     def _receive_progress(self, message: Message) -> None:
         try:
@@ -342,21 +339,11 @@ class Switchboard:
             for exchange, ran in may_have_run:
                 # Where nothing could be sent at all, the reason of that says more.
                 plain = ran or isinstance(error, LinkLost)
-                told = self._lost(exchange, reason, may_have_run=ran) if plain else error
+                told = unanswered.lost(self.name, exchange, reason, may_have_run=ran) if plain else error
                 try:
                     self._lose(exchange, told)
                 except Exception:  # a bug in one caller's code must not leave the others waiting
                     log.exception("%s: an error in mcpd itself while failing %s", self.name, exchange.method)
-
-    def _lost(self, exchange: Exchange, reason: str, *, may_have_run: bool) -> LinkLost:
-        words = f"{self.name}: {reason} before {exchange.what or exchange.method} was answered"
-        if exchange.method == "tools/call":  # only there it matters to a person
-            words += "; it may have run, so it is not repeated" if may_have_run else "; it did not run"
-        return LinkLost(
-            words,
-            server=self.name,
-            may_have_run=may_have_run,
-        )
 
     # ── watching the clock ──────────────────────────────────────────────────────────────────────
 
@@ -378,16 +365,4 @@ class Switchboard:
             for exchange in waiting:
                 if exchange.deadline <= now:
                     self._take_back(exchange, "timed out")
-                    self._lose(exchange, self._timeout(exchange, now))
-
-    def _timeout(self, exchange: Exchange, now: float) -> CallTimeout:
-        what = exchange.what or exchange.method
-        hard = now >= exchange.hard_deadline
-        after = exchange.limit if hard else exchange.idle
-        how = "in all, the most one call may take" if hard else "without an answer or progress"
-        return CallTimeout(
-            f"{self.name}: {what} took {after:g} s {how}; the server was told to cancel it "
-            "(`timeout` in its definition sets the limit)",
-            server=self.name,
-            after=after,
-        )
+                    self._lose(exchange, unanswered.timed_out(self.name, exchange, now))

@@ -16,9 +16,9 @@ from trio_websocket import ConnectionRejected, WebSocketConnection, wrap_client_
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, shorten
 from mcpd.model.spec import RemoteSpec
-from mcpd.transports.dial import CONNECT_TIMEOUT
-from mcpd.transports.endpoint import explain
-from mcpd.transports.pool import ssl_context
+from mcpd.transports.http.breakage import explain
+from mcpd.transports.http.dial import CONNECT_TIMEOUT
+from mcpd.transports.http.pool import ssl_context
 
 SUBPROTOCOL = "mcp"
 _READ = 1 << 16
@@ -188,7 +188,7 @@ def _refusal(name: str, rejected: ConnectionRejected) -> McpdError:
     said = f"{name}: HTTP {status} instead of a WebSocket"
     if status in (401, 403):
         return NeedsAuth(
-            f"{said}: put an `Authorization` header into `headers` of its definition, or log in",
+            f"{said}: put an `Authorization` header into `headers` of its definition",
             server=name,
             status=status,
             challenge=headers.get(b"www-authenticate", ""),

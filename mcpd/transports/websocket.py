@@ -36,7 +36,7 @@ class WebSocketChannel(Switchboard):
     """One server's WebSocket; a `Channel`. Made by `open_websocket`."""
 
     def __init__(self, spec: RemoteSpec, connection: WebSocketConnection, wire: Wire) -> None:
-        super().__init__(spec.name, max_in_flight=spec.max_in_flight, max_queued=spec.max_queued)
+        super().__init__(spec)
         self._connection = connection
         self._wire = wire
         self._max_frame = spec.max_frame

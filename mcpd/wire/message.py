@@ -134,6 +134,12 @@ def value(raw: Raw | bytes) -> object:
     return decoded
 
 
+def mapping(raw: Raw | None) -> dict[str, object]:
+    """The whole object; empty where there is none, or something else. Raises BadFrame as `value`."""
+    decoded = {} if raw is None else value(raw)
+    return decoded if isinstance(decoded, dict) else {}
+
+
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEP = {ord(b"["): 1, ord(b"{"): 1, ord(b"]"): -1, ord(b"}"): -1}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
-from mcpd.wire.message import HEAD, members, quoted, request
+from mcpd.wire.message import HEAD, BadFrame, members, quoted, request
 
 RESERVED = "io.modelcontextprotocol/"
 
@@ -65,3 +65,27 @@ def stamp(params: Raw | bytes, ours: bytes) -> bytes:
     rest = b",".join([b"%b:%b" % (msgspec.json.encode(name), text) for name, text in outer.items()])
     both = [*([b'"_meta":{%b}' % meta] if meta else []), *([rest] if rest else [])]
     return b"{%b}" % b",".join(both)
+
+
+def has_reserved(meta: Raw | bytes) -> bool:
+    """Whether a `_meta` says something under a reserved name, or cannot be read."""
+    try:
+        return any(name.startswith(RESERVED) for name in members(meta))
+    except BadFrame:
+        return True  # then it has to go
+
+
+def strip_reserved(outer: dict[str, Raw]) -> None:
+    """Reserved names in `_meta` are a word between neighbours; all others pass, trace context among them."""
+    raw = outer.get("_meta")
+    if raw is None:
+        return
+    try:
+        meta = {name: value for name, value in members(raw).items() if not name.startswith(RESERVED)}
+    except BadFrame:
+        del outer["_meta"]
+        return
+    if meta:
+        outer["_meta"] = Raw(msgspec.json.encode(meta))
+    else:
+        del outer["_meta"]

@@ -15,6 +15,7 @@ import pytest
 
 from ctl.bridge.link import Aim, Starts
 from ctl.bridge.loop import Loop
+from tests.bridge.world import World
 
 Json = dict[str, Any]
 BOUND = 10.0
@@ -74,7 +75,7 @@ class Bridge:
             ends=(self._parent.fileno(),),
         )
         self.code: int | None = None
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._listener: socket.socket | None = None
         self._lives: list[End] = []
         self._thread.start()
@@ -139,3 +140,8 @@ def bridge(tmp_path: Path) -> Iterator[Bridge]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Shorten waits: `soon("ctl.bridge.link.ANSWER_WITHIN", 0.1)`."""
     return lambda name, value: monkeypatch.setattr(name, value)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()

@@ -113,7 +113,7 @@ def test_a_daemon_that_will_not_have_us_is_quoted(bridge: Bridge, line: bytes, w
 
 def test_without_a_daemon_a_handshake_is_answered_and_the_bridge_stays(bridge: Bridge, soon: Soon) -> None:
     """Whoever starts one later is served."""
-    soon("ctl.bridge.conversation.HANDSHAKE_WITHIN", 0.2)
+    soon("ctl.bridge.pending.HANDSHAKE_WITHIN", 0.2)
     bridge.editor.send(id=1, method="initialize", params=HELLO)
     error = bridge.editor.next()["error"]
     assert "no mcpd is running at" in error["message"]
@@ -121,7 +121,7 @@ def test_without_a_daemon_a_handshake_is_answered_and_the_bridge_stays(bridge: B
     bridge.editor.send(id=2, method="ping")
     assert bridge.editor.next()["result"] == {}
     bridge.listen()
-    soon("ctl.bridge.conversation.HANDSHAKE_WITHIN", 10.0)
+    soon("ctl.bridge.pending.HANDSHAKE_WITHIN", 10.0)
     bridge.editor.send(id=3, method="initialize", params=HELLO)
     assert bridge.attach().next()["id"] == 3
 

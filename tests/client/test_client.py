@@ -24,6 +24,7 @@ from mcpd.client import (
     Mcp,
     NotReady,
     NotRunning,
+    ServerRefused,
     Tool,
     ToolFailed,
     Unknown,
@@ -109,6 +110,12 @@ def test_what_goes_wrong_is_an_exception_that_says_so(start: Start, run: Any) ->
             ):
                 with pytest.raises(error):
                     await call
+            with pytest.raises(ToolFailed) as failed:
+                await mcp.call("fs", "fail")
+            assert (failed.value.code, failed.value.may_have_run) == ("tool_error", True)  # it has
+            with pytest.raises(ServerRefused) as refused:
+                await mcp.call("fs", "error")
+            assert (refused.value.code, refused.value.may_have_run) == ("upstream_error", True)
             with pytest.raises(ClientError) as lost:
                 await mcp.call("fs", "die", {"how": "KILL"})
             assert lost.value.may_have_run

@@ -36,6 +36,28 @@ def test_one_value_is_changed_where_it_stands_or_put_last(name: str, before: str
     assert document.with_value(("s", "a", "off"), True).text == after
 
 
+LISTS = [
+    (
+        '{"m": {"l": [\n  "a", // 1\n  "b"\n]}}',
+        ["a", "b", "c"],
+        '{"m": {"l": [\n  "a", // 1\n  "b",\n  "c"\n]}}',
+    ),
+    ('{"m": {"l": [\n  "a", // 1\n  "b"\n]}}', ["a"], '{"m": {"l": [\n  "a" // 1\n]}}'),
+    ('{"m": {"l": ["a", /* 1 */ "b", "c"]}}', ["b"], '{"m": {"l": [ /* 1 */ "b"]}}'),
+    ('{"m": {"l": ["a", "b"]}}', ["b", "a"], '{"m": {"l": ["b", "a"]}}'),
+    ('{"m": {"l": ["a", 1]}}', ["a", 1, "b"], '{"m": {"l": ["a", 1, "b"]}}'),
+    ('{"m": {"l": ["a", "b", "a"]}}', ["b"], '{"m": {"l": ["b"]}}'),
+]
+
+
+@pytest.mark.parametrize(("before", "value", "after"), LISTS)
+def test_a_list_of_names_gets_and_loses_names_where_they_stand(
+    before: str, value: list[object], after: str
+) -> None:
+    """It may be one name on a line, with a remark why."""
+    assert document_of(before.encode(), Path("a.json")).with_value(("m", "l"), value).text == after
+
+
 def test_a_value_needs_no_object_to_be_there_before() -> None:
     """The objects on the way to it are made."""
     document = document_of(b'{"x": 1}\n', Path("a.json")).with_value(("mcp", "excluded"), ["a"])

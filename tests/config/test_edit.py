@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mcpd.config import edit_json
 from mcpd.config.edit import add_server, remove_server
 from mcpd.config.files import load
 from mcpd.config.jsonc import blank, parse
@@ -191,6 +192,19 @@ def test_removing_what_is_not_there_writes_nothing(tmp_path: Path) -> None:
     """Neither a missing server nor a missing file is an error."""
     assert remove_server(tmp_path / "none.json", "a") is False
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ('{"a": {} /* 1 */, "x": {}}', '{"a": {} /* 1 */}'),
+        ('{"a": {} // 1\n, /* 2 */ "x": {} /* 3 */, }', '{"a": {} // 1\n /* 2 */  /* 3 */, }'),
+        ('{"a": {}, "x": {}}', '{"a": {}}'),
+    ],
+)
+def test_a_remark_beside_what_is_removed_stays(text: str, rest: str) -> None:
+    """Whoever wrote it may have meant the entry before."""
+    assert edit_json.remove(text, (), False, "x") == rest
 
 
 fillers = st.sampled_from(["", " ", "\n  ", "/* , } ] */", '// " { ,\n', "\n// x\n  "])

@@ -196,6 +196,30 @@ def test_the_rest_of_an_editors_own_file_is_ignored_with_a_warning(
 
 
 @pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("profiles", "did you mean 'profiles' in 'settings'?"),
+        ("allow_commands", "did you mean 'allowCommands' in 'settings'?"),
+        ("globalShortcut", "was ignored"),
+    ],
+)
+def test_a_setting_in_the_wrong_place_is_shown_the_right_one(
+    key: str, said: str, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """It is no error, since the file may be an editor's; but who wrote it wonders why nothing happens."""
+    path = write(tmp_path / "c.json", f'{{"{key}": {{}}, "mcpServers": {{}}}}')
+    (warning,) = load(path, environ).warnings
+    assert warning.startswith(f"$.{key}: ")
+    assert warning.endswith(said)
+
+
+def test_in_the_other_shape_settings_are_elsewhere(tmp_path: Path, environ: dict[str, str]) -> None:
+    """And a warning that names the wrong place would be worse than none."""
+    path = write(tmp_path / "c.json", '{"watch": false, "mcp": {}}')
+    assert load(path, environ).warnings[0].endswith("did you mean 'watch' in 'mcp.globalSettings'?")
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("{", "not valid JSON"),

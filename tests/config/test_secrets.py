@@ -190,7 +190,10 @@ def test_commands_are_allowed_by_the_users_own_file_alone(environ: dict[str, str
 
 def test_two_writers_lose_nothing(environ: dict[str, str]) -> None:
     """Each reads before it writes."""
-    threads = [threading.Thread(target=change_secrets, args=[environ, {f"S{n}": str(n)}]) for n in range(8)]
+    threads = [
+        threading.Thread(target=change_secrets, args=[environ, {f"S{n}": str(n)}], daemon=True)
+        for n in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -55,13 +55,13 @@ class FakeDaemon:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.answers: dict[str, object] = {}
+        self.answers: dict[str, object] = {"mcpd/history": {"entries": [], "dropped": 0}}
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.arrived = threading.Condition()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
-        self._threads = [threading.Thread(target=self._accept)]
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._connections: list[socket.socket] = []
         self._threads[0].start()
 
@@ -96,7 +96,7 @@ class FakeDaemon:
             except OSError:
                 return
             self._connections.append(connection)
-            thread = threading.Thread(target=self._serve, args=[connection])
+            thread = threading.Thread(target=self._serve, args=[connection], daemon=True)
             self._threads.append(thread)
             thread.start()
 

@@ -23,6 +23,7 @@ def main() -> int:
         with open(trace, "a") as file:
             file.write(f"{os.getpid()} {os.environ.get('MCPD_INSTANCE', '-')} {os.getcwd()}\n")
     if os.environ.get("STANDIN") == "fails":
+        print('{"time": "now", "level": "warning", "message": "it warns first;"}', file=sys.stderr)
         print("cannot read the configuration: ]", file=sys.stderr)
         return 78
     if os.environ.get("STANDIN") == "mute":

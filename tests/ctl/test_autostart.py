@@ -9,13 +9,13 @@ import socket
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
 import pytest
 
+from tests.processes import wait_until
 from tests.stopwatch import stopwatch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,6 +173,18 @@ def test_a_daemon_that_fails_is_reported_with_the_end_of_its_log_at_once(place: 
     assert took < 3.0
 
 
+def test_what_an_earlier_daemon_wrote_is_not_told_as_this_ones_end(place: Place) -> None:
+    """Nor are records shown as JSON: these are the words for whoever wanted to see a status."""
+    log = place.home / ".local/state/mcpd/daemon.log"
+    log.parent.mkdir(parents=True)
+    log.write_text('{"time": "then", "level": "info", "message": "an old tale"}\n')
+    code, words, _ = answer(place.ensure(STANDIN="fails"))
+    assert code == 3
+    assert "an old tale" not in words
+    assert "exited with status 78: stand-in " in words
+    assert " it warns first; cannot read the configuration" in words
+
+
 def test_a_daemon_started_by_a_servers_child_is_not_marked_as_that_servers(place: Place) -> None:
     """Else it would be swept away together with the daemon whose server started it."""
     answer(place.ensure(MCPD_INSTANCE="somebody.3", NOTIFY_SOCKET="/nowhere"))
@@ -218,10 +230,3 @@ def test_somebody_elses_program_on_the_socket_is_left_alone(place: Place) -> Non
         assert "MCPD_SOCKET" in done.stderr
         assert place.socket.is_socket()
     assert place.started() == []
-
-
-def wait_until(condition: Callable[[], bool], patience: float = 30.0) -> None:
-    end = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)

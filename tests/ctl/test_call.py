@@ -109,6 +109,17 @@ def test_a_tool_that_says_it_failed_is_exit_1_on_stderr(daemon: FakeDaemon, mcpc
     assert (ran.code, ran.json()["error"]) == (1, "no such zone")
 
 
+def test_a_command_that_is_part_of_a_trace_carries_it_on(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """OpenTelemetry hands a trace to a child process in its environment."""
+    daemon.answers["mcpd/call"] = result()
+    parent = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
+    mcpctl("call", "now@time", TRACEPARENT=parent, TRACESTATE="rojo=1")
+    ((_, sent),) = [each for each in daemon.requests if each[0] == "mcpd/call"]
+    assert sent["_meta"] == {"traceparent": parent, "tracestate": "rojo=1", "progressToken": 1}
+    mcpctl("call", "now@time", BAGGAGE="a=b")
+    assert "baggage" not in daemon.requests[-1][1]["_meta"]
+
+
 def test_structured_data_is_printed_when_there_is_no_text(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """As JSON that people can read."""
     daemon.answers["mcpd/call"] = result(data={"temperature": 21})

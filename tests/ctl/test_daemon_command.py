@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
-import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from ctl import background, userunit
 from tests.ctl.test_autostart import Place, place
+from tests.processes import gone, wait_until
 
 __all__ = ["place"]  # the fixture
 
@@ -41,11 +43,11 @@ def test_start_status_restart_and_stop_in_the_background(place: Place) -> None:
     second = json.loads(place.ctl("daemon", "restart", "--json").stdout)
     assert second["running"]
     assert second["pid"] != first["pid"]
-    assert not alive(first["pid"])
+    wait_until(lambda: gone(first["pid"]))
 
     done = place.ctl("daemon", "stop")
     assert (done.returncode, done.stdout) == (0, "mcpd is stopped\n")
-    assert not alive(second["pid"])
+    wait_until(lambda: gone(second["pid"]))
     assert not place.socket.exists()
 
 
@@ -90,13 +92,28 @@ def test_the_log_of_a_daemon_in_the_background_is_shown(place: Place) -> None:
     }
 
     argv = [f"{place.home}/bin/mcpctl", "daemon", "logs", "-f"]
-    with subprocess.Popen(argv, env=place.environ, stdout=subprocess.PIPE, text=True) as following:
+    following = subprocess.Popen(argv, env=place.environ, stdout=subprocess.PIPE)
+    try:
         assert following.stdout is not None
-        assert following.stdout.readline() == f"stand-in {pid} starts\n"
+        expect(following.stdout, f"stand-in {pid} starts\n")
         again = json.loads(place.ctl("daemon", "restart", "--json").stdout)["pid"]
-        assert following.stdout.readline() == f"stand-in {again} starts\n"
+        expect(following.stdout, f"stand-in {again} starts\n")
         following.send_signal(signal.SIGINT)
         assert following.wait(30) == 130
+    finally:
+        following.kill()
+        following.communicate(timeout=30)
+
+
+def expect(pipe: IO[bytes], text: str) -> None:
+    """The next that comes; within a minute."""
+    said = b""
+    while len(said) < len(text):
+        assert select.select([pipe], [], [], 60)[0], said
+        portion = os.read(pipe.fileno(), len(text) - len(said))
+        assert portion, said
+        said += portion
+    assert said.decode() == text
 
 
 def test_a_record_of_the_log_is_shown_as_a_line(place: Place) -> None:
@@ -177,15 +194,3 @@ def test_every_subcommand_explains_itself(place: Place) -> None:
         done = place.ctl("daemon", *filter(None, [name]), "--help")
         assert done.returncode == 0, done.stderr
         assert max(map(len, done.stdout.splitlines())) <= 100
-
-
-def alive(pid: int) -> bool:
-    """Running; one that was adopted by this machine's init may be a zombie for a moment."""
-    end = time.monotonic() + 10
-    while os.path.exists(f"/proc/{pid}"):
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z":
-            return False
-        if time.monotonic() > end:
-            return True
-        time.sleep(0.01)
-    return False

@@ -99,3 +99,18 @@ def test_the_first_edit_begins_with_a_configuration_that_is_good(tmp_path: Path)
     assert code == 0, seen
     assert json.loads(path.read_text()) == json.loads(GOOD)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_was_written_is_not_lost_when_it_cannot_be_put_in_its_place() -> None:
+    """RELIABILITY F1: ten minutes of editing, and then the disk is full."""
+    from ctl.commands.edit import _put
+    from ctl.errors import CtlError
+    from ctl.session import Session
+
+    place = Path("/proc/self/config.json")  # where nobody can make a file, root neither
+    with pytest.raises(CtlError, match=r"cannot write .*; what you wrote is ") as refused:
+        _put(Session({}), place, None, GOOD.encode(), False)
+    kept = Path(refused.value.message.rpartition(" ")[2])
+    assert kept.read_text() == GOOD
+    assert kept.stat().st_mode & 0o777 == 0o600
+    kept.unlink()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from ctl import checks, loginshell
+from ctl import checks, loginshell, userunit
 from ctl.commands.ui import has_browser
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, detail, failure, server
@@ -104,13 +105,58 @@ def test_the_end_of_a_process_is_told_with_its_last_words(
     assert "is tried again now" in out
 
 
+def test_trouble_is_dated_from_its_beginning(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Not from the last of a hundred attempts; and it begins anew with each connection."""
+
+    def entry(hour: int, state: str | None) -> dict[str, object]:
+        what = "tools" if state is None else "state"
+        return {**ENTRY, "at": f"2026-11-21T{hour:02}:00:00.000Z", "what": what, "state": state, "by": ""}
+
+    past = [
+        entry(1, "failed"),
+        entry(2, "connected"),
+        entry(3, "pending"),
+        entry(4, None),
+        entry(5, "failed"),
+    ]
+    daemon.answers["mcpd/history"] = {"entries": past, "dropped": 0}
+    daemon.answers["mcpd/server"] = detail(server(status="failed", last_error=failure()))
+    assert "down since: 2026-11-21 03:00:00 UTC (" in mcpctl("why", "time", "--no-shell").out
+    daemon.answers["mcpd/history"] = {"entries": past[:1], "dropped": 0}
+    assert mcpctl("why", "time", "--no-shell", "--json").json()["down_since"] == past[0]["at"]
+    daemon.answers["mcpd/server"] = detail(server())
+    assert mcpctl("why", "time", "--json").json()["down_since"] is None
+
+
+def test_what_it_printed_instead_of_messages_is_evidence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The usage of a program that is no server, say: it is on stdout, and no log has it."""
+    noise = "3 lines on its stdout were no messages; the first: Usage: it [OPTIONS]"
+    daemon.answers["mcpd/server"] = detail(server(status="failed", last_error=failure(noise=noise)))
+    assert f"stdout: {noise}" in mcpctl("why", "time", "--no-shell").out
+    assert noise in mcpctl("status", "time").out
+    assert mcpctl("why", "time", "--no-shell", "--json").json()["evidence"]["noise"] == noise
+
+
+def test_a_path_is_not_searched_for_and_nobody_installs_it(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """PATH plays no part in `/opt/tool/it`."""
+    gone = failure("there is no file /opt/tool/it; correct `command`", kind="spawn", exit_code=None)
+    daemon.answers["mcpd/server"] = detail(
+        server(status="failed", last_error=gone), command=["/opt/tool/it"], executable=None
+    )
+    out = mcpctl("why", "time", "--no-shell").out
+    assert "searched" not in out
+    assert "install" not in out
+    assert "\nnext: mcpctl edit " in out
+
+
 def test_an_http_status_is_evidence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """Of a server behind a URL, which has no process and no PATH."""
     refused = failure("answered HTTP 503", kind="http", exit_code=None, http_status=503)
     daemon.answers["mcpd/server"] = detail(
-        server(status="failed", last_error=refused), command=[], path="", definition={"url": "https://x"}
+        server(status="failed", last_error=refused, transport="http"), command=[], path="", url="https://x"
     )
     out = mcpctl("why", "time").out
+    assert "url: https://x" in out
     assert "http (HTTP status 503)" in out
     assert "PATH" not in out
 
@@ -158,7 +204,7 @@ def test_history_is_a_table_oldest_first(daemon: FakeDaemon, mcpctl: Mcpctl) -> 
     heading, first, second = ran.out.splitlines()
     assert heading.split() == ["WHEN", "(UTC)", "SERVER", "WHAT", "BY", "CAUSE"]
     assert "zed (pid 7)" in first
-    assert second.endswith("[exited, exit code 3] it was switched off (for the 8th time)")
+    assert second.endswith("[exited, exit code 3] it was switched off (8 times by now)")
     assert "4 entries could not be written" in ran.err
 
 
@@ -273,3 +319,43 @@ def test_a_directory_that_others_may_read_is_told(tmp_path: Path) -> None:
     place.chmod(0o755)
     (finding,) = checks.directories({"state directory": str(place)})
     assert (finding.result, finding.fix) == ("failure", f"chmod 700 {place}")
+
+
+def test_units_that_start_something_else_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `pipx reinstall`, another Python, an upgrade: the service runs what it was written for."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    ours = ["/usr/bin/env", "mcpd"]
+    userunit.write(ours, "/home/me/100% mine/bin:/usr/bin")
+    assert userunit.out_of_date(ours) == ""
+    assert "mcpd.service starts /usr/bin/env mcpd, and" in userunit.out_of_date(["/opt/mcpd"])
+    userunit.write(["/gone away/100%/mcpd"], "/usr/bin")
+    assert userunit.out_of_date(ours) == "mcpd.service starts /gone away/100%/mcpd, which is not there"
+    (service, socket) = userunit.write(ours, "/usr/bin")
+    service.write_text(service.read_text().replace("KillMode=mixed", "KillMode=process"))
+    assert "of another version" in userunit.out_of_date(ours)
+    userunit.write(ours, "/usr/bin")
+    socket.unlink()
+    assert "mcpd.socket cannot be read" in userunit.out_of_date(ours)
+
+
+def test_a_configuration_that_others_may_write_or_read_is_told(tmp_path: Path) -> None:
+    """Who writes it starts programs as us; who reads it has the tokens in it. Each fix is typed as it is."""
+    file = tmp_path / "my config.json"
+    file.write_text('{"mcpServers": {"it": {"env": {"TOKEN": "hunter-of-tokens"}}}}')
+    both = ["failure", "warning"]
+    for mode, results in (
+        (0o600, []),
+        (0o660, []),
+        (0o646, both),
+        (0o644, ["warning"]),
+        (0o602, ["failure"]),
+    ):
+        file.chmod(mode)
+        found = list(checks.configuration_file(str(file), ["hunter-of-tokens", "elsewhere"]))
+        assert [finding.result for finding in found] == results
+        for finding in found:
+            subprocess.run(finding.fix, shell=True, check=True)
+        assert not list(checks.configuration_file(str(file), ["hunter-of-tokens"]))
+    file.chmod(0o644)
+    assert not list(checks.configuration_file(str(file), []))
+    assert not list(checks.configuration_file(str(tmp_path / "none"), []))

@@ -25,7 +25,7 @@ def test_the_table_has_a_row_for_each_server(daemon: FakeDaemon, mcpctl: Mcpctl)
     assert header.split() == ["SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPDATED", "LAST", "ERROR"]
     assert time.split()[:5] == ["time", "connected", "4711", "2", "3"]
     assert message.strip() in git
-    assert "mcpctl status git" in rest[-1]
+    assert "mcpctl why git" in rest[-1]
     assert (ran.code, ran.err) == (0, "")
 
 
@@ -73,7 +73,16 @@ def test_a_refused_configuration_is_told_below_the_table(daemon: FakeDaemon, mcp
     out = mcpctl("status").out
     assert "The configuration was refused" in out
     assert "$.mcpServers.git.command: must be a string (quote it)" in out
-    assert "mcpctl reload" in out
+    assert "next: mcpctl edit" in out
+
+
+def test_what_the_configuration_says_in_vain_is_told_in_one_line(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The first of it, and where the rest is: a file of an editor may have a lot that is not for us."""
+    warnings = ["$.profiles: not used here", "another", "third"]
+    daemon.answers["mcpd/status"] = status(server(), warnings=warnings)
+    out = mcpctl("status").out
+    assert "warning: $.profiles: not used here (2 more: mcpctl config validate)\n" in out
+    assert "another" not in out
 
 
 def test_text_from_a_server_cannot_reach_the_terminal_with_escapes(
@@ -114,7 +123,7 @@ def test_one_failed_server_is_shown_with_its_evidence(daemon: FakeDaemon, mcpctl
     daemon.answers["mcpd/server"] = detail(failed)
     out = mcpctl("status", "time").out
     for evidence in (
-        "failed since 2026-11-21T06:30:00.000Z",
+        "failed since 2026-11-21 06:30:00 UTC",
         "reason: crash loop",
         "uvx mcp-server-time --tz 'Europe/Paris now'",
         "[exited, exit code 3, crash loop] exited at once",

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import Caller, FakeDaemon, Silence, failure, server, status
+from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Silence, failure, server, status
 
 MCPCTL = [sys.executable, "-m", "ctl"]
 
@@ -141,6 +145,25 @@ def test_a_closed_pipe_ends_it_silently(daemon: FakeDaemon, mcpctl: Mcpctl) -> N
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize(
+    ("closed", "left"), [("<&-", "out"), (">&-", ""), ("2>&-", "out"), ("<&- >&- 2>&-", "")]
+)
+def test_what_its_caller_has_closed_is_like_dev_null(
+    daemon: FakeDaemon, mcpctl: Mcpctl, closed: str, left: str
+) -> None:
+    """As a job of cron or a hook may be started. Nothing else comes to stand in its place."""
+    daemon.answers["mcpd/call"] = {"success": True, "output": "out", "warnings": []}
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *MCPCTL, "call", "t@s"],
+        env=mcpctl.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, left, "")
+
+
 def test_watch_redraws_the_table(daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]) -> None:
     """Until the daemon ends, here; and says so."""
 
@@ -156,3 +179,55 @@ def test_watch_redraws_the_table(daemon: FakeDaemon, mcpctl: Mcpctl, terminal: t
     code, seen = on_terminal(terminal, mcpctl, "status", "--watch")
     assert code == 3
     assert seen.count("connected") >= 2
+
+
+@pytest.mark.parametrize("command", [["status", "--watch"], ["top", "--watch", "--interval", "600"]])
+@pytest.mark.parametrize(("keys", "code"), [(b"qq", 0), (b"\x03", 130)])
+def test_q_ends_a_display_and_leaves_the_terminal_as_it_was(
+    daemon: FakeDaemon, mcpctl: Mcpctl, command: list[str], keys: bytes, code: int
+) -> None:
+    """As in top and less, and as Ctrl-C does; other keys do nothing."""
+    over = threading.Event()
+
+    def events(caller: Caller, _: dict[str, Any]) -> object:
+        event = {"kind": "status", "at": "", "server": "time", "status": server()}
+        while not over.wait(0.1):
+            caller.notify("mcpd/event", {"request": caller.request, "event": event})
+        return {}
+
+    daemon.answers["mcpd/status"] = status(server())
+    daemon.answers["mcpd/stats"] = {"since": NOW, "at": NOW, "servers": [], "clients": [], "daemon": None}
+    daemon.answers["mcpd/events"] = events
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    process = subprocess.Popen(
+        [*MCPCTL, *command],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**mcpctl.environ, "PATH": os.environ["PATH"], "TERM": "xterm"},
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    try:
+        read_until(ours, b"SERVER")  # drawn, and by then it takes keys one by one
+        os.write(ours, b"x\x1b[A")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        os.write(ours, keys)
+        read_until(ours, b"\x1b[?25h")  # the cursor is shown again
+        assert process.wait(60) == code
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        over.set()
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def read_until(terminal: int, end: bytes) -> None:
+    seen = b""
+    while end not in seen:
+        assert select.select([terminal], [], [], 60)[0], seen
+        seen += os.read(terminal, 65536)

@@ -196,6 +196,7 @@ def running(
     *flags: str,
     settings: Json | None = None,
     environ: Mapping[str, str] | None = None,
+    program: Sequence[str] = (sys.executable, "-m", "mcpd"),
 ) -> Iterator[Daemon]:
     """A private daemon. Leaving the block stops it and asserts that nothing of it is left."""
     config = home / "config.json"
@@ -204,7 +205,7 @@ def running(
     socket_path = str(home / "run" / "mcpd" / "mcpd.sock")
     with (home / "daemon.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mcpd", "--config", str(config), *flags],
+            [*program, "--config", str(config), *flags],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tests.e2e.harness import (
     running,
     wait_until,
 )
+from tests.processes import gone
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "ed", "version": "1"}}
 
@@ -35,13 +36,19 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 class Editor:
     """A bridge as a child process, and what an editor says to it."""
 
-    def __init__(self, environ: Mapping[str, str], cwd: Path, *flags: str) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        cwd: Path,
+        *flags: str,
+        program: Sequence[str] = (sys.executable, "-m", "ctl"),
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ctl", "bridge", *flags],
+            [*program, "bridge", *flags],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+            env={"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **environ},
             cwd=cwd,
             bufsize=0,
         )
@@ -111,8 +118,13 @@ class Editor:
 
 
 @contextmanager
-def editor(environ: Mapping[str, str], cwd: Path, *flags: str) -> Iterator[Editor]:
-    made = Editor(environ, cwd, *flags)
+def editor(
+    environ: Mapping[str, str],
+    cwd: Path,
+    *flags: str,
+    program: Sequence[str] = (sys.executable, "-m", "ctl"),
+) -> Iterator[Editor]:
+    made = Editor(environ, cwd, *flags, program=program)
     try:
         yield made
     finally:
@@ -230,7 +242,7 @@ def test_the_daemon_is_started_for_the_editor(tmp_path: Path) -> None:
             first = pid_of(socket_path)
             assert first is not None
             os.kill(first, signal.SIGTERM)
-            wait_until(lambda: not _lives(first), lambda: "the daemon does not stop")
+            wait_until(lambda: gone(first), lambda: "the daemon does not stop")
             assert "result" in ed.ask(2, "tools/list")
             second = pid_of(socket_path)
             assert second not in (None, first)
@@ -239,7 +251,7 @@ def test_the_daemon_is_started_for_the_editor(tmp_path: Path) -> None:
         finally:
             if (pid := pid_of(socket_path)) is not None:
                 os.kill(pid, signal.SIGTERM)
-                wait_until(lambda: not _lives(pid), lambda: "the daemon does not stop")
+                wait_until(lambda: gone(pid), lambda: "the daemon does not stop")
 
 
 def test_without_a_daemon_the_editor_gets_an_answer_and_the_bridge_stays(tmp_path: Path) -> None:
@@ -322,7 +334,7 @@ def test_it_ends_with_its_parent_although_others_hold_its_stdin(tmp_path: Path) 
         assert b'"id":1' in parent.stdout.readline()
         parent.kill()
         parent.wait(BOUND)
-        wait_until(lambda: not _lives(pid), lambda: "the bridge outlives its editor")
+        wait_until(lambda: gone(pid), lambda: "the bridge outlives its editor")
     finally:
         parent.kill()
         parent.wait(BOUND)
@@ -330,13 +342,6 @@ def test_it_ends_with_its_parent_although_others_hold_its_stdin(tmp_path: Path) 
         os.close(reads)
         parent.stdout.close()
         parent.stderr.close()
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
 
 
 def test_hostile_input_costs_an_error_each_and_nothing_else(start: Start, tmp_path: Path) -> None:

@@ -60,10 +60,20 @@ def test_it_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
         "check": "server gone",
         "result": "failure",
         "message": "command not found: no-such-program",
-        "fix": "give its full path as `command`",
+        "fix": "mcpctl edit   (write its full path as `command`)",
         "ms": None,
     }
     assert not (tmp_path / "run/mcpd/mcpd.sock").exists()
+    assert "secrets" not in found
+    store = Path(environ["XDG_CONFIG_HOME"]) / "mcpd/secrets.json"
+    store.parent.mkdir(parents=True)
+    store.write_text('{"A": "b"}')
+    store.chmod(0o644)
+    found = findings(mcpctl(environ, "doctor", "--json", "--no-shell"))
+    assert (found["secrets"]["result"], found["secrets"]["fix"]) == ("failure", f"chmod 600 {store}")
+    store.chmod(0o600)
+    found = findings(mcpctl(environ, "doctor", "--json", "--no-shell"))
+    assert (found["secrets"]["result"], found["secrets"]["message"]) == ("ok", f"1 secret in {store}")
     config.write_text('{"mcpServers": {"good": {"comand": "x"}}}')
     found = findings(mcpctl(environ, "doctor", "--json", "--no-shell"))
     assert found["configuration"]["result"] == "failure"
@@ -84,10 +94,11 @@ def test_each_server_is_asked_and_each_failure_has_a_fix(start: Start) -> None:
     environ = {**daemon.environ, "MCPD_SOCKET": daemon.socket}
     done = mcpctl(environ, "doctor", "--json")
     found = findings(done)
-    assert done.returncode == 1
     assert found["server fake"]["result"] == "ok"
     assert found["server fake"]["ms"] > 0
+    # While it is being started once more, nobody knows how that will end.
     assert found["server dying"]["result"] in ("failure", "warning")
+    assert done.returncode == int(any(one["result"] == "failure" for one in found.values()))
     assert found["server off"]["result"] == "skipped"
     assert found["socket"]["result"] == "ok"
     assert all(f["fix"] for f in json.loads(done.stdout)["findings"] if f["result"] in ("failure", "warning"))

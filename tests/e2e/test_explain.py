@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from mcpd.model.errors import UnknownServer
 from tests.e2e.conftest import Start
@@ -61,6 +63,16 @@ def test_history_says_what_happened_and_who_asked_over_a_restart(tmp_path: Path)
         assert any("+fake" in cause for cause in causes(client) if cause.startswith("config"))
         assert client.request("mcpd/server", server="fake")["history"] == entries[-5:]
     assert journal.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_program_that_is_no_server_is_known_by_what_it_prints(start: Start) -> None:
+    """On stdout, where no log sees it; colours are no part of what it says, and secrets are masked."""
+    say = f"echo 'Usage: it --token {SECRET}'; echo; echo; printf '\\033[31mno\\033[0m config\\n' >&2; exit 2"
+    definition = {"command": "sh", "args": ["-c", say], "env": {"IT_TOKEN": SECRET}}
+    daemon = start({"it": definition})
+    error = daemon.wait_status("it", lambda status: status["status"] == "failed")["last_error"]
+    assert error["noise"] == "1 line on its stdout was no message: Usage: it --token ***"
+    assert error["stderr"] == ["no config"]
 
 
 def test_history_knows_servers_that_have_left_and_no_others(start: Start) -> None:
@@ -233,10 +245,7 @@ def test_metrics_are_what_prometheus_reads(start: Start) -> None:
     client.call("fake", "echo")
     client.call("fake", "fail")
     text = client.request("mcpd/metrics")["text"]
-    sample = re.compile(
-        r'^mcpd_[a-z_]+(\{[a-z_]+="(?:[^"\\\n]|\\.)*"(,[a-z_]+="(?:[^"\\\n]|\\.)*")*\})? [-0-9.e+]+$'
-    )
-    assert all(line.startswith("# ") or sample.match(line) for line in text.splitlines())
+    assert list(text_string_to_metric_families(text))
     assert 'mcpd_server_up{server="fake"} 1' in text
     assert 'mcpd_server_state{server="gone",state="failed"} 1' in text
     assert 'mcpd_server_calls_total{server="fake",outcome="error"} 1' in text
@@ -244,6 +253,36 @@ def test_metrics_are_what_prometheus_reads(start: Start) -> None:
     assert buckets == sorted(buckets)
     assert buckets[-1] == 2
     assert re.search(r'mcpd_server_memory_bytes\{server="fake"\} \d{6,}', text)
+
+
+def test_no_counter_goes_down_when_a_server_is_started_anew(start: Start) -> None:
+    """A counter that falls is taken for one that began at nought: all it had counted is counted again."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    client = daemon.client()
+
+    def counters() -> dict[tuple[str, str], float]:
+        families = text_string_to_metric_families(client.request("mcpd/metrics")["text"])
+        kinds = ("counter", "histogram")
+        return {
+            (sample.name, str(sorted(sample.labels.items()))): sample.value
+            for family in families
+            if family.type in kinds
+            for sample in family.samples
+        }
+
+    client.call("fake", "echo")
+    looks = [counters()]
+    client.request("mcpd/reconnect", server="fake", wait=20)
+    client.call("fake", "fail")
+    looks.append(counters())
+    client.request("mcpd/disconnect", server="fake", wait=20)
+    looks.append(counters())
+    client.request("mcpd/connect", server="fake", wait=20)
+    looks.append(counters())
+    assert any(name == "mcpd_server_cpu_seconds_total" and value > 0 for (name, _), value in looks[2].items())
+    for earlier, later in itertools.pairwise(looks):
+        assert {key: later.get(key, -1) for key in earlier if later.get(key, -1) < earlier[key]} == {}
 
 
 def test_a_ping_is_a_real_round_trip(start: Start) -> None:

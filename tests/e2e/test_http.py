@@ -56,6 +56,34 @@ def test_without_a_port_there_is_none_and_the_unix_socket_speaks_http(start: Sta
         assert json.loads(client.read_line())["error"]["code"] == -32700
 
 
+def test_a_port_of_the_settings_that_is_taken_costs_nobody_the_servers(start: Start) -> None:
+    """Who comes by the socket is served, and the status says what became of the port."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        daemon = start({"one": fake()}, settings={"http": address})
+        daemon.wait_connected("one")
+        status = daemon.client().request("mcpd/status")
+    assert status["daemon"]["http"] is None
+    assert any(
+        f"cannot listen on {address} for HTTP: Address already in use" in w
+        for w in status["config"]["warnings"]
+    )
+
+
+def test_a_port_of_the_command_line_that_is_taken_is_the_end(tmp_path: Path) -> None:
+    """Who says `--http` is there to read why not."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        argv = [sys.executable, "-m", "mcpd", "--http", address]
+        environ = private_environment(tmp_path)
+        ended = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=BOUND, check=False)
+    assert ended.returncode == 78
+    assert ended.stderr == (
+        f"mcpd: cannot listen on {address} for HTTP: Address already in use "
+        "(choose another port, or end the program that has it)\n"
+    )
+
+
 def test_who_has_no_token_is_told_how_to_get_one(start: Start) -> None:
     """And is not sent looking for an OAuth server."""
     where = door(start({}, *PORT))

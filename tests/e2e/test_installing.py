@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import FAKE, Json, wait_until
+from tests.e2e.harness import FAKE, Daemon, Json, wait_until
 
 SLOW_NPX = """#!{python} -IS
 import os, subprocess, sys, time
@@ -74,12 +74,18 @@ def test_a_wish_ends_an_install_at_once(start: Start, tmp_path: Path) -> None:
 def test_a_runner_that_fails_says_why(start: Start, tmp_path: Path) -> None:
     """Its exit and its words, as of any server."""
     npx = tmp_path / "npx"
-    npx.write_text("#!/bin/sh\necho 'npm ERR! 404 Not Found' >&2\nsleep 0.1\nexit 1\n")
+    npx.write_text("#!/bin/sh\necho 'npm ERR! 404 Not Found' >&2\nsleep 0.1 </dev/null\nexit 1\n")
     npx.chmod(0o755)
     daemon = start({"it": {"command": str(npx), "args": ["-y", "no-such"]}})
     status = daemon.wait_status("it", lambda status: status["last_error"] is not None, 20)
     assert (status["last_error"]["kind"], status["last_error"]["exit_code"]) == ("exited", 1)
     assert "npm ERR! 404 Not Found" in status["last_error"]["stderr"]
+    assert status["last_error"]["message"] == "npx could not start no-such (exited with status 1)"
+    assert not any("server/discover" in each["message"] for each in past(daemon))  # nobody was there to ask
+
+
+def past(daemon: Daemon) -> list[Json]:
+    return list(daemon.client().request("mcpd/history", server="it")["entries"])
 
 
 def test_an_image_that_is_pulled_is_waited_for(start: Start, tmp_path: Path) -> None:

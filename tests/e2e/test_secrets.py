@@ -16,6 +16,7 @@ import pytest
 from mcpd.config.secrets import change_secrets
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
+from tests.processes import gone
 
 ALLOWED = {"allowCommands": True}
 
@@ -110,14 +111,7 @@ def test_a_command_gets_no_shell_no_input_and_does_not_outlive_its_answer(
     found = environment_of(daemon, "a")
     assert (found["A"], found["B"]) == ("$(id)", "$(id) $HOME")
     child = int(mark.read_text())
-    wait_until(lambda: not _runs(child), lambda: f"{child} still runs")
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
+    wait_until(lambda: gone(child), lambda: f"{child} still runs")
 
 
 def test_a_command_is_ended_with_the_wish_for_its_server(start: Start, tmp_path: Path) -> None:
@@ -130,7 +124,7 @@ def test_a_command_is_ended_with_the_wish_for_its_server(start: Start, tmp_path:
     wait_until(lambda: mark.exists() and bool(mark.read_text().strip()), lambda: "it was not started")
     child = int(mark.read_text())
     daemon.client().request("mcpd/disable", server="a", wait=BOUND)
-    wait_until(lambda: not _runs(child), lambda: f"{child} still runs")
+    wait_until(lambda: gone(child), lambda: f"{child} still runs")
 
 
 PLANTED = {

@@ -181,3 +181,16 @@ def test_toggles_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
         daemon.wait_connected("on", "born-off")
         off = daemon.status("off")
         assert (off["status"], off["pid"]) == ("disabled", None)
+
+
+def test_a_saved_removal_is_out_of_the_file_whatever_set_is_in_force(start: Start) -> None:
+    """Or the server would be back after the next start, though it was to be gone for good."""
+    daemon = start({"stays": fake(), "goes": fake()})
+    client = daemon.client()
+    client.request("mcpd/add", server="for-now", definition=fake(), save=False)
+    removed = client.request("mcpd/remove", server="goes", save=True)
+    assert removed["saved"] == str(daemon.config)
+    assert list(json.loads(daemon.config.read_text())["mcpServers"]) == ["stays"]
+    assert pids(daemon).keys() == {"stays", "for-now"}
+    client.request("mcpd/reload")
+    assert pids(daemon).keys() == {"stays"}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Client, Json, fake
+from tests.e2e.harness import Client, Json, Refused, fake
 from tests.e2e.web import PORT, Session, door, messages, meta, modern, request
 
 TRACE = {
@@ -83,3 +83,29 @@ def test_a_trace_goes_on_with_what_a_server_says_and_asks(start: Start) -> None:
     assert traced(step["params"]) == TRACE
     assert traced(asked["params"]) == TRACE
     assert traced(came["result"]) == TRACE
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_a_call_of_the_control_api_carries_its_trace_on(start: Start, era: str) -> None:
+    """With whatever else stands in `_meta`; what is meant for this hop goes no further."""
+    daemon = start({"one": fake("--era", era)})
+    daemon.wait_connected("one")
+    own = {"progressToken": "p", "io.modelcontextprotocol/protocolVersion": "1999-01-01"}
+    result = daemon.client().call("one", "meta", _meta={**TRACE, **own, "com.example/who": [1]}, raw=True)
+    came = json.loads(result["content"][0]["text"])
+    assert traced({"_meta": came}) == TRACE
+    assert came["com.example/who"] == [1]
+    assert came["progressToken"] != "p"
+    assert came.get("io.modelcontextprotocol/protocolVersion") != "1999-01-01"
+
+
+def test_a_meta_that_is_no_object_is_told_and_costs_nobody_the_connection(start: Start) -> None:
+    """CA11: bad input is answered."""
+    daemon = start({"one": fake()})
+    daemon.wait_connected("one")
+    client = daemon.client()
+    with pytest.raises(Refused) as refused:
+        client.call("one", "echo", _meta=5)
+    assert refused.value.code == "invalid_arguments"
+    assert "_meta" in str(refused.value)
+    assert client.call("one", "echo")["success"]

@@ -119,3 +119,31 @@ def test_a_client_that_speaks_tasks_itself_has_them_passed_through(start: Start,
         assert client.request("tasks/get", taskId=created["taskId"])["status"] == "completed"
         done = client.request("tasks/result", taskId=created["taskId"])
     assert done["content"][0]["text"] == "the job is done"
+
+
+@pytest.mark.parametrize(("era", "how"), [("modern", "call"), ("legacy", "call"), ("legacy", "session")])
+def test_a_task_whose_process_died_may_have_run(start: Start, era: str, how: str) -> None:
+    """A new process knows nothing of it, and nobody calls again: not knowing is what the caller is told."""
+    daemon = start({"it": server(era)})
+    daemon.wait_connected("it")
+    caller, other = daemon.client(), daemon.client()
+    arguments = {"seconds": 60}
+    if how == "call":
+        key = caller.send("mcpd/call", server="it", tool="job", arguments=arguments)
+    else:
+        caller.request("mcpd/attach", server="it")
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "x", "version": "1"},
+        }
+        caller.request("initialize", **hello)
+        key = caller.send("tools/call", name="job", arguments=arguments)
+    wait_until(lambda: counts(other).get("tasks/get", 0) > 0, lambda: "the task is not asked after")
+    with pytest.raises(Refused):
+        other.call("it", "die")
+    with pytest.raises(Refused, match="became a task, and what came of it cannot be learnt") as refused:
+        caller.answer(key)
+    assert refused.value.body["data"]["may_have_run"] is True
+    daemon.wait_connected("it")
+    assert counts(other)["tools/call"] == 1  # that of the count itself

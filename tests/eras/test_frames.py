@@ -15,9 +15,9 @@ from msgspec import Raw
 
 from mcpd.eras import legacy, modern
 from mcpd.eras.base import Hooks, Upstream
+from mcpd.eras.interests import Interests
 from mcpd.eras.negotiate import negotiate
 from mcpd.eras.rounds import ask_in_rounds
-from mcpd.eras.wishes import Wishes
 from mcpd.model.spec import RemoteSpec
 from mcpd.supervision import catalog as lists
 from mcpd.transports.base import Channel
@@ -112,20 +112,20 @@ async def answer(method: str, params: Raw) -> Mapping[str, object]:
     return {"action": "accept", "content": {"x": 1}}
 
 
-async def wish(peer: Peer, wishes: Wishes, *, era: str) -> None:
+async def wish(peer: Peer, interests: Interests, *, era: str) -> None:
     """What clients want to hear, and do not any more."""
     if era == "modern":
         await peer.hear("subscriptions/listen")  # for the lists alone
-    wishes.set_log_level("x", "debug")
-    wishes.follow_resources("x", ["file:///x"])
+    interests.set_log_level("x", "debug")
+    interests.follow_resources("x", ["file:///x"])
     if era == "modern":
         await peer.hear("subscriptions/listen", 2)
-        wishes.forget("x")
+        interests.forget("x")
         return
     with trio.fail_after(30):
-        await wishes.settled("file:///x")
+        await interests.settled("file:///x")
     await peer.hear("logging/setLevel")
-    wishes.forget("x")
+    interests.forget("x")
     await peer.hear("resources/unsubscribe")
 
 
@@ -161,7 +161,7 @@ async def test_every_frame_is_valid(revision: str) -> None:
             assert upstream.version == revision
             if upstream.follow is not None:
                 nursery.start_soon(upstream.follow)
-            await wish(peer, hooks.wishes, era=upstream.era)
+            await wish(peer, hooks.interests, era=upstream.era)
             await live(peer, upstream)
         nursery.cancel_scope.cancel()
     said = [message.get("method", "an answer") for message in peer.heard]

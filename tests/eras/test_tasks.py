@@ -283,3 +283,54 @@ async def test_what_a_request_declares_is_what_can_be_done_for_it() -> None:
         }  # no tasks: those are of the server's own
     async with connected() as peer:
         assert not (await ready(peer, "legacy", {"tools": {}})).takes_tasks
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_task_is_asked_after_on_the_next_connection(autojump_clock: MockClock, era: str) -> None:
+    """It is the server's, not the connection's; the call itself goes out no second time."""
+    over = task("completed", **({"result": DONE} if era == "modern" else {}))
+    async with connected() as before, connected() as after:
+        upstream, fresh = await ready(before, era), await ready(after, era)
+        course(before, task())
+        asked_at = course(after, task(), over)
+        waits: list[float] = []
+
+        async def again() -> Upstream:
+            waits.append(trio.current_time())
+            if len(waits) == 1:
+                return upstream  # that it has ended is not known everywhere at once
+            await trio.sleep(60)
+            return fresh
+
+        async with trio.open_nursery() as nursery:
+
+            async def end() -> None:
+                await trio.sleep(5.5)
+                await before.close()
+
+            nursery.start_soon(end)
+            assert await seen_through(upstream, created(era), again=again) == DONE
+        assert len(asked_at) == 2
+        assert len(waits) == 2
+        assert "tools/call" not in after.methods
+        assert "tasks/cancel" not in before.methods + after.methods
+
+
+@pytest.mark.parametrize("next_one", ["none", "another revision", "knows nothing"])
+async def test_a_task_that_nobody_can_tell_of_may_have_run(autojump_clock: MockClock, next_one: str) -> None:
+    """Though the last question after it was never sent, the call itself was."""
+    async with connected() as before, connected() as after:
+        upstream = await ready(before, "modern")
+        fresh = await ready(after, "legacy" if next_one == "another revision" else "modern")
+        course(before, task())
+        after.script["tasks/get"] = {"error": {"code": -32602, "message": "no such task"}}
+
+        async def again() -> Upstream | None:
+            await trio.lowlevel.checkpoint()
+            return None if next_one == "none" else fresh
+
+        await before.close()
+        await trio.sleep(1)
+        with pytest.raises(LinkLost, match="became a task") as lost:
+            await seen_through(upstream, created("modern"), again=again)
+        assert lost.value.may_have_run

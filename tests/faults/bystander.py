@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 
 from tests.e2e.harness import BOUND, Client, Daemon, children, wait_until
+from tests.processes import state
 from tests.stopwatch import stopwatch
 
 PACE = 0.01
@@ -53,7 +54,7 @@ def undisturbed(daemon: Daemon, server: str, slowest: float = 0.25) -> Iterator[
                     calls.errors.append(f"wrong answer: {result}")
 
     with stopwatch() as watch:
-        caller = threading.Thread(target=call, name="bystander")
+        caller = threading.Thread(target=call, name="bystander", daemon=True)
         caller.start()
         try:
             begun.wait(BOUND)
@@ -134,19 +135,3 @@ def thread_count(pid: int) -> int:
 def resident(pid: int) -> int:
     """Bytes of the process's memory in use."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
-
-
-def state(pid: int) -> str:
-    """R, S, Z, …; empty when there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def gone(pid: int) -> bool:
-    return not alive(pid)
-
-
-def alive(pid: int) -> bool:
-    return state(pid) not in ("", "Z")

@@ -17,14 +17,8 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import FAKE, Client, Json, Refused, fake, impatient, marked, wait_until
-from tests.faults.bystander import (
-    alive,
-    gone,
-    nothing_left,
-    resident,
-    thread_count,
-    undisturbed,
-)
+from tests.faults.bystander import nothing_left, resident, thread_count, undisturbed
+from tests.processes import alive, gone
 from tests.stopwatch import stopwatch
 
 QUICK_STOP = {"stop_close": 0.2, "stop_term": 0.2}

@@ -264,7 +264,7 @@ def test_ten_thousand_pieces_of_garbage_bring_errors_and_no_harm(start: Start) -
     with nothing_left(daemon), undisturbed(daemon, "calm"):
         for seed in range(10):
             with Client(daemon.socket) as client:
-                reader = threading.Thread(target=count_answers, args=(client, answers))
+                reader = threading.Thread(target=count_answers, args=(client, answers), daemon=True)
                 reader.start()
                 client.notify("hello")  # a first byte that is a capital letter would begin HTTP
                 for line in garbage(seed, 1000):
@@ -423,7 +423,7 @@ def test_the_same_ids_of_two_clients_do_not_mix(start: Start) -> None:
                         wrong.append(line)
                 wrong.extend(left)
 
-    clients = [threading.Thread(target=ask, args=(name,)) for name in ("ada", "bob")]
+    clients = [threading.Thread(target=ask, args=(name,), daemon=True) for name in ("ada", "bob")]
     for each in clients:
         each.start()
     for each in clients:

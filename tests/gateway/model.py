@@ -17,12 +17,12 @@ import attrs
 import trio
 
 from mcpd.eras.base import Said, Upstream
-from mcpd.eras.wishes import Wishes
+from mcpd.eras.interests import Interests
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.reply import Client
 from mcpd.gateway.session import Session
 from mcpd.model.errors import NotReady
-from mcpd.model.spec import StdioSpec
+from mcpd.model.spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
 from mcpd.supervision.line import Curiosity, Line
 from mcpd.supervision.surroundings import ClientSide
@@ -43,7 +43,7 @@ class Wire(Switchboard):
     """A link whose other end is a list."""
 
     def __init__(self) -> None:
-        super().__init__(NAME, max_in_flight=64, max_queued=256)
+        super().__init__(ServerSpec(name=NAME))
         self.frames: list[bytes] = []
 
     async def run(self) -> NoReturn:
@@ -104,7 +104,7 @@ class World:
             state=ServerState.CONNECTED,
             catalog=None,
             upstream=None,
-            wishes=Wishes(),
+            interests=Interests(),
             line=Line(),
             curiosity=Curiosity(is_quiet=False, learn=lambda quiet: None),
             log=SimpleNamespace(add=lambda line: None),
@@ -305,6 +305,9 @@ class _Reply:
         if self.session is not None:
             self.session.close("answered")
 
+    def drop(self) -> None:
+        assert self.asked.cancelled, "dropped though it was not cancelled"
+
 
 class User:
     def __init__(self, world: World, tag: str, kind: str, capabilities: Mapping[str, object]) -> None:
@@ -442,6 +445,9 @@ class _Nowhere:
 
     def finish(self, frame: bytes, code: int = 0) -> None:
         raise AssertionError(frame)
+
+    def drop(self) -> None:
+        raise AssertionError("dropped")
 
 
 @asynccontextmanager

@@ -129,6 +129,22 @@ def test_a_tool_that_appears_is_told_and_called(start: Start) -> None:
     assert client.call("one__extra-1") == "extra-1"
 
 
+def test_a_configuration_that_names_tools_otherwise_is_told_and_holds(start: Start) -> None:
+    """For who is connected and for who comes, though no server's list has changed."""
+    daemon = start({"one": fake()})
+    daemon.wait_connected("one")
+    here = McpClient(daemon, "2025-11-25")
+    assert "one__echo" in names(here)
+    changed = {"mcpServers": {"one": fake()}, "settings": {"clientToolNames": "suffix"}}
+    daemon.config.write_text(json.dumps(changed))
+    daemon.client().request("mcpd/reload")
+    here.wait_heard("notifications/tools/list_changed")
+    for client in (here, McpClient(daemon, "2025-11-25")):
+        assert "echo@one" in names(client)
+        assert "one__echo" not in names(client)
+    assert here.call("echo@one") == "{}"
+
+
 def test_a_long_list_comes_in_pages(start: Start) -> None:
     """Own cursors: of this list and no other."""
     daemon = start({"many": fake("--tools", "2500")})

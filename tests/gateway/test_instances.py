@@ -52,6 +52,59 @@ def test_clients_that_work_in_one_root_share_a_process(start: Start, tmp_path: P
     assert roots == [{"uri": places[0].as_uri()}]
 
 
+def seen(client: McpClient, method: str, server: str = "") -> int:
+    """How often the server that the client uses was told that."""
+    prefix = f"{server}__" if server else ""
+    return int(json.loads(client.call(f"{prefix}counts"))["seen"].get(method, 0))
+
+
+def test_an_instance_hears_what_its_client_wishes_and_where_it_works(start: Start) -> None:
+    """The log level from before it started, and every change of the client's roots."""
+    daemon = start({"own": fake("--era", "legacy", "--capabilities", "tools,logging", share="client")})
+    daemon.wait_connected("own")
+    client = McpClient(daemon, NEW)
+    client.request("logging/setLevel", level="debug")
+    wait_until(lambda: seen(client, "logging/setLevel", "own") == 1, lambda: "its instance was told no level")
+    client.request("logging/setLevel", level="error")
+    wait_until(
+        lambda: seen(client, "logging/setLevel", "own") == 2, lambda: "its instance was told no other level"
+    )
+    told = seen(client, "notifications/roots/list_changed", "own")
+    client._answer = lambda method, params: {"roots": [{"uri": "file:///somewhere/else"}]}
+    client.line.notify("notifications/roots/list_changed")
+    wait_until(
+        lambda: seen(client, "notifications/roots/list_changed", "own") > told,
+        lambda: "its instance was not told that the roots changed",
+    )
+
+
+def test_the_end_of_an_instance_is_no_news_to_other_clients(start: Start) -> None:
+    """Their lists are those of the definition: nothing of them has changed."""
+    daemon = start({"own": fake(share="client"), "all": fake()})
+    daemon.wait_connected("own", "all")
+    staying, leaving = McpClient(daemon, NEW), McpClient(daemon, NEW)
+    pid = leaving.call("own__pid")
+    leaving.line.close()
+    wait_until(
+        lambda: {s["name"] for s in daemon.client().request("mcpd/status")["servers"]} == {"own", "all"},
+        lambda: "its process is still there",
+    )
+    assert not Path(f"/proc/{pid}").exists()
+    staying.call("all__echo")
+    assert [message["method"] for message in staying.heard] == []
+
+
+def test_a_server_that_was_switched_off_learns_the_level_when_it_is_back(start: Start) -> None:
+    daemon = start({"off": fake("--era", "legacy", "--capabilities", "tools,logging"), "on": fake()})
+    daemon.wait_connected("off", "on")
+    daemon.client().request("mcpd/disable", server="off")
+    client = McpClient(daemon, NEW)
+    client.request("logging/setLevel", level="debug")
+    daemon.client().request("mcpd/enable", server="off")
+    daemon.wait_connected("off")
+    wait_until(lambda: seen(client, "logging/setLevel", "off") == 1, lambda: "it was told no level")
+
+
 def test_a_definition_that_changes_takes_its_instances_along(start: Start) -> None:
     daemon = start({"own": fake(share="client")})
     daemon.wait_connected("own")

@@ -45,7 +45,8 @@ async def test_a_list_of_several_waits_for_those_that_start_for_the_first_time(
                 entries=lambda member: (b'{"name":"echo"}',),
             ),
             gateway=SimpleNamespace(core=SimpleNamespace(use_lists=nothing)),
-            later=lambda request, work: nursery.start_soon(work),
+            waiting={},
+            spawn=nursery.start_soon,
             answer=lambda request, body: answered.append((trio.current_time() - began, body)),
         )
         nowhere: Any = None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from mcpd.gateway import parked
+from mcpd.gateway.calls import Call, CallRequest
 from mcpd.gateway.questions import ANSWER
+from mcpd.model.errors import McpdError, NotReady
 from mcpd.supervision.line import Line
 from tests.gateway.model import Asked, User, World, world
 
@@ -229,3 +233,37 @@ def test_however_many_leave_at_their_turn_the_last_one_has_its_own() -> None:
     line.leave("first")
     assert turns == list(range(5000))
     assert len(line) == 0
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_call_of_a_script_whose_turn_comes_to_nothing_gives_it_to_the_next(there: bool) -> None:
+    """Its server is gone by then, or a bug of ours meets it; nobody ever came in after it."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("a bug")
+
+    upstream = SimpleNamespace(alone=b"", submit=broken) if there else None
+    server: Any = SimpleNamespace(
+        line=Line(),
+        upstream=upstream,
+        not_ready=lambda: NotReady("it is gone", server="it", state="failed"),
+        spec=SimpleNamespace(name="it"),
+    )
+    failed: list[McpdError] = []
+    turns: list[str] = []
+    call = Call(
+        request=CallRequest(server="it", tool="t"),
+        done=lambda body: None,
+        fail=failed.append,
+        progress=lambda params: None,
+        later=lambda work: None,
+        lined=True,
+        server=server,
+    )
+    server.line.enter("first", "first", lambda: None)
+    server.line.enter(call, call, lambda: call._go(b"{}"))
+    server.line.enter("last", "last", lambda: turns.append("last"))
+    server.line.leave("first")
+    assert len(failed) == 1
+    assert turns == ["last"]
+    assert len(server.line) == 1

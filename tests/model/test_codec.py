@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mcpd.model import api, codec
 from mcpd.model.codec import BadShape
+from mcpd.model.definitions import SetServersParams
 
 
 @attrs.frozen(kw_only=True)
@@ -74,7 +75,7 @@ def test_what_goes_out_comes_back(value: Outer) -> None:
 )
 def test_anything_is_a_value_or_a_bad_shape(value: object) -> None:
     """Never another exception: this is what clients send."""
-    for kind in (api.SetServersParams, api.AttachParams, api.WishParam, api.LogsParams, api.EventsParams):
+    for kind in (SetServersParams, api.AttachParams, api.WishParam, api.LogsParams, api.EventsParams):
         problems: list[object] = []
         try:
             codec.structure(value, kind)

@@ -1,5 +1,22 @@
-"""The daemon is real, as in the outermost ring."""
+"""The daemon is real, as in the outermost ring; the browser, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.e2e.conftest import start
+from tests.page.window import launched
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 __all__ = ["start"]
+
+
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    """One for all tests here: starting it takes longest."""
+    yield from launched()

@@ -5,6 +5,7 @@ python -I -S hostile.py        standard library only; what runs in a browser set
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from typing import Any
@@ -56,7 +57,11 @@ def tool(number: int) -> dict[str, Any]:
         "one of": {"enum": [text, {"a": text}], "description": text},
         "truth": {"type": "boolean", "description": text},
         "number": {"type": ["integer", text], "description": [text]},
-        "__proto__": {"type": "object", "description": {"toString": text}},
+        "__proto__": {"type": "object", "description": {"toString": text}, "title": [text]},
+        "titled": {"oneOf": [{"const": text, "title": text}, {"const": 1, "title": {"toString": text}}]},
+        "several": {"type": "array", "uniqueItems": True, "items": {"enum": [text, "b"]}, "title": text},
+        "list": {"type": "array", "items": {"type": "string", "default": text}, "minItems": text},
+        "inner": {"type": "object", "properties": {text: {"pattern": text, "format": text, "type": text}}},
     }
     return {
         "name": f"{text} #{number}" if number % 2 else f"tool-{number}",
@@ -81,7 +86,15 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         return {"tools": [tool(number) for number in range(len(PAYLOADS))]}
     if method == "tools/call":
         content = [{"type": "text", "text": text} for text in PAYLOADS]
-        more = [{"type": "resource_link", "uri": "javascript:window.pwned=1", "name": PAYLOADS[0]}]
+        code = base64.b64encode(PAYLOADS[2].encode()).decode()
+        kinds = ["image/png", "image/svg+xml", "text/html", PAYLOADS[0], {"toString": PAYLOADS[0]}]
+        more = [
+            {"type": "resource_link", "uri": "javascript:window.pwned=1", "name": PAYLOADS[0]},
+            *({"type": "image", "mimeType": kind, "data": code} for kind in kinds),
+            *({"type": "audio", "mimeType": kind, "data": PAYLOADS[0]} for kind in ["audio/wav", *kinds]),
+            {"type": "resource", "resource": {"uri": PAYLOADS[0], "mimeType": "text/html", "blob": code}},
+            {"type": PAYLOADS[0], "data": {"toString": PAYLOADS[0]}},
+        ]
         return {"content": content + more, "structuredContent": {PAYLOADS[1]: PAYLOADS[1]}, "isError": True}
     return {}
 
@@ -94,8 +107,16 @@ def main() -> None:
         message = json.loads(line)
         if "id" not in message or "method" not in message:
             continue
-        if message["method"] in ("initialize", "tools/list", "tools/call", "ping"):
-            reply: dict[str, Any] = {"result": answer(message["method"], message.get("params", {}))}
+        if message["method"] == "tools/call" and "_meta" in message["params"]:
+            told = {"progressToken": message["params"]["_meta"]["progressToken"], "message": PAYLOADS[0]}
+            for progress in (1, PAYLOADS[0], {"toString": PAYLOADS[0]}):
+                params = {**told, "progress": progress, "total": progress}
+                note = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+                print(json.dumps(note), flush=True)
+        if message["method"] == "tools/call" and message["params"]["name"] == "tool-2":
+            reply: dict[str, Any] = {"error": {"code": -32000, "message": "".join(PAYLOADS[:20])}}
+        elif message["method"] in ("initialize", "tools/list", "tools/call", "ping"):
+            reply = {"result": answer(message["method"], message.get("params", {}))}
         else:
             reply = {"error": {"code": -32601, "message": PAYLOADS[0]}}
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **reply}), flush=True)

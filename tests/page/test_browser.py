@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,99 +12,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Daemon, fake
+from tests.e2e.harness import fake
 from tests.e2e.web import PORT, Door, door
 from tests.page.hostile import PAYLOADS
 from tests.page.visitor import code_of
+from tests.page.window import window
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
+    from playwright.sync_api import Browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-if CHROMIUM is None:
-    pytest.skip("there is no Chromium here", allow_module_level=True)
-pytest.importorskip("playwright.sync_api")
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP *.example 127.0.0.1",
-]
 HOSTILE = {"command": sys.executable, "args": ["-I", "-S", str(Path(__file__).parent / "hostile.py")]}
-BOUND = 30_000
-"""Milliseconds: for the hopeless, not for the slow."""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """One for all tests of this file: starting it takes longest."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-class Window:
-    """A browser window, and what it did besides."""
-
-    def __init__(self, page: Page, base: str) -> None:
-        self.page = page
-        self.base = base
-        self.complaints: list[str] = []
-        """Of the console: violations of the policy and errors in scripts are among them."""
-        self.dialogs: list[str] = []
-        self.elsewhere: list[str] = []
-        """Requests to anybody else."""
-        page.set_default_timeout(BOUND)
-        page.on("console", self._note)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", self._dismiss)
-        page.on("request", self._look)
-        page.add_init_script(
-            "addEventListener('securitypolicyviolation', (e) => console.error('policy: ' + e.blockedURI))"
-        )
-
-    def _note(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
-            self.complaints.append(message.text)
-
-    def _dismiss(self, dialog: Dialog) -> None:
-        self.dialogs.append(dialog.message)
-        dialog.dismiss()
-
-    def _look(self, request: Request) -> None:
-        if not request.url.startswith(f"{self.base}/"):
-            self.elsewhere.append(request.url)
-
-    def assert_nothing_else_happened(self) -> None:
-        assert (self.complaints, self.dialogs, self.elsewhere) == ([], [], [])
-        assert self.page.evaluate("window.pwned") is None
-
-
-@contextmanager
-def window(chromium: Browser, daemon: Daemon) -> Iterator[Window]:
-    """The page, let in as `mcpctl ui` does it."""
-    where = door(daemon)
-    context = chromium.new_context(viewport={"width": 1200, "height": 800})
-    try:
-        page = context.new_page()
-        opened = Window(page, where.base)
-        page.goto(f"{where.base}/#{code_of(daemon)}")
-        page.wait_for_selector("#line[data-state=ok]")
-        yield opened
-    finally:
-        context.close()
 
 
 def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
@@ -153,7 +70,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         form.get_by_label("text").fill('a "quoted" <b>word</b> \\ é')
         form.get_by_role("button", name="Call").click()
         form.locator(".result:not([hidden])").wait_for()
-        assert form.locator(".result").inner_text() == 'a "quoted" <b>word</b> \\ é'
+        assert form.locator(".result pre").inner_text() == 'a "quoted" <b>word</b> \\ é'
         page.keyboard.press("Escape")
         page.keyboard.press("/")
         page.keyboard.type("no such thing")
@@ -186,27 +103,30 @@ def test_nothing_that_a_server_says_is_run(chromium: Browser, start: Start) -> N
         page = opened.page
         page.click("#servers li:has-text('hostile') .pick")
         page.wait_for_selector("details[data-tool] >> nth=150", state="attached")
-        shown = page.locator("#panel-tools > details[data-tool]").count()
+        shown = page.locator("#panel-tools details[data-tool]").count()
         assert shown == len(PAYLOADS)
         page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
         page.wait_for_function(f"document.querySelectorAll('#panel-tools form').length === {shown}")
         page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
         page.select_option("details[data-tool=tool-0] [name=truth]", "true")
+        page.click("details[data-tool=tool-0] .small:text-is('Add')")
+        page.fill("details[data-tool=tool-0] [name='list 1']", "x")
         page.click("details[data-tool=tool-0] button.primary")
         page.wait_for_selector("details[data-tool=tool-0] .result:not([hidden])")
+        page.wait_for_selector("details[data-tool=tool-0] figcaption:has-text('cannot be shown')")
         result = page.locator("details[data-tool=tool-0] .result").inner_text()
         assert "<script>window.pwned=1</script>" in result
-        page.click(
-            "details[data-tool=tool-2] button.primary"
-        )  # `truth` is missing: our error quotes the rest
-        page.wait_for_selector("details[data-tool=tool-2] .result.trouble")
+        refused = page.locator("details[data-tool=tool-2]")  # the server answers with an error
+        refused.get_by_role("button", name="Write JSON").click()
+        refused.get_by_label("Arguments as JSON").fill("{}")
+        refused.get_by_role("button", name="Call", exact=True).click()
+        refused.locator(".verdict >> text=pwned").wait_for()
         for tab in ("log", "evidence", "events"):
             page.click(f"#tab-{tab}")
             page.wait_for_selector(f"#panel-{tab} >> text=pwned" if tab != "events" else "#events li")
         assert page.locator("#log > div").count() >= len(PAYLOADS)
         page.click("#servers li:has-text('dead') .pick")
-        page.click("#tab-evidence")
-        page.wait_for_selector("#panel-evidence pre >> text=pwned")
+        page.wait_for_selector("#head pre >> text=pwned")
         harmful = page.evaluate("/[\\u202e\\u200b\\ufeff\\u001b\\u0000]/.test(document.body.textContent)")
         assert not harmful
         ours = {"/page/app.js"}
@@ -233,7 +153,7 @@ def evil() -> Iterator[int]:
         def log_message(self, format: str, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    serving = threading.Thread(target=server.serve_forever)
+    serving = threading.Thread(target=server.serve_forever, daemon=True)
     serving.start()
     try:
         yield server.server_address[1]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import httpx
 import pytest
 from wsproto.events import BytesMessage, Ping, Pong, TextMessage
 
+from mcpd.doors.page import page
 from mcpd.doors.page.socket import ALLOWED, MAX_MESSAGE
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, Refused, fake, wait_until
@@ -205,17 +207,19 @@ def test_the_files_are_kept_until_they_change_and_may_do_nothing_else(daemon: Da
     assert "script-src 'self'" in policy
     assert "frame-ancestors 'none'" in policy
     assert not re.search(r"unsafe|https?:|\*", " ".join(policy))
-    found = re.findall(r'(?:src|href)="([^"]+)"', index.text)
+    found = re.findall(r'(?:src|href)="(/[^"]+)"', index.text)
     assert len(found) == 3
     assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|style=", index.text)
-    imported = re.findall(r'from "\./([^"]+)"', httpx.get(f"{base}/page/app.js").text)
-    assert len(imported) == 5
-    for path in (*found, *(f"/page/{name}" for name in imported)):
+    for path in found:
         file = httpx.get(f"{base}{path}")
         assert file.status_code == 200, path
+        imported = [f"/page/{name}" for name in re.findall(r'from "\./([^"]+)"', file.text)]
+        found += [name for name in imported if name not in found]
         again = httpx.get(f"{base}{path}", headers={"If-None-Match": file.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
         assert file.headers["x-content-type-options"] == "nosniff"
+    scripts = {f"/page/{each.name}" for each in Path(page.__file__).parent.glob("*.js")}
+    assert scripts <= set(found), "a script that nobody uses"
     assert httpx.head(f"{base}/").headers["content-length"] == str(len(index.content))
     assert httpx.post(f"{base}/", json={}).status_code == 405
 

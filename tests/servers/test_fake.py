@@ -40,7 +40,7 @@ class Peer:
             start_new_session=True,
         )
         self.lines: queue.Queue[bytes] = queue.Queue()
-        self.reader = threading.Thread(target=self._read)
+        self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
         self.next_id = 0
 

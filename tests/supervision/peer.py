@@ -120,16 +120,7 @@ class Script:
             async def why_ended() -> str:
                 return describe_exit(life.status)
 
-            link = Link(
-                spec.name,
-                ours,
-                theirs,
-                max_frame=spec.max_frame,
-                max_in_flight=spec.max_in_flight,
-                max_queued=spec.max_queued,
-                write_timeout=spec.timeouts.write,
-                why_ended=why_ended,
-            )
+            link = Link(spec, ours, theirs, why_ended)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._serve, life, child, hears, says)
                 try:

@@ -46,7 +46,10 @@ TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
     (HttpRefused("it: HTTP 429", server="it", status=429), Evidence(remote=True), "http", Verdict.RETRY),
     (HttpRefused("it: HTTP 500", server="it", status=500), Evidence(remote=True), "http", Verdict.RETRY),
     (HttpRefused("it: HTTP 503", server="it", status=503), Evidence(remote=True), "http", Verdict.RETRY),
-    (NotStreamable("initialize: HTTP 404"), Evidence(remote=True), "http", Verdict.WAIT),
+    (NotStreamable("initialize: HTTP 404", 404), Evidence(remote=True), "http", Verdict.WAIT),
+    (NotStreamable("initialize: HTTP 501", 501), Evidence(remote=True), "http", Verdict.WAIT),
+    (NotStreamable("initialize: HTTP 500", 500), Evidence(remote=True), "http", Verdict.RETRY),
+    (NotStreamable("initialize: error -32600"), Evidence(remote=True), "http", Verdict.WAIT),
     (LOST, Evidence(remote=True), "closed", Verdict.RETRY),
     (
         LinkLost("it: refused", server="it", may_have_run=False),
@@ -100,6 +103,9 @@ def test_the_evidence_goes_with_it() -> None:
     assert (failure.exit_code, failure.signal, failure.stderr) == (3, None, ("out of luck",))
     failure, _ = classify(LOST, Evidence(returncode=-11))
     assert (failure.exit_code, failure.signal) == (None, "SIGSEGV")
+    failure, _ = classify(NotStreamable("initialize: HTTP 404", 404), Evidence(remote=True))
+    assert failure.http_status == 404
+    assert classify(LOST, Evidence(noise="2 lines"))[0].noise == "2 lines"
     failure, _ = classify(LOST, Evidence(returncode=-40))  # a real-time signal has no name
     assert (failure.exit_code, failure.signal) == (None, None)
 
@@ -114,16 +120,15 @@ def test_every_error_of_ours_is_in_the_table() -> None:
         errors.UnknownServer,
         errors.UnknownProfile,
         errors.UnknownTool,
+        errors.UnknownPrompt,
         errors.UnknownResource,
         errors.UnknownRevision,
-        errors.CannotBeAsked,
         errors.InputNeeded,
         errors.InvalidArguments,
         errors.BadSpec,
         errors.Conflict,
         errors.NotReady,
         errors.Unsupported,
-        errors.Forbidden,
         errors.FellBehind,
     }
     assert ours - not_from_a_connection == {type(row[0]) for row in TABLE} & ours

@@ -59,6 +59,8 @@ async def test_a_list_that_has_expired_is_fetched_again_when_it_is_used(
     [
         (Life(modern=True, hints={"ttlMs": 0, "cacheScope": "private"}), True),
         (Life(modern=True), True),  # no hint: good for now only
+        (Life(modern=True, hints={"ttlMs": 10**308, "cacheScope": "private"}), False),
+        (Life(modern=True, hints={"ttlMs": 10**320, "cacheScope": "private"}), True),  # that is no number
         (Life(modern=True, hints={"ttlMs": 0}, capabilities=TELLS), False),  # it tells when it changes
         (Life(hints={"ttlMs": 0}), False),  # older revisions have no such thing
     ],

@@ -1,4 +1,4 @@
-"""What a server says unasked reaches who listens to `ManagedServer`, and wishes outlive its connections."""
+"""What a server says unasked reaches who listens to `ManagedServer`; interests outlive its connections."""
 
 from __future__ import annotations
 
@@ -86,18 +86,18 @@ async def test_wishes_outlive_the_connection(autojump_clock: MockClock, tmp_path
     lives = (Life(capabilities=TELLING, lasts=50), Life(capabilities=TELLING))
     async with living(tmp_path, *lives, era="legacy") as world:
         world.server.heard.add(lambda said: updated.append(said.uri) if said.uri else None)
-        world.server.wishes.follow_resources("client", [URI])  # before there is a connection
-        world.server.wishes.set_log_level("client", "debug")
+        world.server.interests.follow_resources("client", [URI])  # before there is a connection
+        world.server.interests.set_log_level("client", "debug")
         await world.wait_connected()
-        assert await world.server.wishes.settled(URI) == ""
+        assert await world.server.interests.settled(URI) == ""
         assert updated == []
         await world.wait(lambda status: status.restarts == 1)
-        assert await world.server.wishes.settled(URI) == ""
+        assert await world.server.interests.settled(URI) == ""
         assert (of(world, "resources/subscribe"), of(world, "logging/setLevel")) == (2, 2)
         assert updated == [URI]
         world.server.disconnect()
         await world.server.wait_settled()
-        assert world.server.wishes.outcome(URI) is None
+        assert world.server.interests.outcome(URI) is None
 
 
 # ── which request it is about ───────────────────────────────────────────────────────────────────

@@ -449,7 +449,7 @@ async def test_a_server_that_is_modern_no_longer_is_found_out(
             world.server.reconnect()
             await world.wait_connected()
             assert world.server.status().era == "legacy"
-        assert world.server._approach.patience(world.server.spec.timeouts) == 5
+        assert world.server._approach._patience(world.server.spec.timeouts) == 5
 
 
 @pytest.mark.parametrize(

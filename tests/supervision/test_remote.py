@@ -190,6 +190,29 @@ async def test_an_address_where_nothing_answers_is_named_with_every_status_and_l
         assert len(server.requests) == asked
 
 
+@pytest.mark.parametrize("stated", [True, False])
+async def test_a_server_that_is_out_of_order_is_found_when_it_is_well_again(
+    tmp_path: Path, stated: bool
+) -> None:
+    """500 to all that is posted may be a wrong place, or a database that is down: nobody has to ask again."""
+    well = ModernScript()
+    is_well = False
+
+    async def script(request: Request) -> None:
+        if is_well:
+            await well(request)
+        else:
+            await request.reply(500 if request.method == "POST" else 405, b"boom", "text/plain")
+
+    async with fake_http(script) as server, living(tmp_path, server.url, stated=stated) as world:
+        status = await world.wait(ServerState.FAILED)
+        assert status.last_error is not None
+        assert status.last_error.http_status == 500
+        assert status.retry_at is not None
+        is_well = True
+        assert (await world.wait(ServerState.CONNECTED)).era == "modern"
+
+
 async def test_what_was_remembered_is_doubted_when_it_no_longer_holds(tmp_path: Path) -> None:
     """A server that was updated is found again, without a person."""
     script: list[Script] = [on_one_url(None, SseScript())]

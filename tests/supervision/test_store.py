@@ -102,9 +102,42 @@ async def test_a_disk_that_takes_nothing_is_said_and_survived(
     store = Store(state, tmp_path)
     caplog.set_level(logging.ERROR)
     await saving(store, lambda: store.toggle("it", False))
-    assert "toggles will not survive a restart" in caplog.text
+    assert "toggles would not survive a restart" in caplog.text
     assert store.trouble
     state.unlink()
     await saving(store, lambda: store.toggle("it", True))
     assert store.trouble == ""
     assert Store(state, tmp_path).toggled("it") is True
+
+
+async def test_what_a_full_disk_would_not_take_is_written_when_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RELIABILITY F1: without another change; said once, however often it is tried."""
+    monkeypatch.setattr("mcpd.store._TRY_AGAIN", 0.005)
+    state = tmp_path / "state"
+    state.write_text("a file where the directory should be")
+    store = Store(state, state)
+    store.toggle("it", False)
+    store.cache_lists("its", b"[]")
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.run)
+            # That it cannot be read, and each that cannot be written
+            while len(caplog.records) < 3:  # noqa: ASYNC110 - a log tells nobody
+                await trio.sleep(0.01)
+            await trio.sleep(0.2)
+            assert len(caplog.records) == 3
+            state.unlink()
+            while store.trouble or Store(state, state).cached_lists("its") != b"[]":  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            assert Store(state, state).toggled("it") is False
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_change_made_before_it_runs_is_saved(tmp_path: Path) -> None:
+    """Such as the refusal of a set that was applied in another life."""
+    store = Store(tmp_path, tmp_path)
+    store.toggle("it", False)
+    await saving(store)
+    assert Store(tmp_path, tmp_path).toggled("it") is False

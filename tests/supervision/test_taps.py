@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 import trio
@@ -14,6 +15,8 @@ import trio.testing
 from mcpd.config.masking import scrubbed, scrubbed_json
 from mcpd.model.tap import Direction, TapFrame
 from mcpd.supervision.taps import MOST_FRAMES, Tap, Taps
+from mcpd.supervision.trace import Trace
+from mcpd.support.logs import TRAFFIC
 from mcpd.support.redact import Redactor
 from tests.supervision.peer import Life, living
 
@@ -28,12 +31,12 @@ def tapping(*secrets: str) -> tuple[Taps, Link]:
     redactor = Redactor()
     redactor.add(secrets)
     taps, link = Taps("it", redactor.mask), Link()
-    taps.connected(link, None)  # type: ignore[arg-type]  # see Link
+    taps.connected(link)  # type: ignore[arg-type]  # see Link
     return taps, link
 
 
 async def following(tap: Tap) -> TapFrame:
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         return await tap.next()
 
 
@@ -164,3 +167,27 @@ def test_words_of_the_protocol_that_look_like_secrets_are_shown() -> None:
     two = '{"a":"http://host:80","b":"me@host","c":"https://host/?token=12345678","d":1}'
     assert scrubbed_json(two) == two.replace("12345678", "***")
     assert scrubbed("see https://host/?page=12345678") == "see https://host/?page=12345678"
+
+
+def test_a_sessions_id_is_shown_in_part(caplog: pytest.LogCaptureFixture) -> None:
+    """The older HTTP+SSE has it in the URL: enough to tell two apart, too little to join one."""
+    trace = Trace("it", str)
+    trace.debugged = True
+    request = httpx.Request("POST", "http://h/message?x=1&sessionId=d2de7cd6-3c39-4eac&y=2")
+    with caplog.at_level("DEBUG", TRAFFIC):
+        trace.request(request, httpx.Response(202), 0.002)
+    assert "POST http://h/message?x=1&sessionId=d2de7cd6…&y=2: HTTP 202 (2.0 ms)" in caplog.text
+
+
+def test_half_a_secret_is_not_logged_where_a_debugged_message_is_cut(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A cut within it must not leave a beginning that nobody knows for a secret."""
+    redactor = Redactor()
+    redactor.add(["hunter2-hunter2"])
+    trace = Trace("it", redactor.mask)
+    with caplog.at_level("DEBUG", TRAFFIC):
+        for before in range(1970, 2000):
+            trace.frame("→", b'{"' + b"x" * before + b"hunter2-hunter2" + b"y" * 9000)
+    assert len(caplog.messages) == 30
+    assert not [line for line in caplog.messages if "hunt" in line]

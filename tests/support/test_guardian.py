@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import trio
 
 from mcpd.support import orphans
 from mcpd.support.guardian import Guardian
+from tests.processes import gone, state, wait_until
 from tests.stopwatch import stopwatch
 
 BOUND = 30.0
@@ -81,7 +81,7 @@ def test_when_the_daemon_is_killed_nothing_survives_it_by_two_seconds(
         daemon.send_signal(number)
         daemon.wait(BOUND)
         with stopwatch() as watch:
-            wait_until(lambda: not orphans.marked(instance) and not running(guardian))
+            wait_until(lambda: not orphans.marked(instance) and gone(guardian))
             assert watch.seconds < 2.0
 
 
@@ -93,7 +93,7 @@ def test_signals_to_the_daemons_group_do_not_reach_the_guardian(instance: str) -
             os.kill(guardian, number)  # not even when they are meant for it
         os.killpg(daemon.pid, signal.SIGTERM)
         daemon.wait(BOUND)
-        wait_until(lambda: not orphans.marked(instance) and not running(guardian))
+        wait_until(lambda: not orphans.marked(instance) and gone(guardian))
 
 
 async def test_a_daemon_that_stops_in_order_leaves_no_guardian(instance: str) -> None:
@@ -106,7 +106,7 @@ async def test_a_daemon_that_stops_in_order_leaves_no_guardian(instance: str) ->
         assert pid is not None
         nursery.cancel_scope.cancel()
     assert guardian.pid is None
-    assert not running(pid)
+    assert gone(pid)
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
@@ -237,22 +237,3 @@ async def family(mark: str, script: str) -> trio.Process:
     )
     await trio.sleep(0.1 if "&" in script else 0)  # until the grandchildren are there
     return child
-
-
-def running(pid: int) -> bool:
-    """Alive, that is not a zombie (its parent is this machine's init, which may be slow to collect it)."""
-    return state(pid) not in ("", "Z")
-
-
-def state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def wait_until(condition: Callable[[], bool], patience: float = BOUND) -> None:
-    end = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -46,6 +46,14 @@ def test_octaves_tell_exactly_how_many_took_at_most_so_long(values: list[float])
             assert calls == sum(value < seconds for value in values)
 
 
+@given(times)
+def test_of_a_single_call_all_quantiles_are_one(value: float) -> None:
+    """P95 above P50 would speak of a call that nobody made."""
+    histogram = Histogram()
+    histogram.add(value)
+    assert histogram.quantile(0.5) == histogram.quantile(0.95) == histogram.quantile(0.99)
+
+
 def test_nothing_added_has_no_quantile() -> None:
     """Not zero: that would be a lie about a very quick server."""
     assert Histogram().quantile(0.5) is None

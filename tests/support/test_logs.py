@@ -58,6 +58,30 @@ def test_secrets_are_masked_in_messages_and_tracebacks() -> None:
         assert "ValueError" in text
 
 
+class _Untellable:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_a_record_that_cannot_be_told_is_counted_and_the_next_is_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It is told in a thread, which ended with it: then nothing was logged any more."""
+    root, raises = logging.getLogger(), logging.raiseExceptions
+    level = root.level
+    try:
+        with logging_to_stderr("info", Redactor()):
+            logging.getLogger("mcpd").info("of %s", _Untellable())
+            logging.getLogger("mcpd").info("two of %s", "one")
+            logging.getLogger("mcpd").info("the next")
+    finally:
+        root.setLevel(level)
+        logging.raiseExceptions = raises
+    told = [json.loads(line)["message"] for line in capfd.readouterr().err.splitlines()]
+    assert told[0].startswith("1 lines of this log were lost")
+    assert told[1:] == ["two of one", "the next"]
+
+
 def test_logging_ends_with_its_block(capfd: pytest.CaptureFixture[str]) -> None:
     """All that was logged is out, and the root logger is as before."""
     handlers, level = list(logging.getLogger().handlers), logging.getLogger().level

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mcpd.support import orphans
+from tests.processes import wait_until
 
 
 @pytest.fixture
@@ -197,13 +198,6 @@ def test_left_overs_of_a_dead_instance_are_ended_and_of_a_living_one_are_not(
 def test_sweeping_where_nothing_ever_ran_is_no_error(tmp_path: Path) -> None:
     """The first start of all."""
     assert orphans.sweep_dead_instances(str(tmp_path / "missing")) == {}
-
-
-def wait_until(condition: Callable[[], bool], patience: float = 30.0) -> None:
-    end = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def timed(act: Callable[[], object]) -> float:

@@ -70,6 +70,27 @@ def the_path_of_the_shell_reaches_the_servers() -> None:
 
 
 @scene
+def doctor_finds_a_stale_unit_and_what_it_says_mends_it() -> None:
+    """After an upgrade to another place: the unit starts an mcpd that is gone."""
+    install()
+    findings = {each["check"]: each for each in mcpctl_json("doctor", "--no-shell")["findings"]}
+    assert findings["service"]["result"] == "ok", findings["service"]
+    assert "unit" not in findings
+    unit = HOME / ".config/systemd/user/mcpd.service"
+    lines = ["ExecStart=/gone/mcpd" if line.startswith("ExecStart=") else line for line in unit.open()]
+    unit.write_text("\n".join(line.rstrip("\n") for line in lines) + "\n")
+    done = mcpctl("doctor", "--no-shell", "--json")
+    findings = {each["check"]: each for each in json.loads(done.stdout)["findings"]}
+    assert done.returncode == 1
+    assert (findings["unit"]["result"], findings["unit"]["fix"]) == ("failure", "mcpctl daemon install")
+    assert findings["service"]["fix"].startswith("systemctl --user daemon-reload")
+    install()
+    findings = {each["check"]: each for each in mcpctl_json("doctor", "--no-shell")["findings"]}
+    assert findings["service"]["result"] == "ok", findings["service"]
+    assert "unit" not in findings
+
+
+@scene
 def killed_it_comes_back_and_leaves_nothing() -> None:
     """kill -9: restarted after RestartSec, and no process of the first life survives."""
     configure(STUBBORN)

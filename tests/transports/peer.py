@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from mcpd.model.errors import LinkLost
+from mcpd.model.spec import ServerSpec, Timeouts
 from mcpd.transports.link import Link
 
 Json = dict[str, Any]
@@ -79,9 +80,7 @@ class Peer:
 
 
 @asynccontextmanager
-async def connected(
-    script: Mapping[str, Answer | Json] | None = None, *, max_frame: int = 1 << 20, **limits: Any
-) -> AsyncIterator[Peer]:
+async def connected(script: Mapping[str, Answer | Json] | None = None, **limits: Any) -> AsyncIterator[Peer]:
     """A running link, and the peer at its other end."""
     to_us, from_peer = os.pipe()
     to_peer, from_us = os.pipe()
@@ -91,8 +90,9 @@ async def connected(
     async def why_ended() -> str:
         return "it has ended"
 
-    settings = {"max_in_flight": 8, "max_queued": 16, "write_timeout": 8.0, **limits}
-    link = Link("peer", to_us, from_us, max_frame=max_frame, why_ended=why_ended, **settings)
+    settings = {"max_frame": 1 << 20, "max_in_flight": 8, "max_queued": 16, **limits}
+    spec = ServerSpec(name="peer", timeouts=Timeouts(write=8), **settings)
+    link = Link(spec, to_us, from_us, why_ended)
     async with trio.lowlevel.FdStream(to_peer) as reads, trio.lowlevel.FdStream(from_peer) as writes:
         peer = Peer(link, reads, writes, dict(script or {}))
 

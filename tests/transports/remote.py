@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,8 +16,11 @@ from mcpd.model.errors import McpdError
 from mcpd.model.spec import RemoteSpec
 from mcpd.transports.base import Channel
 from mcpd.transports.exchange import Awaited
-from mcpd.transports.http import HttpChannel, open_http
 from mcpd.transports.http_sse import open_http_sse
+from mcpd.transports.streamable_http import HttpChannel, open_http
+from tests.fakes.http import FakeHttp, Request
+
+BOUND = 30
 
 
 @attrs.define(eq=False)
@@ -36,8 +40,6 @@ class Talk:
 
     def call(self, **arguments: Any) -> Awaited:
         """A `tools/call` under way."""
-        import json
-
         exchange = Awaited(what="tool 'echo'", idle=30, limit=30)
         params = json.dumps({"name": "echo", "arguments": arguments}).encode()
         self.link.submit(exchange, "tools/call", params)
@@ -77,3 +79,40 @@ async def talking(
             yield Talk(link, upstream, changes, steps, ended)
         finally:
             nursery.cancel_scope.cancel()
+
+
+async def outcome(exchange: Awaited) -> McpdError:
+    """The error that an exchange must fail with, in time."""
+    with trio.fail_after(BOUND):
+        await exchange.done.wait()
+    assert exchange.error is not None, exchange.message
+    return exchange.error
+
+
+async def answer(exchange: Awaited) -> dict[str, object]:
+    with trio.fail_after(BOUND):
+        message = await exchange.answer()
+    return dict(json.loads(bytes(message.result)))
+
+
+async def until(talk: Talk) -> McpdError:
+    """How the channel ended."""
+    with trio.fail_after(BOUND):
+        while not talk.ended:  # noqa: ASYNC110 - a test's wait
+            await trio.sleep(0.01)
+    return talk.ended[0]
+
+
+async def answer_of_a_list(talk: Talk) -> None:
+    """The channel is well."""
+    with trio.fail_after(BOUND):
+        await talk.upstream.request("tools/list")
+    assert not talk.ended
+
+
+async def asked(server: FakeHttp, rpc: str, count: int = 1) -> list[Request]:
+    """The requests of that method, once so many have come."""
+    with trio.fail_after(BOUND):
+        while len(server.of(rpc)) < count:  # noqa: ASYNC110 - a test's wait
+            await trio.sleep(0.005)
+    return server.of(rpc)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -15,6 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from mcpd.eras.base import ask
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, ProtocolViolation, UpstreamRefused
+from mcpd.model.spec import ServerSpec, Timeouts
 from mcpd.transports.exchange import Awaited
 from mcpd.transports.link import Link
 from mcpd.wire.message import BadFrame
@@ -155,11 +158,10 @@ async def test_the_end_of_the_channel_fails_everybody_and_says_what_may_have_run
     assert peer.ended is not None
 
 
-async def test_a_server_that_does_not_read_fails_only_what_cannot_leave(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """RELIABILITY A9: again and again; small calls that had left before go on."""
-    to_us, answers = os.pipe()
+@contextmanager
+def deaf_server() -> Iterator[tuple[Link, int]]:
+    """A link to a server that reads nothing, and the descriptor for what it says."""
+    to_us, says = os.pipe()
     nobody, from_us = os.pipe()
     for fd in (to_us, from_us):
         os.set_blocking(fd, False)
@@ -167,17 +169,21 @@ async def test_a_server_that_does_not_read_fails_only_what_cannot_leave(
     async def why() -> str:
         return "over"
 
+    spec = ServerSpec(
+        name="deaf", max_frame=1 << 20, max_in_flight=9, max_queued=9, timeouts=Timeouts(write=8)
+    )
     try:
-        link = Link(
-            "deaf",
-            to_us,
-            from_us,
-            max_frame=1 << 20,
-            max_in_flight=9,
-            max_queued=9,
-            write_timeout=8,
-            why_ended=why,
-        )
+        yield Link(spec, to_us, from_us, why), says
+    finally:
+        for fd in (to_us, says, nobody, from_us):
+            os.close(fd)
+
+
+async def test_a_server_that_does_not_read_fails_only_what_cannot_leave(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """RELIABILITY A9: again and again; small calls that had left before go on."""
+    with deaf_server() as (link, answers):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
             left = Awaited()
@@ -195,32 +201,11 @@ async def test_a_server_that_does_not_read_fails_only_what_cannot_leave(
             os.write(answers, b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
             await left.answer()
             nursery.cancel_scope.cancel()
-    finally:
-        for fd in (to_us, answers, nobody, from_us):
-            os.close(fd)
 
 
 async def test_replies_to_a_server_that_asks_and_never_reads_do_not_pile_up() -> None:
     """A hundred thousand requests of its own cost a bounded memory."""
-    to_us, asks = os.pipe()
-    nobody, from_us = os.pipe()
-    for fd in (to_us, from_us):
-        os.set_blocking(fd, False)
-
-    async def why() -> str:
-        return "over"
-
-    try:
-        link = Link(
-            "nosy",
-            to_us,
-            from_us,
-            max_frame=1 << 20,
-            max_in_flight=9,
-            max_queued=9,
-            write_timeout=8,
-            why_ended=why,
-        )
+    with deaf_server() as (link, asks):
 
         class Refusing:
             def on_request(self, message: object, exchange: object = None) -> None:
@@ -236,9 +221,6 @@ async def test_replies_to_a_server_that_asks_and_never_reads_do_not_pile_up() ->
             await wait_all_tasks_blocked(0.05)
             assert link._outbox.backlog < 2 << 20
             nursery.cancel_scope.cancel()
-    finally:
-        for fd in (to_us, asks, nobody, from_us):
-            os.close(fd)
 
 
 async def test_a_cancelled_request_is_withdrawn_or_cancelled_at_the_server() -> None:

@@ -12,7 +12,7 @@ from mcpd.model.errors import LinkLost
 from mcpd.model.spec import RemoteSpec
 from mcpd.transports.environment import CannotStart
 from mcpd.transports.exchange import Awaited
-from mcpd.transports.http import open_http
+from mcpd.transports.streamable_http import open_http
 from tests.fakes.http import ModernScript, fake_http
 from tests.fakes.proxy import fake_proxy
 from tests.transports.test_tls import Authority

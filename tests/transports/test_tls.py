@@ -15,8 +15,8 @@ from mcpd.model.errors import LinkLost
 from mcpd.model.spec import RemoteSpec
 from mcpd.transports.environment import CannotStart
 from mcpd.transports.exchange import Awaited
-from mcpd.transports.http import open_http
-from mcpd.transports.pool import proxy_for
+from mcpd.transports.http.pool import proxy_for, ssl_context
+from mcpd.transports.streamable_http import open_http
 from tests.fakes.http import ModernScript, fake_http
 from tests.transports.remote import talking
 
@@ -118,3 +118,17 @@ async def test_a_ca_file_that_cannot_be_used_is_a_mistake_in_the_definition(tmp_
 def test_proxies_are_those_of_the_environment(url: str, environ: dict[str, str], proxy: str | None) -> None:
     """In either spelling; never for this machine itself."""
     assert proxy_for(url, environ) == proxy
+
+
+def test_who_trusts_the_same_shares_what_was_read_until_it_changes(tmp_path: Path) -> None:
+    """Reading all authorities takes 24 ms; a renewed one must count without a restart of the daemon."""
+    own, other = Authority(tmp_path), tmp_path / "other.pem"
+    shutil.copy(own.file, other)
+    first = ssl_context(str(own.file))
+    assert ssl_context(str(own.file)) is first
+    assert ssl_context(str(other)) is not first
+    assert ssl_context() is ssl_context() is not first
+    renewed = tmp_path / "renewed.pem"
+    shutil.copy(own.file, renewed)
+    renewed.replace(own.file)
+    assert ssl_context(str(own.file)) is not first

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import select
 import socket as sockets
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -16,6 +15,7 @@ import trio
 from mcpd.doors.http.exchange import TEXT, Exchange, continue_line
 from mcpd.doors.http.parser import MAX_BODY, BadRequest, Head, RequestParser
 from mcpd.doors.seats import Seats
+from mcpd.support.descriptors import hung_up
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import Reader
@@ -306,10 +306,3 @@ def _has_sent(connection: sockets.socket) -> bool:
         return bool(connection.recv(1, sockets.MSG_PEEK))
     except OSError:
         return False
-
-
-def hung_up(fd: int) -> bool:
-    """Whether the other side has closed the connection altogether, not only its own direction."""
-    poll = select.poll()
-    poll.register(fd, 0)
-    return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))

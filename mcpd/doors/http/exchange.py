@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Protocol
 
@@ -145,8 +146,6 @@ def _common() -> bytes:
     global _second, _headers
     now = int(time.time())
     if now != _second:
-        from email.utils import formatdate  # 3 ms, and only a daemon with HTTP clients comes here
-
         _second = now
         _headers = b"Date: %b\r\n%bX-Content-Type-Options: nosniff\r\n" % (
             formatdate(now, usegmt=True).encode(),

@@ -13,7 +13,7 @@ from mcpd.clients import EVERYTHING
 from mcpd.clients import Client as Account
 from mcpd.doors.http.exchange import Exchange
 from mcpd.doors.http.parser import Head
-from mcpd.doors.mcp.frames import EVENTS, refuse
+from mcpd.doors.mcp.frames import EVENT_HEADERS, EVENTS, refuse
 from mcpd.doors.mcp.streams import Stream, Streams
 from mcpd.eras.legacy import VERSIONS
 from mcpd.gateway.gateway import Gateway
@@ -118,6 +118,15 @@ class LegacyReply:
             self._http.replies.discard(self)
             self._exchange.respond(200, frame)
 
+    def drop(self) -> None:
+        """A stream of events without a response: the only way in which HTTP has nothing said."""
+        if self._stream is not None:
+            self._stream.end()
+        elif not self._lost:
+            self._http.replies.discard(self)
+            self._exchange.stream(EVENTS, EVENT_HEADERS)
+            self._exchange.end()
+
     def give_up(self, reason: str) -> None:
         """The session ends before there is an answer."""
         self._http.replies.discard(self)
@@ -172,16 +181,25 @@ class _Batch(LegacyReply):
         self._answers: list[bytes] = []
 
     def finish(self, frame: bytes, code: int = 0) -> None:
-        self._left -= 1
         self._answers.append(frame.rstrip(b"\n"))
+        self._settle()
+
+    def drop(self) -> None:
+        self._settle()
+
+    def _settle(self) -> None:
+        """One of them is done with."""
+        self._left -= 1
         if self._stream is not None:
             for answer in self._answers:
                 self._stream.send(answer)
             self._answers.clear()
             if not self._left:
                 self._stream.end()
-        elif not self._left and not self._lost:
+        elif not self._left and self._answers:
             super().finish(b"[" + b",".join(self._answers) + b"]")
+        elif not self._left:
+            super().drop()
 
 
 class Sessions:
@@ -306,6 +324,7 @@ class _Nobody:
 
     def note(self, frame: bytes) -> None: ...
     def finish(self, frame: bytes, code: int = 0) -> None: ...
+    def drop(self) -> None: ...
 
 
 _NOBODY = _Nobody()

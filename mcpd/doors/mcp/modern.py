@@ -167,10 +167,10 @@ class _Mirrors:
         if schema is None:
             return
         try:
-            arguments = wire.value(wire.members(message.params).get("arguments", Raw(b"{}")))
+            arguments = wire.mapping(wire.members(message.params).get("arguments"))
         except BadFrame as error:
             raise Mismatch(INVALID_PARAMS, f"arguments: {error}") from None
-        wanted = param_headers(schema, arguments if isinstance(arguments, dict) else {})
+        wanted = param_headers(schema, arguments)
         for header in annotated(schema).values():
             text = wanted.get(header)
             _same_value(head, header, None if text is None else decode_header_value(text))
@@ -204,10 +204,9 @@ _mirrors = _Mirrors()
 
 def _schema(tool: bytes) -> Mapping[str, object]:
     try:
-        schema = wire.value(wire.members(tool).get("inputSchema", Raw(b"{}")))
+        return wire.mapping(wire.members(tool).get("inputSchema"))
     except BadFrame:
         return {}
-    return schema if isinstance(schema, dict) else {}
 
 
 def _same_value(head: Head, header: str, wanted: str | None) -> None:
@@ -247,6 +246,9 @@ class ModernReply:
             exchange.end()
         else:
             exchange.respond(STATUS.get(code or _code(frame), 200), frame)
+
+    def drop(self) -> None:
+        """In this revision a client cancels by hanging up."""
 
     def _keep_alive(self) -> None:
         if not self._exchange.streams:

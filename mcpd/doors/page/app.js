@@ -1,332 +1,184 @@
-// The dashboard: what it shows, and what a click or a key does.
+// The dashboard: it comes in, opens the line, and hears what happens.
 
-import { EVENTS, addTo, eventItem, forgetLog, showEvidence, showLog } from "./evidence.js";
-import { ago, byId, clean, clock, make, sparkline, took } from "./dom.js";
-import { enter, isLetIn, leave } from "./line.js";
-import { line, matches, now, servers, streams } from "./state.js";
-import { filterTools, showTools } from "./tools.js";
+import { reconnect, say, toggle } from "./acts.js";
+import { draw, follow, leaveDetail, lookAgain, move } from "./choice.js";
+import { byId, clean, make, setText } from "./dom.js";
+import { addEvent, showPast } from "./events.js";
+import { showEvidence } from "./evidence.js";
+import { listen } from "./keys.js";
+import { Refused } from "./line.js";
+import { forgetLog } from "./log.js";
+import { route } from "./route.js";
+import { line, now, servers, streams } from "./state.js";
+import { follow as followStats } from "./stats.js";
+import { TABS, turnTo } from "./tabs.js";
+import { filterTools, forgetTools, showTools, showToolsIfNone } from "./tools.js";
+import { clock, distance, tick } from "./units.js";
+import { enter, isLetIn, leave } from "./visit.js";
 
-const POINTS = 60, STATS_EVERY = 2000, AGAIN_FIRST = 500, AGAIN_MOST = 10000;
-const TABS = ["tools", "log", "events", "evidence"];
+const AGAIN_FIRST = 500, AGAIN_MOST = 10_000, PAST = 100, MOST_PROBLEMS = 3;
+const OF_MAIN = ["main", "logout", "filter", "totals", "keys"];
 
-const figures = new Map(); // name → { stats, points, answered, seconds }
-const rows = new Map(); // name → what is on the screen for it
-let again = AGAIN_FIRST, waiting = 0, drawing = 0;
+let again = AGAIN_FIRST, waiting = 0, lastHeard = null, wasIn = false;
 
 // ── the line ────────────────────────────────────────────────────────────────────────────────────────
 
 async function begin() {
+  clearTimeout(waiting);
   const refused = await enter().catch(() => "mcpd does not answer");
   const letIn = await isLetIn();
-  if (letIn === false) return showGate(refused);
-  if (letIn === null) return closed();
-  clearTimeout(waiting);
-  line.open();
-  return undefined;
+  if (letIn) line.open();
+  else if (letIn === false) showGate(refused && `It did not work: ${refused}.`);
+  else closed();
 }
 
-function showGate(refused) {
-  for (const id of ["main", "logout", "filter", "totals"]) byId(id).hidden = true;
+function showGate(why) {
+  for (const id of [...OF_MAIN, "gone", "config"]) byId(id).hidden = true;
   document.title = "mcpd";
   byId("gate").hidden = false;
-  byId("gate-words").textContent = `${refused ? `It did not work: ${refused}. ` : ""}Open it from a shell; the address that this makes is good once, for a minute:`;
+  byId("gate-why").hidden = !why;
+  setText(byId("gate-why"), why);
   linePill("logged out", "off");
 }
 
 async function opened() {
   again = AGAIN_FIRST;
-  byId("gate").hidden = true;
-  for (const id of ["main", "logout", "filter", "totals"]) byId(id).hidden = false;
+  wasIn = true;
+  for (const id of ["gate", "gone"]) byId(id).hidden = true;
+  for (const id of OF_MAIN) byId(id).hidden = false;
   linePill("live", "ok");
-  servers.clear();
   streams.clear();
-  now.toolsOf = "";
   const { id, answer } = line.ask("mcpd/events");
   streams.set(id, (params) => happened(params.event));
-  answer.catch(() => line.close() ?? closed()); // it fell behind, or the line broke: a new snapshot then
-  const [version, past] = await Promise.all([line.get("mcpd/version"), line.get("mcpd/history", { limit: 100 })]);
-  byId("line").title = `mcpd ${version.version}, pid ${version.pid}, Python ${version.python}`;
-  byId("events").replaceChildren(...past.entries.map((entry) => eventItem(entry.at, entry.server, entry.message, entry.state, entry.by)));
-  chooseOne();
-  showTab(now.tab);
-  await look();
+  answer.catch((error) => error instanceof Refused && fellBehind());
+  try {
+    const [status, past] = await Promise.all([line.get("mcpd/status"), line.get("mcpd/history", { limit: PAST })]);
+    showAll(status, past);
+  } catch {
+    return; // it broke again: `closed` was called
+  }
+  await followStats(draw);
+}
+
+function showAll({ servers: all, daemon, config }, past) {
+  servers.clear();
+  for (const server of all) servers.set(server.name, server);
+  byId("line").title = `mcpd ${daemon.version}, pid ${daemon.pid}`;
+  showConfig(config);
+  showPast(past.entries);
+  lookAgain();
+  draw();
+}
+
+/** The daemon tells this page no more: too much happened at once. */
+function fellBehind() {
+  line.close();
+  closed();
 }
 
 function closed() {
-  linePill("not connected", "bad");
   forgetLog();
   clearTimeout(waiting);
-  waiting = setTimeout(async () => {
-    const letIn = await isLetIn();
-    if (letIn) line.open();
-    else if (letIn === false) showGate("");
-    else closed();
-  }, again);
+  linePill("not connected", "bad");
+  byId("gone").hidden = false;
+  byId("gone-words").replaceChildren(
+    `mcpd does not answer${lastHeard ? `; what you see is from ${clock(lastHeard)}` : ""}. Next try `,
+    Object.assign(distance(new Date(Date.now() + again).toISOString(), "in"), { ariaHidden: "true" }), "; ", make("code", {}, "mcpctl status"), " starts it.");
+  waiting = setTimeout(comeBack, again);
   again = Math.min(again * 2, AGAIN_MOST);
 }
 
-function told(method, params) {
+async function comeBack() {
+  clearTimeout(waiting);
+  const letIn = await isLetIn();
+  if (letIn) line.open();
+  else if (letIn === false) showGate(wasIn && "Your visit is over: mcpd was started anew, or you logged out elsewhere.");
+  else closed();
+}
+
+function told(_, params) {
+  lastHeard = Date.now();
   streams.get(params.request ?? params.progressToken)?.(params);
 }
 
 function linePill(words, state) {
-  const pill = byId("line");
-  if (pill.textContent !== words) pill.textContent = words;
-  pill.dataset.state = state;
-}
-
-function say(words) {
-  const place = byId("said");
-  place.textContent = clean(words);
-  place.classList.add("shown");
-  clearTimeout(say.timer);
-  say.timer = setTimeout(() => place.classList.remove("shown"), 6000);
+  setText(byId("line"), words);
+  byId("line").dataset.state = state;
 }
 
 // ── what happens ────────────────────────────────────────────────────────────────────────────────────
 
 function happened(event) {
   const name = event.server;
-  if (event.kind === "removed") servers.delete(name);
+  if (event.kind === "removed") {
+    servers.delete(name);
+    forgetTools(name);
+  }
   else if (event.status) servers.set(name, event.status);
   if (event.kind !== "snapshot") {
-    const state = event.kind === "status" ? event.status?.status : event.kind;
-    addTo(byId("events"), EVENTS, eventItem(event.at, name, event.message || event.status?.reason || "", state, event.by));
-    if (name === now.chosen) {
-      if (event.kind === "tools") showTools(true);
-      if (event.kind === "status" && !now.toolsOf) showTools(false);
-      if (event.kind === "status" && now.tab === "evidence") showEvidence();
-    }
-  }
-  if (event.kind === "removed") chooseOne();
-  draw();
-}
-
-const chooseOne = () => servers.has(now.chosen) || choose(servers.keys().next().value ?? null, false);
-
-async function look() {
-  clearTimeout(look.timer);
-  try {
-    if (!document.hidden) takeStats(await line.get("mcpd/stats"));
-    look.timer = setTimeout(look, STATS_EVERY);
-  } catch {
-    // no line now: `opened` begins anew
-  }
-}
-
-function takeStats(stats) {
-  for (const each of stats.servers) {
-    const { calls, lost, cancelled } = each.counts;
-    const known = figures.get(each.server) ?? { points: new Array(POINTS).fill(null), answered: null, seconds: 0 };
-    const answered = calls - lost - cancelled;
-    const more = known.answered === null ? 0 : answered - known.answered;
-    known.points = [...known.points.slice(1), more > 0 ? ((each.seconds - known.seconds) / more) * 1000 : null];
-    figures.set(each.server, { ...known, stats: each, answered, seconds: each.seconds });
+    addEvent(event);
+    if (event.kind === "config") line.get("mcpd/status").then((status) => showConfig(status.config), () => {});
+    if (name === now.chosen) showChange(event.kind);
+    else if (!now.chosen) follow();
   }
   draw();
 }
 
-// ── the servers ─────────────────────────────────────────────────────────────────────────────────────
-
-function draw() {
-  drawing ||= requestAnimationFrame(() => {
-    drawing = 0;
-    drawServers();
-    drawHead();
-  });
-}
-
-const shown = () => [...servers.values()].filter((server) => !now.wanted || matches(server.name) || server.name === now.chosen);
-
-function drawServers() {
-  const list = byId("servers");
-  const now = shown();
-  for (const [name, row] of rows) {
-    if (!now.some((server) => server.name === name)) {
-      row.item.remove();
-      rows.delete(name);
-    }
+/** Something about the chosen server. */
+function showChange(kind) {
+  if (kind === "removed") {
+    say(`${now.chosen} was removed from the configuration`);
+    follow();
   }
-  now.forEach((server, index) => {
-    const row = rows.get(server.name) ?? newRow(server.name);
-    fillRow(row, server);
-    if (list.children[index] !== row.item) list.insertBefore(row.item, list.children[index] ?? null);
-  });
-  const all = [...servers.values()];
-  const up = all.filter((server) => server.status === "connected").length;
-  byId("totals").textContent = `${up} of ${all.length} connected`;
-  document.title = all.length ? `${up}/${all.length} · mcpd` : "mcpd";
-  byId("none").hidden = all.length > 0;
+  if (kind === "tools") showTools({ changed: true });
+  if (kind === "status") showToolsIfNone();
+  if (kind === "status" && now.tab === "evidence") showEvidence();
 }
 
-function newRow(name) {
-  const label = clean(name);
-  const state = make("span", { className: "state" });
-  const about = make("span", { className: "about dim" });
-  const spark = make("span", { className: "latency" });
-  const pick = make("button", { type: "button", className: "pick", onclick: () => choose(name) },
-    make("bdi", { className: "name" }, label), state, about, spark);
-  const toggle = make("button", { type: "button", className: "switch", role: "switch", "aria-label": `${label}: on`, onclick: () => switchOnOff(name) });
-  const again = make("button", { type: "button", className: "quiet again", "aria-label": `Reconnect ${label}`, title: "Reconnect (r)", onclick: () => reconnect(name) }, "↻");
-  const item = make("li", {}, pick, make("span", { className: "acts" }, again, toggle));
-  const row = { item, pick, state, about, spark, toggle, again };
-  rows.set(name, row);
-  return row;
-}
-
-function fillRow(row, server) {
-  const isOn = server.status !== "disabled";
-  row.item.dataset.state = server.status;
-  row.item.classList.toggle("chosen", server.name === now.chosen);
-  row.pick.setAttribute("aria-current", server.name === now.chosen ? "true" : "false");
-  setText(row.state, server.status);
-  const trouble = server.status === "failed" || server.status === "needs-auth" ? server.last_error?.message : "";
-  const offers = server.status === "connected" || server.tools ? `${server.tools} tool${server.tools === 1 ? "" : "s"}` : "";
-  setText(row.about, clean(trouble || offers || server.reason));
-  row.toggle.setAttribute("aria-checked", String(isOn));
-  row.again.disabled = !isOn;
-  const known = figures.get(server.name);
-  const p50 = known?.stats.counts.p50_ms;
-  const words = p50 === null || p50 === undefined ? "" : `p50 ${took(p50)}`;
-  const key = JSON.stringify([words, known?.points]);
-  if (known && row.key !== key) {
-    row.key = key;
-    const measured = known.points.some((value) => value !== null);
-    row.spark.replaceChildren(...(words ? [sparkline(known.points, measured ? `Latency of the last two minutes, ${words}` : "No calls in the last two minutes"), make("span", {}, words)] : []));
-  }
-}
-
-function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
-
-async function wish(method, name, words) {
-  say(`${name}: ${words}`);
-  try {
-    const { server } = await line.get(method, { server: name, wait: 10 });
-    say(`${name}: ${server.status}${server.reason ? `, ${server.reason}` : ""}`);
-  } catch (error) {
-    say(`${name}: ${error.message}`);
-  }
-}
-
-const reconnect = (name) => wish("mcpd/reconnect", name, "reconnecting");
-
-function switchOnOff(name) {
-  const isOn = servers.get(name)?.status !== "disabled";
-  return wish(isOn ? "mcpd/disable" : "mcpd/enable", name, isOn ? "switching off" : "switching on");
-}
-
-function choose(name, byPerson = true) {
-  if (byPerson) document.body.classList.add("looking");
-  if (name === now.chosen) return;
-  now.chosen = name;
-  now.toolsOf = "";
-  forgetLog();
-  showTab(now.tab);
-  draw();
-  rows.get(name)?.item.scrollIntoView({ block: "nearest" });
-}
-
-function move(by) {
-  const names = shown().map((server) => server.name);
-  const index = names.indexOf(now.chosen);
-  const next = names[Math.min(names.length - 1, Math.max(0, index + by))];
-  if (next !== undefined) choose(next, false);
-}
-
-// ── the now.chosen one ──────────────────────────────────────────────────────────────────────────────────
-
-function drawHead() {
-  const server = servers.get(now.chosen);
-  const key = JSON.stringify([server, figures.get(now.chosen)?.stats.counts]);
-  const place = byId("head");
-  if (place.dataset.key === key) return;
-  place.dataset.key = key;
-  if (!server) return place.replaceChildren();
-  const counts = figures.get(now.chosen)?.stats.counts;
-  const facts = [
-    server.pid && `pid ${server.pid}`,
-    server.transport,
-    server.protocol_version && `MCP ${server.protocol_version}`,
-    server.restarts && `${server.restarts} restart${server.restarts === 1 ? "" : "s"}`,
-    counts?.calls && `${counts.calls} call${counts.calls === 1 ? "" : "s"}, ${counts.errors} failed`,
-    counts?.p95_ms && `p50 ${took(counts.p50_ms)}, p95 ${took(counts.p95_ms)}`,
-  ].filter(Boolean);
-  const since = make("time", { dateTime: server.since, title: server.since }, ` since ${clock(server.since)}`);
-  const error = server.last_error && make("p", { className: server.status === "connected" ? "past" : "trouble" },
-    make("b", {}, server.status === "connected" ? "Before: " : ""), make("bdi", {}, clean(server.last_error.message)), ` (${ago(server.last_error.at)})`,
-    server.retry_at ? `; next try at ${clock(server.retry_at)}` : "");
-  return place.replaceChildren(
-    make("h2", {}, make("bdi", {}, clean(server.name))),
-    make("p", { "data-state": server.status }, make("b", { className: "state" }, server.status), since, server.reason ? " · " : "", make("bdi", {}, clean(server.reason))),
-    make("p", { className: "facts dim" }, facts.map(clean).join(" · ")),
-    error || "",
-    ...server.warnings.map((warning) => make("p", { className: "past" }, clean(warning))));
-}
-
-function showTab(name, focus = false) {
-  now.tab = name;
-  for (const each of TABS) {
-    const button = byId(`tab-${each}`);
-    button.setAttribute("aria-selected", String(each === name));
-    button.tabIndex = each === name ? 0 : -1;
-    byId(`panel-${each}`).hidden = each !== name;
-    if (focus && each === name) button.focus();
-  }
-  if (!now.chosen) return;
-  if (name === "tools") showTools(false);
-  else if (name === "log") showLog();
-  else if (name === "evidence") showEvidence();
-  else byId("events").scrollTop = byId("events").scrollHeight;
+/** A file that could not be used is nowhere else to be seen: the servers are those of the one before. */
+function showConfig({ path, problems }) {
+  setText(byId("path"), clean(path));
+  byId("config").hidden = !problems.length;
+  const words = problems.map(({ message, path: at, fix }) => `${message} @ ${at}${fix ? ` (${fix})` : ""}`);
+  setText(byId("config"), words.length ? clean(`${path} cannot be used, so what was in force stays: ${words.slice(0, MOST_PROBLEMS).join("; ")}`) : "");
 }
 
 // ── keys and clicks ─────────────────────────────────────────────────────────────────────────────────
 
-const KEYS = {
+listen({
   j: () => move(1),
   k: () => move(-1),
   "/": () => byId("filter").focus(),
-  r: () => now.chosen && servers.get(now.chosen)?.status !== "disabled" && reconnect(now.chosen),
-  t: () => now.chosen && switchOnOff(now.chosen),
-  "?": () => byId("help").showModal(),
-  ...Object.fromEntries(TABS.map((name, index) => [String(index + 1), () => showTab(name)])),
-};
-
-document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open || byId("main").hidden) return;
-  if (event.target.closest("input, textarea, select")) {
-    if (event.key === "Escape") event.target.blur();
-    return;
-  }
-  const act = KEYS[event.key];
-  if (act) {
-    event.preventDefault();
-    act();
-  }
+  r: () => reconnect(now.chosen),
+  t: () => toggle(now.chosen),
+  ...Object.fromEntries(TABS.map((name, index) => [String(index + 1), () => turnTo(name)])),
 });
-
-document.querySelector("[role=tablist]").addEventListener("keydown", (event) => {
-  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-  if (by) showTab(TABS[(TABS.indexOf(now.tab) + by + TABS.length) % TABS.length], true);
+byId("servers").addEventListener("keydown", (event) => {
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!by) return;
+  event.preventDefault();
+  move(by);
 });
-for (const name of TABS) byId(`tab-${name}`).addEventListener("click", () => showTab(name));
-
 byId("filter").addEventListener("input", (event) => {
   now.wanted = event.target.value.trim().toLowerCase();
   filterTools();
   draw();
 });
-byId("keys").addEventListener("click", () => byId("help").showModal());
-byId("back").addEventListener("click", () => document.body.classList.remove("looking"));
+byId("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  byId("detail").focus();
+});
+byId("back").addEventListener("click", leaveDetail);
+byId("try").addEventListener("click", comeBack);
 byId("logout").addEventListener("click", async () => {
   line.close();
   await leave();
   location.reload(); // nothing of what was shown stays
 });
-document.addEventListener("visibilitychange", () => !document.hidden && look());
+document.addEventListener("visibilitychange", () => !document.hidden && followStats(draw));
+// An address with a new code, opened where the page is already, is no new page for the browser.
+addEventListener("hashchange", () => (route() ? servers.size && follow() : begin()));
+setInterval(tick, 1000);
 
 Object.assign(line, { opened, closed, told });
-// An address with a new code, opened where the page is already: for the browser that is no new page.
-addEventListener("hashchange", () => location.hash && begin());
 begin();

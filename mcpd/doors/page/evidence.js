@@ -1,102 +1,50 @@
-// What explains a server's state: its log as it comes, what happened, and the evidence.
+// What explains the chosen server's state: how it was reached, what it said, how it is defined.
 
-import { ago, byId, clean, clock, make, took } from "./dom.js";
-import { line, now, streams } from "./state.js";
-
-const LOG_LINES = 1000;
-export const EVENTS = 300;
-let logId = 0;
-
-/** Follow no log any more. */
-export function forgetLog() {
-  if (logId) line.cancel(logId);
-  logId = 0;
-}
-
-export async function showLog() {
-  const place = byId("log");
-  if (logId && place.dataset.server === now.chosen) return;
-  forgetLog();
-  place.dataset.server = now.chosen;
-  place.replaceChildren();
-  const { id, answer } = line.ask("mcpd/logs", { server: now.chosen, lines: 300, follow: true });
-  logId = id;
-  let fresh = [], drawing = 0;
-  const put = (text) => {
-    fresh.push(text);
-    if (fresh.length > 2 * LOG_LINES) fresh = fresh.slice(-LOG_LINES); // nothing is drawn while the tab is hidden
-    drawing ||= requestAnimationFrame(() => {
-      if (id === logId) addTo(place, LOG_LINES, ...fresh.slice(-LOG_LINES).map(logLine));
-      fresh = [];
-      drawing = 0;
-    });
-  };
-  streams.set(id, (params) => put(params.line ?? `… ${params.missed} lines came too fast to be shown`));
-  try {
-    const { lines } = await answer;
-    if (id === logId) {
-      place.prepend(...lines.map(logLine));
-      place.scrollTop = place.scrollHeight;
-    }
-  } catch (error) {
-    if (id === logId) put(error.message);
-  }
-}
-
-function logLine(text) {
-  const found = /^(\d{4}-\d\d-\d\dT[\d:.]+Z) (.*)$/s.exec(text);
-  return found
-    ? make("div", {}, make("time", { dateTime: found[1], title: found[1] }, clock(found[1])), " ", make("bdi", {}, clean(found[2])))
-    : make("div", {}, make("bdi", {}, clean(text)));
-}
+import { block, byId, clean, make } from "./dom.js";
+import { eventItem } from "./events.js";
+import { line, now } from "./state.js";
+import { distance, took } from "./units.js";
 
 export async function showEvidence() {
-  const name = now.chosen;
-  let detail;
+  const name = now.chosen, place = byId("panel-evidence");
   try {
-    detail = await line.get("mcpd/server", { server: name });
+    const detail = await line.get("mcpd/server", { server: name });
+    if (name === now.chosen) place.replaceChildren(...parts(detail));
   } catch (error) {
-    return byId("panel-evidence").replaceChildren(make("p", { className: "trouble" }, clean(error.message)));
+    if (name === now.chosen) place.replaceChildren(make("p", { className: "trouble panel" }, clean(error.message)));
   }
-  if (name !== now.chosen) return undefined;
-  const { server } = detail;
-  const failure = server.last_error;
-  const facts = [
+}
+
+function parts(detail) {
+  const { last_error: failure, status } = detail.server;
+  return [
+    make("dl", {}, ...facts(detail).map(([what, value]) =>
+      make("div", {}, make("dt", {}, what), make("dd", {}, value instanceof Node ? value : make("bdi", {}, clean(value)))))),
+    ...section("Last failure", failure && status === "connected" && [ // else it stands above
+      make("p", { className: "past" }, make("bdi", {}, clean(failure.message)), " (", clean(failure.kind), ", ", distance(failure.at, "ago"), ")"),
+      failure.stderr.length > 0 && block(failure.stderr.join("\n"), { "aria-label": "What it wrote to its stderr" })]),
+    ...section("How it was reached", detail.negotiation.length > 0 && [make("ol", { className: "steps" }, ...detail.negotiation.map((step) =>
+      make("li", {}, make("b", {}, clean(step.step)), " ", make("bdi", {}, clean(step.outcome)), make("span", { className: "dim" }, ` ${took(step.ms)}`))))]),
+    ...section("Lately", detail.history.length > 0 && [make("ol", { className: "steps" },
+      ...detail.history.map((entry) => eventItem({ ...entry, server: null })))]),
+    ...section("Definition", [block(JSON.stringify(detail.definition, null, 2), { "aria-label": "Definition" })]),
+  ];
+}
+
+const section = (title, children) => (children ? [make("h3", {}, title), ...children.filter(Boolean)] : []);
+
+function facts({ server, ...detail }) {
+  const { name, version } = server.server_info ?? {};
+  return [
     ["Runs", detail.command.join(" ")],
     ["Found at", detail.executable],
     ["In", detail.cwd],
     ["URL", detail.url],
-    ["Is", [server.server_info?.name, server.server_info?.version].filter(Boolean).join(" ")],
+    ["Is", [name, version].filter(Boolean).join(" ")],
     ["Can", server.capabilities.join(", ")],
-    ["Last answer", server.last_ok && ago(server.last_ok)],
-    ["Failed attempts in a row", server.attempts || ""],
-    ["No messages on stdout", detail.junk_lines ? `${detail.junk_lines} lines, such as ${detail.junk_sample}` : ""],
+    ["Last answer", server.last_ok && distance(server.last_ok, "ago")],
+    ["Failed in a row", server.attempts && `${server.attempts}`],
+    ["Not messages", detail.junk_lines && `${detail.junk_lines} lines on stdout, such as ${detail.junk_sample}`],
     ["Log file", detail.log_file],
   ].filter(([, value]) => value);
-  return byId("panel-evidence").replaceChildren(
-    make("dl", {}, ...facts.map(([what, value]) => make("div", {}, make("dt", {}, what), make("dd", {}, make("bdi", {}, clean(value)))))),
-    ...(failure ? [make("h3", {}, "Last failure"), make("p", { className: "trouble" }, clean(`${failure.kind}: ${failure.message}`)),
-      failure.stderr.length ? make("pre", { tabIndex: 0 }, failure.stderr.map(clean).join("\n")) : ""] : []),
-    ...(detail.negotiation.length ? [make("h3", {}, "How it was reached"),
-      make("ol", { className: "steps" }, ...detail.negotiation.map((step) => make("li", {}, make("b", {}, clean(step.step)), " ", make("bdi", {}, clean(step.outcome)), make("span", { className: "dim" }, ` ${took(step.ms)}`))))] : []),
-    ...(detail.history.length ? [make("h3", {}, "Lately"),
-      make("ol", { className: "steps" }, ...detail.history.map((entry) => eventItem(entry.at, null, entry.message, entry.state, entry.by)))] : []),
-    make("h3", {}, "Definition"), make("pre", { tabIndex: 0 }, clean(JSON.stringify(detail.definition, null, 2))));
-}
-
-export function eventItem(at, server, message, state, by) {
-  return make("li", { "data-state": state ?? "" },
-    make("time", { dateTime: at ?? "" }, at ? clock(at) : ""), " ",
-    server ? make("bdi", { className: "name" }, clean(server)) : null, " ",
-    state ? make("b", {}, clean(state)) : null, " ",
-    make("bdi", {}, clean(message)), by ? make("span", { className: "dim" }, " by ", make("bdi", {}, clean(by))) : null);
-}
-
-/** Add to what is looked at from its end, and forget its oldest. Measuring is dear: many at once, where many come. */
-export function addTo(list, most, ...items) {
-  const scroller = list.closest("[tabindex]");
-  const atEnd = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 40;
-  list.append(...items);
-  while (list.childElementCount > most) list.firstElementChild.remove();
-  if (atEnd) scroller.scrollTop = scroller.scrollHeight;
 }

@@ -1,92 +1,98 @@
-// A form made from a tool's input schema. Its values stay the text that was typed, so no number loses digits.
+// A form made from a tool's input schema; or the arguments as JSON, where it cannot say them, or a person would rather.
 
-import { clean, make } from "./dom.js";
+import { button, clean, make } from "./dom.js";
+import { groupOf } from "./fields.js";
+import { parse } from "./line.js";
+import { shapeOf } from "./shape.js";
 
-const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
-const MOST_FIELDS = 100;
+const ARGUMENTS = "$.arguments"; // where the daemon's complaints begin
 
-const own = (object, name) => (Object.hasOwn(object, name) ? object[name] : undefined);
+/**
+ * `{ element, other, read, complain }`: `other` is the button that changes between the two; `read()` is the arguments as JSON text, or null, when it shows what is wrong; `complain` shows
+ * what the daemon found, `[{ path, message }]`, and says whether it had a place for all of it.
+ */
+export function formFor(schema) {
+  const shape = shapeOf(schema);
+  const fields = shape.kind === "group" ? groupOf(shape) : null;
+  const words = make("textarea", { rows: 4, className: "code", value: "{}", spellcheck: false, autocomplete: "off" });
+  const wrong = make("p", { className: "wrong", hidden: true });
+  const asJson = make("div", { className: "field" }, make("label", {}, "Arguments as JSON", words), wrong);
+  const none = make("p", { className: "dim" }, "It names no arguments.");
+  const asForm = fields?.element ?? none;
+  const other = button("", change, { className: "quiet small" });
+  const element = make("div", {}, asForm, asJson);
+  let sink = { wrong: [], places: new Map() };
 
-function kindOf(schema) {
-  if (!schema || typeof schema !== "object") return "json";
-  if (Array.isArray(schema.enum) && schema.enum.length && schema.enum.length <= 200) return "choice";
-  const types = Array.isArray(schema.type) ? schema.type.filter((type) => type !== "null") : [schema.type];
-  if (types.length !== 1) return "json";
-  if (types[0] === "string") return "text";
-  if (types[0] === "integer" || types[0] === "number") return "number";
-  return types[0] === "boolean" ? "truth" : "json";
-}
-
-function field(id, name, schema, required) {
-  const kind = kindOf(schema);
-  const facts = { id, name, "aria-describedby": `${id}-about`, autocomplete: "off", spellcheck: false };
-  const given = own(Object(schema), "default");
-  const hint = given === undefined ? "" : `default: ${clean(JSON.stringify(given)).slice(0, 80)}`;
-  let input;
-  if (kind === "choice" || kind === "truth") {
-    const values = kind === "truth" ? [true, false] : schema.enum;
-    input = make("select", facts, ...(required ? [] : [make("option", { value: "" }, hint || "—")]),
-      ...values.map((value) => make("option", { value: JSON.stringify(value) },
-        clean(typeof value === "string" ? value : JSON.stringify(value)))));
-  } else if (kind === "text") {
-    input = make("textarea", { ...facts, rows: 1, placeholder: hint });
-  } else if (kind === "number") {
-    input = make("input", { ...facts, inputMode: "decimal", placeholder: hint || schema.type });
-  } else {
-    input = make("textarea", { ...facts, rows: 2, className: "code", placeholder: hint || "JSON" });
+  function show(isJson) {
+    asJson.hidden = !isJson;
+    asForm.hidden = isJson;
+    other.textContent = isJson ? "Fill in a form" : "Write JSON";
+    other.hidden = isJson && !fields && !isEmpty(schema);
+    scold("");
   }
-  const about = clean(typeof schema?.description === "string" ? schema.description : "").slice(0, 1000);
-  const row = make("div", { className: "field" },
-    make("label", { htmlFor: id }, make("bdi", {}, clean(name)), required ? make("span", { className: "must" }, " required") : null),
-    input,
-    make("p", { id: `${id}-about`, className: "dim" }, about));
 
-  /** JSON text; null when it is left out. Throws what is wrong. */
-  const read = () => {
-    const text = input.value;
-    if (kind === "choice" || kind === "truth") return text === "" ? null : text;
-    if (kind === "text") return text === "" && !required ? null : JSON.stringify(text);
-    const trimmed = text.trim();
-    if (trimmed === "") {
-      if (required) throw new Error(`${clean(name)} is required`);
-      return null;
-    }
-    if (kind === "number" && !NUMBER.test(trimmed)) throw new Error(`${clean(name)} must be a number`);
+  function scold(text) {
+    wrong.textContent = clean(text);
+    wrong.hidden = !text;
+    words.toggleAttribute("aria-invalid", Boolean(text));
+  }
+
+  function readFields() {
+    sink = { wrong: [], places: new Map() };
+    return fields ? fields.read(sink, ARGUMENTS) : "{}";
+  }
+
+  /** The object that is written, or null. */
+  function readJson() {
     try {
-      JSON.parse(trimmed);
+      const value = parse(words.value.trim() || "{}");
+      if (typeof value === "object" && value !== null && !Array.isArray(value)) return value;
+      scold("The arguments must be an object: { … }.");
     } catch (error) {
-      throw new Error(`${clean(name)} must be JSON: ${error.message}`);
+      scold(`This is not JSON: ${error.message}.`);
     }
-    return trimmed;
-  };
-  return { row, name, read };
+    words.focus();
+    return null;
+  }
+
+  function change() {
+    if (asJson.hidden) {
+      words.value = JSON.stringify(parse(readFields()), null, 2);
+      show(true);
+      words.focus();
+      return;
+    }
+    const value = readJson();
+    if (!value) return;
+    if (fields ? fields.fill(value) : !Object.keys(value).length) show(false);
+    else scold("The form has no place for all of this.");
+  }
+
+  function read() {
+    if (!asJson.hidden) return readJson() && (words.value.trim() || "{}");
+    const text = readFields();
+    sink.wrong[0]?.focus();
+    return sink.wrong.length ? null : text;
+  }
+
+  function complain(problems) {
+    if (!asJson.hidden) {
+      scold(problems.map(({ path, message }) => `${path}: ${message}`).join("\n"));
+      words.focus();
+      return true;
+    }
+    for (const { path, message } of problems) sink.places.get(path)?.say(message);
+    problems.map(({ path }) => sink.places.get(path)).find(Boolean)?.focus();
+    return problems.every(({ path }) => sink.places.has(path));
+  }
+
+  show(!fields && !isEmpty(schema));
+  return { element, other, read, complain };
 }
 
-/** `{ element, read }`: `read()` is the arguments as JSON text, or throws what is wrong. */
-export function formFor(schema, prefix) {
-  const properties = Object(own(Object(schema), "properties"));
-  const names = Object.keys(properties);
-  const required = new Set(Array.isArray(schema?.required) ? schema.required : []);
-  const isPlain = names.length > 0 && names.length <= MOST_FIELDS && !["anyOf", "oneOf", "allOf", "$ref"].some((word) => own(schema, word));
-  const fields = isPlain ? names.map((name, index) => field(`${prefix}-${index}`, name, properties[name], required.has(name))) : [];
-  const asText = make("textarea", { id: `${prefix}-all`, rows: 4, className: "code", value: "{}", spellcheck: false });
-  const whole = make("div", { className: "field" }, make("label", { htmlFor: `${prefix}-all` }, "Arguments as JSON"), asText);
-  const takesNone = !names.length && own(Object(schema), "additionalProperties") === false;
-  const element = make("div", {}, ...(isPlain ? fields.map((each) => each.row) : takesNone ? [make("p", { className: "dim" }, "It takes no arguments.")] : [whole]));
-
-  const read = () => {
-    if (takesNone) return "{}";
-    if (!isPlain) {
-      const value = JSON.parse(asText.value || "{}");
-      if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error("the arguments must be an object");
-      return asText.value || "{}";
-    }
-    const parts = [];
-    for (const each of fields) {
-      const text = each.read();
-      if (text !== null) parts.push(`${JSON.stringify(each.name)}:${text}`);
-    }
-    return `{${parts.join(",")}}`;
-  };
-  return { element, read };
+/** Whether nothing is said of arguments; then there are most likely none. */
+function isEmpty(schema) {
+  const said = Object.keys(Object(schema)).filter((word) => !["type", "properties", "additionalProperties", "$schema", "title", "required"].includes(word));
+  return !said.length && !Object.keys(Object(schema?.properties)).length && typeof schema?.additionalProperties !== "object";
 }
+

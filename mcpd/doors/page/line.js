@@ -1,41 +1,6 @@
-// The line to the daemon: JSON-RPC over a WebSocket, opened again when it breaks.
+// The line to the daemon: JSON-RPC over a WebSocket.
 
-const KEY = "mcpd-page-key";
-
-async function session(method, key, body) {
-  const headers = { "X-Mcpd-Page": key };
-  if (body) headers["Content-Type"] = "application/json";
-  return fetch("/page/session", { method, headers, body, credentials: "same-origin" });
-}
-
-/** Use the code in the address, if there is one. Returns why it was refused, or nothing. */
-export async function enter() {
-  const code = location.hash.slice(1);
-  if (!code) return "";
-  history.replaceState(null, "", location.pathname); // neither the history nor a bookmark is to keep it
-  const answer = await session("POST", "1", JSON.stringify({ code }));
-  if (!answer.ok) return (await answer.text()).trim();
-  localStorage.setItem(KEY, (await answer.json()).key);
-  return "";
-}
-
-/** `true` let in, `false` not, `null` nobody answers. */
-export async function isLetIn() {
-  const key = localStorage.getItem(KEY);
-  if (!key) return false;
-  try {
-    const answer = await session("GET", key);
-    return answer.status === 401 || answer.status === 403 ? false : answer.ok || null;
-  } catch {
-    return null;
-  }
-}
-
-export async function leave() {
-  const key = localStorage.getItem(KEY);
-  localStorage.removeItem(KEY);
-  if (key) await session("DELETE", key).catch(() => null);
-}
+import { key } from "./visit.js";
 
 /** An error that the daemon answered with. */
 export class Refused extends Error {
@@ -43,6 +8,15 @@ export class Refused extends Error {
     super(error.message);
     this.data = error.data ?? {};
   }
+}
+
+const ODD_NUMBER = /\d{16}|\d[eE]/;
+
+/** JSON, with numbers that a browser cannot hold kept as they were written, where it knows how to (`JSON.rawJSON`). */
+export function parse(text) {
+  if (!JSON.rawJSON || !ODD_NUMBER.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (_, value, { source }) =>
+    (typeof value === "number" && String(value) !== source ? JSON.rawJSON(source) : value));
 }
 
 export class Line {
@@ -57,8 +31,7 @@ export class Line {
 
   open() {
     this.close();
-    const key = localStorage.getItem(KEY) ?? "";
-    const socket = new WebSocket(`ws://${location.host}/page/socket`, ["mcpd.page", `key.${key}`]);
+    const socket = new WebSocket(`ws://${location.host}/page/socket`, ["mcpd.page", `key.${key()}`]);
     this.#socket = socket;
     socket.onopen = () => this.opened();
     socket.onmessage = (event) => this.#take(event.data);
@@ -82,11 +55,13 @@ export class Line {
   ask(method, params = {}, raw = null) {
     const id = ++this.#last;
     const answer = new Promise((resolve, reject) => {
-      if (this.#socket?.readyState !== WebSocket.OPEN) return reject(new Error("there is no line to mcpd now"));
+      if (this.#socket?.readyState !== WebSocket.OPEN) {
+        reject(new Error("there is no line to mcpd now; nothing was sent"));
+        return;
+      }
       this.#asked.set(id, { resolve, reject });
       const text = raw ?? JSON.stringify(params);
       this.#socket.send(`{"jsonrpc":"2.0","id":${id},"method":${JSON.stringify(method)},"params":${text}}`);
-      return undefined;
     });
     return { id, answer };
   }
@@ -107,13 +82,14 @@ export class Line {
   }
 
   #take(text) {
-    const message = JSON.parse(text);
-    if (message.method) return this.told(message.method, message.params ?? {});
+    const message = parse(text);
+    if (message.method) {
+      this.told(message.method, message.params ?? {});
+      return;
+    }
     const asked = this.#asked.get(message.id);
     this.#asked.delete(message.id);
-    if (!asked) return undefined;
-    if (message.error) asked.reject(new Refused(message.error));
-    else asked.resolve(message.result);
-    return undefined;
+    if (message.error) asked?.reject(new Refused(message.error));
+    else asked?.resolve(message.result);
   }
 }

@@ -16,6 +16,7 @@ from mcpd.clients import Client
 from mcpd.doors.http.connection import Spawn
 from mcpd.doors.http.exchange import JSON, TEXT, Exchange
 from mcpd.doors.http.parser import Head
+from mcpd.doors.page.socket import PageSocket
 from mcpd.doors.page.visits import CODE_LIVES, UsedTwice, Visit, Visits
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import PageLink
@@ -25,10 +26,10 @@ log = logging.getLogger("mcpd.http")
 INDEX = "/"
 SESSION = "/page/session"
 SOCKET = "/page/socket"
-_SCRIPTS = ("app", "state", "tools", "evidence", "line", "form", "dom")
+_SCRIPTS = tuple(sorted(each.name for each in Path(__file__).parent.glob("*.js")))
 _FILES = {
     INDEX: ("index.html", b"text/html; charset=utf-8"),
-    **{f"/page/{name}.js": (f"{name}.js", b"text/javascript; charset=utf-8") for name in _SCRIPTS},
+    **{f"/page/{name}": (name, b"text/javascript; charset=utf-8") for name in _SCRIPTS},
     "/page/style.css": ("style.css", b"text/css; charset=utf-8"),
     "/page/icon.svg": ("icon.svg", b"image/svg+xml"),
 }
@@ -60,6 +61,8 @@ class Page:
         # Cookies are shared by all ports of a host, so each daemon's has a name of its own. `__Host-` would
         # want `Secure`, which not every browser takes over plain HTTP on loopback, and the path `/`.
         self._cookie = f"mcpd-page-{port}"
+        for path in _FILES:  # the page of this program, whatever is installed in its place later
+            _file(path)
 
     def link(self) -> PageLink:
         """An address that opens the page, once. The code is behind a `#`: browsers send that to nobody."""
@@ -148,8 +151,6 @@ class Page:
             self._begin(visit, exchange, client, spawn)
 
     def _begin(self, visit: Visit, exchange: Exchange, client: Client, spawn: Spawn) -> None:
-        from mcpd.doors.page.socket import PageSocket  # and with it the WebSocket library
-
         mark = object()
 
         def over() -> None:
@@ -196,7 +197,7 @@ def _policy(head: Head) -> bytes:
     """What the page may do: run our files, talk to us, nothing else. Whatever a server's texts say."""
     host = head.headers[b"host"]  # one of ours: the guard has looked
     policy = (
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; "
         b"connect-src 'self' ws://%b; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         b"require-trusted-types-for 'script'; trusted-types 'none'" % host
     )

@@ -3,6 +3,7 @@
 import { Line } from "./line.js";
 
 export const servers = new Map(); // name → its status
+export const figures = new Map(); // name → its use and latency, as `stats.js` keeps them
 export const streams = new Map(); // request id or progress token → what to do with what is told of it
 export const line = new Line();
 
@@ -10,7 +11,7 @@ export const now = {
   chosen: null, // the server's name
   tab: "tools",
   wanted: "", // the filter, in lower case
-  toolsOf: "", // whose tools are on the screen
 };
 
+export const chosen = () => servers.get(now.chosen);
 export const matches = (text) => text.toLowerCase().includes(now.wanted);

@@ -1,137 +1,118 @@
 // The tools of the chosen server: their descriptions and schemas, and a form to try each.
 
-import { byId, clean, make, took } from "./dom.js";
-import { formFor } from "./form.js";
-import { line, matches, now, servers, streams } from "./state.js";
+import { reconnect } from "./acts.js";
+import { tryOut } from "./call.js";
+import { block, button, byId, clean, make, setText } from "./dom.js";
+import { goTo } from "./route.js";
+import { chosen, line, matches, now } from "./state.js";
 
-const MOST_TOOLS = 400;
+const MOST = 400, LONGEST_BRIEF = 200;
+const HINTS = [["readOnlyHint", "reads only", "It says that it changes nothing"], ["destructiveHint", "may destroy", "It says that it may destroy something"]];
 
-export async function showTools(changed) {
-  const place = byId("panel-tools");
-  const name = now.chosen, server = servers.get(name);
-  if (now.tab !== "tools" || !server || (now.toolsOf === name && !changed)) return;
-  now.toolsOf = name;
-  const isThere = server.status === "connected" || server.tools > 0;
-  if (!isThere) {
-    now.toolsOf = "";
-    const start = server.status === "idle" ? make("button", { type: "button", onclick: () => line.get("mcpd/reconnect", { server: name }) }, "Start it") : null;
-    return place.replaceChildren(make("p", { className: "dim" }, `No list of tools: the server is ${server.status}. `, start));
+const sheets = new Map(); // server → its tools, with what was typed in
+let shownOf = ""; // whose are on the screen
+
+/** Another server is looked at. */
+export function leaveTools() {
+  shownOf = "";
+  byId("panel-tools").replaceChildren();
+}
+
+/** A server is no longer there. */
+export const forgetTools = (name) => sheets.delete(name);
+
+/** Show them, and open `wanted`. `changed`: what is shown may be out of date. */
+export async function showTools({ changed = false, wanted = "" } = {}) {
+  const place = byId("panel-tools"), server = chosen();
+  if (changed) shownOf = "";
+  if (now.tab !== "tools" || !server) return;
+  if (shownOf === server.name) {
+    open(place, wanted);
+    return;
   }
+  if (server.status !== "connected" && !server.tools) {
+    shownOf = "";
+    place.replaceChildren(noTools(server));
+    return;
+  }
+  shownOf = server.name;
   try {
-    const { tools, dropped } = await line.get("mcpd/tools", { server: name });
-    if (name !== now.chosen) return;
-    const open = new Set([...place.querySelectorAll("details[open][data-tool]")].map((each) => each.dataset.tool));
-    const kept = new Map([...place.querySelectorAll("details[data-tool]")].map((each) => [each.dataset.key, each]));
-    place.replaceChildren(
-      make("p", { className: "dim", id: "no-tools", hidden: true }),
-      ...tools.slice(0, MOST_TOOLS).map((tool, index) => {
-        const key = JSON.stringify(tool);
-        return kept.get(key) ?? toolItem(tool, `tool-${index}`, key, open.has(tool.name));
-      }),
-      tools.length > MOST_TOOLS ? make("p", { className: "dim" }, `${tools.length - MOST_TOOLS} more: mcpctl list-tools shows them all.`) : "",
-      dropped ? make("p", { className: "dim" }, `${dropped} entries were no usable tools.`) : "");
+    const answer = await line.get("mcpd/tools", { server: server.name });
+    if (server.name !== now.chosen) return;
+    fill(place, server.name, answer);
     filterTools();
+    open(place, wanted);
   } catch (error) {
-    now.toolsOf = "";
-    if (name === now.chosen) place.replaceChildren(make("p", { className: "trouble" }, clean(error.message)));
+    shownOf = "";
+    if (server.name === now.chosen) place.replaceChildren(make("p", { className: "trouble panel" }, clean(error.message)));
   }
+}
+
+/** Once more, when nothing could be shown before. */
+export const showToolsIfNone = () => shownOf || showTools();
+
+function noTools({ name, status }) {
+  const start = status === "idle" && button("Start it", () => reconnect(name));
+  const words = status === "pending" ? "Its tools are asked for when it is connected." : "Its tools are not known: it has not been connected yet.";
+  return make("p", { className: "empty" }, words, start && " ", start);
+}
+
+function fill(place, server, { tools, dropped }) {
+  const sheet = sheets.get(server) ?? make("div", { className: "sheet" });
+  sheets.set(server, sheet);
+  const before = [...sheet.children];
+  const known = new Map(before.map((each) => [each.dataset.key, each]));
+  const isOpen = new Set(before.filter((each) => each.open).map((each) => each.dataset.tool));
+  sheet.replaceChildren(...tools.slice(0, MOST).map((tool) => {
+    const key = JSON.stringify(tool);
+    return known.get(key) ?? item(tool, key, isOpen.has(tool.name));
+  }));
+  const notes = [
+    tools.length > MOST && `${tools.length - MOST} more: mcpctl list-tools shows them all.`,
+    dropped > 0 && `${dropped} of its list could not be used as tools.`,
+  ].filter(Boolean);
+  place.replaceChildren(make("p", { className: "empty", id: "no-tools", hidden: true }), sheet, ...notes.map((words) => make("p", { className: "dim" }, words)));
 }
 
 export function filterTools() {
   const items = [...byId("panel-tools").querySelectorAll("details[data-tool]")];
   const inName = now.wanted && now.chosen && matches(now.chosen);
-  let hidden = 0;
   for (const item of items) {
     item.hidden = Boolean(now.wanted && !inName && !matches(item.dataset.tool) && !matches(item.dataset.about));
-    hidden += item.hidden ? 1 : 0;
   }
   const note = byId("no-tools");
   if (!note) return;
-  note.hidden = items.length > hidden;
-  note.textContent = items.length ? "No tool matches the filter." : "It offers no tools.";
+  note.hidden = items.some((item) => !item.hidden);
+  setText(note, items.length ? "No tool matches the filter." : "It offers no tools.");
 }
 
-function toolItem(tool, id, key, isOpen) {
+function open(place, wanted) {
+  const item = wanted && [...place.querySelectorAll("details[data-tool]")].find((each) => each.dataset.tool === wanted);
+  if (!item) return;
+  item.open = true;
+  item.scrollIntoView({ block: "nearest" });
+}
+
+function item(tool, key, isOpen) {
   const about = typeof tool.description === "string" ? tool.description : "";
-  const item = make("details", { "data-tool": tool.name, "data-about": about, "data-key": key },
-    make("summary", {}, make("bdi", { className: "name" }, clean(tool.name)), " ", make("span", { className: "dim brief" }, clean(about.split("\n")[0]).slice(0, 200))));
-  let built = false;
-  const build = () => {
-    if (built) return;
-    built = true;
-    item.append(toolBody(tool, about, id));
-  };
-  item.addEventListener("toggle", build);
-  if (isOpen) {
-    item.open = true;
-    build();
-  }
-  return item;
+  const title = [tool.title, tool.annotations?.title].find((each) => typeof each === "string" && each && each !== tool.name);
+  const says = HINTS.filter(([hint]) => Object(tool.annotations)[hint] === true);
+  const brief = [title, about.trim().split("\n")[0]].filter(Boolean).join(" — ");
+  const element = make("details", { "data-tool": tool.name, "data-about": about, "data-key": key },
+    make("summary", {}, make("bdi", { className: "name" }, clean(tool.name)), " ",
+      make("span", { className: "dim brief" }, clean(brief).slice(0, LONGEST_BRIEF)),
+      ...says.map(([, words, title]) => make("span", { className: "chip", title }, words))));
+  element.addEventListener("toggle", () => element.childElementCount === 1 && element.append(body(tool, about)));
+  element.firstElementChild.addEventListener("click", () => goTo([tool.server, "tools", element.open ? "" : tool.name]));
+  element.open = isOpen;
+  return element;
 }
 
-function toolBody(tool, about, id) {
-  const hints = Object(tool.annotations);
-  const chips = [["readOnlyHint", "says it only reads"], ["destructiveHint", "says it may destroy"], ["openWorldHint", "reaches outside"]]
-    .filter(([name]) => hints[name] === true).map(([, words]) => make("span", { className: "chip" }, words));
-  const { element, read } = formFor(tool.inputSchema, id);
-  const result = make("pre", { className: "result", hidden: true, tabIndex: 0, "aria-label": "Result", "aria-live": "polite" });
-  const note = make("span", { className: "dim" });
-  const send = make("button", { type: "submit", className: "primary" }, "Call");
-  const stop = make("button", { type: "button", hidden: true }, "Cancel");
-  const form = make("form", { noValidate: true }, element, make("p", { className: "acts" }, send, stop, note));
-  const show = (text, isError) => {
-    result.hidden = false;
-    result.textContent = clean(text);
-    result.classList.toggle("trouble", isError);
-    result.scrollIntoView({ block: "nearest" });
-  };
-  form.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
-  });
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    if (send.disabled) return;
-    let text;
-    try {
-      text = read();
-    } catch (error) {
-      show(error.message, true);
-      return;
-    }
-    await call(tool, text, { send, stop, note, show });
-  });
-  const schemas = make("details", { className: "schema" }, make("summary", {}, "Schema"),
-    make("pre", { tabIndex: 0 }, clean(JSON.stringify(tool.inputSchema, null, 2))),
-    ...(tool.outputSchema ? [make("h4", {}, "Output"), make("pre", { tabIndex: 0 }, clean(JSON.stringify(tool.outputSchema, null, 2)))] : []));
-  return make("div", { className: "body" }, make("p", { className: "long" }, clean(about)), make("p", {}, ...chips), schemas, form, result);
-}
-
-async function call(tool, text, { send, stop, note, show }) {
-  const began = performance.now();
-  const token = `page-${began}`;
-  const params = `{"server":${JSON.stringify(tool.server)},"tool":${JSON.stringify(tool.name)},"arguments":${text},"_meta":{"progressToken":${JSON.stringify(token)}}}`;
-  streams.set(token, (told) => {
-    note.textContent = clean(`${told.progress}${told.total ? ` of ${told.total}` : ""} ${told.message ?? ""}`);
-  });
-  const { id, answer } = line.ask("mcpd/call", null, params);
-  send.disabled = true;
-  stop.hidden = false;
-  stop.onclick = () => line.cancel(id);
-  note.textContent = "running";
-  try {
-    const result = await answer;
-    const parts = [result.output, result.error && result.error !== result.output ? result.error : "", ...result.warnings.map((each) => `warning: ${each}`)];
-    if (result.data !== null && result.data !== undefined) parts.push(JSON.stringify(result.data, null, 2));
-    const others = result.content.filter((each) => each.type !== "text");
-    if (others.length) parts.push(JSON.stringify(others, null, 2));
-    show(parts.filter(Boolean).join("\n") || "(nothing)", !result.success);
-  } catch (error) {
-    const problems = (error.data?.problems ?? []).map((each) => `  ${each.path}: ${each.message}`);
-    show([error.message, ...problems].join("\n"), true);
-  } finally {
-    streams.delete(token);
-    send.disabled = false;
-    stop.hidden = true;
-    note.textContent = took(performance.now() - began);
-  }
+function body(tool, about) {
+  const schema = (title, value) => value && [make("h4", {}, title), block(JSON.stringify(value, null, 2), { "aria-label": title })];
+  return make("div", { className: "body" },
+    about && make("p", { className: "long", tabIndex: 0 }, clean(about)),
+    make("details", { className: "schema" }, make("summary", {}, "Schema"),
+      ...[schema("Input", tool.inputSchema), schema("Output", tool.outputSchema), schema("Annotations", tool.annotations)].filter(Boolean).flat()),
+    tryOut(tool));
 }

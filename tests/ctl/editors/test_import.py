@@ -167,15 +167,19 @@ def test_editors_and_files_can_be_named(home: Path, cursor: Path, alone: Mcpctl)
     ("words", "code", "said"),
     [
         (["cursr"], 2, "did you mean cursor"),
-        (["./none.json"], 1, "there is no file"),
-        (["goose"], 1, "no configuration of Goose"),
-        (["-s", "nope"], 1, "no editor has a server nope"),
+        (["./none.json"], 5, "there is no file"),
+        (["."], 2, "is a directory"),
+        (["../notes.json"], 2, "notes.json:1:2: not valid JSON"),
+        (["goose"], 5, "no configuration of Goose"),
+        (["-s", "zulu"], 5, "no editor has a server zulu"),
+        (["-s", "tmie"], 5, "did you mean time?"),
     ],
 )
 def test_what_cannot_be_meant_is_an_error(
-    words: list[str], code: int, said: str, cursor: Path, alone: Mcpctl
+    words: list[str], code: int, said: str, home: Path, cursor: Path, alone: Mcpctl
 ) -> None:
     """With what to do instead."""
+    (home / "notes.json").write_text("{1}")
     ran = alone("import", *words)
     assert (ran.code, said in ran.err) == (code, True)
 
@@ -360,6 +364,27 @@ def test_a_secret_that_only_the_person_knows_is_asked_for_and_not_shown(home: Pa
     assert (code, "typed-by-hand" in seen) == (0, False)
     assert ours(home)["github"]["headers"] == {"Authorization": "Bearer ${secret:GH_TOKEN}"}
     assert secrets(home) == {"GH_TOKEN": "typed-by-hand"}
+
+
+def test_who_does_not_know_the_secret_goes_on_without_that_server(home: Path, cursor: Path) -> None:
+    """A question that cannot be answered must not cost the other servers."""
+    settle("vscode", home)
+    answers = {"c: choose": "y", "github: GitHub token": "", "Move 1 secret": ""}
+    code, seen = on_terminal(home, answers, "import", "-s", "github", "-s", "api")
+    assert (code, "1 server written" in seen) == (0, True)
+    assert [*ours(home)] == ["api"]
+
+
+@pytest.mark.parametrize("question", ["c: choose", "Move 1 secret"])
+def test_who_goes_away_at_a_question_is_told_that_nothing_happened(
+    question: str, home: Path, cursor: Path
+) -> None:
+    """Ctrl-D, or Ctrl-C: on a line of its own."""
+    answers = {"c: choose": "y"} | {question: "\x04"}
+    code, seen = on_terminal(home, answers, "import")
+    assert code == 130
+    assert seen.replace("\r", "").endswith("\nnothing was imported\n")
+    assert not (home / ".config/mcpd").exists()
 
 
 def test_secrets_stay_where_they_are_when_the_person_says_so(home: Path, cursor: Path) -> None:

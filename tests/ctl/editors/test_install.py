@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,37 @@ def test_a_file_that_cannot_be_changed_is_left_alone(text: str, said: str, home:
     assert ran.code != 0
     assert said in ran.err
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize("words", [["install"], ["install", "--dry-run"], ["uninstall"]])
+def test_a_read_only_file_is_left_alone(words: list[str], home: Path, alone: Mcpctl) -> None:
+    """It could be replaced all the same; its owner has said that it is not to be."""
+    settle("cursor", home)
+    path = home / ".cursor/mcp.json"
+    if words == ["uninstall"]:
+        alone("install", "cursor")
+    before = path.read_bytes()
+    path.chmod(0o444)
+    ran = alone(*words, "cursor")
+    assert ran.code == 2
+    assert f"{path} is read-only (chmod u+w {path})" in ran.err
+    assert path.read_bytes() == before
+    if words == ["uninstall"]:
+        path.chmod(0o644)
+        assert "is what it was before" in alone("uninstall", "cursor").out
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: only root may give files away")
+def test_a_file_keeps_its_owner(home: Path, alone: Mcpctl) -> None:
+    """Who runs mcpctl with sudo must not take their editor's file away from them."""
+    settle("cursor", home)
+    path = home / ".cursor/mcp.json"
+    os.chown(path, 12345, 54321)
+    path.chmod(0o640)
+    for word in ("install", "uninstall"):
+        assert alone(word, "cursor").code == 0
+        found = path.stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (12345, 54321, 0o640)
 
 
 def test_dry_run_and_print_write_nothing(home: Path, alone: Mcpctl) -> None:
@@ -307,7 +339,7 @@ def test_entries_for_servers_that_mcpd_has_are_switched_off_when_asked(
 @pytest.mark.parametrize("name", TAKEN)
 def test_they_are_given_back_in_a_file_that_has_changed_since(name: str, home: Path, alone: Mcpctl) -> None:
     """Switched on again, or put in again, with all they had."""
-    place, text, _, switch = TAKEN[name]
+    place, text, _, _ = TAKEN[name]
     path = home / place
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -320,10 +352,73 @@ def test_they_are_given_back_in_a_file_that_has_changed_since(name: str, home: P
     one = target(BY_NAME[name], Surroundings(os.environ, home / "src"), project=False)
     slot = slot_of(one, document)
     assert sorted(document.names(slot)) == ["renamed", "t"]
-    if switch is None:
-        assert as_map(document.at(slot)) == as_map(was.at(slot))
-    else:
-        assert document.at((*slot, *switch[:2])) is not switch[2]
+    assert as_map(document.at(slot)) == as_map(was.at(slot))
+    if text.count("\n") > 1:  # on one line, which is changed, nothing tells where it was
+        assert path.read_text() == text.replace("other", "renamed")
+
+
+def test_who_changed_a_file_meanwhile_keeps_comments_and_order(home: Path, alone: Mcpctl) -> None:
+    """Some files change every minute: undoing must be as good there as where nobody has looked in."""
+    path = home / ".cursor/mcp.json"
+    path.parent.mkdir()
+    text = (
+        '{\n  "mcpServers": {\n    // my tickets\n'
+        + f"    {T}, /* new */\n"
+        + '    // last\n    "z": {}\n  }\n}\n'
+    )
+    path.write_text(text)
+    write_ours(home)
+    alone("install", "cursor", "--take-over")
+    assert '"t"' not in path.read_text()
+    path.write_text(path.read_text().replace("{\n", '{\n  "seen": 1,\n', 1))
+    alone("install", "cursor", "--server", "tickets")  # which finds another state to come back to
+    path.write_text(path.read_text().replace('"seen": 1', '"seen": 2'))
+    assert alone("uninstall", "cursor").code == 0
+    assert path.read_text() == text.replace("{\n", '{\n  "seen": 2,\n', 1)
+
+
+def test_what_somebody_put_there_again_is_theirs(home: Path, alone: Mcpctl) -> None:
+    """And is not doubled by what we kept."""
+    place, text, _, _ = TAKEN["cursor"]
+    path = home / place
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    write_ours(home)
+    alone("install", "cursor", "--take-over")
+    path.write_text(path.read_text().replace('"other": {"command": "o"}', '"t": {"command": "new"}'))
+    assert alone("uninstall", "cursor").code == 0
+    assert path.read_text() == '{\n  "mcpServers": {\n    "t": {"command": "new"}\n  }\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("ours", "words"),
+    [
+        ({"enabled": False}, []),
+        ({"disabled": True}, []),
+        ({}, ["--server", "elsewhere"]),
+        ({}, ["--profile", "small"]),
+    ],
+)
+def test_nobody_loses_a_server_that_the_entry_does_not_lead_to(
+    ours: dict[str, object], words: list[str], home: Path, alone: Mcpctl
+) -> None:
+    """Switched off here, or not shown by that entry: the editor's own one is all there is."""
+    path = home / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text(f'{{"mcpServers": {{{T}}}}}')
+    write_ours(
+        home,
+        {
+            "mcpServers": {"tickets": {"command": "uvx", "args": ["tickets-mcp"], **ours}},
+            "settings": {"profiles": {"small": {"servers": ["x*"]}, "large": {"servers": ["tick*"]}}},
+        },
+    )
+    ran = alone("install", "cursor", "--take-over", *words, "--json")
+    assert ran.json()["editors"][0]["taken_over"] == []
+    assert '"t"' in path.read_text()
+    if "--profile" in words:
+        ran = alone("install", "cursor", "--take-over", "--profile", "large", "--json")
+        assert [one["name"] for one in ran.json()["editors"][0]["taken_over"]] == ["t"]
 
 
 def test_gemini_keeps_a_list_of_what_is_off(home: Path, alone: Mcpctl) -> None:
@@ -343,10 +438,10 @@ def test_gemini_keeps_a_list_of_what_is_off(home: Path, alone: Mcpctl) -> None:
     }  # fmt: skip
 
 
-def write_ours(home: Path) -> None:
-    ours = home / ".config/mcpd/config.json"
-    ours.parent.mkdir(parents=True)
-    ours.write_text(json.dumps(OURS))
+def write_ours(home: Path, ours: object = OURS) -> None:
+    path = home / ".config/mcpd/config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(ours))
 
 
 def as_map(value: object) -> object:
@@ -359,12 +454,101 @@ def as_map(value: object) -> object:
 
 def test_all_means_every_editor_that_is_there(home: Path, alone: Mcpctl) -> None:
     """And says so when there is none."""
-    assert alone("install", "--all").code == 1
+    assert alone("install", "--all").code == 5
     settle("cursor", home)
     settle("goose", home)
     ran = alone("install", "--all", "--json")
     assert [one["editor"] for one in ran.json()["editors"]] == ["cursor", "goose"]
     assert alone("uninstall", "--all", "--json").json()["editors"][0]["restored"] is True
+
+
+def test_a_broken_file_that_we_never_touched_is_nothing_to_undo(home: Path, alone: Mcpctl) -> None:
+    """Else undoing everything would seem to have failed."""
+    settle("cursor", home)
+    alone("install", "--all")
+    broken = home / ".codex/config.toml"
+    broken.parent.mkdir()
+    broken.write_text("[mcp_servers\n")
+    assert alone("uninstall", "--all").code == 0
+    assert "nothing of mcpd in" in alone("uninstall", "codex").out
+    broken.write_text('[mcp_servers\nargs = ["bridge"]\n')
+    assert alone("uninstall", "codex").code == 2
+
+
+def test_the_entry_is_found_although_another_file_is_there_by_now(home: Path, alone: Mcpctl) -> None:
+    """opencode reads both: the one we wrote into is not the one that we would choose today."""
+    first = home / ".config/opencode/opencode.jsonc"
+    first.parent.mkdir(parents=True)
+    first.write_text("{}")
+    assert alone("install", "opencode").code == 0
+    first.with_suffix(".json").write_text("{}")
+    ran = alone("uninstall", "opencode")
+    assert ran.out == "opencode: ~/.config/opencode/opencode.jsonc is what it was before\n"
+    assert first.read_text() == "{}"
+    assert alone("uninstall", "opencode").out.count("nothing of mcpd in") == 1
+
+
+def test_all_tells_of_the_projects_that_it_does_not_reach(
+    home: Path, alone: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their files are undone where they are; those of a project that is gone are of no use to anybody."""
+    settle("cursor", home)
+    for name in ("shop", "gone"):
+        (home / name).mkdir()
+        monkeypatch.chdir(home / name)
+        assert alone("install", "cursor", "--project").code == 0
+    shutil.rmtree(home / "gone")
+    monkeypatch.chdir(home / "src")
+    alone("install", "cursor")
+    ran = alone("uninstall", "--all")
+    assert (
+        "mcpd is in ~/shop/.cursor/mcp.json too: mcpctl uninstall EDITOR --project, in its directory"
+        in ran.err
+    )
+    assert "gone" not in ran.err
+    monkeypatch.chdir(home / "shop")
+    assert alone("uninstall", "cursor", "--project").code == 0
+    assert list((home / ".local/state/mcpd/editors").iterdir()) == []
+
+
+def test_a_file_that_two_editors_share_has_one_entry(home: Path, alone: Mcpctl) -> None:
+    """Linked together by who wants one list for both: the link stays, and it is undone once."""
+    settle("cursor", home)
+    real = home / ".cursor/mcp.json"
+    before = real.read_bytes()
+    link = home / ".config/Claude/claude_desktop_config.json"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(real)
+    assert alone("install", "cursor", "claude-desktop").code == 0
+    assert real.read_text().count('"bridge"') == 1
+    assert link.is_symlink()
+    assert "is what it was before" in alone("uninstall", "cursor").out
+    assert "nothing of mcpd" in alone("uninstall", "claude-desktop").out
+    assert real.read_bytes() == before
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("word", ["install", "uninstall"])
+def test_a_broken_file_does_not_keep_the_other_editors_from_it(word: str, home: Path, alone: Mcpctl) -> None:
+    """Told with its place; the exit code says that not everything was done."""
+    for case in ("codex", "cursor", "goose"):
+        settle(case, home)
+    if word == "uninstall":
+        alone("install", "--all")
+    broken = home / ".codex/config.toml"
+    broken.write_text("[mcp_servers\n")
+    before = tree(home)
+
+    ran = alone(word, "--all")
+
+    assert ran.code == 2
+    assert "error: " + str(broken) in ran.err
+    assert "config.toml:1:" in ran.err
+    changed = {path.name for path, data in tree(home).items() if before[path] != data}
+    assert changed == {"mcp.json", "config.yaml"}
+    again = alone(word, "--all", "--json")
+    assert again.code == 2
+    assert [one.get("error", {}).get("code") for one in again.json()["editors"]] == [None, "bad_spec", None]
 
 
 @pytest.mark.parametrize("words", [[], ["cursor", "--all"], ["cursr"], ["mcporter"]])
@@ -460,6 +644,56 @@ def test_in_any_file_the_entry_comes_and_goes_without_a_trace(
     uninstall(one, frozenset(), backups)
     left = json.loads(path.read_bytes().decode("utf-8-sig"))
     assert {**left, "mcpServers": servers_of(left)} == {**document, "mcpServers": servers_of(document)}
+
+
+@st.composite
+def edited_files(draw: st.DrawFn) -> tuple[str, int, int]:
+    """A file with remarks, how many of its entries are to be taken over, and where a line will be put in."""
+    eol = draw(st.sampled_from(["\n", "\r\n"]))
+    indent = draw(st.sampled_from(["  ", "\t"]))
+    lines = ["// mine", "{", f'{indent}"first": 1,', f'{indent}"mcpServers": {{']
+    names = draw(st.lists(st.sampled_from("abcdef"), min_size=1, unique=True))
+    for name in names:
+        if draw(st.booleans()):
+            lines.append(f"{indent * 2}// about {name}")
+        remark = draw(st.sampled_from(["", f" // {name}", f" /* {name} */"]))
+        lines.append(f'{indent * 2}"{name}": {{ "command": "{name}" }},{remark}')
+    lines += [f"{indent}}},", f'{indent}"last": [],', "}"]
+    text = eol.join(lines) + draw(st.sampled_from(["", eol]))
+    return text, draw(st.integers(1, len(names))), draw(st.integers(0, 30))
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(edited_files())
+def test_whoever_edits_beside_us_gets_every_line_back(home: Path, file: tuple[str, int, int]) -> None:
+    """Undoing loses no remark and no order, wherever a line was put in meanwhile."""
+    text, number, at = file
+    path = home / ".cursor/mcp.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text.encode())
+    one = target(BY_NAME["cursor"], Surroundings(os.environ, home / "src"), project=False)
+    backups = Backups(os.environ)
+    names = [*read_document(path, foreign=True).names(("mcpServers",))][:number]
+    install(
+        one,
+        "mcpd",
+        lambda slot: entry(one.editor, slot, "mcpd", "/mcpctl", ["bridge"]),
+        lambda *_: names,
+        backups,
+    )
+
+    lines = path.read_bytes().decode().splitlines(keepends=True)
+    new = "// somebody was here" + ("\r\n" if "\r\n" in text else "\n")
+    ours = next(n for n, line in enumerate(lines) if '"mcpd"' in line)
+    places = [n for n in range(len(lines)) if not ours < n <= ours + 3]  # what is in our entry goes with it
+    lines.insert(places[at % len(places)], new)
+    path.write_bytes("".join(lines).encode())
+    uninstall(one, frozenset(), backups)
+
+    left = path.read_bytes().decode().splitlines(keepends=True)
+    left.remove(new)
+    assert "".join(left) == text
+    assert list(backups.directory.iterdir()) == []
 
 
 def servers_of(document: dict[str, object]) -> dict[str, object]:

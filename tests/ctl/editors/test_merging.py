@@ -256,6 +256,21 @@ def test_our_own_entry_is_known_in_every_spelling(fields: dict[str, object], our
             {"url": "https://h", "headers": {"Authorization": "Bearer ${TOKEN}"}},
         ),
         ({"command": "npx", "args": ["mcp-remote", "https://h", "--unheard-of", "x"]}, None),
+        (
+            {"command": "uvx", "args": ["mcp-proxy", "-H", "X-A", "${B}", "https://h/sse"]},
+            {"type": "sse", "url": "https://h/sse", "headers": {"X-A": "${B}"}},
+        ),
+        (
+            {
+                "command": "/opt/bin/mcp-proxy",
+                "args": ["--transport", "streamablehttp", "https://h/mcp"],
+                "env": {"API_ACCESS_TOKEN": "${T}"},
+            },
+            {"type": "http", "url": "https://h/mcp", "headers": {"Authorization": "Bearer ${T}"}},
+        ),
+        ({"command": "mcp-proxy", "args": ["--port", "8080", "uvx", "mcp-server-fetch"]}, None),
+        ({"command": "mcp-proxy", "args": ["uvx", "mcp-server-fetch"]}, None),
+        ({"command": "mcp-proxy", "args": ["--no-verify-ssl", "https://h"]}, None),
         ({"command": "npx", "args": ["-y", "other", "https://h"]}, None),
         ({"command": "docker", "args": ["run", "mcp-remote", "https://h"]}, None),
         ({"url": "https://h"}, None),

@@ -55,6 +55,27 @@ def test_a_reference_becomes_ours_and_plain_text_stays_plain(editor: str, theirs
 
 
 @pytest.mark.parametrize(
+    ("editor", "theirs", "file", "ours"),
+    [
+        ("windsurf", "${file:~/.k}", ".k", "${file:%s/.k}"),
+        ("windsurf", "x ${file:%s/.k}", ".k", "x ${file:%s/.k}"),
+        ("opencode", "{file:./keys/k.txt}", "conf/keys/k.txt", "${file:%s/conf/keys/k.txt}"),
+        ("opencode", "{file:../a:-b}", "a:-b", "${secret:A_B}"),
+    ],
+)
+def test_a_file_stays_the_file_that_it_is(
+    editor: str, theirs: str, file: str, ours: str, tmp_path: Path
+) -> None:
+    """A copy of what is in it would be the old secret as soon as there is a new one."""
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("s3cret\n")
+    work = Translator(BY_NAME[editor].variables, tmp_path, None, tmp_path / "conf")
+    assert work.text(theirs.replace("%s", str(tmp_path))) == ours.replace("%s", str(tmp_path))
+    assert [one.value for one in work.needed] == (["s3cret"] if "secret" in ours else [])
+
+
+@pytest.mark.parametrize(
     ("editor", "text", "why"),
     [
         ("vscode", "${config:a.b}", "known to the editor only"),

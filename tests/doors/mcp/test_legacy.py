@@ -12,7 +12,6 @@ import trio
 from msgspec import Raw
 
 from mcpd.clients import Clients
-from mcpd.doors.http.exchange import Exchange
 from mcpd.doors.http.parser import Head
 from mcpd.doors.mcp import legacy
 from mcpd.doors.mcp.legacy import HttpSession, Sessions, Who
@@ -21,6 +20,7 @@ from mcpd.gateway.reply import Client, Reply
 from mcpd.gateway.view import View
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
+from tests.doors.mcp.line import Line
 
 Work = Callable[[], Awaitable[None]]
 
@@ -61,31 +61,6 @@ class StandIn:
 
 class Everything:
     single = None
-
-
-class Line:
-    """A client's end."""
-
-    def __init__(self) -> None:
-        self.is_last = False
-        self.upgraded: Callable[[bytes], None] | None = None
-        self.got = b""
-        self.over = False
-        self.exchange = Exchange(self, Head("POST", "/mcp", "", {}, frozenset(), False, True))
-
-    def put(self, data: bytes) -> None:
-        self.got += data
-
-    async def drained(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    def ended(self, exchange: Exchange) -> None:
-        self.over = True
-
-    def header(self, name: bytes) -> str:
-        return next(
-            line.split(b": ")[1].decode() for line in self.got.split(b"\r\n") if line.startswith(name + b":")
-        )
 
 
 VIEW = cast("View", Everything())
@@ -254,6 +229,41 @@ async def test_a_batch_is_answered_when_all_of_it_is() -> None:
         told = [each[6:] for each in line.got.split(b"\n") if each.startswith(b"data: ")]
         assert told == [b'{"method":"x"}', b'{"id":1}', b'{"id":"b"}']
         assert line.over
+
+
+async def test_a_request_that_was_cancelled_keeps_no_connection_and_no_session() -> None:
+    """It gets no answer, which HTTP has to say: with a stream that has nothing in it, or nothing more."""
+    async with world() as here:
+        http, conversation = here.begin()
+        line = post(http, PING)
+        _, reply = conversation.received[-1]
+        reply.drop()
+        assert line.over
+        assert b"text/event-stream" in line.got
+        assert b"data" not in line.got
+        line = post(http, PING)
+        _, reply = conversation.received[-1]
+        reply.note(b'{"method":"x"}')
+        reply.drop()
+        assert line.over
+        assert http.is_idle
+
+
+async def test_of_a_batch_what_was_not_cancelled_is_answered() -> None:
+    other = Message(id=Raw(b'"b"'), method="ping")
+    async with world() as here:
+        http, conversation = here.begin("2025-03-26")
+        line = post(http, PING, other, batch=True)
+        _, reply = conversation.received[-1]
+        reply.drop()
+        reply.finish(b'{"id":"b"}\n')
+        assert line.got.endswith(b'\r\n\r\n[{"id":"b"}]')
+        line = post(http, PING, other, batch=True)
+        _, reply = conversation.received[-1]
+        reply.drop()
+        reply.drop()
+        assert line.over
+        assert http.is_idle
 
 
 async def test_the_end_of_all_sessions_answers_who_waits() -> None:

@@ -3,47 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.doors.http.exchange import Exchange
-from mcpd.doors.http.parser import Head
 from mcpd.doors.mcp.frames import event
 from mcpd.doors.mcp.streams import KEEP, Streams
-from mcpd.wire.sse import SseDecoder, SseEvent
-
-GET = Head("GET", "/mcp", "", {}, frozenset(), False, True)  # 1.0: no chunks to take apart
-
-
-class Line:
-    """A client's end of a connection."""
-
-    def __init__(self) -> None:
-        self.is_last = False
-        self.upgraded: Callable[[bytes], None] | None = None
-        self.got = b""
-        self.over = False
-        self.exchange = Exchange(self, GET)
-
-    def put(self, data: bytes) -> None:
-        self.got += data
-
-    async def drained(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    def ended(self, exchange: Exchange) -> None:
-        self.over = True
-
-    @property
-    def events(self) -> list[SseEvent]:
-        return list(SseDecoder(1 << 30).feed(self.got.partition(b"\r\n\r\n")[2]))
-
-    @property
-    def told(self) -> list[object]:
-        return [json.loads(each.data) for each in self.events if each.data]
+from tests.doors.mcp.line import Line
 
 
 def test_an_event_is_one_line_of_data_whatever_the_frame() -> None:

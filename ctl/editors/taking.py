@@ -1,0 +1,96 @@
+"""Entries that mcpd makes superfluous: switched off or taken out of an editor's file, and given back."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ctl.editors.backup import Record, Taken
+from ctl.editors.catalogue import Editor
+from mcpd.config.document import Document, Slot
+
+
+def take(editor: Editor, document: Document, slot: Slot, name: str) -> tuple[Document, Taken]:
+    """Switch an entry off the editor's own way; where it has none, take it out."""
+    found = entry_at(document, slot, name)
+    switch = _switch(editor, slot)
+    if switch is None or isinstance(document.at(slot), list):
+        return document.without_entry(slot, name), Taken(name, found, removed=True)
+    if not isinstance(switch, tuple):
+        names = document.at(("mcp", "excluded"))
+        others = [one for one in names if one != name] if isinstance(names, list) else []
+        return document.with_value(("mcp", "excluded"), [*others, name]), Taken(name, found, removed=False)
+    key, value = switch
+    return document.with_value((*slot, name, key), value), Taken(name, found, removed=False)
+
+
+def give_back(editor: Editor, document: Document, record: Record) -> tuple[Document, list[str]]:
+    """Undo `take` in a file that has changed since: what is not as we left it is somebody's decision."""
+    back: list[str] = []
+    slot = record.slot
+    for taken in record.taken:
+        there = taken.name in document.names(slot)
+        if taken.removed:
+            if not there:
+                fields = {
+                    key: value
+                    for key, value in taken.entry.items()
+                    if key != "name" or not in_list(document, slot)
+                }
+                document = document.with_entry(slot, taken.name, fields)
+                back.append(taken.name)
+            continue
+        switch = _switch(editor, slot)
+        if switch == "excluded":
+            names = document.at(("mcp", "excluded"))
+            if isinstance(names, list) and taken.name in names:
+                document = document.with_value(
+                    ("mcp", "excluded"), [one for one in names if one != taken.name]
+                )
+                back.append(taken.name)
+        elif (
+            switch is not None and there and entry_at(document, slot, taken.name).get(switch[0]) == switch[1]
+        ):
+            place = (*slot, taken.name)
+            if switch[0] in taken.entry:
+                document = document.with_value((*place, switch[0]), taken.entry[switch[0]])
+            else:
+                document = document.without_entry(place, switch[0])
+            back.append(taken.name)
+    return document, back
+
+
+def allowed(editor: Editor, document: Document, name: str) -> Document:
+    """Gemini starts only what its list of allowed servers names, if it has one."""
+    names = document.at(("mcp", "allowed"))
+    if editor.off != "excluded" or not isinstance(names, list) or name in names:
+        return document
+    return document.with_value(("mcp", "allowed"), [*names, name])
+
+
+def unlisted(editor: Editor, document: Document, name: str) -> Document:
+    """Undo `allowed`."""
+    names = document.at(("mcp", "allowed"))
+    if editor.off != "excluded" or not isinstance(names, list) or name not in names:
+        return document
+    return document.with_value(("mcp", "allowed"), [one for one in names if one != name])
+
+
+def _switch(editor: Editor, slot: Slot) -> tuple[str, bool] | Literal["excluded"] | None:
+    """How this editor switches an entry off; opencode's second version does it the other way round."""
+    if editor.form == "opencode" and slot[-1] == "servers":
+        return ("disabled", True)
+    return editor.off
+
+
+def entry_at(document: Document, slot: Slot, name: str) -> dict[str, object]:
+    """What stands there under this name, in an object or a list; empty when nothing does."""
+    value = document.at(slot)
+    if isinstance(value, list):
+        return next((one for one in value if isinstance(one, dict) and one.get("name") == name), {})
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def in_list(document: Document, slot: Slot) -> bool:
+    """Whether that is a list, whose entries hold their names."""
+    return isinstance(document.at(slot), list)

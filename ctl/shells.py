@@ -1,0 +1,173 @@
+"""Completion in bash, zsh and fish: the script for each, and what it and we say to each other.
+
+click's own are not used: names and descriptions come from servers, and its bash script would put a tool
+called `$(reboot)` on the command line as it is, its fish script would end every text at its first comma.
+"""
+
+from __future__ import annotations
+
+import os
+
+from click.shell_completion import CompletionItem, FishComplete, ShellComplete, ZshComplete, split_arg_string
+
+from ctl.text import clean
+
+_BASH = r"""_mcpctl_completion() {
+    local kind value
+    COMPREPLY=()
+    while IFS=, read -r kind value; do
+        case $kind in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain)
+                [[ $value == *= ]] && compopt -o nospace
+                COMPREPLY+=("$value")
+                ;;
+        esac
+    done < <(COMP_LINE=${COMP_LINE:0:COMP_POINT} _MCPCTL_COMPLETE=bash_complete "$1")
+}
+
+complete -o nosort -F _mcpctl_completion mcpctl
+"""
+
+_ZSH = r"""#compdef mcpctl
+
+_mcpctl_completion() {
+    local kind key help
+    local -a names shown open response
+    (( $+commands[mcpctl] )) || return 1
+    local -x _MCPCTL_COMPLETE=zsh_complete COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT-1))
+    response=("${(@f)$(mcpctl)}")
+    for kind key help in "${response[@]}"; do
+        case $kind in
+            dir) _path_files -/ ;;
+            file) _path_files -f ;;
+            plain)
+                if [[ $key == *= ]]; then
+                    open+=("$key")
+                else
+                    names+=("$key")
+                    [[ $help == _ ]] && shown+=("$key") || shown+=("$key -- $help")
+                fi
+                ;;
+        esac
+    done
+    (( $#open )) && compadd -V arguments -S '' -a open
+    (( $#names )) && compadd -V names -l -d shown -a names
+}
+
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    _mcpctl_completion "$@"
+else
+    compdef _mcpctl_completion mcpctl
+fi
+"""
+
+_FISH = r"""function _mcpctl_completion
+    set -lx _MCPCTL_COMPLETE fish_complete
+    set -lx COMP_WORDS (commandline -cp)
+    set -lx COMP_CWORD (commandline -ct)
+    for line in (mcpctl)
+        set -l parts (string split -m 1 , -- $line)
+        switch $parts[1]
+            case dir
+                __fish_complete_directories $parts[2]
+            case file
+                __fish_complete_path $parts[2]
+            case plain
+                printf '%s\n' $parts[2]
+        end
+    end
+end
+
+complete --no-files --command mcpctl --arguments '(_mcpctl_completion)'
+"""
+
+_BREAKS = "@=:"
+"""bash breaks words at these, and replaces only what comes after the last of them; a @ belongs to it."""
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@=+,%")
+
+
+def printable(items: list[CompletionItem]) -> list[CompletionItem]:
+    """Those that can be typed, with a help that is safe to show on a terminal, or none."""
+    kept = [item for item in items if str(item.value).isprintable()]
+    for item in kept:
+        item.help = clean(item.help) if item.help else None
+    return kept
+
+
+class _Bash(ShellComplete):
+    name = "bash"
+    source_template = _BASH
+
+    def source(self) -> str:
+        return self.source_template
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        before, word = last_word(os.environ.get("COMP_LINE", ""))
+        return split_arg_string(before)[1:], "".join(split_arg_string(word))
+
+    def complete(self) -> str:
+        _, word = last_word(os.environ.get("COMP_LINE", ""))
+        items = printable(self.get_completions(*self.get_completion_args()))
+        return "\n".join(
+            f"{item.type},{reply}"
+            for item in items
+            if (reply := str(item.value) if item.type != "plain" else reply_in_bash(str(item.value), word))
+        )
+
+
+class _Zsh(ZshComplete):
+    source_template = _ZSH
+
+    def source(self) -> str:
+        return self.source_template
+
+    def complete(self) -> str:
+        items = printable(self.get_completions(*self.get_completion_args()))
+        return "\n".join(f"{item.type}\n{item.value}\n{item.help or '_'}" for item in items)
+
+
+class _Fish(FishComplete):
+    source_template = _FISH
+
+    def source(self) -> str:
+        return self.source_template
+
+    def complete(self) -> str:
+        items = printable(self.get_completions(*self.get_completion_args()))
+        return "\n".join(
+            f"{item.type},{item.value}" + (f"\t{item.help}" if item.help else "") for item in items
+        )
+
+
+SHELLS: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
+
+
+def last_word(line: str) -> tuple[str, str]:
+    """What comes before the word that is being typed, and that word, quotes and backslashes included."""
+    start, quote, escaped = 0, "", False
+    for at, char in enumerate(line):
+        if escaped:
+            escaped = False
+        elif char == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char.isspace():
+            start = at + 1
+    return line[:start], line[start:]
+
+
+def reply_in_bash(value: str, word: str) -> str:
+    """What bash is to put in place of `word`, quoted; empty where that cannot be done.
+
+    Between quotes only what needs none is offered: how bash would go on there depends on its settings.
+    """
+    quoted = "".join(char if char in _PLAIN or char.isalnum() else f"\\{char}" for char in value)
+    if "'" in word or '"' in word:
+        return value if quoted == value else ""
+    before = word[: max((word.rfind(char) + 1 for char in _BREAKS), default=0)].removesuffix("@")
+    return quoted.removeprefix(before) if quoted.startswith(before) else ""

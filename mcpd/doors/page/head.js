@@ -1,0 +1,60 @@
+// The chosen server: how it is, why, since when, and what can be done.
+
+import { isOn, reconnect, toggle } from "./acts.js";
+import { block, button, byId, clean, make } from "./dom.js";
+import { chosen, figures, now } from "./state.js";
+import { count, distance, moment, took } from "./units.js";
+
+export function drawHead() {
+  const server = chosen(), counts = figures.get(now.chosen)?.counts, place = byId("head");
+  const key = JSON.stringify([server, counts]);
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
+  if (!server) {
+    place.replaceChildren();
+    return;
+  }
+  const focused = place.contains(document.activeElement) && document.activeElement.id;
+  place.replaceChildren(...[
+    make("div", { className: "title" },
+      make("h2", {}, make("bdi", {}, clean(server.name))),
+      make("span", { className: "acts" },
+        button("Reconnect", () => reconnect(server.name), { id: "reconnect", disabled: !isOn(server), title: "r" }),
+        button(isOn(server) ? "Disable" : "Enable", () => toggle(server.name), { id: "toggle", title: "t" }))),
+    make("p", { "data-state": server.status },
+      make("b", { className: "state" }, server.status), " ", make("span", { className: "dim" }, distance(server.since, "for")),
+      ...(server.reason ? [" · ", make("bdi", {}, clean(server.reason))] : [])),
+    make("p", { className: "facts dim" }, ...facts(server, counts).map((fact, index) => make("span", {}, index ? " · " : "", clean(fact)))),
+    server.last_error && trouble(server),
+    ...server.warnings.map((warning) => make("p", { className: "past" }, clean(warning))),
+  ].filter(Boolean));
+  const words = place.querySelector("pre");
+  if (words) words.scrollTop = words.scrollHeight; // the cause stands at the end
+  if (focused) byId(focused)?.focus();
+}
+
+function facts(server, counts) {
+  return [
+    server.server_info?.title || server.server_info?.name,
+    server.server_info?.version,
+    server.pid && `pid ${server.pid}`,
+    server.transport,
+    server.protocol_version && `MCP ${server.protocol_version}`,
+    server.restarts && count(server.restarts, "restart"),
+    counts?.calls && `${count(counts.calls, "call")}, ${counts.errors + counts.lost} failed`,
+    counts?.p95_ms && `p50 ${took(counts.p50_ms)}, p95 ${took(counts.p95_ms)}`,
+  ].filter(Boolean).map(String);
+}
+
+/** What went wrong last; when that is over, in a line. */
+function trouble(server) {
+  const { kind, message, at, stderr } = server.last_error;
+  const words = make("bdi", {}, clean(message));
+  if (server.status === "connected") return make("p", { className: "past" }, "Before: ", words, " (", distance(at, "ago"), ")");
+  return make("div", { className: "trouble panel" },
+    make("p", {}, words),
+    make("p", { className: "when" }, clean(kind), " · ", distance(at, "ago"),
+      ...(server.retry_at ? [" · next try ", distance(server.retry_at, "in"), " (", moment(server.retry_at), ")"] : []),
+      " · ", make("code", {}, `mcpctl why ${clean(server.name)}`), " says more"),
+    stderr.length > 0 && block(stderr.join("\n"), { "aria-label": "Its last words on stderr" }));
+}

@@ -1,0 +1,75 @@
+// The servers, one row each: state, evidence, latency, and what can be done.
+
+import { isOn, reconnect, toggle } from "./acts.js";
+import { button, byId, clean, make, setText } from "./dom.js";
+import { sparkline } from "./spark.js";
+import { figures, matches, now, servers } from "./state.js";
+import { count, took } from "./units.js";
+
+const rows = new Map(); // name → what is on the screen for it
+
+/** Those that the filter leaves; the chosen one stays. */
+export const shown = () =>
+  [...servers.values()].filter((server) => !now.wanted || matches(server.name) || server.name === now.chosen);
+
+export const rowOf = (name) => rows.get(name);
+
+/** Bring the rows up to date. `choose` is called with the name of a server that a person picks. */
+export function drawList(choose) {
+  const list = byId("servers"), wanted = shown();
+  for (const [name, row] of rows) {
+    if (wanted.some((server) => server.name === name)) continue;
+    row.item.remove();
+    rows.delete(name);
+  }
+  wanted.forEach((server, index) => {
+    const row = rows.get(server.name) ?? newRow(server.name, choose);
+    fill(row, server);
+    if (list.children[index] !== row.item) list.insertBefore(row.item, list.children[index] ?? null);
+  });
+  byId("no-match").hidden = wanted.length > 0 || servers.size === 0;
+}
+
+function newRow(name, choose) {
+  const label = clean(name);
+  const state = make("span", { className: "state" });
+  const about = make("span", { className: "about" });
+  const latency = make("span", { className: "latency" });
+  const pick = make("button", { type: "button", className: "pick", title: label, onclick: () => choose(name) },
+    make("span", { className: "first" }, make("bdi", { className: "name" }, label), state), make("span", { className: "second" }, about, latency));
+  const again = button("↻", () => reconnect(name), { className: "quiet again", "aria-label": `Reconnect ${label}`, title: "Reconnect (r)" });
+  const onOff = button("", () => toggle(name), { className: "switch", role: "switch", "aria-label": `${label}: on`, title: "On or off (t)" });
+  const row = { pick, state, about, latency, again, onOff };
+  row.item = make("li", {}, pick, make("span", { className: "acts" }, again, onOff));
+  rows.set(name, row);
+  return row;
+}
+
+function fill(row, server) {
+  row.item.dataset.state = server.status;
+  row.item.classList.toggle("chosen", server.name === now.chosen);
+  row.pick.setAttribute("aria-current", String(server.name === now.chosen));
+  setText(row.state, server.status);
+  setText(row.about, clean(evidence(server)));
+  row.onOff.setAttribute("aria-checked", String(isOn(server)));
+  row.again.disabled = !isOn(server);
+  fillLatency(row, figures.get(server.name));
+}
+
+/** In a line: what is wrong, else what it offers, else why it is as it is. */
+function evidence(server) {
+  if (server.status === "failed" || server.status === "needs-auth") return server.last_error?.message ?? server.reason;
+  if (server.status === "connected") return count(server.tools, "tool");
+  return server.reason;
+}
+
+function fillLatency(row, known) {
+  const p50 = known?.counts.p50_ms ?? null;
+  const key = JSON.stringify([p50, known?.points]);
+  if (row.key === key) return;
+  row.key = key;
+  row.latency.replaceChildren();
+  if (p50 === null) return;
+  if (known.points.some((value) => value !== null)) row.latency.append(sparkline(known.points, "Latency of the last two minutes"));
+  row.latency.append(`p50 ${took(p50)}`);
+}

@@ -1,0 +1,133 @@
+// What came of a call: texts as texts, pictures and sounds only of kinds that can hold nothing else.
+
+import { say } from "./acts.js";
+import { block, button, clean, make, setText } from "./dom.js";
+import { size } from "./units.js";
+
+const AT_ONCE = 200_000; // characters shown before a person asks for more
+const LONGEST_DATA = 120; // characters of base64 shown among the JSON
+const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+const SOUNDS = ["audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3", "audio/ogg", "audio/flac", "audio/aac", "audio/mp4", "audio/webm"];
+
+/** `{ element, show, fail, clear }`: `show` takes a `ToolResult`, `fail` words for what was no result. */
+export function resultView() {
+  const verdict = make("p", { className: "verdict", role: "status" });
+  const body = make("div");
+  const element = make("section", { className: "result", hidden: true, "aria-label": "Result" }, verdict, body);
+  let urls = [];
+
+  function begin(words, isGood) {
+    clear();
+    element.hidden = false;
+    element.dataset.state = isGood ? "ok" : "bad";
+    setText(verdict, words);
+  }
+
+  function clear() {
+    for (const url of urls) URL.revokeObjectURL(url);
+    urls = [];
+    body.replaceChildren();
+    element.hidden = true;
+  }
+
+  function show(result, words) {
+    begin(`${result.success ? "Answered" : "The tool says that it failed,"} ${words}`, result.success);
+    const text = result.output || result.error || "";
+    const data = result.data === null || result.data === undefined ? "" : JSON.stringify(result.data, null, 2);
+    const isSaidTwice = data && isSame(text, result.data);
+    const links = (data_, type) => {
+      const url = URL.createObjectURL(new Blob([data_], { type }));
+      urls.push(url);
+      return url;
+    };
+    body.append(...[
+      ...result.warnings.map((warning) => make("p", { className: "past" }, clean(warning))),
+      text && !isSaidTwice && long(text, "Text"),
+      data && long(data, "Structured content"),
+      ...result.content.map((each) => shown(each, links)),
+      result.content.length > 0 && rest(result.content),
+      !text && !data && !result.content.length && make("p", { className: "dim" }, "It answered nothing, without an error."),
+    ].filter(Boolean));
+    element.scrollIntoView({ block: "nearest" });
+  }
+
+  function fail(words) {
+    begin(clean(words), false);
+    element.scrollIntoView({ block: "nearest" });
+  }
+
+  return { element, show, fail, clear };
+}
+
+/** A text that may be huge, and can be taken along. */
+function long(text, label) {
+  const whole = clean(text);
+  const place = make("pre", { tabIndex: 0, "aria-label": label }, whole.slice(0, AT_ONCE));
+  const more = whole.length > AT_ONCE && button(`Show all ${size(whole.length)}`, () => {
+    place.textContent = whole;
+    more.remove();
+    place.focus();
+  }, { className: "small" });
+  const copy = navigator.clipboard && button("Copy", async () => {
+    await navigator.clipboard.writeText(whole).then(() => say(`${label} copied`), (error) => say(`not copied: ${error.message}`));
+  }, { className: "quiet small" });
+  return make("div", { className: "part" }, make("p", { className: "acts" }, make("span", { className: "dim" }, label), more, copy), place);
+}
+
+/** A content block that is not text; null for what the text stands for already. */
+function shown(content, link) {
+  const type = clean(content.mimeType).split(";")[0].trim().toLowerCase();
+  if (content.type === "image" || content.type === "audio") return media(content, type, link);
+  const inner = Object(content.type === "resource" ? content.resource : null);
+  if (typeof inner.blob !== "string") return null;
+  return saved(inner.blob, `resource of ${clean(inner.mimeType) || "unknown type"}`, link);
+}
+
+function media({ type: kind, data }, type, link) {
+  const isKnown = (kind === "image" ? PICTURES : SOUNDS).includes(type);
+  const bytes = isKnown ? decoded(data) : null;
+  if (!bytes) return saved(data, `${kind} of ${type || "unknown type"}, not shown`, link);
+  const words = `${kind}, ${type}, ${size(bytes.length)}`;
+  const element = kind === "image"
+    ? make("img", { src: link(bytes, type), alt: `What the tool answered: ${words}` })
+    : make("audio", { src: link(bytes, type), controls: true, preload: "metadata" });
+  const note = make("figcaption", { className: "dim" }, words);
+  element.addEventListener("error", () => {
+    element.remove();
+    setText(note, `${words}: it cannot be shown, it may be broken`);
+  });
+  return make("figure", {}, element, note);
+}
+
+/** To be saved as bytes of no kind: a browser opens nothing of it by itself. */
+function saved(data, words, link) {
+  const bytes = decoded(data);
+  if (!bytes) return make("p", { className: "past" }, clean(`${words}: its data is not base64`));
+  const save = button("Save", () => {
+    make("a", { href: link(bytes, "application/octet-stream"), download: "mcpd-result.bin" }).click();
+  }, { className: "small" });
+  return make("p", { className: "acts" }, make("span", {}, clean(`${words}, ${size(bytes.length)}`)), save);
+}
+
+function decoded(base64) {
+  try {
+    return Uint8Array.from(atob(base64), (each) => each.charCodeAt(0));
+  } catch {
+    return null;
+  }
+}
+
+function rest(content) {
+  const short = (_, value) => (typeof value === "string" && value.length > 4 * LONGEST_DATA ? `${value.slice(0, LONGEST_DATA)}… (${size(value.length)})` : value);
+  return make("details", { className: "schema" }, make("summary", {}, "Content as it came"), block(JSON.stringify(content, short, 2)));
+}
+
+/** Whether a text is just the structured content once more, as the specification asks servers to write it. */
+function isSame(text, data) {
+  if (text.length > AT_ONCE) return false;
+  try {
+    return JSON.stringify(JSON.parse(text)) === JSON.stringify(JSON.parse(JSON.stringify(data)));
+  } catch {
+    return false;
+  }
+}

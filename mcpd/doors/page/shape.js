@@ -1,0 +1,115 @@
+// What a JSON schema asks for, as far as a form can ask for it; the rest is asked for as JSON. Values, no document.
+//
+// A server wrote the schema, so it may be anything: what is no sound schema is asked for as JSON, too.
+
+const DEEPEST = 4, STEPS = 8, MOST_FIELDS = 100, MOST_IN_ALL = 300, MOST_CHOICES = 200, MOST_BOXES = 12;
+const COMBINED = ["anyOf", "oneOf", "allOf"];
+
+const own = (object, name) => (Object.hasOwn(object, name) ? object[name] : undefined);
+const list = (value) => (Array.isArray(value) ? value : []);
+const string = (value) => (typeof value === "string" ? value : "");
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** A value as it is shown in a choice. */
+export const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+
+/**
+ * `{ kind, title, about, facts, given }` and what belongs to the kind: the kinds are `choice` and `several` (with `choices`),
+ * `text` (`format`), `number` (`isWhole`), `group` (`fields`), `list` (`item`), `json`.
+ */
+export function shapeOf(schema, whole = { root: schema, left: MOST_IN_ALL }, depth = 0) {
+  const plain = settled(Object(schema), whole.root);
+  const given = own(plain, "default");
+  return {
+    title: string(own(plain, "title")),
+    about: string(own(plain, "description")),
+    facts: facts(plain),
+    given: given === undefined ? "" : shown(given),
+    ...kindOf(plain, whole, depth),
+  };
+}
+
+/** Without references into the same document, and without alternatives of which one is `null` and one is left. */
+function settled(schema, root) {
+  let plain = schema;
+  for (let step = 0; step < STEPS; step += 1) {
+    const { $ref, ...rest } = plain;
+    const word = COMBINED.find((each) => list(own(plain, each)).length);
+    const alternatives = list(own(plain, word)).filter((each) => own(Object(each), "type") !== "null");
+    if (typeof own(plain, "$ref") === "string") plain = { ...pointed(root, $ref), ...rest };
+    else if (alternatives.length === 1 && !own(plain, "properties")) {
+      const { [word]: _, ...beside } = plain;
+      plain = { ...Object(alternatives[0]), ...beside };
+    } else break;
+  }
+  return plain;
+}
+
+/** RFC 6901, of a fragment; only within the document, whatever it says. */
+function pointed(root, ref) {
+  const parts = ref.startsWith("#/") ? ref.slice(2).split("/") : [];
+  return Object(parts.reduce((at, part) => own(Object(at), part.replaceAll("~1", "/").replaceAll("~0", "~")), ref.startsWith("#") ? root : {}));
+}
+
+function kindOf(plain, whole, depth) {
+  const choices = choicesOf(plain);
+  if (choices.length && choices.length <= MOST_CHOICES) return { kind: "choice", choices };
+  const types = [own(plain, "type")].flat().filter((type) => type !== "null");
+  const type = types.length === 1 ? types[0] : "";
+  if (type === "string") return { kind: "text", format: string(own(plain, "format")) };
+  if (type === "integer" || type === "number") return { kind: "number", isWhole: type === "integer" };
+  if (type === "boolean") return { kind: "choice", choices: [true, false].map((value) => ({ value, words: String(value) })) };
+  if (depth >= DEEPEST) return { kind: "json" };
+  if (type === "array") return severalOf(plain, whole, depth);
+  const fields = type === "object" || type === undefined ? fieldsOf(plain, whole, depth) : [];
+  return fields.length ? { kind: "group", fields } : { kind: "json" };
+}
+
+function choicesOf(plain) {
+  const one = own(plain, "const");
+  if (one !== undefined) return [{ value: one, words: shown(one) }];
+  const values = list(own(plain, "enum"));
+  if (values.length) return values.map((value) => ({ value, words: shown(value) }));
+  const named = list(own(plain, "oneOf") ?? own(plain, "anyOf"));
+  if (!named.every((each) => isObject(each) && own(each, "const") !== undefined)) return [];
+  return named.map((each) => ({ value: each.const, words: string(own(each, "title")) || shown(each.const) }));
+}
+
+function severalOf(plain, whole, depth) {
+  const items = own(plain, "items");
+  if (!isObject(items)) return { kind: "json" };
+  const item = shapeOf(items, whole, depth + 1);
+  const isSet = item.kind === "choice" && own(plain, "uniqueItems") === true && item.choices.length <= MOST_BOXES;
+  return isSet ? { kind: "several", choices: item.choices } : { kind: "list", item };
+}
+
+function fieldsOf(plain, whole, depth) {
+  const properties = isObject(own(plain, "properties")) ? plain.properties : {};
+  const names = Object.keys(properties);
+  const isMore = COMBINED.flatMap((word) => list(own(plain, word))).some((each) =>
+    own(Object(each), "$ref") !== undefined || Object.keys(Object(own(Object(each), "properties"))).some((name) => !Object.hasOwn(properties, name)));
+  if (names.length > Math.min(MOST_FIELDS, whole.left) || isMore) return [];
+  whole.left -= names.length; // a schema that refers to itself is small, and what it unfolds to is not
+  const required = new Set(list(own(plain, "required")));
+  return names.map((name) => ({ name, isRequired: required.has(name), shape: shapeOf(properties[name], whole, depth + 1) }));
+}
+
+const BOUNDS = [["minimum", "maximum", ""], ["minLength", "maxLength", "length "], ["minItems", "maxItems", "items "]];
+
+function bounds(plain) {
+  return BOUNDS.map(([least, most, what]) => {
+    const [from, to] = [least, most].map((word) => own(plain, word)).map((each) => (typeof each === "number" ? each : null));
+    if (from !== null && to !== null) return `${what}${from} to ${to}`;
+    if (from !== null) return `${what}at least ${from}`;
+    return to !== null && `${what}at most ${to}`;
+  });
+}
+
+/** Its type, format and bounds, in words. */
+function facts(plain) {
+  const pattern = string(own(plain, "pattern"));
+  return [
+    [own(plain, "type")].flat().filter((type) => typeof type === "string").join(" or "),
+    string(own(plain, "format")), ...bounds(plain), pattern && `like ${pattern}`,
+  ].filter(Boolean).join(", ");
+}

@@ -1,0 +1,42 @@
+// The four views of a server, one at a time.
+
+import { byId } from "./dom.js";
+import { showEvidence } from "./evidence.js";
+import { showLog } from "./log.js";
+import { goTo } from "./route.js";
+import { now } from "./state.js";
+import { showTools } from "./tools.js";
+
+export const TABS = ["tools", "log", "events", "evidence"];
+const STEPS = { ArrowRight: (at) => at + 1, ArrowLeft: (at) => at - 1 + TABS.length, Home: () => 0, End: () => TABS.length - 1 };
+
+/** Show one; `wanted`: the tool to open there. */
+export function showTab(name, { focus = false, wanted = "" } = {}) {
+  now.tab = name;
+  for (const each of TABS) {
+    const tab = byId(`tab-${each}`);
+    tab.setAttribute("aria-selected", String(each === name));
+    tab.tabIndex = each === name ? 0 : -1;
+    byId(`panel-${each}`).hidden = each !== name;
+    if (focus && each === name) tab.focus();
+  }
+  if (!now.chosen) return;
+  if (name === "tools") showTools({ wanted });
+  else if (name === "log") showLog();
+  else if (name === "evidence") showEvidence();
+  else byId("events").scrollTop = byId("events").scrollHeight;
+}
+
+/** As a person does it: the address says so. */
+export function turnTo(name, focus = false) {
+  showTab(name, { focus });
+  if (now.chosen) goTo([now.chosen, name]);
+}
+
+for (const name of TABS) byId(`tab-${name}`).addEventListener("click", () => turnTo(name));
+document.querySelector("[role=tablist]").addEventListener("keydown", (event) => {
+  const step = STEPS[event.key];
+  if (!step) return;
+  event.preventDefault();
+  turnTo(TABS[step(TABS.indexOf(now.tab)) % TABS.length], true);
+});

@@ -1,0 +1,266 @@
+"""The control API on one connection: each request, the streams among them, and what is under way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from mcpd.clients import Client as Present
+from mcpd.doors.control import MAX_WAIT, METHODS, Method, decode_params
+from mcpd.doors.openrpc import document
+from mcpd.gateway.calls import Call, read_call
+from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.relay import refused
+from mcpd.gateway.reply import Client
+from mcpd.gateway.view import View
+from mcpd.model import api, codec
+from mcpd.model.errors import FellBehind, McpdError
+from mcpd.model.tap import TapParams
+from mcpd.support.actor import acting
+from mcpd.support.outbox import Outbox
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame, Message
+
+log = logging.getLogger("mcpd.client")
+
+P = TypeVar("P")
+Start = Callable[[Callable[[], Awaitable[None]], str], None]
+"""Begins a task, under a name, that ends with the connection."""
+_METHOD_NOT_FOUND, _INTERNAL = -32601, -32603
+
+
+class Requests:
+    """Of one connection. `speak` makes it speak MCP from now on, `pid` is who is at its other end."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        outbox: Outbox,
+        client: Present,
+        pid: int,
+        start: Start,
+        speak: Callable[[View, Client], object],
+    ) -> None:
+        self._gateway = gateway
+        self._core = gateway.core
+        self._outbox = outbox
+        self._send = outbox.put
+        self._client = client
+        self._pid = pid
+        self._begin = start
+        self._speak = speak
+        self.running: dict[bytes, Callable[[str], None]] = {}
+        """Request id → how to cancel it."""
+
+    def receive(self, message: Message) -> None:
+        """Any but `call`: answered now, or begun."""
+        with acting(self._client.who):
+            self._do(message)
+
+    def _do(self, message: Message) -> None:
+        known = METHODS.get(message.method)
+        try:
+            if known is not None:
+                params = self._params(message, known.params)
+                if known.now is not None:
+                    self._send(wire.result(message.key, codec.encode(known.now(self._core, params))))
+                else:
+                    self._start(message, lambda: self._later(message, known, params))
+            elif message.method == "mcpd/events":
+                wanted = self._params(message, api.EventsParams)
+                self._start(message, lambda: self._events(message, wanted))
+            elif message.method == "mcpd/logs":
+                asked = self._params(message, api.LogsParams)
+                self._start(message, lambda: self._logs(message, asked))
+            elif message.method == "mcpd/tap":
+                tapped = self._params(message, TapParams)
+                self._start(message, lambda: self._tap(message, tapped))
+            elif message.method == "mcpd/attach":
+                attach = self._params(message, api.AttachParams)
+                if attach.server is None or attach.wait <= 0:
+                    self._attach(message, attach)  # at once: what comes right behind it is for the session
+                else:
+                    self._start(message, lambda: self._attach_when_ready(message, attach))
+            elif message.method == "rpc.discover":
+                self._send(wire.result(message.key, document()))
+            else:
+                words = (
+                    f"no method {message.method[:100]!r}; `rpc.discover` describes all, and "
+                    "`mcpd/attach` makes this connection speak MCP to one server"
+                )
+                self._send(wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, words)))
+        except Exception as error:
+            self._failed(message, error)
+
+    def _failed(self, message: Message, error: Exception) -> None:
+        """What went wrong as the response. A bug costs the request that met it, not its client's
+        connection, which has others under way."""
+        if isinstance(error, McpdError):
+            self._send(refused(message.key, error))
+            return
+        log.error("client %d: an error in mcpd itself, in %s", self._pid, message.method, exc_info=error)
+        words = f"{message.method}: an error in mcpd itself; its log says more"
+        self._send(wire.error(message.key, wire.error_body(_INTERNAL, words)))
+
+    # ── the methods ─────────────────────────────────────────────────────────────────────────────
+
+    def call(self, message: Message) -> None:
+        """`mcpd/call`, which is most of what comes."""
+        key = message.key
+        try:
+            request = read_call(message.params)
+            self._client.used(request.server)
+            token = request.progress_token
+
+            def done(body: bytes | msgspec.Raw) -> None:
+                self.running.pop(key, None)
+                self._send(wire.result(key, body))
+
+            def fail(error: McpdError) -> None:
+                self.running.pop(key, None)
+                self._send(refused(key, error))
+
+            def progress(params: bytes) -> None:
+                if token:
+                    told = {**wire.members(params), "progressToken": msgspec.Raw(token)}
+                    self._send(wire.notification("notifications/progress", msgspec.json.encode(told)))
+
+            call = Call(
+                request=request,
+                done=done,
+                fail=fail,
+                progress=progress,
+                later=lambda work: self._start(message, work),
+            )
+            if call.try_now(self._core):
+                self.running[key] = call.cancel
+                return
+        except Exception as error:
+            self._failed(message, error)
+            return
+
+        async def prepare() -> None:
+            await call.prepare_and_send(self._core)
+            self.running[key] = call.cancel
+
+        self._start(message, prepare)
+
+    async def _later(self, message: Message, method: Method[object], params: object) -> None:
+        assert method.later is not None
+        answer = await method.later(self._core, params)
+        body = bytes(answer) if isinstance(answer, msgspec.Raw) else codec.encode(answer)
+        self._send(wire.result(message.key, body))
+
+    async def _events(self, message: Message, params: api.EventsParams) -> None:
+        with self._core.watch() as (snapshot, changes):
+            for event in snapshot:
+                self._tell(message, "mcpd/event", "event", event, event.server, params.servers)
+            async for event in changes:
+                self._tell(message, "mcpd/event", "event", event, event.server, params.servers)
+        raise FellBehind("this client read its events too slowly; ask again for a new snapshot")
+
+    def _tell(
+        self,
+        message: Message,
+        method: str,
+        member: str,
+        item: object,
+        server: str | None,
+        wanted: tuple[str, ...],
+    ) -> None:
+        if server is None or not wanted or server in wanted:
+            body = msgspec.json.encode({"request": msgspec.Raw(message.key), member: codec.unstructure(item)})
+            self._send(wire.notification(method, body))
+
+    async def _logs(self, message: Message, params: api.LogsParams) -> None:
+        log = self._core.supervisor.get(params.server).log
+        position = log.position
+        tail = api.LogLines(lines=log.tail(params.lines))
+        self._send(wire.result(message.key, codec.encode(tail)))
+        while params.follow:
+            await log.wait_beyond(position)
+            lines, missed = log.beyond(position)
+            position = log.position
+            if missed:
+                self._tell(message, "mcpd/log", "missed", missed, None, ())
+            for line in lines:
+                self._tell(message, "mcpd/log", "line", line, None, ())
+            await self._outbox.wait_drained()  # what comes meanwhile waits in the log, which is bounded
+
+    async def _tap(self, message: Message, params: TapParams) -> None:
+        with self._core.tap(params) as tap:
+            while True:
+                self._tell(message, "mcpd/frame", "frame", await tap.next(), None, ())
+                await self._outbox.wait_drained()
+
+    async def _attach_when_ready(self, message: Message, params: api.AttachParams) -> None:
+        server = self._gateway.view(params.server).single
+        if server is not None:
+            await self._core.ready(server, min(params.wait, MAX_WAIT))
+        self._attach(message, params)
+
+    def _attach(self, message: Message, params: api.AttachParams) -> None:
+        profile = params.profile
+        if profile is None and params.server is None and params.client is not None:
+            profile = self._gateway.profile_for(params.client.cwd)
+        view = self._gateway.view(params.server, profile)
+        server = view.single
+        who = params.client or api.AttachedClient()
+        self._client.tells(who.name, who.pid)
+        door = "socket" if params.client is None else "bridge"
+        self._speak(view, Client(door=door, name=who.name, pid=who.pid or self._pid, cwd=who.cwd or ""))
+        upstream = None if server is None else server.upstream
+        answer = api.Attached(
+            server=params.server,
+            profile=profile,
+            protocol_version=None if upstream is None else upstream.version,
+        )
+        self._send(wire.result(message.key, codec.encode(answer)))
+
+    # ── under way ───────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, message: Message, work: Callable[[], Awaitable[None]]) -> None:
+        scope = trio.CancelScope()
+        key = message.key
+
+        def cancel(reason: str) -> None:
+            scope.cancel(reason=reason)
+
+        async def run() -> None:
+            with scope:
+                try:
+                    await work()
+                except Exception as error:
+                    self._failed(message, error)
+            if self.running.get(key) is cancel:
+                del self.running[key]
+
+        self.running[key] = cancel
+        self._begin(run, message.method)
+
+    def _params(self, message: Message, into: type[P]) -> P:
+        raw = bytes(message.params)
+        try:
+            params = wire.value(raw) if raw else {}
+        except BadFrame as error:
+            params = str(error)
+        return decode_params(message.method, params, into)
+
+    def cancelled(self, message: Message) -> None:
+        """Take a `notifications/cancelled`; what it names need not be here."""
+        try:
+            key = bytes(wire.members(message.params).get("requestId", b""))
+        except BadFrame:
+            return
+        cancel = self.running.pop(key, None)
+        if cancel is not None:
+            cancel("the client cancelled it")
+
+    def cancel_all(self, reason: str) -> None:
+        running, self.running = list(self.running.values()), {}
+        for cancel in running:
+            cancel(reason)

@@ -1,0 +1,95 @@
+"""A prompt or a resource for who speaks no MCP: what is unknown is told as such, with what comes near."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Raw
+
+from mcpd.core import Core
+from mcpd.model.errors import (
+    InvalidArguments,
+    Problem,
+    UnknownPrompt,
+    UnknownResource,
+    UpstreamRefused,
+    shorten,
+)
+from mcpd.supervision.catalog import Item, suggestion
+from mcpd.supervision.server import ManagedServer
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+
+_NO_SUCH_RESOURCE = (-32002, -32602)
+"""What servers say of it: until 2025-11-25, and since. Only the URI can be what is invalid there."""
+
+
+async def prompt(core: Core, name: str, prompt: str, arguments: Mapping[str, str]) -> Raw:
+    """The result of prompts/get. Raises UnknownPrompt, InvalidArguments, and as `Core.ask`."""
+    server = core.supervisor.get(name)
+    upstream = await core.ready(server)
+    known = _known(server, prompt)
+    if known is None and server.lists_expired:  # it may be there by now
+        await server.use_lists()
+        known = _known(server, prompt)
+    catalog = server.catalog
+    if known is not None:
+        _check(server, known, arguments)
+    elif upstream.has("prompts") and catalog is not None and (catalog.prompts or not catalog.warnings):
+        raise UnknownPrompt(
+            f"{name} has no prompt {shorten(prompt, 80)!r}; "
+            + (suggestion(prompt, catalog.prompts) or f"`mcpctl prompts {name}` lists them"),
+            server=name,
+        )
+    return await core.ask(name, "prompts", "prompts/get", {"name": prompt, "arguments": arguments})
+
+
+async def read(core: Core, name: str, uri: str) -> Raw:
+    """The result of resources/read. Raises UnknownResource, and as `Core.ask`.
+
+    Resources need not be listed to be there, so it is the server that is asked.
+    """
+    try:
+        return await core.ask(name, "resources", "resources/read", {"uri": uri})
+    except UpstreamRefused as error:
+        catalog = core.supervisor.get(name).catalog
+        listed = () if catalog is None else catalog.resources
+        if error.upstream_code not in _NO_SUCH_RESOURCE or any(item.name == uri for item in listed):
+            raise
+        advice = suggestion(uri, listed) or f"`mcpctl resources {name}` lists what it tells of"
+        raise UnknownResource(f"{error.message}; {advice}", uri, server=name) from None
+
+
+def _known(server: ManagedServer, prompt: str) -> Item | None:
+    catalog = server.catalog
+    return None if catalog is None else next((item for item in catalog.prompts if item.name == prompt), None)
+
+
+def _check(server: ManagedServer, prompt: Item, arguments: Mapping[str, str]) -> None:
+    """Raises InvalidArguments for those that are missing."""
+    missing = [name for name in required(prompt) if name not in arguments]
+    if missing:
+        words = "is a required argument"
+        problems = [Problem("$.arguments", f'"{shorten(name, 80)}" {words}') for name in missing]
+        raise InvalidArguments(
+            f"{prompt.name}@{server.spec.name} was not asked for, arguments are missing: "
+            + "; ".join(map(str, problems)),
+            problems,
+            server=server.spec.name,
+        )
+
+
+def required(prompt: Item) -> list[str]:
+    """The arguments that must be given, as far as its server tells of them in a way that can be read."""
+    try:
+        declared = wire.mapping(Raw(prompt.raw)).get("arguments")
+    except BadFrame:
+        return []
+    every = declared if isinstance(declared, list) else []
+    return [
+        argument["name"]
+        for argument in every
+        if isinstance(argument, dict)
+        and argument.get("required") is True
+        and isinstance(argument.get("name"), str)
+    ]

@@ -1,0 +1,46 @@
+"""One attempt to have a connection: how far it has come, and what it failed of."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import trio
+
+from mcpd.model.runner import Runner
+from mcpd.model.spec import RestartPolicy
+from mcpd.model.status import Failure
+from mcpd.supervision.approach import Approach
+from mcpd.supervision.failure import Evidence, Verdict, classify
+
+
+@attrs.define(eq=False)
+class Attempt:
+    """Written by the server's task; a wish cancels its `scope`."""
+
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    runner: Runner | None = None
+    """What fetches the server, while that is waited for."""
+    ready_at: float | None = None
+    """When it was connected (`trio.current_time()`)."""
+    called_well_at: float = -math.inf
+    """When a call last succeeded, once the connection has ended."""
+    over: bool = False
+    """Whether its end has been noted."""
+
+    def proves_well(self, policy: RestartPolicy) -> bool:
+        """Whether it lasted long enough, or worked late enough, for its failure to count as the first."""
+        return self.ready_at is not None and (
+            trio.current_time() - self.ready_at >= policy.stable
+            or self.called_well_at - self.ready_at >= policy.proof
+        )
+
+    def post_mortem(
+        self, error: BaseException, evidence: Evidence, approach: Approach
+    ) -> tuple[Failure, Verdict]:
+        """What it failed of, with all the ways that were tried, and what is to be done. Secrets are in it."""
+        failure, verdict = approach.told_in_full(*classify(error, evidence))
+        if self.runner is not None and evidence.returncode is not None:
+            words = f"{self.runner.could_not} ({failure.message})"
+            failure = attrs.evolve(failure, message=words)
+        return failure, verdict

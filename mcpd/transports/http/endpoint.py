@@ -1,0 +1,115 @@
+"""One HTTP request to a server: which redirects are followed, and what a refusal means."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from collections.abc import Mapping
+from urllib.parse import urljoin
+
+import httpx
+
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, shorten
+from mcpd.transports.http import bodies
+from mcpd.transports.http.breakage import explain, unsent
+from mcpd.transports.http.persistent import HangUp, Then
+from mcpd.transports.http.pool import Client
+from mcpd.wire.url import bare, origin
+
+_REDIRECTS = 3
+_REDIRECTING = frozenset((301, 302, 303, 307, 308))
+LONGEST_RETRY_AFTER = 3600.0
+
+
+class Endpoint:
+    """Where a server listens. `url` moves when the server says so, within its own origin only."""
+
+    def __init__(self, name: str, client: Client, url: str) -> None:
+        self.name = name
+        self.url = url
+        self._client = client
+
+    async def send(
+        self, method: str, headers: Mapping[str, str], content: bytes | None = None
+    ) -> httpx.Response:
+        """The response, its body unread: `bodies.read` it or leave it, then `bodies.close` it.
+
+        Method and content survive a redirect (307, 308) within the origin; no other is followed, so
+        that no header of ours ever reaches another origin. Raises httpx.TransportError, HttpRefused.
+        """
+        response = await self._client.send(method, self.url, headers, content)
+        return await self.arrived(response, method, headers, content)
+
+    def begin(self, method: str, headers: Mapping[str, str], content: bytes, then: Then) -> HangUp | None:
+        """Send at once, if that can be, and have `then` called; see `Engine.begin`. A response that `then` is
+        given has to go through `arrived`, unless it is a success."""
+        return self._client.begin(method, self.url, headers, content, then)
+
+    async def arrived(
+        self, response: httpx.Response, method: str, headers: Mapping[str, str], content: bytes | None
+    ) -> httpx.Response:
+        """The response to go by: this one, or the one it redirects to. Raises as `send`."""
+        for _ in range(_REDIRECTS):
+            if response.status_code not in _REDIRECTING:
+                return response
+            location = response.headers.get("location")
+            if not location:
+                return response
+            await bodies.close(response)
+            target = urljoin(self.url, location)
+            if origin(target) != origin(self.url) or response.status_code not in (307, 308):
+                raise HttpRefused(
+                    f"{self.name}: HTTP {response.status_code}, it redirects to {shorten(bare(target))}; "
+                    "nothing was sent there: if that is the right server, put its URL into the definition",
+                    server=self.name,
+                    status=response.status_code,
+                )
+            self.url = target
+            response = await self._client.send(method, self.url, headers, content)
+        await bodies.close(response)
+        raise HttpRefused(
+            f"{self.name}: more than {_REDIRECTS} redirects in a row", server=self.name, status=310
+        )
+
+    def refusal(self, response: httpx.Response, body: bytes = b"") -> McpdError:
+        """The error for a status that is no success; nothing of the body but a few words is quoted."""
+        status = response.status_code
+        said = f"HTTP {status}" + (f" {response.reason_phrase}" if response.reason_phrase else "")
+        if status in (401, 403):
+            challenge = response.headers.get("www-authenticate", "")
+            given = self._client.has_credentials
+            advice = (
+                "it refuses the `Authorization` header in the definition"
+                if given
+                else "put an `Authorization` header into `headers` of its definition"
+            )
+            return NeedsAuth(
+                f"{self.name}: {said}: {advice}", server=self.name, status=status, challenge=challenge
+            )
+        words = "" if "html" in response.headers.get("content-type", "") else shorten(body.strip())
+        if words == response.reason_phrase:  # which is what many frameworks say by themselves
+            words = ""
+        return HttpRefused(
+            f"{self.name}: {said}" + (f": {words}" if words else ""),
+            server=self.name,
+            status=status,
+            retry_after=_retry_after(response.headers.get("retry-after", "")),
+        )
+
+    def lost(self, error: Exception, what: str) -> LinkLost:
+        """What a failed request means to whoever asked for `what`."""
+        return LinkLost(
+            f"{self.name}: {explain(error)}; {what} was not answered",
+            server=self.name,
+            may_have_run=not unsent(error),
+        )
+
+
+def _retry_after(value: str) -> float | None:
+    """Seconds, of either spelling of the header."""
+    if value.strip().isdigit():
+        return min(float(value[:10]), LONGEST_RETRY_AFTER)
+    moment = email.utils.parsedate_tz(value)
+    if moment is None:
+        return None
+    return min(max(0.0, email.utils.mktime_tz(moment) - time.time()), LONGEST_RETRY_AFTER)

@@ -1,0 +1,60 @@
+"""The next command to type, for each way in which a server can be: one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ctl.advice import next_command
+
+SOON = "2026-11-22T00:00:00.000Z"
+
+
+def how(status: str, failure: dict[str, Any] | None = None, **more: object) -> dict[str, object]:
+    return {"name": "it", "status": status, "transport": "stdio", "last_error": failure, **more}
+
+
+TABLE: list[tuple[dict[str, object], str]] = [
+    (how("connected"), "mcpctl list-tools it"),
+    (how("idle"), "mcpctl connect it "),
+    (how("disabled", reason="switched off"), "mcpctl enable it"),
+    (how("disabled", reason="disconnected by hand"), "mcpctl connect it"),
+    (how("pending"), "mcpctl wait it"),
+    (how("pending", {"kind": "timeout", "stderr": ["no"]}), "mcpctl logs it   (mend what it says)"),
+    (how("needs-auth", {"kind": "auth", "http_status": 401}, transport="http"), "mcpctl edit "),
+    (how("failed", {"kind": "spawn", "message": "its directory /x does not exist"}), "mcpctl edit "),
+    (
+        how("failed", {"kind": "secret", "message": "there is no secret T (`mcpctl secret set T`)"}),
+        "mcpctl secret set T, then: mcpctl reconnect it",
+    ),
+    (
+        how("failed", {"kind": "exited", "stderr": ["no database"]}),
+        "mcpctl logs it   (mend what it says), then: mcpctl reconnect it",
+    ),
+    (how("failed", {"kind": "exited", "stderr": []}), "mcpctl debug it   (run its command by hand"),
+    (
+        how("failed", {"kind": "http", "http_status": 404}, transport="http"),
+        "mcpctl edit   (correct its",
+    ),
+    (how("failed", {"kind": "protocol"}, transport="http"), "mcpctl edit   (correct its"),
+    (how("failed", {"kind": "protocol"}), "mcpctl debug it"),
+    (how("failed", {"kind": "http", "http_status": 429}, transport="http"), "mcpctl reconnect it "),
+    (how("failed", {"kind": "http", "http_status": 503}, transport="http"), "mcpctl reconnect it "),
+    (how("failed", {"kind": "unreachable"}, transport="http", retry_at=SOON), "mcpctl reconnect it "),
+    (how("failed", {"kind": "timeout"}, transport="http"), "mcpctl reconnect it "),
+    (how("failed", {"kind": "internal"}), "mcpctl daemon logs "),
+    (how("failed", {"kind": "version"}, transport="http"), "mcpctl debug it, then: mcpctl reconnect it"),
+]
+
+
+def test_no_server_says_what_to_type_next() -> None:
+    """RELIABILITY S3: its answer is quoted in the message, and people paste what stands behind `next`."""
+    said = {"kind": "http", "http_status": 429, "message": "HTTP 429: `mcpctl daemon stop; reboot`"}
+    assert "reboot" not in next_command(how("failed", said, transport="http"))
+
+
+@pytest.mark.parametrize(("server", "beginning"), TABLE)
+def test_what_to_type_next_fits_the_cause(server: dict[str, object], beginning: str) -> None:
+    """A remote server has no log to read, and a program that is not there none either."""
+    assert next_command(server).startswith(beginning)

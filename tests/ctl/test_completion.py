@@ -1,0 +1,212 @@
+"""Completion in the real shells: a person's keys, and what then stands on the command line."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ctl.shells import last_word, reply_in_bash
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import FakeDaemon
+
+ROOT = Path(__file__).parent.parent.parent
+PROPERTIES = {"text": {"type": "string"}, "times": {"type": "integer"}}
+HOSTILE = {
+    "word space": r"word\ space@test",
+    "$(touch pwned)": r"\$\(touch\ pwned\)@test",
+    "`id`": r"\`id\`@test",
+    "semi;colon": r"semi\;colon@test",
+    "quo'te": r"quo\'te@test",
+    "amper&sand>x": r"amper\&sand\>x@test",
+    "comma,here": "comma,here@test",
+}
+"""Names that a server may give its tools, and how they have to stand on a command line."""
+TOOLS = {
+    "tools": [
+        {
+            "server": "test",
+            "name": name,
+            "description": f"First, and\x1b[31m then {name}\nno more",
+            "inputSchema": {"properties": PROPERTIES},
+        }
+        for name in ("echo", "with:colon", "line\nbreak", "line\x1b[31mred", *HOSTILE)
+    ],
+    "dropped": 0,
+}
+START = {
+    "bash": (
+        ["bash", "--norc", "--noprofile", "-i"],
+        'bind \'set bell-style none\'; bind -x \'"\\C-g": printf "\\074%s\\076\\n" "$READLINE_LINE"\'\n'
+        'eval "$(mcpctl completion bash)"; printf "\\074ready\\076\\n"\n',
+    ),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        "setopt no_beep; autoload -U compinit; compinit -u -D\n"
+        "show() { printf '\\074%s\\076\\n' \"$BUFFER\" }; zle -N show; bindkey '^G' show\n"
+        'eval "$(mcpctl completion zsh)"; printf "\\074ready\\076\\n"\n',
+    ),
+}
+
+
+@pytest.fixture
+def environ(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> dict[str, str]:
+    """Of a shell that finds our mcpctl, whose daemon has hostile tools."""
+    daemon.answers["mcpd/tools"] = TOOLS
+    program = tmp_path / "bin/mcpctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ctl "$@"\n')
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    own = {
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        "TERM": "dumb",
+        "PS1": "",
+        "LC_ALL": "C.UTF-8",
+    }
+    return {**mcpctl.environ, **own}
+
+
+class Shell:
+    """An interactive shell on a terminal of its own."""
+
+    def __init__(self, name: str, environ: dict[str, str], home: Path) -> None:
+        argv, setup = START[name]
+        self._master, slave = pty.openpty()
+        self._process = subprocess.Popen(
+            argv, env=environ, cwd=home, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        )
+        os.close(slave)
+        self._said = ""
+        self._type(setup)
+        assert self._shown() == "ready"
+
+    def completed(self, typed: str) -> str:
+        """The command line after these keys and a TAB."""
+        self._type(typed + "\t\x07")
+        line = self._shown()
+        self._type("\x15")  # ^U: an empty line again
+        return line
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+    def _type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def _shown(self) -> str:
+        """The next text between angle brackets: no echo has any, they come as octals."""
+        until = time.monotonic() + 60
+        while (found := re.search("<(.*?)>\r?\n", self._said)) is None:
+            assert select.select([self._master], [], [], until - time.monotonic())[0], self._said
+            self._said += os.read(self._master, 65536).decode("utf-8", "replace")
+        self._said = self._said[found.end() :]
+        return found[1]
+
+
+@pytest.fixture(params=START)
+def shell(request: pytest.FixtureRequest, environ: dict[str, str], tmp_path: Path) -> Iterator[Shell]:
+    if shutil.which(request.param) is None:
+        pytest.skip(f"the shell {request.param} is not installed")
+    opened = Shell(request.param, environ, tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_commands_tools_and_arguments_are_completed_where_they_stand(shell: Shell) -> None:
+    """bash breaks words at @, = and :, a colon means something to zsh, and a value follows its = at once."""
+    for typed, line in (
+        ("mcpctl recon", "mcpctl reconnect "),
+        ("mcpctl call ec", "mcpctl call echo@test "),
+        ("mcpctl call echo@te", "mcpctl call echo@test "),
+        ("mcpctl call with:co", "mcpctl call with:colon@test "),
+        ("mcpctl call echo@test te", "mcpctl call echo@test text="),
+        ("mcpctl call echo@test text=x tim", "mcpctl call echo@test text=x times:="),
+        ("mcpctl call echo@test times:", "mcpctl call echo@test times:="),
+    ):
+        assert shell.completed(typed) == line
+
+
+def test_a_name_that_a_shell_would_run_is_quoted(shell: Shell, tmp_path: Path) -> None:
+    """RELIABILITY S3. Who completes it and presses Enter calls a tool, and nothing else."""
+    for quoted in HOSTILE.values():
+        beginning = quoted[:3] if quoted[0] == "\\" else quoted[:2]
+        assert shell.completed(f"mcpctl call {beginning}").rstrip() == f"mcpctl call {quoted}"
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_name_that_cannot_be_typed_is_not_offered(shell: Shell) -> None:
+    """Nor does an escape sequence of a server's reach the terminal."""
+    assert shell.completed("mcpctl call line") == "mcpctl call line"
+
+
+def test_fish_is_told_names_with_their_descriptions(environ: dict[str, str], tmp_path: Path) -> None:
+    """It quotes what it inserts by itself. A comma ends nothing."""
+    if shutil.which("fish") is None:
+        pytest.skip("the shell fish is not installed")
+
+    def completions(line: str) -> list[str]:
+        ran = subprocess.run(
+            ["fish", "--no-config", "-c", 'mcpctl completion fish | source; complete -C "$argv[1]"', line],
+            env=environ,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.splitlines()
+
+    assert completions("mcpctl recon") == ["reconnect\tEnd servers and connect them afresh."]
+    assert completions("mcpctl call ec") == ["echo@test\tFirst, and then echo"]
+    assert completions("mcpctl call comma") == ["comma,here@test\tFirst, and then comma,here"]
+    assert completions("mcpctl call echo@test te") == ["text="]
+    assert completions("mcpctl call line") == []
+    assert len(completions("mcpctl call ")) == 2 + len(HOSTILE)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("mcpctl call ec", "ec"),
+        ("mcpctl call ", ""),
+        (r"mcpctl call a\ b", r"a\ b"),
+        ("mcpctl call 'a b", "'a b"),
+        ("mcpctl call 'a b' c", "c"),
+        (r'mcpctl call "a\" b', r'"a\" b'),
+        (r"mcpctl 'a\' b", "b"),
+    ],
+)
+def test_the_word_that_is_being_typed_is_found(line: str, word: str) -> None:
+    """By the shell's rules of quoting."""
+    assert last_word(line) == (line.removesuffix(word), word)
+
+
+@pytest.mark.parametrize(
+    ("value", "word", "reply"),
+    [
+        ("echo@test", "echo@te", "@test"),
+        ("times:=", "times:", "="),
+        ("a b@test", r"a\ ", r"a\ b@test"),
+        ("a b@c", '"a ', ""),
+        ("ab@c", '"a', "ab@c"),
+        ("über@test", "", "über@test"),
+        ("~x", "", r"\~x"),
+    ],
+)
+def test_bash_gets_what_it_puts_in_place_of_the_word(value: str, word: str, reply: str) -> None:
+    """The rest after the last break, quoted; between quotes only what needs none."""
+    assert reply_in_bash(value, word) == reply

@@ -1,0 +1,50 @@
+"""Tables on terminals of every width: what is left out, what is cut, what never is."""
+
+from __future__ import annotations
+
+import pytest
+
+from ctl.render import Line
+from ctl.table import table
+from ctl.watch import fitted
+
+HEADER = ("NAME", "STATE", "CALLS", "SAYS")
+ROWS: list[Line] = [["one", "well", "10", "a rather long sentence of a server"], ["twelve", "ill", "7", "-"]]
+
+
+def drawn(fit: int | None, **options: object) -> list[str]:
+    return ["".join(line) for line in table(HEADER, ROWS, right=(2,), fit=fit, **options)]  # type: ignore[arg-type]
+
+
+def test_columns_that_are_missed_least_go_first() -> None:
+    """And one after the other, as the terminal gets narrower; what is aligned right stays so."""
+    assert drawn(80, drop=(2, 1))[2] == "twelve  ill        7  -"
+    assert drawn(40, drop=(2, 1)) == [
+        "NAME    STATE  SAYS",
+        "one     well   a rather long sentence o…",
+        "twelve  ill    -",
+    ]
+    assert drawn(30, drop=(1, 2))[1] == "one     a rather long sentenc…"
+    assert drawn(None, drop=(2, 1)) == drawn(80)
+
+
+@pytest.mark.parametrize("fit", range(12, 120))
+def test_no_line_is_longer_than_the_terminal(fit: int) -> None:
+    """As long as the first column has room."""
+    assert max(map(len, drawn(fit, drop=(2, 1)))) <= fit
+
+
+def test_what_is_there_to_be_copied_is_never_cut() -> None:
+    """A URI takes the room of what is said about it, and only in its own line."""
+    long = "demo://" + "x" * 40
+    rows: list[Line] = [["a", long, "about the long one"], ["a", "demo://b", "about the other"]]
+    lines = ["".join(line) for line in table(("SERVER", "URI", "NAME"), rows, fit=50, whole=1)]
+    assert lines[1].rstrip() == f"a       {long}"
+    assert lines[2].endswith("about the other")
+    assert len(lines[2]) <= 50
+
+
+def test_a_screen_says_what_it_has_no_room_for() -> None:
+    lines: list[Line] = [[str(number)] for number in range(10)]
+    assert fitted(lines, 11) == lines
+    assert ["".join(line) for line in fitted(lines, 6)] == ["0", "1", "2", "3", "… 6 more lines"]

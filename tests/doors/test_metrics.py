@@ -1,0 +1,62 @@
+"""The figures as Prometheus' own parser reads them."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from mcpd.doors.metrics import render
+from mcpd.model.api import DaemonInfo, DaemonStatus
+from mcpd.model.definitions import ConfigStatus
+from mcpd.model.status import ServerState
+from mcpd.model.usage import CallCounts, LatencyBucket, ProcessCost, ServerStats, Stats, ToolStats
+
+NOW = "2026-11-21T06:30:00.000Z"
+HOSTILE = [
+    'quo"te',
+    "back\\slash",
+    "new\nline",
+    "\\n",
+    "re\rturn",
+    "über→",
+    'x",outcome="ok"} 99\nmcpd_up 1',
+    "",
+]
+
+
+def test_names_come_back_as_they_are_whatever_is_in_them() -> None:
+    """A tool's name is the server's: it must forge no other sample."""
+    counts = CallCounts(calls=4, errors=1, lost=1, cancelled=1)
+    server = ServerStats(
+        server="it",
+        status=ServerState.CONNECTED,
+        counts=counts,
+        seconds=0.5,
+        in_flight=0,
+        restarts=3,
+        buckets=(LatencyBucket(seconds=0.25, calls=1), LatencyBucket(seconds=0.5, calls=2)),
+        tools=tuple(ToolStats(tool=name, counts=counts) for name in HOSTILE),
+        cost=ProcessCost(processes=1, memory=4096, cpu_seconds=0.5),
+        cpu_seconds=7.25,
+    )
+    status = DaemonStatus(
+        servers=(),
+        config=ConfigStatus(source="none", path="", generation=1, loaded_at=NOW),
+        daemon=DaemonInfo(version='0"1', pid=1, started_at=NOW, socket="/s", instance="i", clients=0),
+    )
+    told = render(status, Stats(since=NOW, at=NOW, servers=(server,), clients=(), daemon=None))
+    families = {family.name: family for family in text_string_to_metric_families(told)}
+    tools = [sample.labels["tool"] for sample in families["mcpd_tool_calls"].samples]
+    assert sorted(set(tools)) == sorted(HOSTILE)
+    assert len(tools) == 4 * len(HOSTILE)
+    assert "mcpd_up" not in families
+    assert families["mcpd_build_info"].samples[0].labels == {"version": '0"1'}
+    (cpu,) = families["mcpd_server_cpu_seconds"].samples
+    assert cpu.value == 7.25
+    histogram = families["mcpd_server_call_duration_seconds"]
+    assert [(s.labels.get("le"), s.value) for s in histogram.samples] == [
+        ("0.25", 1.0),
+        ("0.5", 2.0),
+        ("+Inf", 2.0),
+        (None, 0.5),
+        (None, 2.0),
+    ]

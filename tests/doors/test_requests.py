@@ -1,0 +1,58 @@
+"""The control API on one connection: what one request meets is told to it, and costs the others nothing."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mcpd.doors import requests
+from mcpd.doors.control import METHODS, Method
+from mcpd.model import api
+from mcpd.wire import message as wire
+
+
+def broken(*_: object) -> object:
+    raise KeyError("a bug")
+
+
+async def broken_later(*_: object) -> object:
+    await trio.lowlevel.checkpoint()
+    return broken()
+
+
+@pytest.mark.parametrize("where", ["at once", "later", "call"])
+async def test_a_bug_costs_the_request_that_meets_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    """It ended the connection, and with it every other request of that client."""
+    later = broken_later if where == "later" else None
+    method = Method("", api.NoParams, "", now=broken if later is None else None, later=later)
+    monkeypatch.setattr(requests, "METHODS", {**METHODS, "mcpd/broken": method})
+    monkeypatch.setattr(requests, "read_call", broken)
+    sent: list[bytes] = []
+    stand_in: Any = SimpleNamespace(core=None, put=sent.append, who=lambda: "a test")
+    async with trio.open_nursery() as nursery:
+        asked = requests.Requests(
+            stand_in,
+            stand_in,
+            stand_in,
+            7,
+            lambda work, name: nursery.start_soon(work, name=name),
+            lambda view, client: None,
+        )
+        if where == "call":
+            asked.call(wire.parse(b'{"jsonrpc":"2.0","id":"x","method":"mcpd/call"}'))
+        else:
+            asked.receive(wire.parse(b'{"jsonrpc":"2.0","id":"x","method":"mcpd/broken"}'))
+        await trio.testing.wait_all_tasks_blocked()
+    (answer,) = map(json.loads, sent)
+    assert (answer["id"], answer["error"]["code"]) == ("x", -32603)
+    assert "its log says more" in answer["error"]["message"]
+    assert "a bug" in caplog.text
+    assert asked.running == {}
+    caplog.clear()

@@ -1,0 +1,174 @@
+"""Secrets planted wherever one can be; looked for in all that mcpd shows or keeps (RELIABILITY O6)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from wsproto.events import TextMessage
+
+from mcpd.config.secrets import change_secrets
+from tests.e2e import web
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, wait_until
+from tests.page.visitor import let_in, socket_of
+
+PLACES = ("stored", "file", "command", "env", "argument", "header", "query", "user", "variable", "quoted")
+CANARY = {where: f"kanarie-{where}-{number}x{number}" for number, where in enumerate(PLACES, 1234)}
+CANARY["quoted"] += '-"ä/+'
+"""One that JSON and URLs spell otherwise."""
+EVERYTHING = " ".join(CANARY.values())
+
+BUG = """
+import os
+from mcpd.supervision import server
+sound = server.ManagedServer._why_off
+def broken(self, *given):
+    if self.spec.name == "told" and os.path.exists({flag!r}):
+        os.unlink({flag!r})
+        raise ZeroDivisionError("injected: " + {secret!r})
+    return sound(self, *given)
+server.ManagedServer._why_off = broken
+"""
+
+
+def servers(home: Path) -> Json:
+    """Each is given some of them; the first tells all of them on its stderr."""
+    argument, query = CANARY["argument"], f"token={CANARY['query']}&key={quote(CANARY['quoted'], safe='')}"
+    last_words = f"echo {argument} {CANARY['env']} >&2; exit 3"
+    return {
+        "told": fake(
+            *("--at", "ready", "stderr", json.dumps({"text": f"I was given {EVERYTHING}"})),
+            env={
+                "STORED": "${secret:STORED}",
+                "FILE": f"${{file:{home / 'secret-file'}}}",
+                "COMMAND": f"${{cmd:cat {home / 'command-file'}}}",
+                "API_TOKEN": CANARY["env"],
+                "VARIABLE": "${env:TAKEN}",
+                "QUOTED": "${secret:QUOTED}",
+            },
+        ),
+        "dying": {"command": "/bin/sh", "args": ["-c", last_words, "--api-key", argument]},
+        "far": {
+            "url": f"http://ann:{CANARY['user']}@127.0.0.1:9/mcp?{query}",
+            "headers": {"Authorization": f"Bearer {CANARY['header']}", "X-Api-Key": "${secret:STORED}"},
+        },
+    }
+
+
+def found_in(text: str | bytes) -> set[str]:
+    """Which canaries are there, however they are spelt."""
+    data = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    found = set()
+    for where, secret in CANARY.items():
+        spelt = {secret, quote(secret), quote(secret, safe="")}
+        spelt |= {json.dumps(secret, ensure_ascii=plain)[1:-1] for plain in (True, False)}
+        found |= {where for each in spelt if each in data}
+    return found
+
+
+def mcpctl(daemon: Daemon, *argv: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "ctl", *argv],
+        env={**daemon.environ, "MCPD_SOCKET": daemon.socket, "MCPD_CONFIG": str(daemon.config)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=2 * BOUND,
+    )
+    return done.stdout + done.stderr
+
+
+COMMANDS = (
+    *("status", "status --json", "status told", "status dying --json", "status far --json"),
+    *("why told", "why dying", "why far", "why dying --json", "history", "history --json", "logs told"),
+    *("logs dying", "stats --json", "clients --json", "config show", "config show --json", "tools --json"),
+    *("doctor --no-shell", "secret list", "secret list --json"),
+)
+
+
+@contextmanager
+def followed(daemon: Daemon) -> Iterator[list[str]]:
+    """What those hear who follow events, a log, a server's messages; complete once it is left."""
+    heard: list[str] = []
+    with daemon.client() as client:
+        client.send("mcpd/events")
+        client.send("mcpd/logs", server="told", follow=True)
+        client.send("mcpd/tap", server="told")
+        client.request("mcpd/version")
+        yield heard
+        daemon.client().call("told", "stderr", {"text": "the end of it"})
+        while not any("the end of it" in line for line in heard):
+            heard.append(client.read_line().decode())
+        heard += [json.dumps(each) for each in client.notifications]
+
+
+def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> None:
+    """At DEBUG. Headers, variables, arguments, URLs, bodies, error texts, stderr, a traceback."""
+    change_secrets(private_environment(tmp_path), {"STORED": CANARY["stored"], "QUOTED": CANARY["quoted"]})
+    (tmp_path / "command-file").write_text(CANARY["command"])
+    (tmp_path / "secret-file").write_text(CANARY["file"])
+    flag = tmp_path / "flag"
+    (tmp_path / "sitecustomize.py").write_text(BUG.format(flag=str(flag), secret=CANARY["stored"]))
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    daemon = start(
+        servers(tmp_path),
+        "--debug",
+        *web.PORT,
+        settings={"allowCommands": True},
+        environ={"TAKEN": CANARY["variable"], "PYTHONPATH": path},
+    )
+    daemon.wait_connected("told")
+    for name in ("dying", "far"):
+        daemon.wait_status(name, lambda status: status["last_error"] is not None)
+    shown: dict[str, str | bytes] = {}
+    visitor, client = let_in(daemon), daemon.client()
+    with followed(daemon) as heard:
+        client.call("told", "stderr", {"text": EVERYTHING})
+        client.call("told", "junk", {"lines": 3})
+        client.call("told", "echo", {"body": EVERYTHING})
+        log = {"method": "notifications/message", "params": {"level": "error", "data": EVERYTHING}}
+        client.call("told", "notify", log)
+        flag.touch()
+        client.request("mcpd/disable", server="told")
+        wait_until(lambda: "injected" in daemon.log, lambda: daemon.log)
+        client.request("mcpd/enable", server="told")
+        daemon.wait_connected("told")
+    shown["events, logs and tap"] = "\n".join(heard)
+    with socket_of(visitor) as page:
+        events = {"jsonrpc": "2.0", "id": 0, "method": "mcpd/events", "params": {}}
+        page.send(TextMessage(data=json.dumps(events)))
+        for method in ("status", "config", "history", "clients", "stats"):
+            shown[f"page {method}"] = json.dumps(page.ask(f"mcpd/{method}"))
+        for name in ("told", "dying", "far"):
+            shown[f"page {name}"] = json.dumps(page.ask("mcpd/server", server=name))
+        assert page.told
+        shown["page events"] = json.dumps(page.told)
+    shown |= {command: mcpctl(daemon, *command.split()) for command in COMMANDS}
+    with web.door(daemon).client() as http:
+        shown["/metrics"] = http.get("/metrics").text
+    bundle = tmp_path / "report.tar.gz"
+    mcpctl(daemon, "doctor", "--no-shell", "--bundle", str(bundle))
+    with tarfile.open(bundle) as tar:
+        for member in tar.getmembers():
+            file = tar.extractfile(member)
+            shown[f"bundle {member.name}"] = b"" if file is None else file.read()
+    guardian = daemon.guardian()
+    for pid in (daemon.pid, guardian):
+        shown[f"command line of {pid}"] = Path(f"/proc/{pid}/cmdline").read_bytes()
+    shown["the guardian's environment"] = Path(f"/proc/{guardian}/environ").read_bytes()
+    daemon.stop()
+    assert "Traceback" in daemon.log
+    shown["the log at DEBUG"] = daemon.log
+    for kept in (path for place in ("state", "cache", "run") for path in (tmp_path / place).rglob("*")):
+        if kept.is_file():
+            shown[str(kept.relative_to(tmp_path))] = kept.read_bytes()
+    leaks = {where: sorted(found) for where, text in shown.items() if (found := found_in(text))}
+    assert leaks == {}, json.dumps(leaks)

@@ -1,0 +1,99 @@
+"""Debugging a server: its messages in the daemon's log, whoever asked for that, and no secret among them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Daemon, fake
+from tests.interop import peers
+
+SECRET = "hunter2-hunter2"
+
+
+def logged(daemon: Daemon) -> list[str]:
+    """The messages of its log, when it has ended: nothing is still on its way then."""
+    daemon.stop()
+    return [json.loads(line)["message"] for line in daemon.log.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize(
+    ("definition", "flags", "options"),
+    [
+        pytest.param({"debug": True}, (), {}, id="its definition"),
+        pytest.param({}, (), {"settings": {"debug": True}}, id="the settings"),
+        pytest.param({}, ("--debug",), {}, id="the flag"),
+        pytest.param({}, (), {"environ": {"MCPD_DEBUG": "1"}}, id="the environment"),
+    ],
+)
+def test_each_way_to_ask_for_a_servers_messages_gets_them(
+    start: Start, definition: dict[str, Any], flags: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    """Both ways, an answer with its method and the time it took (CA16)."""
+    daemon = start({"one": fake(**definition)}, *flags, **options)
+    daemon.wait_connected("one")
+    daemon.client().call("one", "echo", {"text": "marked"})
+    lines = logged(daemon)
+    assert any(re.match(r'one → .*"tools/call".*marked', line) for line in lines)
+    assert any(re.match(r"one ← tools/call \(\d+\.\d ms\) .*marked", line) for line in lines)
+
+
+def test_one_server_is_debugged_and_no_other(start: Start) -> None:
+    """Its messages are asked for, not everybody's."""
+    daemon = start({"one": fake(debug=True), "two": fake()})
+    daemon.wait_connected("one", "two")
+    for server in ("one", "two"):
+        daemon.client().call(server, "echo", {"text": "marked"})
+    lines = logged(daemon)
+    assert any(line.startswith("one → ") for line in lines)
+    assert not any(line.startswith(("two → ", "two ← ")) for line in lines)
+
+
+def test_debugging_begins_and_ends_while_the_server_runs(start: Start) -> None:
+    """A change of `debug` keeps the process: what one wants to look at is what it does now."""
+    daemon = start({"one": fake()}, settings={"watch": False})
+    daemon.wait_connected("one")
+    before = daemon.status("one")["pid"]
+    with daemon.client() as client:
+        for text, on in (("before", True), ("meanwhile", False), ("after", False)):
+            client.call("one", "echo", {"text": text})
+            content = {"mcpServers": {"one": fake(debug=on)}, "settings": {"watch": False}}
+            daemon.config.write_text(json.dumps(content))
+            client.request("mcpd/reload")
+    assert daemon.status("one")["pid"] == before
+    text = "\n".join(logged(daemon))
+    assert "meanwhile" in text
+    assert "before" not in text
+    assert "after" not in text
+
+
+def test_the_headers_of_both_sides_are_shown_and_their_secrets_are_not(start: Start, tmp_path: Path) -> None:
+    """What a proxy or a server makes of a request is mostly in its headers (CA16)."""
+    with peers.bundled() as port:
+        definition = {
+            "url": f"http://127.0.0.1:{port}/mcp?token={SECRET}",
+            "headers": {"Authorization": f"Bearer {SECRET}", "X-Team": "blue"},
+            "type": "http",
+            "era": "legacy",
+            "debug": True,
+        }
+        daemon = start({"far": definition})
+        daemon.wait_connected("far")
+        daemon.client().call("far", "echo", {"text": f"my {SECRET}"})
+        lines = logged(daemon)
+    shown = [line for line in lines if line.startswith("far: POST http://")]
+    assert shown
+    assert all(re.search(r": HTTP 20[02] \(\d+\.\d ms\); sent: ", line) for line in shown)
+    asked = shown[-1].lower()
+    assert "authorization: bearer ***" in asked
+    assert "x-team: blue" in asked
+    assert "content-type: application/json" in asked.partition("received: ")[2]
+    session = re.search(r"session-id: (\S+?)…", asked)
+    assert session
+    assert len(session[1]) == 8
+    assert SECRET not in (tmp_path / "daemon.log").read_text()

@@ -1,0 +1,123 @@
+"""What `--json` prints is what docs/mcpctl.md says: every command, really run, held against its row there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from ctl.commands import COMMANDS
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, Json
+
+ROOT = Path(__file__).parents[2]
+TEST = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+
+WORDS = {
+    "status": "",
+    "connect": "test",
+    "disconnect": "test",
+    "reconnect": "test",
+    "disable": "test",
+    "enable": "test",
+    "wait": "test",
+    "list-tools": "",
+    "call": "echo@test text=hi",
+    "resources": "",
+    "read": "test test://greeting",
+    "prompts": "",
+    "prompt": "greet@test name=Ann",
+    "add": "more --no-save --wait 0 -- no-such-program",
+    "remove": "more --no-save --yes",
+    "apply": "config.json --plan",
+    "reload": "",
+    "import": "config.json --dry-run",
+    "install": "zed --dry-run",
+    "uninstall": "zed --dry-run",
+    "secret set": "WORD",
+    "secret list": "",
+    "secret remove": "WORD --yes",
+    "config path": "",
+    "config validate": "config.json",
+    "config show": "",
+    "ui --print": "",
+    "doctor": "--no-shell",
+    "logs": "test",
+    "history": "",
+    "clients": "",
+    "stats": "",
+    "top": "",
+    "metrics": "",
+    "version": "",
+    "help exit-codes": "",
+    "help": "status",
+    "--help": "",
+    "completion": "bash",
+    "daemon status": "",
+    "daemon start": "",
+    "daemon logs": "",
+    "daemon install": "",
+    "daemon uninstall": "",
+    "daemon stop": "",
+}
+"""What makes each of them do something, in this order."""
+STARTS_ANOTHER = {"daemon restart"}
+GOES_ON = {"events", "tap", "status --watch", "top --watch", "logs --follow"}
+NEEDS_MORE = {"status SERVER", "debug SERVER", "why SERVER"}
+"""Whose row refers to another page."""
+
+
+def table() -> dict[str, tuple[dict[str, str], bool]]:
+    """Command → its members and their kinds, and whether a server may add to them."""
+    page = (ROOT / "docs" / "mcpctl.md").read_text()
+    section = page.partition("## What --json prints\n")[2].partition("\n## ")[0]
+    found = {}
+    for row in re.findall(r"^\| (`.*?) \| (.*) \|$", section, re.M):
+        members = re.findall(r"`(\w+)`(?: (\[…\]|\{…\}))?", row[1].partition(";")[0])
+        for command in re.findall(r"`([^`]+)`", row[0]):
+            found[command] = (dict(members), "MCP's own" in row[1])
+    return found
+
+
+def mcpctl(daemon: Daemon, words: str) -> Json:
+    done = subprocess.run(
+        [sys.executable, "-m", "ctl", "--json", *words.split()],
+        env={**daemon.environ, "MCPD_NO_START": "1", "PYTHONPATH": str(ROOT)},
+        cwd=daemon.home,
+        input="a secret word",
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
+    assert done.stdout, f"{words}: {done.stderr}"
+    document = json.loads(done.stdout)  # one, and nothing beside it
+    assert isinstance(document, dict), words
+    return document
+
+
+def test_every_command_is_in_the_table() -> None:
+    """A new one is written down, too."""
+    named = {command.split()[0] for command in table()}
+    visible = {name for name, entry in COMMANDS.items() if not entry.hidden}
+    assert visible - named == {"edit", "bridge"}
+    assert set(table()) - GOES_ON - NEEDS_MORE - STARTS_ANOTHER == set(WORDS)
+
+
+def test_each_document_has_the_members_that_are_written_down(start: Start) -> None:
+    """No more, no less, and lists where lists are said to be."""
+    daemon = start({"test": TEST}, "--http", "127.0.0.1:0")
+    daemon.wait_connected("test")
+    log = daemon.home / "state" / "mcpd" / "daemon.log"
+    log.write_text("a line\n")
+    documented = table()
+    for command, words in WORDS.items():
+        told = mcpctl(daemon, f"{command} {words}".strip())
+        members, more = documented[command]
+        assert members.keys() <= told.keys() if more else members.keys() == told.keys(), (command, told)
+        for name, kind in members.items():
+            assert (isinstance(told[name], list), isinstance(told[name], dict)) in (
+                [(True, False)] if kind == "[…]" else [(False, True)] if kind == "{…}" else [(False, False)]
+            ) or (not kind and name in ("daemon", "unit", "data")), (command, name, told[name])

@@ -1,0 +1,426 @@
+"""What clients want to hear: told to the server in its era's way, and what it then says reaches them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mcpd.eras import subscription
+from mcpd.eras.base import Hooks, Said, Upstream
+from mcpd.eras.interests import Interests
+from mcpd.eras.negotiate import negotiate
+from mcpd.transports.exchange import Awaited
+from tests.transports.peer import Json, Peer, connected
+
+EVERYTHING = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "logging": {}}
+ID = "io.modelcontextprotocol/subscriptionId"
+A, B = "file:///a", "file:///b"
+
+
+@attrs.define(eq=False)
+class Talk:
+    peer: Peer
+    upstream: Upstream
+    interests: Interests
+    changed: list[str]
+    heard: list[Said]
+    logged: list[str]
+
+    @property
+    def updated(self) -> list[str]:
+        return [said.uri for said in self.heard if said.method == "notifications/resources/updated"]
+
+    async def until(self, is_so: Callable[[], Any]) -> None:
+        with trio.fail_after(30):
+            while not is_so():  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.005)
+
+
+def legacy(capabilities: Json) -> dict[str, Any]:
+    agreed = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": {"name": "p"}}
+    refused = {"error": {"code": -32601, "message": "no"}}
+    done: Json = {"result": {}}
+    return {
+        "server/discover": refused,
+        "initialize": {"result": agreed},
+        "resources/subscribe": done,
+        "resources/unsubscribe": done,
+        "logging/setLevel": done,
+    }
+
+
+def modern(capabilities: Json) -> dict[str, Any]:
+    return {
+        "server/discover": {"result": {"supportedVersions": ["2026-07-28"], "capabilities": capabilities}}
+    }
+
+
+@asynccontextmanager
+async def talking(
+    script: dict[str, Any], interests: Interests | None = None, asked: Any = None
+) -> AsyncIterator[Talk]:
+    changed: list[str] = []
+    heard: list[Said] = []
+    logged: list[str] = []
+    hooks = Hooks(changed.append, logged.append, heard=heard.append, asked=asked)
+    if interests is not None:
+        hooks.interests = interests
+    async with connected(script) as peer, trio.open_nursery() as nursery:
+        with trio.fail_after(30):
+            upstream = await negotiate(peer.link, hooks, "auto", 5, lambda *_: None)
+        assert upstream.follow is not None
+        nursery.start_soon(upstream.follow)
+        yield Talk(peer, upstream, hooks.interests, changed, heard, logged)
+        nursery.cancel_scope.cancel()
+
+
+def uris_of(peer: Peer, method: str) -> list[str]:
+    return [message["params"]["uri"] for message in peer.heard if message.get("method") == method]
+
+
+def listens(peer: Peer) -> list[Json]:
+    return [message for message in peer.heard if message.get("method") == "subscriptions/listen"]
+
+
+async def acknowledge(peer: Peer, listen: Json, honoured: Json | None = None) -> None:
+    wanted = listen["params"]["notifications"] if honoured is None else honoured
+    params = {"notifications": wanted, "_meta": {ID: listen["id"]}}
+    await peer.say({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params})
+
+
+async def update(peer: Peer, uri: str, listen: Json | None = None) -> None:
+    meta = {} if listen is None else {"_meta": {ID: listen["id"]}}
+    params = {"uri": uri, **meta}
+    await peer.say({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params})
+
+
+# ── interests alone ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_server_is_asked_for_what_all_holders_wish_together() -> None:
+    """The union of the resources, the most talkative level; who leaves takes only its own along."""
+    interests = Interests()
+    interests.follow_resources("x", [A, B])
+    interests.follow_resources("y", [B])
+    interests.set_log_level("x", "warning")
+    interests.set_log_level("y", "debug")
+    assert (interests.resources, interests.log_level) == (frozenset({A, B}), "debug")
+    interests.forget("y")
+    assert (interests.resources, interests.log_level) == (frozenset({A, B}), "warning")
+    interests.follow_resources("x", [])
+    interests.set_log_level("x", None)
+    assert not interests.resources
+    assert interests.log_level is None
+    with pytest.raises(ValueError, match="loud"):
+        interests.set_log_level("x", "loud")
+
+
+def test_a_refusal_is_forgotten_by_who_asks_anew_and_with_the_connection() -> None:
+    """The resource may be there by now; another process may be of another mind."""
+    interests = Interests()
+    interests.follow_resources("x", [A, B])
+    interests.refused(A, "no such file")
+    interests.refused(B, "no such file")
+    assert interests.outcome(A) == "no such file"
+    interests.follow_resources("y", [A])
+    assert interests.outcome(A) is None
+    assert interests.outcome(B) == "no such file"
+    interests.disconnected()
+    assert interests.outcome(B) is None
+
+
+# ── 2024-11-05 to 2025-11-25 ────────────────────────────────────────────────────────────────────
+
+
+async def test_a_legacy_server_is_told_the_difference() -> None:
+    """Each resource once, however many wish for it; and that nobody does any more."""
+    async with talking(legacy(EVERYTHING)) as talk:
+        talk.interests.follow_resources("x", [A])
+        talk.interests.follow_resources("y", [A, B])
+        with trio.fail_after(30):
+            assert [await talk.interests.settled(uri) for uri in (A, B)] == ["", ""]
+        talk.interests.follow_resources("x", [])
+        talk.interests.follow_resources("y", [A])
+        await talk.peer.hear("resources/unsubscribe")
+        assert sorted(uris_of(talk.peer, "resources/subscribe")) == [A, B]
+        assert uris_of(talk.peer, "resources/unsubscribe") == [B]
+        await update(talk.peer, A)
+        await talk.until(lambda: talk.updated)
+        assert talk.updated == [A]
+        assert json.loads(bytes(talk.heard[0].params)) == {"uri": A}
+
+
+async def test_what_a_legacy_server_refuses_is_told_to_who_wished() -> None:
+    """With its words; the others are followed."""
+    script = legacy(EVERYTHING)
+    script["resources/subscribe"] = lambda request: (
+        {"error": {"code": -32002, "message": "no such file"}}
+        if request["params"]["uri"] == B
+        else {"result": {}}
+    )
+    async with talking(script) as talk:
+        talk.interests.follow_resources("x", [A, B])
+        with trio.fail_after(30):
+            assert await talk.interests.settled(A) == ""
+            assert "no such file" in await talk.interests.settled(B)
+        talk.interests.set_log_level("x", "info")
+        await talk.peer.hear("logging/setLevel")
+        assert uris_of(talk.peer, "resources/subscribe").count(B) == 1
+
+
+async def test_many_wishes_take_up_no_more_than_a_few_turns() -> None:
+    """The requests of clients come through while thousands of resources are being followed."""
+    script = legacy(EVERYTHING)
+    waiting: list[int] = []
+
+    def hold(request: Json) -> None:
+        waiting.append(request["id"])
+
+    script["resources/subscribe"] = hold
+    script["tools/list"] = {"result": {"tools": []}}
+    uris = [f"file:///{number}" for number in range(500)]
+    async with talking(script) as talk:
+        talk.interests.follow_resources("x", uris)
+        await talk.until(lambda: len(waiting) == 8)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert talk.peer.link.in_flight == len(waiting) == 8
+        talk.peer.script["resources/subscribe"] = {"result": {}}
+        for key in tuple(waiting):
+            await talk.peer.say({"jsonrpc": "2.0", "id": key, "result": {}})
+        with trio.fail_after(5):
+            await talk.upstream.request("tools/list", timeout=5)
+            for uri in uris:
+                assert await talk.interests.settled(uri) == ""
+
+
+@pytest.mark.parametrize("script", [legacy, modern])
+async def test_a_server_that_declares_nothing_is_asked_for_nothing(script: Any) -> None:
+    """It has no subscriptions and no log level: who wishes for one learns so at once."""
+    async with talking(script({"resources": {}})) as talk:
+        talk.interests.follow_resources("x", [A])
+        talk.interests.set_log_level("x", "debug")
+        with trio.fail_after(30):
+            assert "does not tell" in await talk.interests.settled(A)
+        assert not {"resources/subscribe", "logging/setLevel", "subscriptions/listen"} & set(
+            talk.peer.methods
+        )
+
+
+async def test_the_log_level_of_a_legacy_server_is_set_and_its_messages_are_passed_on() -> None:
+    """Byte for byte, and into the server's log as ever."""
+    async with talking(legacy(EVERYTHING)) as talk:
+        talk.interests.set_log_level("x", "error")
+        assert (await talk.peer.hear("logging/setLevel"))["params"] == {"level": "error"}
+        talk.interests.set_log_level("y", "debug")
+        assert (await talk.peer.hear("logging/setLevel", 2))["params"] == {"level": "debug"}
+        await talk.peer.say(
+            b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info", "data":1E400}}\n'
+        )
+        await talk.until(lambda: talk.heard)
+        [said] = talk.heard
+        assert (said.method, bytes(said.params)) == (
+            "notifications/message",
+            b'{"level":"info", "data":1E400}',
+        )
+        assert said.exchange is None
+        assert talk.logged == ["[info] 1E400"]
+
+
+async def test_what_else_clients_want_to_know_of_a_legacy_server_is_passed_on() -> None:
+    """What nobody knows is not: nobody has agreed to it."""
+    async with talking(legacy(EVERYTHING)) as talk:
+        methods = ["elicitation/complete", "tasks/status", "cancelled", "unheard-of"]
+        for method in methods:
+            note = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": {"n": 1}}
+            await talk.peer.say(note)
+        await talk.peer.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        await talk.until(lambda: talk.changed)
+        assert [said.method for said in talk.heard] == [f"notifications/{method}" for method in methods[:3]]
+
+
+async def test_a_new_connection_is_told_the_same_wishes_and_changes_in_between_are_presumed() -> None:
+    """Nobody knows what happened to the resource meanwhile: its readers look again."""
+    interests = Interests()
+    interests.follow_resources("x", [A])
+    async with talking(legacy(EVERYTHING), interests) as talk:
+        with trio.fail_after(30):
+            await interests.settled(A)
+        assert talk.updated == []
+    interests.disconnected()
+    interests.follow_resources("y", [B])
+    for script in (legacy, modern):
+        async with talking(script(EVERYTHING), interests) as talk:
+            if script is modern:
+                await acknowledge(talk.peer, await talk.peer.hear("subscriptions/listen"))
+            with trio.fail_after(30):
+                await interests.settled(A)
+                await interests.settled(B)
+            assert talk.updated == ([A] if script is legacy else [A, B])
+        interests.disconnected()
+
+
+# ── 2026-07-28 ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_modern_subscription_is_replaced_without_a_gap() -> None:
+    """The new one is acknowledged before the old one is ended, and what either says is heard."""
+    async with talking(modern(EVERYTHING)) as talk:
+        first = await talk.peer.hear("subscriptions/listen")
+        assert first["params"]["notifications"] == {"toolsListChanged": True}
+        await acknowledge(talk.peer, first)
+        talk.interests.follow_resources("x", [B, A])
+        second = await talk.peer.hear("subscriptions/listen", 2)
+        assert second["params"]["notifications"] == {
+            "toolsListChanged": True,
+            "resourceSubscriptions": [A, B],
+        }
+        assert "notifications/cancelled" not in talk.peer.methods
+        note = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+        await talk.peer.say(note | {"params": {"_meta": {ID: first["id"]}}})
+        await talk.until(lambda: talk.changed)
+        await acknowledge(talk.peer, second)
+        cancelled = await talk.peer.hear("notifications/cancelled")
+        assert cancelled["params"]["requestId"] == first["id"]
+        await update(talk.peer, A, first)  # too late
+        await update(talk.peer, B, second)
+        await talk.until(lambda: talk.updated)
+        assert talk.updated == [B]
+        assert talk.changed == ["tools"]
+        assert talk.interests.outcome(A) == talk.interests.outcome(B) == ""
+        talk.interests.forget("x")
+        third = await talk.peer.hear("subscriptions/listen", 3)
+        assert third["params"]["notifications"] == {"toolsListChanged": True}
+
+
+async def test_where_there_was_no_gap_no_change_is_presumed() -> None:
+    """A new wish of somebody else is no news of the resources that are followed already."""
+    async with talking(modern(EVERYTHING)) as talk:
+        for count, uris in enumerate(([A], [A, B], [B]), 1):
+            talk.interests.follow_resources("x", uris)
+            await acknowledge(talk.peer, await talk.peer.hear("subscriptions/listen", count))
+            with trio.fail_after(5):
+                await talk.interests.settled(uris[-1])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        assert (talk.updated, talk.changed) == ([], [])
+
+
+async def test_what_a_modern_server_does_not_acknowledge_is_told_to_who_wished() -> None:
+    """And it is not asked again for that."""
+    async with talking(modern({"resources": {"subscribe": True}})) as talk:
+        talk.interests.follow_resources("x", [A, B])
+        listen = await talk.peer.hear("subscriptions/listen")
+        await acknowledge(talk.peer, listen, {"resourceSubscriptions": [A]})
+        with trio.fail_after(30):
+            assert await talk.interests.settled(A) == ""
+            assert "did not agree" in await talk.interests.settled(B)
+        await update(talk.peer, A, listen)
+        await talk.until(lambda: talk.updated)
+        talk.interests.set_log_level("x", "debug")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert len(listens(talk.peer)) == 1
+
+
+async def test_a_subscription_that_is_refused_for_a_resource_is_kept_for_the_rest() -> None:
+    """One bad URI must not cost the changes of the lists."""
+    script = modern(EVERYTHING)
+
+    def refuse(request: Json) -> Json | None:
+        bad = "resourceSubscriptions" in request["params"]["notifications"]
+        return {"error": {"code": -32602, "message": "what is that?"}} if bad else None
+
+    interests = Interests()
+    interests.follow_resources("x", [A])
+    script["subscriptions/listen"] = refuse
+    async with talking(script, interests) as talk:
+        second = await talk.peer.hear("subscriptions/listen", 2)
+        assert second["params"]["notifications"] == {"toolsListChanged": True}
+        await acknowledge(talk.peer, second)
+        with trio.fail_after(30):
+            assert "what is that?" in await interests.settled(A)
+            await talk.upstream.hearing.wait()
+        interests.follow_resources("y", [B])  # refused too: the one for the lists stays
+        await talk.peer.hear("subscriptions/listen", 3)
+        with trio.fail_after(30):
+            assert "what is that?" in await interests.settled(B)
+        assert "notifications/cancelled" not in talk.peer.methods
+        assert talk.upstream.tells == {"tools"}
+
+
+async def test_a_subscription_that_the_server_cancels_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On stdio that is how a server ends one. It gets no cancellation back."""
+    monkeypatch.setattr(subscription, "LISTEN_AGAIN_AFTER", 0.01)
+    async with talking(modern(EVERYTHING)) as talk:
+        await acknowledge(talk.peer, await talk.peer.hear("subscriptions/listen"))
+        talk.interests.follow_resources("x", [A])
+        listen = await talk.peer.hear("subscriptions/listen", 2)
+        await acknowledge(talk.peer, listen)
+        await talk.peer.hear("notifications/cancelled")  # of the first, which has been replaced
+        params = {"requestId": listen["id"], "reason": "restarting"}
+        await talk.peer.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+        again = await talk.peer.hear("subscriptions/listen", 3)
+        await acknowledge(talk.peer, again)
+        await talk.until(lambda: talk.updated)
+        assert talk.updated == [A]  # nobody listened for a moment
+        assert "tools" in talk.changed
+        assert talk.peer.methods.count("notifications/cancelled") == 1
+
+
+async def test_a_subscription_that_keeps_ending_is_asked_for_less_and_less(autojump_clock: MockClock) -> None:
+    """Between five seconds and a minute, and never in step with everybody else."""
+    script = modern(EVERYTHING)
+    asked_at: list[float] = []
+
+    def end(request: Json) -> Json:
+        asked_at.append(trio.current_time())
+        return {"result": {"resultType": "complete"}}
+
+    script["subscriptions/listen"] = end
+    async with talking(script):
+        while len(asked_at) < 7:  # noqa: ASYNC110 - virtual time
+            await trio.sleep(1)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked_at)]
+    for pause, usual in zip(pauses, (5, 10, 20, 40, 60, 60), strict=True):
+        assert usual * 0.5 <= pause <= usual * 1.5 + 0.01
+
+
+async def test_the_log_level_is_said_in_every_request_to_a_modern_server() -> None:
+    """It keeps none of its own; and only where it declares that it logs."""
+    key = "io.modelcontextprotocol/logLevel"
+    for capabilities, level in ((EVERYTHING, "notice"), ({"tools": {}}, None)):
+        script = modern(capabilities)
+        script["tools/list"] = {"result": {"tools": []}}
+        async with talking(script) as talk:
+            await talk.upstream.request("tools/list")
+            talk.interests.set_log_level("x", "notice")
+            await trio.testing.wait_all_tasks_blocked()
+            await talk.upstream.request("tools/list")
+            talk.interests.forget("x")
+            await trio.testing.wait_all_tasks_blocked()
+            await talk.upstream.request("tools/list")
+        said = [m["params"]["_meta"].get(key) for m in talk.peer.heard if m["method"] == "tools/list"]
+        assert said == [None, level, None]
+
+
+async def test_a_request_for_one_client_says_what_that_client_can_do() -> None:
+    """In place of what all of them together can; its progress token stays ours."""
+    async with talking(modern(EVERYTHING)) as talk:
+        call = Awaited()
+        call.meta = talk.upstream.dress({"sampling": {}}, "debug")
+        talk.upstream.submit(call, "tools/call", b'{"name":"x"}')
+        meta = (await talk.peer.hear("tools/call"))["params"]["_meta"]
+        assert meta["io.modelcontextprotocol/clientCapabilities"] == {"sampling": {}}
+        assert meta["io.modelcontextprotocol/logLevel"] == "debug"
+        assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
+        assert meta["progressToken"] == int(call.key)
+    async with talking(legacy(EVERYTHING)) as talk:
+        assert talk.upstream.dress({"sampling": {}}, "debug") == b""

@@ -1,0 +1,96 @@
+"""mcpd as a package manager installs it, in a place of its own, to be replaced under whoever runs it."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+import venv
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import attrs
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+OURS = ("mcpd", "ctl")
+ISOLATED = {"PYTHONPATH": ""}
+"""What is installed is all there is: nothing of the working tree."""
+SCRIPT = """#!{python}
+import sys
+from {module} import main
+sys.exit(main())
+"""
+
+
+@attrs.frozen
+class Installation:
+    """A virtual environment with copies of our packages and of all that they need, and nothing else."""
+
+    python: str
+    packages: Path
+
+    def program(self, name: str) -> str:
+        return str(Path(self.python).with_name(name))
+
+    def upgrade(self) -> int:
+        """Every module, and every file of ours, makes room for one that cannot be used; how many did."""
+        files = [
+            path
+            for path in self.packages.rglob("*")
+            if path.suffix in (".py", ".pyc", ".so") or (path.is_file() and self._is_ours(path))
+        ]
+        for path in files:
+            path.unlink()
+            if path.suffix == ".py":
+                path.write_text(f"raise ImportError('{path.name} is of another version')\n")
+            elif path.suffix not in (".pyc", ".so"):
+                path.write_text("of another version")
+        return len(files)
+
+    def _is_ours(self, path: Path) -> bool:
+        return path.relative_to(self.packages).parts[0] in OURS
+
+    def install_again(self) -> None:
+        """The same version, put there anew; files keep the times they were packed with, as some tools do."""
+        shutil.rmtree(self.packages)
+        _fill(self.packages)
+
+
+def install(place: Path) -> Installation:
+    """Make one at `place`."""
+    venv.create(place, symlinks=True)
+    (packages,) = place.glob("lib/python*/site-packages")
+    _fill(packages)
+    python = str(place / "bin" / "python")
+    for name, module in (("mcpd", "mcpd.main"), ("mcpctl", "ctl.main")):
+        script = place / "bin" / name
+        script.write_text(SCRIPT.format(python=python, module=module))
+        script.chmod(0o755)
+    return Installation(python, packages)
+
+
+def _fill(packages: Path) -> None:
+    for name in OURS:
+        shutil.copytree(ROOT / name, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for distribution in _needed():
+        for file in distribution.files or ():
+            source, target = Path(str(distribution.locate_file(file))), packages / file
+            if ".." not in file.parts and source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+
+
+def _needed() -> Iterator[metadata.Distribution]:
+    """What our own package requires, and what that requires."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    seen: set[str] = set()
+    ahead = [Requirement(each) for each in project["dependencies"]]
+    while ahead:
+        wanted = ahead.pop()
+        if wanted.name in seen or not (wanted.marker is None or wanted.marker.evaluate({"extra": ""})):
+            continue
+        seen.add(wanted.name)
+        distribution = metadata.distribution(wanted.name)
+        yield distribution
+        ahead += [Requirement(each) for each in distribution.requires or ()]

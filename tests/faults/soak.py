@@ -1,0 +1,135 @@
+"""A daemon whose files have been replaced, kept busy: does it stay as it was for an hour?
+
+    python -m tests.faults.soak [SECONDS]
+
+RELIABILITY E11, F4. An hour by default; the suite makes two rounds. Twenty servers, every feature in each
+round, and between rounds a remote server that has forgotten its sessions, killed children and clients that
+hang up in the middle of a call. Exit status 1 when anything went wrong, a descriptor or a child is left over,
+or memory grows by more than 1 MB an hour. The first rounds are the warming up, and of a run shorter than some
+minutes the growth says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+
+from mcpd.config.secrets import change_secrets
+from tests.e2e.harness import Daemon, Json, fake, private_environment, running
+from tests.faults.bystander import Footprint, descriptors, is_back, resident, settled
+from tests.faults.installed import ISOLATED, install
+from tests.faults.tour import LONG, SERVERS, SETTINGS, Tour
+from tests.interop import peers
+
+WARM = 60
+"""Rounds after which memory is looked at: by then logs and history in memory have their full length."""
+ROUND = 5.0
+"""Seconds that a round takes at least."""
+GROWTH = 1e6
+"""Bytes an hour."""
+
+
+@attrs.define
+class Report:
+    """What was seen."""
+
+    rounds: int = 0
+    wrong: list[str] = attrs.field(factory=list)
+    before: Footprint | None = None
+    after: Footprint | None = None
+    memory: list[tuple[float, int]] = attrs.field(factory=list)
+    """Seconds and bytes, after each round since it was warm."""
+    held: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    """What the descriptors are, at first and at last."""
+    exit_code: int = -1
+
+    def growth(self) -> float:
+        """Bytes an hour: between the least of the first quarter and the least of the last."""
+        part = max(1, len(self.memory) // 4)
+        first = min(self.memory[:part], key=lambda seen: seen[1], default=(0.0, 0))
+        last = min(self.memory[-part:], key=lambda seen: seen[1], default=(0.0, 0))
+        return (last[1] - first[1]) / max(last[0] - first[0], 1.0) * 3600
+
+
+def soak(home: Path, seconds: float, *, more: int = 0, pace: float = 0.0, seed: int = 11) -> Report:
+    """For so long, two rounds at least, with so many servers besides those of the tour."""
+    report, chance = Report(), random.Random(seed)
+    installation = install(home / "venv")
+    change_secrets(private_environment(home), {"STORED": "a stored secret"})
+    others: Json = {f"server-{n}": fake(*LONG, "--wrapper" if n % 3 else "--ignore-eof") for n in range(more)}
+    port = peers.free_port()
+    far: Json = {"far": {"url": f"http://127.0.0.1:{port}/mcp"}}
+    with running(
+        home,
+        {**SERVERS, **others, **far},
+        "--http",
+        "127.0.0.1:0",
+        settings=SETTINGS,
+        environ=ISOLATED,
+        program=[installation.program("mcpd")],
+    ) as daemon:
+        daemon.wait_connected("old", "new", *others)
+        installation.upgrade()
+        began = time.monotonic()
+        while report.rounds < 2 or time.monotonic() < began + seconds:
+            round_began = time.monotonic()
+            with peers.bundled(port):  # another one each time: it knows nothing of earlier sessions
+                tour = Tour(daemon, far["far"]["url"], others=tuple(others))
+                tour.round()
+                report.wrong += tour.wrong
+            _hurt(daemon, chance, list(others))
+            report.rounds += 1
+            report.after = settled(daemon.pid)
+            held = Counter(descriptors(daemon.pid))
+            if report.before is None:
+                report.before, report.held = report.after, (held, held)
+            report.held = (report.held[0], held)
+            if report.rounds > WARM:
+                report.memory.append((time.monotonic() - began, resident(daemon.pid)))
+            time.sleep(max(0.0, round_began + pace - time.monotonic()))
+        report.exit_code = daemon.stop()
+    return report
+
+
+def _hurt(daemon: Daemon, chance: random.Random, servers: list[str]) -> None:
+    """A child is killed, and a client goes away without its answer."""
+    if servers:
+        with suppress(ProcessLookupError, TypeError):  # it has ended by itself just now
+            os.kill(daemon.status(chance.choice(servers))["pid"], signal.SIGKILL)
+    client = daemon.client()
+    client.send("mcpd/call", server="old", tool="drop", arguments={})
+    client.close()
+    for server in servers:
+        daemon.wait_connected(server)
+
+
+def main() -> int:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3600.0
+    with tempfile.TemporaryDirectory(prefix="mcpd-soak-") as home:
+        report = soak(Path(home), seconds, more=17, pace=ROUND)
+    for wrong, times in {each: report.wrong.count(each) for each in report.wrong}.items():
+        print(f"{times} x {wrong}")
+    growth = report.growth()
+    flat = report.before is not None and report.after is not None and is_back(report.after, report.before)
+    if not flat:
+        print(
+            f"more descriptors: {report.held[1] - report.held[0]}; fewer: {report.held[0] - report.held[1]}"
+        )
+    print(
+        f"{report.rounds} rounds, {len(report.wrong)} errors; {report.before} at first, {report.after} "
+        f"at last; {growth / 1e6:+.2f} MB an hour; exit {report.exit_code}"
+    )
+    return 0 if flat and not report.wrong and growth <= GROWTH and report.exit_code == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Whatever became of the files that we keep: mcpd starts, and destroys nothing (RELIABILITY E10)."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
+from tests.faults.test_daemon_life import assert_once_within
+from tests.stopwatch import stopwatch
+
+BROKEN: dict[str, bytes] = {
+    "cut off": b'{"OLD": "old-sec',
+    "random bytes": random.Random(20261122).randbytes(4096),
+    "empty": b"",
+    "another shape": b'[{"OLD": 3}]\n',
+    "deeply nested": b"[" * 100_000,
+}
+HOW = [*BROKEN, "a directory", "open to others"]
+SERVERS: Json = {"calm": fake(), "needy": fake(env={"IT": "${secret:OLD}"})}
+
+
+def breaking(path: Path, how: str) -> None:
+    """Make the file, which may be there, such a one."""
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if how == "a directory":
+        path.mkdir()
+        return
+    path.write_bytes(BROKEN.get(how, b'{"OLD": "old-secret-value"}'))
+    path.chmod(0o644 if how == "open to others" else 0o600)
+
+
+def kept(home: Path) -> list[Path]:
+    """All that a daemon has written in an earlier life, but the state, which has tests of its own."""
+    found = [
+        path
+        for place in ("state", "cache")
+        for path in (home / place).rglob("*")
+        if path.is_file() and path.name != "state.json"
+    ]
+    names = {path.name for path in found}
+    assert names >= {"history.jsonl", "loud.log"} or names >= {"history.jsonl"}, names
+    assert any(path.parent.name == "lists" for path in found), names
+    return found
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_what_was_kept_is_dropped_or_left_alone_and_the_daemon_starts(tmp_path: Path, how: str) -> None:
+    """All of it at once: history, logs, lists, secrets. In 1 s; who needs a secret fails and says why."""
+
+    def start_over_it(home: Path) -> float:
+        secrets = home / "config" / "mcpd" / "secrets.json"
+        breaking(secrets, "whole")
+        with running(home, SERVERS) as daemon:
+            daemon.wait_connected("calm", "needy")
+            daemon.client().call("calm", "stderr", {"text": "a line for the log"})
+            lists = home / "cache" / "mcpd" / "lists"
+            wait_until(lambda: lists.is_dir() and len(list(lists.iterdir())) == 2, lambda: "no lists")
+        for path in kept(home):
+            breaking(path, how)
+        breaking(secrets, how)
+        before = secrets.read_bytes() if secrets.is_file() else b""
+        with stopwatch() as watch, running(home, SERVERS) as daemon:
+            took = watch.seconds
+            _works(daemon, secrets, home, how)
+        assert (secrets.read_bytes() if secrets.is_file() else b"") == before
+        return took
+
+    assert_once_within(1.0, start_over_it, tmp_path)
+
+
+def _works(daemon: Daemon, secrets: Path, home: Path, how: str) -> None:
+    daemon.wait_connected("calm")
+    client = daemon.client()
+    assert client.call("calm", "echo")["success"]
+    assert "echo" in {tool["name"] for tool in client.request("mcpd/tools", server="calm")["tools"]}
+    failed = daemon.wait_status("needy", lambda status: status["status"] == "failed")["last_error"]
+    assert failed["kind"] == "secret"
+    assert str(secrets) in failed["message"] or how == "empty"  # which is read as holding none
+    assert "old-sec" not in daemon.log
+    client.call("calm", "stderr", {"text": "another line"})
+    wait_until(  # on another pipe than the answer
+        lambda: any("another line" in line for line in client.request("mcpd/logs", server="calm")["lines"]),
+        lambda: "its line is not in the log",
+    )
+    assert client.request("mcpd/history")["entries"]
+    if how != "a directory":
+        history = home / "state" / "mcpd" / "history.jsonl"
+        wait_until(lambda: b'"daemon"' in history.read_bytes(), lambda: "history is not written")
+        lists = home / "cache" / "mcpd" / "lists"
+        wait_until(lambda: any(b"echo" in path.read_bytes() for path in lists.iterdir()), lambda: "no lists")
+    assert "Traceback" not in daemon.log
+
+
+@pytest.mark.parametrize("how", [how for how in HOW if how != "deeply nested"])  # long, and printable
+def test_a_token_that_cannot_be_trusted_keeps_the_port_closed(tmp_path: Path, how: str) -> None:
+    """It fails closed: exit 78, one line with the file and what to do; the file stays."""
+    token = tmp_path / "state" / "mcpd" / "http-token"
+    breaking(token, how)
+    config = tmp_path / "config.json"
+    config.write_text("{}")
+    done = subprocess.run(
+        [sys.executable, "-m", "mcpd", "--config", str(config), "--http", "127.0.0.1:0"],
+        env=private_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
+    assert done.returncode == 78
+    (line,) = done.stderr.splitlines()
+    assert str(token) in line
+    assert "remove it" in line
+    assert token.exists()
+
+
+@pytest.mark.parametrize("how", [how for how in HOW if how != "empty"])  # where nothing can be lost
+def test_mcpctl_says_what_is_wrong_with_the_secrets_and_leaves_them(tmp_path: Path, how: str) -> None:
+    """Storing another one must not make an empty file of what might be mended."""
+    environ = {**private_environment(tmp_path), "MCPD_NO_START": "1"}
+    secrets = tmp_path / "config" / "mcpd" / "secrets.json"
+    breaking(secrets, how)
+    before = secrets.read_bytes() if secrets.is_file() else None
+    for argv in (["secret", "set", "NEW"], ["secret", "list"], ["import", "cursor", "--yes"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ctl", *argv],
+            env=environ,
+            input="a value",
+            capture_output=True,
+            text=True,
+            timeout=BOUND,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        if argv[0] == "secret":
+            assert done.returncode == 1
+            assert str(secrets) in done.stderr
+            assert "old-sec" not in done.stderr
+    assert (secrets.read_bytes() if secrets.is_file() else None) == before
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_backup_that_cannot_be_read_is_none(tmp_path: Path, how: str) -> None:
+    """`mcpctl uninstall` then takes out our entry, and leaves the rest of the editor's file as it is."""
+    environ = {**private_environment(tmp_path), "MCPD_NO_START": "1"}
+    editors = tmp_path / ".cursor" / "mcp.json"
+    editors.parent.mkdir()
+    editors.write_text('{"mcpServers": {"time": {"command": "uvx"}}}')
+
+    def mcpctl(*argv: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "ctl", *argv], env=environ, capture_output=True, text=True, timeout=BOUND
+        )
+        assert done.returncode == 0, done.stderr
+
+    mcpctl("install", "cursor")
+    records = list((tmp_path / "state" / "mcpd" / "editors").glob("*.json"))
+    assert records
+    for record in records:
+        breaking(record, how)
+    mcpctl("uninstall", "cursor")
+    assert json.loads(editors.read_text()) == {"mcpServers": {"time": {"command": "uvx"}}}

@@ -1,0 +1,86 @@
+"""mcpctl on a full disk: each command that writes says so, and every file is as it was (RELIABILITY F1)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import BOUND, fake, private_environment
+from tests.faults.disk import Disk, small_disk
+
+CONFIG = '{\n  // mine\n  "mcpServers": {"calm": {"command": "sleep", "args": ["1"]}}\n}\n'
+CURSOR = {"mcpServers": {"time": {"command": "uvx", "env": {"API_TOKEN": "sk-live-0123456789abcdef0123"}}}}
+COMMANDS = {
+    "secret set": ("new-secret-value", "secret", "set", "NEW"),
+    "secret remove": ("", "secret", "remove", "OLD", "--yes"),
+    "install": ("", "install", "cursor"),
+    "import": ("", "import", "cursor", "--yes"),
+    "daemon install": ("", "--no-start", "daemon", "install"),
+    "doctor --bundle": ("", "doctor", "--no-shell", "--bundle", "report.tar.gz"),
+}
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with small_disk(tmp_path / "home") as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_cannot_be_written_is_told_and_nothing_is_lost(disk: Disk, tmp_path: Path, name: str) -> None:
+    """Our files, and above all those of others: the old one whole, no half one beside it; exit not 0."""
+    home = disk.path
+    for path, text in {
+        "config/mcpd/config.json": CONFIG,
+        "config/mcpd/secrets.json": '{"OLD": "old"}',
+        ".cursor/mcp.json": json.dumps(CURSOR),
+    }.items():
+        (home / path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (home / path).write_text(text)
+        (home / path).chmod(0o600)
+    before = disk.files()
+    disk.fill()
+    said, *argv = COMMANDS[name]
+    (tmp_path / "elsewhere").mkdir()
+    environ = {**private_environment(tmp_path / "elsewhere"), "HOME": str(disk.place)}
+    places = {f"XDG_{which}_HOME": str(disk.place / which.lower()) for which in ("CONFIG", "STATE", "CACHE")}
+    done = subprocess.run(
+        [*disk.enter, "env", f"--chdir={disk.place}", sys.executable, "-m", "ctl", *argv],
+        env={**environ, **places, "MCPD_NO_START": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=2 * BOUND,
+    )
+    assert done.returncode not in (0, 120), done
+    assert "Traceback" not in done.stderr
+    assert "No space left on device" in done.stderr + done.stdout, done
+    assert disk.files() == before
+
+
+@pytest.mark.parametrize(
+    "argv", [("--version",), ("config", "path"), ("config", "validate"), ("doctor", "--json", "--no-shell")]
+)
+def test_output_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path, argv: tuple[str, ...]) -> None:
+    """As with every tool: `mcpctl … > /dev/full` says so and fails."""
+    config = tmp_path / "config" / "mcpd" / "config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text(json.dumps({"mcpServers": {"calm": fake()}}))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ctl", *argv],
+            env={**private_environment(tmp_path), "MCPD_NO_START": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=2 * BOUND,
+        )
+    assert done.returncode == 1, done
+    (line,) = done.stderr.splitlines()
+    assert "cannot write or read: No space left on device" in line

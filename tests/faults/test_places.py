@@ -1,0 +1,98 @@
+"""Places that cannot be used: refused in one line with exit 78, or done without (RELIABILITY F2)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import BOUND, fake, private_environment, running, wait_until
+
+
+def too_long(home: Path) -> dict[str, str]:
+    return {"MCPD_SOCKET": f"{home}/{'x' * 108}/mcpd.sock"}
+
+
+def a_link(home: Path) -> dict[str, str]:
+    (home / "elsewhere").mkdir()
+    (home / "run" / "mcpd").symlink_to(home / "elsewhere")
+    return {}
+
+
+def a_file(home: Path) -> dict[str, str]:
+    (home / "run" / "mcpd").touch()
+    return {}
+
+
+def open_to_others(home: Path) -> dict[str, str]:
+    (home / "run" / "mcpd").mkdir()
+    (home / "run" / "mcpd").chmod(0o777)
+    return {}
+
+
+def somebody_elses(home: Path) -> dict[str, str]:
+    if os.getuid():
+        pytest.skip("only root can give a directory to another user")
+    (home / "run" / "mcpd").mkdir()
+    os.chown(home / "run" / "mcpd", 4321, 4321)
+    return {}
+
+
+def unwritable(home: Path) -> dict[str, str]:
+    return {"MCPD_SOCKET": "/proc/self/mcpd/mcpd.sock"}  # where nobody can make anything, root neither
+
+
+REFUSED: dict[str, tuple[Callable[[Path], dict[str, str]], str]] = {
+    "longer than a socket's path may be": (too_long, "set MCPD_SOCKET to a shorter one"),
+    "a symbolic link": (a_link, "is a symbolic link; name the directory it points to instead"),
+    "a file": (a_file, "is not a directory; move it away"),
+    "open to others": (open_to_others, "others may write to"),
+    "another user's": (somebody_elses, "belongs to user 4321"),
+    "not to be written to": (unwritable, "cannot make the directory /proc/self/mcpd"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_place_for_the_socket_that_is_not_safe_is_refused(tmp_path: Path, what: str) -> None:
+    """Exit 78 (EX_CONFIG), one line that says what to do, nothing started and nothing changed."""
+    environ = private_environment(tmp_path)
+    make, words = REFUSED[what]
+    environ |= make(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text("{}")
+    done = subprocess.run(
+        [sys.executable, "-m", "mcpd", "--config", str(config)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
+    assert done.returncode == 78, done
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("mcpd: ")
+    assert words in line
+    assert not list((tmp_path / "run").rglob("*.sock"))
+
+
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME"])
+def test_without_a_place_to_keep_things_it_serves_and_says_so(tmp_path: Path, variable: str) -> None:
+    """A read-only home: calls work; toggles, logs and history last as long as the daemon."""
+    nowhere = {variable: "/proc/self/none"}
+    if variable == "HOME":  # with no other word on where things are
+        nowhere |= dict.fromkeys(("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), "")
+    with running(tmp_path, {"calm": fake()}, environ=nowhere) as daemon:
+        daemon.wait_connected("calm")
+        client = daemon.client()
+        client.call("calm", "stderr", {"text": "a line"})
+        client.request("mcpd/disable", server="calm")
+        client.request("mcpd/enable", server="calm")
+        assert client.call("calm", "echo")["success"]
+        if variable in ("XDG_STATE_HOME", "HOME"):
+            wait_until(lambda: "toggles would not survive a restart" in daemon.log, lambda: daemon.log)
+            wait_until(lambda: daemon.status("calm")["warnings"], lambda: "no warning that its log is lost")
+        assert "Traceback" not in daemon.log
+        assert daemon.stop() == 0

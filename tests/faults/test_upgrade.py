@@ -1,0 +1,133 @@
+"""mcpd's files replaced under those who run: both go on, and are told to start anew (RELIABILITY E11)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ctl.autostart import pid_of
+from mcpd.gateway.schemas import compile_schemas
+from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
+from tests.e2e.test_bridge import editor
+from tests.faults.installed import ISOLATED, Installation, install
+from tests.faults.soak import soak
+from tests.processes import gone
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Installation:
+    return install(tmp_path / "venv")
+
+
+def test_a_daemon_whose_files_were_replaced_does_all_that_it_did(tmp_path: Path) -> None:
+    """Whatever it does for the first time by then, it has brought with it at its start: 0 ImportError.
+
+    Python's own modules are not replaced here, nor when mcpd is. For an hour: `python -m tests.faults.soak`.
+    """
+    report = soak(tmp_path, seconds=0)
+    assert report.wrong == []
+    assert (report.rounds, report.exit_code) == (2, 0)
+    assert report.before == report.after, "descriptors or children are left"
+
+
+CONFIGURATIONS = {
+    "config.yaml": "mcpServers:\n  # mine\n  calm:\n    command: {command}\n    args: {args}\n",
+    "config.toml": "# mine\n[mcpServers.calm]\ncommand = {command}\nargs = {args}\n",
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_it_still_changes_its_configuration_whatever_the_format(
+    tmp_path: Path, installation: Installation, name: str
+) -> None:
+    """The libraries that keep comments are large, and a daemon has those of its own file's format with it."""
+    words = {key: json.dumps(fake()[key]) for key in ("command", "args")}
+    config = tmp_path / name
+    config.write_text(CONFIGURATIONS[name].format(**words))
+    with running(
+        tmp_path, {}, "--config", str(config), environ=ISOLATED, program=[installation.program("mcpd")]
+    ) as daemon:
+        daemon.wait_connected("calm")
+        before = config.read_text()
+        installation.upgrade()
+        client = daemon.client()
+        client.request("mcpd/add", server="added", definition={**fake(), "env": {"A": "b"}}, save=True)
+        assert client.call("added", "echo")["success"]
+        assert "added" in config.read_text()
+        client.request("mcpd/remove", server="added", save=True)
+        assert config.read_text().strip() == before.strip()
+        client.request("mcpd/reload")
+        assert "Import" not in daemon.log
+
+
+async def test_without_the_library_for_schemas_calls_are_not_checked_and_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is loaded with the first call, since many a daemon never gets one; the server checks for itself."""
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+    schemas = await compile_schemas(b'{"name":"it","inputSchema":{"type":"object","required":["a"]}}')
+    assert schemas.problems_of_arguments({}) == []
+    (note,) = schemas.notes
+    assert note.startswith("its inputSchema is not checked here until mcpd is restarted: ")
+
+
+def doctor(daemon: Daemon, python: str) -> Json:
+    done = subprocess.run(
+        [python, "-m", "ctl", "doctor", "--json", "--no-shell"],
+        env={**daemon.environ, "MCPD_SOCKET": daemon.socket, "MCPD_CONFIG": str(daemon.config)},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=2 * BOUND,
+    )
+    found: Json = {each["check"]: each for each in json.loads(done.stdout)["findings"]}
+    return found
+
+
+def test_doctor_says_that_the_daemon_is_to_be_restarted(tmp_path: Path, installation: Installation) -> None:
+    """Also after the same version was installed again, its files with the times they were packed with."""
+    with running(tmp_path, {}, environ=ISOLATED, program=[installation.program("mcpd")]) as daemon:
+        assert doctor(daemon, installation.python)["installation"]["result"] == "ok"
+        installation.install_again()
+        found = doctor(daemon, installation.python)["installation"]
+        assert (found["result"], found["fix"]) == ("warning", "mcpctl daemon restart")
+
+
+def test_a_bridge_older_than_what_is_installed_goes_on_and_starts_the_new_daemon(
+    tmp_path: Path, installation: Installation
+) -> None:
+    """An editor is left open for weeks: its bridge is of the week in which it began.
+
+    While nothing usable is installed, the editor is told why there is no daemon; afterwards it gets one.
+    """
+    environ = {**private_environment(tmp_path), **ISOLATED}
+    config = tmp_path / "config" / "mcpd" / "config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text(json.dumps({"mcpServers": {"fake": fake()}}))
+    socket_path = str(tmp_path / "run" / "mcpd" / "mcpd.sock")
+    with editor(environ, tmp_path, "--server", "fake", program=[installation.program("mcpctl")]) as ed:
+        try:
+            ed.begin()
+            first = pid_of(socket_path)
+            assert first is not None
+            installation.upgrade()
+            assert "result" in ed.ask(1, "tools/call", name="echo", arguments={"n": 1})
+            assert "result" in ed.ask(2, "tools/list")
+            os.kill(first, 15)
+            wait_until(lambda: gone(first), lambda: "the daemon does not stop")
+            refusal = ed.ask(3, "tools/list")["error"]["message"]
+            assert "the attempt to start mcpd failed" in refusal
+            installation.install_again()
+            again = (ed.ask(key, "tools/list") for key in range(4, 100))  # it does not try at once again
+            assert any("result" in answer for answer in again)
+            assert pid_of(socket_path) not in (None, first)
+            assert ed.close()[0] == 0
+        finally:
+            if (pid := pid_of(socket_path)) is not None:
+                os.kill(pid, 15)
+                wait_until(lambda: gone(pid), lambda: "the daemon does not stop")

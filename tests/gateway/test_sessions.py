@@ -1,0 +1,386 @@
+"""What one client does, or leaves undone, costs nobody else anything, and nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from msgspec import Raw
+
+from mcpd.doors.batch import BatchReply
+from mcpd.eras.base import Said
+from mcpd.gateway import inputs, lists, modern, waiting
+from mcpd.gateway.asker import Request
+from mcpd.gateway.legacy import MOST_FOLLOWED
+from mcpd.gateway.questions import ANSWER, MOST_OPEN
+from mcpd.gateway.reply import Client
+from mcpd.gateway.subscriptions import EVERY
+from mcpd.model.errors import LinkLost, McpdError, Overloaded
+from mcpd.wire import message as wire
+from tests.gateway.mcp_client import CAPABLE, meta
+from tests.gateway.model import Json, User, World, world
+
+Clock = trio.testing.MockClock
+
+
+@pytest.fixture
+async def w() -> AsyncIterator[World]:
+    async with world() as made:
+        made.server.upstream.capabilities["resources"] = {"subscribe": True}
+        yield made
+
+
+class Told:
+    """The answers to what is asked here, by their ids."""
+
+    def __init__(self, user: User) -> None:
+        self.user = user
+        self.answers: list[Json] = []
+        self.dropped = 0
+
+    def say(self, message: Json) -> None:
+        self.user.session.receive(wire.parse(json.dumps({"jsonrpc": "2.0", **message}).encode()), self)
+
+    def note(self, frame: bytes) -> None:
+        self.user.take(frame)
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        self.answers.append(json.loads(frame))
+
+    def drop(self) -> None:
+        self.dropped += 1
+
+
+def call(key: object, **more: Any) -> Json:
+    return {"id": key, "method": "tools/call", "params": {"name": "t", "arguments": {"tag": "u0"}, **more}}
+
+
+def follow(key: object, uri: str) -> Json:
+    return {"id": key, "method": "resources/subscribe", "params": {"uri": uri}}
+
+
+def cancel(key: object) -> Json:
+    return {"method": "notifications/cancelled", "params": {"requestId": key}}
+
+
+async def test_a_request_cancelled_in_an_array_keeps_no_answer_of_the_others_back(w: World) -> None:
+    """2025-03-26: they leave as one array, when all are done with."""
+    user = w.user("legacy", {})
+    sent: list[list[Json]] = []
+    reply = BatchReply(3, lambda frame: sent.append(json.loads(frame)))
+    for key in (90, 91, 92):
+        user.session.receive(wire.parse(json.dumps({"jsonrpc": "2.0", **call(key)}).encode()), reply)
+    w.hear()
+    first, _, third = w.work.values()
+    w.end(first)
+    user.say(cancel(91))
+    w.end(third)
+    (array,) = sent
+    assert [each["id"] for each in array] == [90, 92]
+
+
+@pytest.mark.parametrize("key", [None, True, [], {"a": 1}])
+async def test_an_id_that_nobody_could_tell_from_none_is_refused(w: World, key: object) -> None:
+    told = Told(w.user("legacy", {}))
+    told.say(call(key))
+    (answer,) = told.answers
+    assert answer["id"] is None
+    assert answer["error"]["code"] == -32600
+    w.hear()
+    assert not w.work
+
+
+@pytest.mark.parametrize("key", [0, -1, "", "1", 1.5, 10**18, "x" * 1000])
+async def test_any_other_id_comes_back_as_it_was(w: World, key: object) -> None:
+    told = Told(w.user("legacy", {}))
+    told.say(call(key))
+    w.hear()
+    (working,) = w.work.values()
+    w.end(working)
+    assert [answer["id"] for answer in told.answers] == [key]
+
+
+async def test_nothing_is_told_before_the_handshake_is_answered(autojump_clock: Clock, w: World) -> None:
+    """A server that is just starting lists what it has, while the client's first words wait for it."""
+    w.lose()
+    heard: list[bytes] = []
+    session = w.gateway.open(w.gateway.view("srv"), Client(door="socket"), heard.append, w.spawn)
+    told = Told(SimpleNamespace(session=session, take=heard.append))  # type: ignore[arg-type]
+    told.say({"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}})
+    w.gateway._list_changed(w.server, "tools")
+    assert heard == []
+    assert told.answers == []
+    w.connect()
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(told.answers) == 1
+    w.gateway._list_changed(w.server, "tools")
+    assert len(heard) == 1
+
+
+async def test_a_wish_that_is_cancelled_at_once_leaves_nothing(autojump_clock: Clock, w: World) -> None:
+    """Both in one write: the server is not to be asked for what nobody follows."""
+    told = Told(w.user("legacy"))
+    told.say(follow(1, "a:1"))
+    told.say(cancel(1))
+    await trio.sleep(20)
+    assert w.server.interests.resources == frozenset()
+    assert told.answers == []
+    assert told.dropped == 1
+
+    told.say(follow(2, "a:2"))
+    await trio.sleep(1)
+    assert w.server.interests.resources == {"a:2"}
+    told.say(cancel(2))
+    await trio.sleep(20)
+    assert w.server.interests.resources == frozenset()
+
+    told.say(follow(3, "a:3"))
+    await trio.sleep(20)
+    assert len(told.answers) == 1
+    told.say(follow(4, "a:3"))
+    told.say(cancel(4))
+    await trio.sleep(20)
+    assert w.server.interests.resources == {"a:3"}
+
+
+async def test_a_client_that_leaves_while_it_subscribes_is_forgotten(autojump_clock: Clock, w: World) -> None:
+    user = w.user("legacy")
+    Told(user).say(follow(1, "a:1"))
+    user.leave()
+    await trio.sleep(20)
+    assert w.server.interests.resources == frozenset()
+    assert not w.gateway.subscriptions._of
+
+
+async def test_one_of_two_that_follow_the_same_leaves(autojump_clock: Clock, w: World) -> None:
+    one, two = w.user("legacy"), w.user("legacy")
+    for user in (one, two):
+        Told(user).say(follow(1, "a:1"))
+    await trio.sleep(20)
+    one.leave()
+    assert w.server.interests.resources == {"a:1"}
+    two.leave()
+    assert w.server.interests.resources == frozenset()
+
+
+async def test_a_client_follows_only_so_many(autojump_clock: Clock, w: World) -> None:
+    told = Told(w.user("legacy"))
+    for n in range(MOST_FOLLOWED + 1):
+        told.say(follow(n, f"a:{n}"))
+    await trio.sleep(20)
+    refused = [answer for answer in told.answers if "error" in answer]
+    assert [answer["error"]["data"]["code"] for answer in refused] == ["overloaded"]
+    assert len(told.answers) == MOST_FOLLOWED + 1
+
+
+async def test_roots_that_change_all_the_time_are_asked_for_one_at_a_time(w: World) -> None:
+    """A client that says so a thousand times and answers once has one question open, and is asked again."""
+    user = w.user("legacy")
+    for _ in range(1000):
+        user.say({"method": "notifications/roots/list_changed"})
+    assert len(user.questions) == 1
+    user.answer()
+    assert len(user.questions) == 1
+    user.answer()
+    assert user.questions == []
+    assert not len(user.session.outstanding)
+
+
+async def test_a_server_that_asks_and_asks_is_refused_at_some_point(w: World) -> None:
+    """What it asks ends before a person, or in a client's memory."""
+    user = w.user("legacy")
+    user.call()
+    w.hear()
+    (working,) = w.work.values()
+    for _ in range(10 * MOST_OPEN):
+        w.ask(working)
+    w.hear()
+    assert len(user.questions) == MOST_OPEN
+    assert len(working.heard) == 9 * MOST_OPEN
+    w.end(working)
+    assert w.empty() == []
+
+
+async def test_a_bug_in_asking_refuses_the_question_once(
+    w: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> bytes:
+        raise KeyError("a bug")
+
+    user = w.user("legacy")
+    user.call()
+    w.hear()
+    (working,) = w.work.values()
+    monkeypatch.setattr(user.session.outstanding, "ask", broken)
+    w.ask(working)
+    w.hear()
+    assert [heard["error"]["code"] for heard in working.heard] == [-32601]
+    assert "an error in mcpd itself" in caplog.text
+    w.end(working)
+    w.hear()
+    assert w.late == []
+    assert w.empty() == []
+    caplog.clear()
+
+
+@pytest.mark.parametrize("error", [LinkLost("gone", may_have_run=False), Overloaded("full", server="srv")])
+async def test_a_call_that_was_begun_is_never_said_not_to_have_run(w: World, error: McpdError) -> None:
+    """A later round of it could not be sent; an earlier one was."""
+
+    def fail() -> None:
+        raise error
+
+    user = w.user("legacy")
+    relay: Any = SimpleNamespace(
+        server=w.server, params=b"{}", rounds=0, next_round=lambda: None, submit=fail, method="tools/call"
+    )
+    with pytest.raises(LinkLost, match="may have run in part") as lost:
+        await inputs._another_round(user.session, relay, {}, None)
+    assert lost.value.may_have_run
+
+
+async def test_a_call_that_was_parked_leaves_no_task(autojump_clock: Clock, w: World) -> None:
+    """The time in which its client may come back ends when it does."""
+    user = w.user("modern")
+    before = len(w.nursery.child_tasks)
+    for _ in range(20):
+        asked = user.call()
+        w.hear()
+        (working,) = w.work.values()
+        w.ask(working)
+        await trio.sleep(1)
+        user.come_back(asked)
+        w.hear()
+        w.end(working)
+        assert asked.done is not None
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(w.nursery.child_tasks) == before
+    assert w.empty() == []
+
+
+async def test_a_client_that_never_answers_a_modern_server_does_not_hold_its_call_for_ever(
+    autojump_clock: Clock, w: World
+) -> None:
+    user = w.user("legacy")
+    told = Told(user)
+    request = Request(b"1", "tools/call", b"{}", told, user.session.asker)
+    relay: Any = SimpleNamespace(server=w.server, request=request)
+    question = {"method": "elicitation/create", "params": {"message": "u0: who?", "requestedSchema": {}}}
+    began = trio.current_time()
+    answer = await inputs._answer(user.session, relay, Raw(json.dumps(question).encode()))
+    assert json.loads(bytes(answer)) == {"action": "cancel"}
+    assert trio.current_time() - began == pytest.approx(ANSWER)
+    assert user.questions == []  # taken back
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_a_bug_costs_the_request_that_meets_it(
+    w: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
+    """Its client has others under way, on the same connection."""
+
+    def broken(session: Any, request: Request) -> None:
+        async def work() -> None:
+            await trio.lowlevel.checkpoint()
+            raise KeyError("a bug")
+
+        if when == "later":
+            waiting.later(session, request, work)
+        else:
+            raise KeyError("a bug")
+
+    monkeypatch.setattr(lists, "answer", broken)
+    told = Told(w.user("legacy"))
+    told.say(call(1))
+    told.say({"id": 2, "method": "tools/list"})
+    await trio.testing.wait_all_tasks_blocked()
+    (answer,) = told.answers
+    assert answer["id"] == 2
+    assert answer["error"]["code"] == -32603
+    assert "an error in mcpd itself" in caplog.text
+    w.hear()
+    (working,) = w.work.values()
+    w.end(working)
+    assert [each["id"] for each in told.answers] == [2, 1]
+    caplog.clear()
+
+
+async def test_what_clients_put_into_their_meta_is_not_kept(w: World) -> None:
+    """Hundreds of small ones are remembered; of large ones, that would be the daemon's memory."""
+    told = Told(w.user("modern"))
+    before = modern._read.cache_info().currsize + modern._known_asker.cache_info().currsize
+    for n in range(20):
+        large = {"experimental": {"x": "y" * 100_000}} if n % 2 else {}
+        told.say(call(n, _meta=meta(large, baggage=f"{n}" * 100_000)))
+    after = modern._read.cache_info().currsize + modern._known_asker.cache_info().currsize
+    w.hear()
+    assert len(w.work) == 20
+    assert after - before <= 1  # the capabilities of those that can do nothing
+
+
+async def test_thousands_of_clients_leave_nothing_behind(autojump_clock: Clock, w: World) -> None:
+    """Each follows, calls, cancels, is asked, and leaves in the middle of something else."""
+    tasks = len(w.nursery.child_tasks)
+    for n in range(2000):
+        user = w.user(("legacy", "modern")[n % 2], CAPABLE)
+        w.users.clear()
+        if user.kind == "legacy":
+            Told(user).say(follow("f", f"a:{n % 7}"))
+            Told(user).say({"id": "l", "method": "logging/setLevel", "params": {"level": "debug"}})
+        else:
+            notifications = {"toolsListChanged": True, "resourceSubscriptions": [f"a:{n % 7}"]}
+            params = {"notifications": notifications, "_meta": meta(CAPABLE)}
+            Told(user).say({"id": "f", "method": "subscriptions/listen", "params": params})
+        asked = user.call()
+        w.hear()
+        if w.work and n % 3:
+            w.ask(next(iter(w.work.values())), ("elicitation/create", "sampling/createMessage")[n % 2])
+        if n % 5 == 0:
+            await trio.sleep(0.05)
+        if n % 4 == 0:
+            user.cancel(asked)
+        user.leave()
+        w.hear()
+    await trio.sleep(60)
+    w.hear()
+    gateway, interests = w.gateway, w.server.interests
+    assert w.empty() == []
+    assert not gateway.sessions
+    assert not gateway.subscriptions._of
+    assert not gateway.url_elicitations._sent
+    assert not gateway.instances._instances
+    assert not interests._followed_by
+    assert not interests._levels
+    assert not interests._outcomes
+    assert not w.wire._queue
+    assert not w.wire._standing
+    assert len(w.nursery.child_tasks) <= tasks + 1  # who waits in line is looked after for a second more
+
+
+async def test_a_resource_that_changes_all_the_time_is_told_in_measure(
+    autojump_clock: Clock, w: World
+) -> None:
+    """At once, then a few times a second; what was said last is not lost, and one that rests is forgotten."""
+    users = [w.user("legacy"), w.user("legacy")]
+    for user in users:
+        Told(user).say(follow(1, "a:1"))
+    await trio.sleep(20)
+    changed = Said("notifications/resources/updated", Raw(b"{}"), None, "a:1")
+    heard: list[float] = []
+    users[0].session.tell = users[1].session.tell = lambda frame: heard.append(trio.current_time())
+    began = trio.current_time()
+    for _ in range(1000):
+        w.gateway._heard(w.server, changed)
+    assert len(heard) == 2
+    await trio.sleep(1)
+    assert [round(at - began, 3) for at in heard] == [0, 0, EVERY, EVERY]
+    w.gateway._heard(w.server, changed)
+    assert len(heard) == 6
+    await trio.sleep(1)
+    assert len(heard) == 6
+    assert not w.gateway.subscriptions._told

@@ -1,0 +1,55 @@
+"""A URI belongs to a template as RFC 6570's simple forms have it, and to find that out is never dear."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpd.gateway.templates import read_template
+
+_PIECES = st.sampled_from(["a", "/", "ab", "b/", "", "{x}", "{+x}", "{x}{y}", "{/x}", "{?q}"])
+
+
+def as_expression(text: str) -> re.Pattern[str]:
+    """The same, as one would write it down without an enemy in mind."""
+    slots = [".*" if slot[1] in "+#/.;?&" else "[^/]*" for slot in re.findall(r"\{[^{}]*\}", text)]
+    literals = [re.escape(each) for each in re.split(r"\{[^{}]*\}", text)]
+    return re.compile("".join(a + b for a, b in zip(literals, [*slots, ""], strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("template", "uri", "matches"),
+    [
+        ("file:///{path}", "file:///a", True),
+        ("file:///{path}", "file:///a/b", False),
+        ("file:///{+path}", "file:///a/b", True),
+        ("db://{table}/{id}", "db://users/7", True),
+        ("db://{table}/{id}", "db://users/7/8", False),
+        ("db://{table}/rows/{id}.json", "db://users/rows/a.json.json", True),
+        ("x:{a}/y/{b}", "x:1/y/y/2", False),
+        ("plain:x", "plain:x", True),
+        ("plain:x", "plain:xy", False),
+        ("open{brace", "open{brace", True),
+    ],
+)
+def test_a_slot_is_within_a_segment_unless_it_says_otherwise(template: str, uri: str, matches: bool) -> None:
+    assert read_template(template).matches(uri) is matches
+
+
+@settings(derandomize=True, max_examples=1000, deadline=None)
+@given(st.lists(_PIECES, max_size=7).map("".join), st.text("ab/", max_size=8))
+def test_it_finds_what_an_expression_would(template: str, uri: str) -> None:
+    assert read_template(template).matches(uri) is (as_expression(template).fullmatch(uri) is not None)
+
+
+@pytest.mark.parametrize("slot", ["{a}", "{+a}", "{a}a", "{+a}a", "{a}/"])
+def test_a_template_made_to_take_for_ever_does_not(slot: str) -> None:
+    """As an expression, twenty slots and forty letters would take longer than the daemon lives; everybody's
+    next answer waits for this one."""
+    hostile = read_template("x:" + slot * 20 + "!")
+    assert not hostile.matches("x:" + "a" * 1900)
+    assert not hostile.matches("x:" + "a/" * 950)
+    assert not hostile.matches("x:" + "a" * 10_000_000)

@@ -1,0 +1,322 @@
+"""What one revision calls differently from another: tables of what goes in and what comes out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from mcpd.gateway.translation.entries import entry_translation
+from mcpd.gateway.translation.questions import question
+from mcpd.gateway.translation.results import translation
+from mcpd.gateway.translation.revisions import R1, R2, R3, R4, R5
+from tests.gateway.valid import complaints
+
+ALL = (R1, R2, R3, R4, R5)
+Json = dict[str, Any]
+
+
+def raw(value: object) -> Raw:
+    return Raw(json.dumps(value).encode())
+
+
+def result(client: str, server: str, method: str, value: Json) -> Json:
+    found: Json = json.loads(bytes(translation(client, server).result(method, raw(value))))
+    return found
+
+
+def text(words: str) -> Json:
+    return {"type": "text", "text": words}
+
+
+def test_between_two_that_speak_the_same_nothing_is_touched() -> None:
+    """Bytes pass through, odd spacing and all."""
+    odd = Raw(b'{ "content" : [ ] ,  "x":1.0e2 }')
+    for version in ALL:
+        assert bytes(translation(version, version).result("tools/call", odd)) == bytes(odd)
+
+
+@pytest.mark.parametrize("client", ALL[:4])
+def test_a_legacy_client_sees_nothing_of_the_modern_envelope(client: str) -> None:
+    """Digest 4.6, first row."""
+    modern = {
+        "resultType": "complete",
+        "ttlMs": 5,
+        "cacheScope": "public",
+        "contents": [{"uri": "a:b", "text": "t"}],
+        "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "s"}, "vendor/key": 1},
+    }
+    seen = result(client, R5, "resources/read", modern)
+    assert seen == {"contents": [{"uri": "a:b", "text": "t"}], "_meta": {"vendor/key": 1}}
+
+
+@pytest.mark.parametrize("server", ALL[:4])
+def test_a_modern_client_is_told_that_a_result_is_complete(server: str) -> None:
+    """Digest 4.7: and what is read may be kept by nobody, for no time."""
+    assert result(R5, server, "tools/call", {"content": []}) == {"resultType": "complete", "content": []}
+    assert result(R5, server, "tools/call", {}) == {"resultType": "complete"}
+    read = result(R5, server, "resources/read", {"contents": []})
+    assert (read["ttlMs"], read["cacheScope"]) == (0, "private")
+    related = {"content": [], "_meta": {"io.modelcontextprotocol/related-task": {"taskId": "1"}, "v": 1}}
+    assert result(R5, server, "tools/call", related)["_meta"] == {"v": 1}
+
+
+CONTENT = [
+    text("one"),
+    {
+        "type": "image",
+        "data": "aGk=",
+        "mimeType": "image/png",
+        "annotations": {"lastModified": "2026", "priority": 1},
+    },
+    {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
+    {
+        "type": "resource_link",
+        "uri": "a:b",
+        "name": "n",
+        "mimeType": "text/plain",
+        "icons": [{"src": "https://x/y"}],
+    },
+    {"type": "resource", "resource": {"uri": "a:b", "text": "t", "_meta": {"v": 1}}, "_meta": {"v": 1}},
+]
+
+
+@pytest.mark.parametrize(("client", "server"), [p for p in itertools.product(ALL[:4], ALL) if p[0] < p[1]])
+def test_content_is_said_in_words_the_client_knows(client: str, server: str) -> None:
+    """Digest 4.6: every kind of content becomes valid in the client's own revision."""
+    said: Json = {"content": CONTENT, "isError": False, "structuredContent": {"a": 1}}
+    if server == R5:
+        said["resultType"] = "complete"
+    seen = result(client, server, "tools/call", said)
+    assert complaints(client, {"result": seen}, "tools/call") == []
+    assert seen["content"][0] == text("one")
+    kinds = [item["type"] for item in seen["content"]]
+    assert (
+        kinds
+        == {
+            R1: ["text", "image", "resource", "text", "resource"],
+            R2: ["text", "image", "audio", "text", "resource"],
+            R3: ["text", "image", "audio", "resource_link", "resource"],
+            R4: ["text", "image", "audio", "resource_link", "resource"],
+        }[client]
+    )
+    assert ("structuredContent" in seen) == (client >= R3)
+
+
+def test_structured_content_that_is_no_object_becomes_text() -> None:
+    """Digest 4.6: before the modern revision it had to be an object."""
+    for client in ALL[:4]:
+        seen = result(
+            client, R5, "tools/call", {"resultType": "complete", "content": [], "structuredContent": [1, 2]}
+        )
+        assert seen == {"content": [text("[1, 2]")]}
+    with_text = {"resultType": "complete", "content": [text("1 and 2")], "structuredContent": None}
+    assert result(R4, R5, "tools/call", with_text) == {"content": [text("1 and 2")]}
+
+
+def test_messages_of_a_prompt_are_translated_too() -> None:
+    link = {"messages": [{"role": "user", "content": CONTENT[3]}]}
+    seen = result(R2, R3, "prompts/get", link)
+    assert seen["messages"][0]["content"] == text("n: a:b (text/plain)")
+    assert complaints(R2, {"result": seen}, "prompts/get") == []
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "method", "code", "seen"),
+    [
+        (R4, R5, "resources/read", -32602, -32002),
+        (R4, R5, "tools/call", -32602, -32602),
+        (R5, R4, "resources/read", -32002, -32602),
+        (R5, R4, "tools/call", -32000, -32603),
+        (R5, R4, "tools/call", -32019, -32603),
+        (R4, R5, "tools/call", -32020, -32603),
+        (R5, R5, "tools/call", -32022, -32603),
+        (R4, R5, "tools/call", -32021, -32021),
+        (R4, R4, "tools/call", -32000, -32000),
+        (R5, R5, "tools/call", -32602, -32602),
+        (R4, R5, "tools/call", 7, 7),
+    ],
+)
+def test_codes_of_errors_mean_the_same_on_both_sides(
+    client: str, server: str, method: str, code: int, seen: int
+) -> None:
+    """Digest 4.2: what a server says of the daemon's own dress does not leak."""
+    error = {"code": code, "message": "m", "data": {"x": 1}}
+    found = json.loads(bytes(translation(client, server).error(method, raw(error))))
+    assert found["code"] == seen
+    if seen == -32603:
+        assert found["data"] == {"code": code, "data": {"x": 1}}
+    else:
+        assert found == {**error, "code": seen}
+
+
+def test_parameters_that_a_server_does_not_know_are_left_out() -> None:
+    """Digest 4.6: the context of a completion, and a task where the server has none."""
+    completion = {
+        "ref": {"type": "ref/prompt", "name": "p"},
+        "argument": {"name": "a", "value": ""},
+        "context": {},
+    }
+    for server, kept in ((R1, False), (R2, False), (R3, True), (R5, True)):
+        params = translation(R4, server).params("completion/complete", bytes(raw(completion)))
+        assert ("context" in json.loads(params)) == kept
+    task = bytes(raw({"name": "t", "task": {"ttl": 1}}))
+    assert "task" not in json.loads(translation(R4, R3).params("tools/call", task))
+    assert "task" in json.loads(translation(R4, R4).params("tools/call", task))
+
+
+TOOL: Json = {
+    "name": "t",
+    "title": "T",
+    "description": "d",
+    "icons": [{"src": "https://x/y"}],
+    "inputSchema": {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}},
+    "outputSchema": {"type": "object"},
+    "annotations": {"readOnlyHint": True},
+    "execution": {"taskSupport": "optional"},
+    "_meta": {"v": 1},
+}
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_a_tool_is_described_in_the_client_s_revision(client: str) -> None:
+    """Digest 4.6: valid, and with all that the revision knows."""
+    translate = entry_translation("tools", client)
+    assert translate is not None
+    seen = json.loads(translate(json.dumps(TOOL).encode()))
+    listed = {"tools": [seen]} | (
+        {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if client == R5 else {}
+    )
+    assert complaints(client, {"result": listed}, "tools/list") == []
+    headers = "x-mcp-header" in json.dumps(seen)
+    assert headers == (client == R5)
+    assert (
+        seen.keys()
+        == {
+            R1: {"name", "description", "inputSchema"},
+            R2: {"name", "description", "inputSchema", "annotations"},
+            R3: {"name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta"},
+            R4: TOOL.keys(),
+            R5: TOOL.keys() - {"execution"},
+        }[client]
+    )
+    if client == R2:
+        assert seen["annotations"] == {"title": "T", "readOnlyHint": True}
+
+
+def test_an_entry_that_needs_no_change_keeps_its_bytes() -> None:
+    plain = b'{"name" : "t",  "inputSchema":{"type":"object"}}'
+    for client in (R4, R5):
+        translate = entry_translation("tools", client)
+        assert translate is not None
+        assert translate(plain) == plain
+    assert entry_translation("resources", R4) is None
+
+
+FORM: Json = {
+    "message": "?",
+    "mode": "form",
+    "requestedSchema": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "default": "Ada"},
+            "sure": {"type": "boolean", "default": True},
+            "colour": {
+                "type": "string",
+                "oneOf": [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}],
+            },
+        },
+    },
+    "_meta": {"io.modelcontextprotocol/related-task": {"taskId": "1"}},
+}
+
+
+def test_a_form_is_asked_in_the_client_s_words() -> None:
+    """Digest 4.4.5: one choice by name, defaults for yes and no only."""
+    asked = question("elicitation/create", raw(FORM), R3, "[git] ")
+    assert asked is not None
+    seen = json.loads(asked)
+    assert seen["message"] == "[git] ?"
+    assert seen.keys() == {"message", "requestedSchema"}
+    assert seen["requestedSchema"]["properties"] == {
+        "name": {"type": "string"},
+        "sure": {"type": "boolean", "default": True},
+        "colour": {"type": "string", "enum": ["r", "g"], "enumNames": ["Red", "Green"]},
+    }
+    assert complaints(R3, {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": seen}) == []
+    for client in (R4, R5):
+        full = question("elicitation/create", raw(FORM), client, "")
+        assert full is not None
+        assert json.loads(full)["requestedSchema"] == FORM["requestedSchema"]
+
+
+def test_what_a_revision_has_no_words_for_is_not_asked() -> None:
+    several: Json = {"type": "array", "items": {"enum": ["a", "b"]}}
+    form = {"message": "?", "requestedSchema": {"type": "object", "properties": {"x": several}}}
+    url = {"message": "?", "mode": "url", "url": "https://x/y"}
+    for params, least in ((form, R4), (url, R4), ({"message": "?", "requestedSchema": {}}, R3)):
+        for client in ALL:
+            assert (question("elicitation/create", raw(params), client, "") is not None) == (client >= least)
+    with_id = question("elicitation/create", raw(url), R4, "")
+    assert with_id is not None
+    assert "elicitationId" in json.loads(with_id)
+
+
+SOME_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=3),
+    max_leaves=12,
+)
+SOME_RESULT = st.dictionaries(
+    st.sampled_from(["content", "structuredContent", "resultType", "_meta", "messages", "contents", "x"]),
+    SOME_JSON,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine
+@given(
+    st.sampled_from(ALL),
+    st.sampled_from(ALL),
+    st.sampled_from(["tools/call", "prompts/get", "resources/read", "completion/complete"]),
+    SOME_RESULT,
+)
+def test_whatever_a_server_sends_is_translated_without_an_error(
+    client: str, server: str, method: str, value: Json
+) -> None:
+    """Everything from a server is untrusted; what is unknown stays."""
+    seen = json.loads(bytes(translation(client, server).result(method, raw(value))))
+    assert isinstance(seen, dict)
+    if "x" in value:
+        assert seen["x"] == value["x"]
+    if server != R5 and client == R5:
+        assert seen["resultType"] == "complete"
+    if server == R5 and client != R5:
+        assert "resultType" not in seen
+
+
+@pytest.mark.parametrize("odd", [b"null", b" 5", b'"x"', b"[1]", b"true"])
+def test_a_result_that_is_no_object_reaches_a_modern_client_as_it_is(odd: bytes) -> None:
+    """Completed like one, it would be no JSON any more, and the client could tell nobody what came."""
+    passed = bytes(translation(R5, R4).result("tools/call", Raw(odd)))
+    assert json.loads(passed) == json.loads(odd)
+
+
+def test_reserved_names_are_taken_out_however_they_are_spelled() -> None:
+    escaped = b'{"\\u005fmeta":{"io.modelcontextprotocol/related-task":{},"v/k":1},"result\\u0054ype":"task"}'
+    passed = json.loads(bytes(translation(R5, R4).result("completion/complete", Raw(escaped))))
+    assert passed == {"resultType": "complete", "_meta": {"v/k": 1}}
+
+
+@pytest.mark.parametrize("depth", [100, 240, 300, 450, 490, 2000])
+def test_how_deep_a_schema_nests_costs_nobody_the_list(depth: int) -> None:
+    """A server's own choice, up to what can be read at all."""
+    schema = b'{"x-mcp-header":"A","properties":{"a":' * depth + b"{}" + b"}}" * depth
+    entry = b'{"name":"t","inputSchema":%b}' % schema
+    translate = entry_translation("tools", R3)
+    assert translate is not None
+    assert translate(entry).startswith(b'{"name":"t"')

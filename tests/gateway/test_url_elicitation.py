@@ -1,0 +1,171 @@
+"""Pages to visit, capabilities to have: what a legacy server says by errors, in a modern client's words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+import trio.testing
+
+from mcpd.gateway import url_elicitation
+from tests.gateway.mcp_client import MODERN
+from tests.gateway.model import Asked, Json, User, Working, World, world
+from tests.gateway.valid import complaints
+
+Clock = trio.testing.MockClock
+PAGE = {"mode": "url", "message": "Sign in", "url": "https://example.com/in", "elicitationId": "e1"}
+REQUIRED = {"code": -32042, "message": "sign in first", "data": {"elicitations": [PAGE]}}
+
+
+@pytest.fixture
+async def w() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+def called(w: World) -> Working:
+    """The one call that the server has."""
+    w.hear()
+    (call,) = w.work.values()
+    return call
+
+
+def answer(asked: Asked) -> Json:
+    assert asked.done is not None
+    assert complaints(MODERN, asked.done, "tools/call") == []
+    return asked.done
+
+
+def send_away(w: World, user: User) -> Asked:
+    asked = user.call()
+    w.end(called(w), REQUIRED)
+    assert asked.needs is not None
+    return asked
+
+
+async def test_a_page_to_visit_is_a_question_to_a_modern_client(autojump_clock: Clock, w: World) -> None:
+    """Digest 4.2: its person agrees, and the call is made anew, without the id that only legacy ones have."""
+    user = w.user("modern")
+    asked = send_away(w, user)
+    assert asked.needs is not None
+    (question,) = asked.needs["inputRequests"].values()
+    assert question["method"] == "elicitation/create"
+    assert question["params"] == {key: PAGE[key] for key in ("mode", "message", "url")}
+    user.come_back(asked)
+    w.end(called(w))
+    assert "result" in answer(asked)
+    assert w.empty() == []
+
+
+async def test_who_agreed_and_is_still_on_the_page_is_waited_for(autojump_clock: Clock, w: World) -> None:
+    """The call goes on when the server says that the page is done with; others have their turn meanwhile."""
+    user, other = w.user("stateless"), w.user("legacy")
+    asked = send_away(w, user)
+    user.come_back(asked)
+    w.end(called(w), REQUIRED)
+    assert asked.needs is None
+    between = other.call()
+    w.end(called(w))
+    assert between.done is not None
+    w.complete("e1")
+    await trio.testing.wait_all_tasks_blocked()
+    w.end(called(w))
+    assert "result" in answer(asked)
+
+
+async def test_a_server_that_does_not_say_so_is_asked_now_and_then(autojump_clock: Clock, w: World) -> None:
+    """And the person again, when that leads nowhere."""
+    user = w.user("modern")
+    asked = send_away(w, user)
+    user.come_back(asked)
+    for _ in range(url_elicitation.MOST):
+        w.end(called(w), REQUIRED)
+        assert asked.needs is None
+        await trio.sleep(url_elicitation.AGAIN + 0.1)
+    w.end(called(w), REQUIRED)
+    assert asked.needs is not None
+
+
+async def test_who_declines_to_visit_a_page_is_not_sent_there_again(autojump_clock: Clock, w: World) -> None:
+    user = w.user("modern")
+    asked = send_away(w, user)
+    user.says["elicitation/create"] = {"action": "decline"}
+    user.come_back(asked)
+    w.hear()
+    assert w.work == {}
+    assert "declined" in answer(asked)["error"]["message"]
+
+
+async def test_a_client_that_can_visit_no_page_is_told_what_it_lacks(autojump_clock: Clock, w: World) -> None:
+    asked = w.user("modern", {"elicitation": {}}).call()
+    w.end(called(w), REQUIRED)
+    error = answer(asked)["error"]
+    assert error["code"] == -32021
+    assert error["data"] == {"requiredCapabilities": {"elicitation": {"url": {}}}}
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_call_that_fails_for_want_of_a_capability_says_which(
+    autojump_clock: Clock, w: World, *, fails: bool
+) -> None:
+    """Digest 4.2: only if it failed; a server may do without."""
+    asked = w.user("modern", {"elicitation": {}}).call()
+    call = called(w)
+    w.ask(call, "sampling/createMessage")
+    w.hear()
+    assert not call.waits_for
+    w.end(call, {"code": -32000, "message": "no model"} if fails else None)
+    if fails:
+        error = answer(asked)["error"]
+        assert error["code"] == -32021
+        assert "no model" in error["message"]
+        assert error["data"] == {"requiredCapabilities": {"sampling": {}}}
+    else:
+        assert "result" in answer(asked)
+
+
+async def test_a_legacy_client_reads_the_error_and_is_told_when_the_page_is_done(
+    autojump_clock: Clock, w: World
+) -> None:
+    """Both as the server says them; and nobody else is told."""
+    user, other = w.user("legacy"), w.user("legacy")
+    asked = user.call()
+    w.end(called(w), REQUIRED)
+    assert asked.done is not None
+    assert asked.done["error"] == REQUIRED
+    w.complete("e1")
+    w.complete("e1")
+    assert user.completed == ["e1"]
+    assert other.completed == []
+
+
+async def test_progress_only_grows_over_the_rounds_of_a_call(autojump_clock: Clock, w: World) -> None:
+    """Digest 7.35: a call that is made anew begins at the beginning; its client's token does not."""
+    user = w.user("modern")
+    asked = send_away(w, user)
+    user.come_back(asked)
+    for error in (REQUIRED, None):
+        call = called(w)
+        for _ in range(3):
+            w.progress(call)
+        call.progress = 0
+        w.progress(call)  # a step back, which is not passed on
+        w.end(call, error)
+        await trio.sleep(url_elicitation.AGAIN + 0.1)
+    assert user.progress == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_server_that_asks_for_roots_at_once_is_answered_at_once(
+    autojump_clock: Clock, w: World
+) -> None:
+    """Digest 7.39: from what is known, whether or not a client is there, or answers."""
+    w.roots()
+    w.hear()
+    assert w.late == ["s1"]
+    w.user("legacy").session.roots = ()
+    w.roots()
+    w.hear()
+    assert w.late == ["s1", "s2"]
+    assert json.loads(json.dumps(w.empty())) == []

@@ -1,0 +1,200 @@
+"""The page for everybody: by keyboard alone, in light and dark, on a phone, read aloud."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Daemon, fake
+from tests.e2e.web import PORT
+from tests.page.test_form import RICH
+from tests.page.window import Window, window
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+DEAD = {"command": "sh", "args": ["-c", "echo 'ECONNREFUSED 10.0.3.17' >&2; exit 3"]}
+TABS = ("tools", "log", "events", "evidence")
+
+
+LOOKS = (Path(__file__).parent / "looks.js").read_text()
+
+
+def measure(page: Page, what: str) -> Any:
+    return page.evaluate(f"({LOOKS}).{what}")
+
+
+@pytest.fixture
+def daemon(start: Start) -> Daemon:
+    """A server in each state that has a look of its own."""
+    off, lazy = fake(disabled=True), fake(lazy=True)
+    running = start(
+        {"rich": RICH, "dead": DEAD, "off": off, "lazy": lazy, "wait": fake("--never-init")}, *PORT
+    )
+    running.wait_connected("rich")
+    running.wait_status("dead", lambda status: status["status"] == "failed")
+    return running
+
+
+def open_a_form(opened: Window) -> None:
+    """With everything in it: complaints, an answer, a schema."""
+    page = opened.page
+    page.click("summary:has(bdi:text-is('order'))")
+    form = page.locator("details[data-tool=order]")
+    form.get_by_role("button", name="Add to parts").click()
+    form.get_by_role("button", name="Call", exact=True).click()
+    form.locator(".wrong:not([hidden])").first.wait_for()
+    form.locator("summary >> text=Schema").click()
+    page.click("summary:has(bdi:text-is('fails'))")
+    page.locator("details[data-tool=fails]").get_by_role("button", name="Call").click()
+    page.wait_for_selector("details[data-tool=fails] .result:not([hidden])")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everything_can_be_told_from_its_ground(chromium: Browser, daemon: Daemon, scheme: str) -> None:
+    """WCAG AA: 4.5 for text (1.4.3), 3 for what says where a control is (1.4.11)."""
+    with window(chromium, daemon, color_scheme=scheme) as opened:
+        page = opened.page
+        page.wait_for_selector("#servers li[data-state=pending]")
+        open_a_form(opened)
+        looked = 0
+        for server in ("rich", "dead", "off"):
+            page.click(f"#servers li:has-text('{server}') .pick")
+            for tab in TABS:
+                page.click(f"#tab-{tab}")
+                page.wait_for_selector("#panel-evidence dl" if tab == "evidence" else f"#panel-{tab}")
+                seen, poor = measure(page, "contrasts()")
+                assert poor == [], (server, tab)
+                looked += seen
+        assert looked > 300
+        page.keyboard.press("?")
+        assert measure(page, "contrasts()")[1] == []
+
+
+def test_the_keyboard_alone_reaches_everything_and_one_sees_where_it_is(
+    chromium: Browser, daemon: Daemon
+) -> None:
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        page.wait_for_selector("details[data-tool]")
+        reached = []
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            name, is_seen, is_over = measure(page, "focus()")
+            if is_over:
+                break
+            reached.append(name)
+            assert is_seen, name
+        assert reached[0] == "skip"
+        wanted = {
+            "filter",
+            "keys",
+            "logout",
+            "Reconnect rich",
+            "rich: on",
+            "dead: on",
+            "reconnect",
+            "toggle",
+            "tab-tools",
+        }
+        assert wanted <= set(reached)
+        assert any(name.startswith("order") for name in reached)
+
+        # The list is skipped; the arrows go through the servers and the tabs.
+        page.focus("#skip")
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "detail"
+        page.focus("#servers li:first-child .pick")
+        page.keyboard.press("ArrowDown")
+        page.wait_for_selector("#servers li.chosen:has-text('dead')")
+        assert "dead" in page.evaluate("document.activeElement.textContent")
+        page.keyboard.press("ArrowUp")
+        page.focus("#tab-tools")
+        for key, tab in [
+            ("ArrowRight", "log"),
+            ("End", "evidence"),
+            ("ArrowRight", "tools"),
+            ("ArrowLeft", "evidence"),
+            ("Home", "tools"),
+        ]:
+            page.keyboard.press(key)
+            assert page.evaluate("document.activeElement.id") == f"tab-{tab}"
+            assert page.locator("[role=tab][aria-selected=true]").get_attribute("id") == f"tab-{tab}"
+
+        # A call, from the list of tools to its answer.
+        page.locator("summary:has(bdi:text-is('fails'))").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("details[data-tool=fails] form")
+        page.keyboard.press("Tab")  # the schema
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("details[data-tool=fails] .result:has-text('says that it failed')")
+
+        # Help: it closes by Escape, and the focus is where it was.
+        page.focus("#keys")
+        page.keyboard.press("?")
+        page.wait_for_selector("dialog[open]")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("dialog[open]", state="detached")
+        assert page.evaluate("document.activeElement.id") == "keys"
+
+
+def test_single_keys_can_be_switched_off_and_stay_off(chromium: Browser, daemon: Daemon) -> None:
+    """Who speaks to the machine would do something by every word (WCAG 2.1.4)."""
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        page.wait_for_selector("details[data-tool]")
+        page.keyboard.press("?")
+        page.get_by_label("keys without Ctrl").uncheck()
+        page.keyboard.press("Escape")
+        page.reload()
+        page.wait_for_selector("details[data-tool]")
+        for key in ("j", "t", "3", "?", "/"):
+            page.keyboard.press(key)
+        page.wait_for_selector("#servers li.chosen:has-text('rich')")
+        assert page.locator("#tab-tools").get_attribute("aria-selected") == "true"
+        assert page.locator("dialog[open]").count() == 0
+        page.click("#keys")
+        page.get_by_label("keys without Ctrl").check()
+        page.keyboard.press("Escape")
+        page.keyboard.press("3")
+        page.wait_for_selector("#tab-events[aria-selected=true]")
+        assert [status["status"] for status in (daemon.status("rich"),)] == ["connected"]
+
+
+def test_it_fits_a_phone_with_one_thing_at_a_time(chromium: Browser, daemon: Daemon) -> None:
+    """Nothing is cut off, what is tapped is large enough, and the phone's own way back leads to the list."""
+    with window(chromium, daemon, width=390, is_mobile=True, has_touch=True) as opened:
+        page = opened.page
+        page.wait_for_selector("#servers li[data-state=pending]")
+        assert page.locator("#detail").is_hidden()
+        assert measure(page, "small(32)") == []
+        page.locator("#servers li:has-text('dead') .pick").tap()
+        page.wait_for_selector("#head pre >> text=ECONNREFUSED")
+        assert page.locator("nav").is_hidden()
+        assert page.evaluate("document.activeElement.id") == "detail"
+        page.go_back()
+        page.wait_for_selector("#servers li:has-text('rich')")
+        page.locator("#servers li:has-text('rich') .pick").tap()
+        open_a_form(opened)
+        for tab in TABS:
+            page.locator(f"#tab-{tab}").tap()
+            assert page.evaluate(
+                "[document.documentElement.scrollWidth, document.getElementById('detail').scrollWidth]"
+            ) == [390, 390]
+            assert measure(page, "unnamed()") == []
+            assert measure(page, "small(24)") == []
+        page.get_by_role("button", name="← Servers").tap()
+        page.wait_for_selector("nav")
+        assert "rich" in page.evaluate("document.activeElement.textContent")
+        opened.assert_nothing_else_happened()
+
+
+def test_what_moves_does_not_for_who_does_not_want_it(chromium: Browser, daemon: Daemon) -> None:
+    with window(chromium, daemon, reduced_motion="reduce") as opened:
+        page = opened.page
+        page.wait_for_selector("#servers li")
+        assert measure(page, "moving()") == 0

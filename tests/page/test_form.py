@@ -1,0 +1,280 @@
+"""Trying a tool: the form made of its schema, what is sent, and how what comes back is shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e.harness import Daemon, running
+from tests.e2e.web import PORT
+from tests.page.window import Window, window
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator
+
+RICH = {"command": sys.executable, "args": ["-I", "-S", str(Path(__file__).parent / "rich.py")]}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with running(tmp_path_factory.mktemp("rich"), {"rich": RICH}, *PORT) as started:
+        started.wait_connected("rich")
+        yield started
+
+
+@pytest.fixture
+def opened(chromium: Browser, daemon: Daemon) -> Iterator[Window]:
+    with window(chromium, daemon) as shown:
+        shown.page.wait_for_selector("details[data-tool]")
+        yield shown
+
+
+@pytest.fixture(scope="module")
+def opened_once(chromium: Browser, daemon: Daemon) -> Iterator[Window]:
+    """For what changes nothing."""
+    with window(chromium, daemon) as shown:
+        yield shown
+
+
+def tool(opened: Window, name: str) -> Locator:
+    opened.page.click(f"summary:has(bdi:text-is('{name}'))")
+    return opened.page.locator(f"details[data-tool={name}]")
+
+
+def call(opened: Window, name: str) -> Locator:
+    """Without arguments; what came of it."""
+    form = tool(opened, name)
+    press(form, "Call")
+    result = form.locator(".result:not([hidden])")
+    result.wait_for()
+    return result
+
+
+def counts(daemon: Daemon) -> tuple[int, int]:
+    """How many calls the server has heard were cancelled, of how many there were before this one."""
+    with daemon.client() as client:
+        cancelled, calls = client.call("rich", "cancelled")["output"].split(" of ")
+    return int(cancelled), int(calls) - 1
+
+
+def press(form: Locator, words: str) -> None:
+    form.get_by_role("button", name=words, exact=True).click()
+
+
+def sent(form: Locator) -> str:
+    """The line that the server got, as it tells it."""
+    press(form, "Call")
+    form.locator(".result:not([hidden]) pre").first.wait_for()
+    return form.locator(".result pre").first.inner_text()
+
+
+def test_what_is_filled_in_arrives_as_it_was_typed_and_what_is_empty_does_not(opened: Window) -> None:
+    """Every shape of schema: choices with titles, lists, sets, objects within, what is only a number."""
+    form = tool(opened, "order")
+    form.get_by_label("what required").fill("tea\n“für zwei” \\ <b>")
+    form.get_by_label("number integer").fill("12345678901234567890")
+    form.get_by_label("kind required").select_option(label="Record")
+    form.get_by_label("price number").fill("1.50")
+    press(form, "Add to tags")
+    press(form, "Add to tags")
+    form.get_by_label("tags 1 required").fill("hot")
+    form.get_by_label("tags 2 required").fill("")
+    press(form, "Remove tags 2")
+    form.get_by_label("tue").check()
+    press(form, "Add to parts")
+    form.get_by_label("name").first.fill("cup")
+    form.get_by_label("count").first.fill("2")
+    form.get_by_label("when").fill("2026-11-22")
+    form.get_by_label("extra").fill('{"deep": [1e400]}')
+    line = sent(form)
+    assert '"number":12345678901234567890' in line
+    assert '"price":1.50' in line
+    arguments = json.loads(line)["params"]["arguments"]
+    assert arguments == {
+        "what": "tea\n“für zwei” \\ <b>",
+        "number": 12345678901234567890,
+        "kind": "r",
+        "price": 1.5,
+        "terms": "agreed",  # the only value there is
+        "tags": ["hot"],
+        "days": ["tue"],
+        "parts": [{"name": "cup", "count": 2}],
+        "when": "2026-11-22",
+        "extra": {"deep": [float("inf")]},
+    }
+    opened.assert_nothing_else_happened()
+
+
+def test_what_is_wrong_is_said_where_it_is_and_nothing_is_sent(opened: Window, daemon: Daemon) -> None:
+    """What is required, what is no number; and what only the daemon finds, at the same places."""
+    page, form = opened.page, tool(opened, "order")
+    cancelled, before = counts(daemon)
+    form.get_by_label("price").fill("cheap")
+    form.get_by_label("street").focus()
+    press(form, "Add to parts")
+    press(form, "Call")
+    wrong = form.locator("[aria-invalid=true]")
+    assert [each.get_attribute("name") for each in wrong.all()] == ["what", "kind", "price", "name"]
+    assert page.evaluate("document.activeElement.name") == "what"
+    described = form.get_by_label("what required").get_attribute("aria-describedby") or ""
+    assert page.locator(f"#{described.split()[0]}").inner_text().startswith("This is required.")
+    assert form.locator(".result").is_hidden()
+
+    form.get_by_label("what required").fill("tea")
+    assert wrong.count() == 3, "typing takes it back"
+    form.get_by_label("kind required").select_option("Book")
+    form.get_by_label("price").fill("1001")
+    press(form, "Remove parts 1")
+    form.get_by_role("group", name="door").get_by_label("count").fill("1")  # an object begun has to be whole
+    press(form, "Call")
+    assert [each.get_attribute("name") for each in wrong.all()] == ["street", "name"]
+    form.get_by_role("group", name="door").get_by_label("count").fill("")
+    press(form, "Call")
+    form.locator(".result:has-text('It was not called')").wait_for()
+    assert [each.get_attribute("name") for each in wrong.all()] == ["price"]
+    assert "1001 is not valid" in form.inner_text()
+    assert counts(daemon) == (cancelled, before + 1), "only our own question came through"
+
+
+def test_a_form_can_be_left_for_json_and_come_back_to(opened: Window) -> None:
+    """Nothing is lost on the way; what the form has no place for keeps it from coming back."""
+    form = tool(opened, "order")
+    form.get_by_label("number integer").fill("12345678901234567890")
+    press(form, "Add to tags")
+    form.get_by_label("tags 1 required").fill("hot")
+    press(form, "Write JSON")
+    written = form.get_by_label("Arguments as JSON")
+    assert '"number": 12345678901234567890' in written.input_value()
+    value = json.loads(written.input_value())
+    assert value == {"number": 12345678901234567890, "terms": "agreed", "tags": ["hot"]}
+    written.fill("{what")
+    press(form, "Call")
+    assert "This is not JSON" in form.inner_text()
+    written.fill('{"what": "tea", "other": 1}')
+    press(form, "Fill in a form")
+    assert "no place for all of this" in form.inner_text()
+    written.fill(
+        '{"what": "tea", "number": 98765432109876543210, "kind": "b", "terms": "agreed", '
+        '"days": ["mon", "wed"], "parts": [{"name": "cup"}], "to": {"street": "a"}}'
+    )
+    press(form, "Fill in a form")
+    arguments = json.loads(sent(form))["params"]["arguments"]
+    assert arguments == {
+        "what": "tea",
+        "number": 98765432109876543210,
+        "kind": "b",
+        "terms": "agreed",
+        "days": ["mon", "wed"],
+        "parts": [{"name": "cup"}],
+        "to": {"street": "a"},
+    }
+
+
+def test_what_no_form_can_say_is_written_and_what_names_nothing_is_called_at_once(opened: Window) -> None:
+    either = tool(opened, "either")
+    assert either.get_by_label("Arguments as JSON").is_visible()
+    press(either, "Call")
+    either.locator(".wrong:has-text('oneOf')").wait_for()
+    either.get_by_label("Arguments as JSON").fill('{"a": 5}')
+    assert json.loads(sent(either))["params"]["arguments"] == {"a": 5}
+    bare = tool(opened, "bare")
+    assert bare.get_by_label("Arguments as JSON").is_hidden()
+    assert json.loads(sent(bare))["params"]["arguments"] == {}
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [
+        (None, "json"),
+        (True, "json"),
+        ("string", "json"),
+        ([], "json"),
+        ({"type": {"toString": 1}}, "json"),
+        ({"type": "string", "enum": []}, "text"),
+        ({"enum": ["x"] * 201, "type": "string"}, "text"),
+        ({"type": ["string", "null"]}, "text"),
+        ({"type": ["string", "integer"]}, "json"),
+        ({"$ref": "#"}, "json"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "json"),
+        ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}, "number"),
+        ({"$ref": "#/constructor"}, "json"),
+        ({"$ref": "https://evil.example/schema"}, "json"),
+        ({"anyOf": [{"type": "null"}, {"type": "boolean"}]}, "choice"),
+        ({"oneOf": [{"const": 1}, None]}, "json"),
+        ({"type": "object", "properties": "x"}, "json"),
+        ({"type": "object", "properties": {"__proto__": {"type": "string"}}}, "group"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}}, "group"),
+        ({"type": "object", "properties": {str(n): {} for n in range(101)}}, "json"),
+        ({"properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, "group"),
+        ({"properties": {"a": {}}, "anyOf": [{"properties": {"b": {}}}]}, "json"),
+        ({"type": "array", "items": True}, "json"),
+        ({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}, "several"),
+        ({"type": "array", "items": {"type": "array", "items": {"type": "string"}}}, "list"),
+    ],
+)
+def test_whatever_a_schema_is_there_is_a_way_to_ask(opened_once: Window, schema: Any, kind: str) -> None:
+    """It is a server's text: it may be no schema, or never end."""
+    asked = "async (text) => (await import('/page/shape.js')).shapeOf(JSON.parse(text)).kind"
+    assert opened_once.page.evaluate(asked, json.dumps(schema)) == kind
+
+
+def test_a_small_schema_that_unfolds_to_a_huge_form_is_cut_short(opened_once: Window) -> None:
+    """Twenty fields that each refer to the whole are 168,420 in four levels, and a browser stands still."""
+    schema = {"type": "object", "properties": {f"p{n}": {"$ref": "#"} for n in range(20)}}
+    counted = """async (text) => {
+      const count = (shape) => (shape.fields ?? []).reduce((sum, field) => sum + 1 + count(field.shape), 0);
+      const shape = (await import('/page/shape.js')).shapeOf(JSON.parse(text));
+      return [shape.fields.length, count(shape)];
+    }"""
+    assert opened_once.page.evaluate(counted, json.dumps(schema)) == [20, 300]
+
+
+def test_what_a_tool_answers_is_shown_as_what_it_is(opened: Window) -> None:
+    """An error as one, the same thing once, pictures as pictures; what could be more than one is saved."""
+    page = opened.page
+    failed = call(opened, "fails")
+    assert "The tool says that it failed" in failed.inner_text()
+    assert "the table is locked" in failed.inner_text()
+    data = call(opened, "data")
+    assert data.locator("pre").all_inner_texts() == ['{\n  "id": 12345678901234567890\n}']
+
+    media = call(opened, "media")
+    page.wait_for_function("document.querySelector('.result img')?.naturalWidth === 16")
+    media.locator("figcaption:has-text('cannot be shown')").wait_for()
+    assert media.locator("img").count() == 1
+    assert "image of image/svg+xml, not shown" in media.inner_text()
+    assert "its data is not base64" in media.inner_text()
+    with page.expect_download() as saved:
+        media.get_by_role("button", name="Save").last.click()
+    assert saved.value.suggested_filename == "mcpd-result.bin"
+    opened.assert_nothing_else_happened()
+
+
+def test_a_huge_answer_is_shown_in_part_and_all_of_it_when_asked(opened: Window) -> None:
+    result = call(opened, "big")
+    shown = "(place) => place.textContent.length"
+    assert result.locator("pre").evaluate(shown) == 200_000
+    result.get_by_role("button", name="Show all 1.0 MiB").click()
+    assert result.locator("pre").evaluate(shown) == 1 << 20
+    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    result.get_by_role("button", name="Copy").click()
+    opened.page.wait_for_selector("#said:has-text('Text copied')")
+    assert opened.page.evaluate("navigator.clipboard.readText().then((text) => text.length)") == 1 << 20
+
+
+def test_a_call_tells_how_far_it_is_and_can_be_cancelled(opened: Window, daemon: Daemon) -> None:
+    """The server hears of it, and another call may follow."""
+    cancelled, before = counts(daemon)
+    form = tool(opened, "slow")
+    press(form, "Call")
+    form.get_by_text("3 of 8 reading the shelf").wait_for()
+    assert form.get_by_role("progressbar").evaluate("(bar) => [bar.value, bar.max]") == [3, 8]
+    press(form, "Cancel")
+    form.locator(".result:has-text('cancelled')").wait_for()
+    assert form.get_by_role("button", name="Call").is_enabled()
+    assert counts(daemon) == (cancelled + 1, before + 2)

@@ -1,0 +1,104 @@
+"""The page in a real browser, and what the browser did besides."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e.harness import Daemon
+from tests.e2e.web import door
+from tests.page.visitor import code_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP *.example 127.0.0.1",
+]
+BOUND = 30_000
+"""Milliseconds: for the hopeless, not for the slow."""
+
+
+def launched() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Window:
+    """A browser window, and what it did besides."""
+
+    def __init__(self, page: Page, base: str) -> None:
+        self.page = page
+        self.base = base
+        self.complaints: list[str] = []
+        """Of the console: violations of the policy and errors in scripts are among them."""
+        self.dialogs: list[str] = []
+        self.elsewhere: list[str] = []
+        """Requests to anybody else."""
+        page.set_default_timeout(BOUND)
+        page.on("console", self._note)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", self._dismiss)
+        page.on("request", self._look)
+        page.add_init_script(
+            "addEventListener('securitypolicyviolation', (e) => console.error('policy: ' + e.blockedURI))"
+        )
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    def _look(self, request: Request) -> None:
+        if not request.url.removeprefix("blob:").startswith(f"{self.base}/"):
+            self.elsewhere.append(request.url)
+
+    def assert_nothing_else_happened(self) -> None:
+        besides = self.complaints + self.dialogs + self.elsewhere
+        assert not besides, besides
+        assert self.page.evaluate("window.pwned") is None
+
+
+@contextmanager
+def window(
+    chromium: Browser,
+    daemon: Daemon,
+    *,
+    width: int = 1200,
+    before: Callable[[Page], None] | None = None,
+    **options: Any,
+) -> Iterator[Window]:
+    """The page, let in as `mcpctl ui` does it. `before`: what is done to the browser's page first."""
+    where = door(daemon)
+    context = chromium.new_context(viewport={"width": width, "height": 800}, **options)
+    try:
+        page = context.new_page()
+        opened = Window(page, where.base)
+        if before is not None:
+            before(page)
+        page.goto(f"{where.base}/#{code_of(daemon)}")
+        page.wait_for_selector("#line[data-state=ok]")
+        yield opened
+    finally:
+        context.close()

@@ -1,0 +1,103 @@
+"""One HTTP request to a server: which redirects are followed, and how much of a body is read."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from mcpd.model.errors import (
+    HttpRefused,
+    ProtocolViolation,
+)
+from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
+from tests.transports.remote import answer, answer_of_a_list, outcome, talking
+
+
+async def test_a_redirect_within_the_origin_is_followed_with_body_and_remembered() -> None:
+    """`/mcp` → `/mcp/` is everyday life; the detour is made once."""
+    well = LegacyScript()
+
+    async def detour(request: Request) -> None:
+        if request.path == "/mcp":
+            await request.reply(307, Location="/mcp/")
+        else:
+            await well(request)
+
+    async with (
+        fake_http(detour) as server,
+        talking(server.url, headers={"Authorization": "Bearer t"}) as talk,
+    ):
+        await answer(talk.call())
+        assert [request.path for request in server.requests].count("/mcp") == 1
+        assert server.requests[-1].headers["authorization"] == "Bearer t"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_no_other_origin_ever_sees_what_was_meant_for_this_one(status: int) -> None:
+    """RELIABILITY H4: a cross-origin redirect is a failure that names the place; nothing is sent there."""
+    async with fake_http(LegacyScript()) as other:
+
+        async def lure(request: Request) -> None:
+            await request.reply(status, Location=f"{other.url}?secret=1")
+
+        async with (
+            fake_http(LegacyScript(on={"tools/call": lure})) as server,
+            talking(server.url, headers={"Authorization": "Bearer t"}) as talk,
+        ):
+            error = await outcome(talk.call())
+        assert isinstance(error, HttpRefused)
+        assert str(other.port) in error.message
+        assert "secret" not in error.message
+        assert other.requests == []
+
+
+async def test_redirects_without_end_are_given_up() -> None:
+    """Three in a row are enough."""
+
+    async def loop(request: Request) -> None:
+        await request.reply(307, Location=f"/mcp?{len(request.path)}")
+
+    async with fake_http(LegacyScript(on={"tools/call": loop})) as server, talking(server.url) as talk:
+        assert isinstance(await outcome(talk.call()), HttpRefused)
+
+
+async def test_a_compressed_answer_is_understood() -> None:
+    """As many proxies send them."""
+
+    async def packed(request: Request) -> None:
+        await request.reply(200, gzip.compress(request.answer({"ok": True})), Content_Encoding="gzip")
+
+    async with fake_http(ModernScript(on={"tools/call": packed})) as server, talking(server.url) as talk:
+        assert await answer(talk.call()) == {"ok": True}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_bomb_is_refused_before_it_unfolds(stream: bool) -> None:
+    """RELIABILITY H8: the bound is on decoded bytes, in a body and in an event."""
+    bomb = gzip.compress(b'data: {"a":"' + b"x" * (64 << 20), 9)
+
+    async def explode(request: Request) -> None:
+        kind = "text/event-stream" if stream else "application/json"
+        await request.reply(200, bomb, kind, Content_Encoding="gzip")
+
+    async with (
+        fake_http(ModernScript(on={"tools/call": explode})) as server,
+        talking(server.url, max_frame=1 << 20) as talk,
+    ):
+        error = await outcome(talk.call())
+        assert isinstance(error, ProtocolViolation)
+        assert "maxFrame" in error.message
+        await answer_of_a_list(talk)
+
+
+async def test_an_encoding_nobody_asked_for_is_a_violation() -> None:
+    """Brotli and zstd are not offered, so that there is one decoder to bound."""
+
+    async def odd(request: Request) -> None:
+        await request.reply(200, b"....", Content_Encoding="br")
+
+    async with fake_http(ModernScript(on={"tools/call": odd})) as server, talking(server.url) as talk:
+        error = await outcome(talk.call())
+        assert isinstance(error, ProtocolViolation)
+        assert server.requests[0].headers["accept-encoding"] == "gzip, deflate"

@@ -1,0 +1,230 @@
+"""Event streams over Streamable HTTP: of one request, and of none; heard, broken, resumed, silent."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+
+from mcpd.model.errors import (
+    LinkLost,
+)
+from mcpd.transports.exchange import Awaited
+from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
+from tests.stopwatch import stopwatch
+from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking
+
+
+async def test_an_answer_may_come_as_an_event_stream_after_notifications() -> None:
+    """Comments, events without data and CRLF included; progress reaches who asked."""
+    heard: list[bytes] = []
+
+    class Listening(Awaited):
+        def progressed(self, params: object) -> None:
+            heard.append(bytes(params))  # type: ignore[call-overload]
+
+    async def stream(request: Request) -> None:
+        token = request.message["params"]["_meta"]["progressToken"]
+        progress = {"jsonrpc": "2.0", "method": "notifications/progress"}
+        progress["params"] = {"progressToken": token, "progress": 1}  # type: ignore[assignment]
+        await request.events()
+        await request.send(b": hello\r\n\r\nid: 1\r\ndata:\r\n\r\n")
+        await request.event(json.dumps(progress).encode())
+        await request.event(request.answer({"content": []}))
+        await request.end()
+
+    async with fake_http(LegacyScript(on={"tools/call": stream})) as server, talking(server.url) as talk:
+        exchange = Listening(idle=30, limit=30)
+        talk.link.submit(exchange, "tools/call", b'{"name":"echo"}')
+        await answer(exchange)
+        assert json.loads(heard[0])["progress"] == 1
+
+
+async def test_an_event_stream_that_comes_in_one_piece_is_read_like_one_that_does_not() -> None:
+    """Progress and answer in order; a stream without the answer is an error, as ever."""
+    params = b'{"progressToken":%d,"progress":1}'
+    pieces = [
+        b'data: {"jsonrpc":"2.0","method":"notifications/progress","params":' + params + b"}",
+        b'id: 7\r\ndata: {"jsonrpc":"2.0","id":%d,\r\ndata: "result":{"content":[]}}',
+    ]
+
+    async def at_once(request: Request) -> None:
+        parts = pieces[:1] if request.message["params"]["arguments"].get("half") else pieces
+        events = b"".join(piece % request.message["id"] + b"\r\n\r\n" for piece in parts)
+        await request.reply(200, b": hello\r\n\r\n" + events, "text/event-stream")
+
+    async with fake_http(ModernScript(on={"tools/call": at_once})) as server, talking(server.url) as talk:
+        for _ in range(3):
+            assert await answer(talk.call()) == {"content": []}
+        assert "ended before" in str(await outcome(talk.call(half=True)))
+        assert await answer(talk.call()) == {"content": []}
+        assert server.connections <= 2
+
+
+async def test_a_broken_stream_is_resumed_where_its_last_event_ended() -> None:
+    """RELIABILITY H2: by GET with Last-Event-ID, after the time the server asked for; nothing twice."""
+    changes = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
+    times: list[float] = []
+    taken: list[float] = []
+    asked_for: list[bytes] = []
+
+    async def begin(request: Request) -> None:
+        asked_for.append(request.answer({"content": [], "late": True}))
+        await request.events()
+        await request.event(b"", id="s:1", retry="300")
+        await request.event(changes, id="s:2")
+        times.append(trio.current_time())
+        taken.append(watch.now())
+        request.reset()
+
+    async def resume(request: Request) -> None:
+        times.append(trio.current_time())
+        taken.append(watch.now())
+        await request.events()
+        await request.event(asked_for[0], id="s:3")
+        await request.end()
+
+    script = LegacyScript(on={"tools/call": begin, "GET": resume})
+    with stopwatch() as watch:
+        async with fake_http(script) as server, talking(server.url, follow=False) as talk:
+            assert (await answer(talk.call()))["late"] is True
+            (get,) = server.of("GET")
+            assert get.headers["last-event-id"] == "s:2"
+            assert get.headers["accept"] == "text/event-stream"
+            assert times[1] - times[0] >= 0.25
+            assert taken[1] - taken[0] <= 0.6
+            assert talk.changes == ["tools"]
+            assert len(server.of("tools/call")) == 1
+
+
+async def test_a_stream_that_cannot_be_resumed_fails_its_call() -> None:
+    """No event id was seen, or the server does not know it any more."""
+
+    async def nameless(request: Request) -> None:
+        await request.events()
+        await request.event(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
+        await request.end()
+
+    async def named(request: Request) -> None:
+        await request.events()
+        await request.event(b"", id="s:1", retry="100")
+        await request.end()
+
+    for script in (nameless, named):
+        async with (
+            fake_http(LegacyScript(on={"tools/call": script})) as server,
+            talking(server.url, follow=False) as talk,
+        ):
+            error = await outcome(talk.call())
+            assert isinstance(error, LinkLost)
+            assert error.may_have_run
+            await answer_of_a_list(talk)
+
+
+async def test_a_modern_stream_that_breaks_is_a_lost_request() -> None:
+    """Digest 2.4: ids mean nothing there, and nothing is asked for again."""
+
+    async def begin(request: Request) -> None:
+        await request.events()
+        await request.event(b"", id="s:1", retry="10")
+        await request.end()
+
+    async with fake_http(ModernScript(on={"tools/call": begin})) as server, talking(server.url) as talk:
+        assert isinstance(await outcome(talk.call()), LinkLost)
+        assert server.of("GET") == []
+
+
+LISTENING = {"tools": {"listChanged": True}}
+
+
+async def test_a_server_that_tells_of_changes_is_listened_to() -> None:
+    """Digest 2.7: a GET after the handshake; broken, it is opened again and the lists are looked at anew."""
+    lives = 0
+
+    async def tell(request: Request) -> None:
+        nonlocal lives
+        lives += 1
+        await request.events()
+        await request.send(b"retry: 100\n\n")
+        await request.event(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
+        if lives == 1:
+            request.reset()
+        else:
+            await request.wait_hung_up()
+
+    script = LegacyScript(on={"GET": tell}, capabilities=LISTENING)
+    async with fake_http(script) as server, talking(server.url) as talk:
+        await asked(server, "GET", 2)
+        with trio.fail_after(BOUND):
+            while len(talk.changes) < 3:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.01)
+        assert server.asked().index("notifications/initialized") < server.asked().index("GET")
+        await answer(talk.call())
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_a_server_without_such_a_stream_is_not_asked_again_soon(status: int) -> None:
+    """405 means no; nobody hammers."""
+
+    async def no(request: Request) -> None:
+        await request.reply(status)
+
+    script = LegacyScript(on={"GET": no}, capabilities=LISTENING)
+    async with fake_http(script) as server, talking(server.url) as talk:
+        await asked(server, "GET")
+        await trio.sleep(0.3)
+        await answer_of_a_list(talk)
+        assert len(server.of("GET")) == 1
+
+
+async def test_a_server_that_declares_nothing_to_tell_is_not_listened_to() -> None:
+    """No stream is opened for nothing."""
+    async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
+        await answer(talk.call())
+        assert server.of("GET") == []
+
+
+async def test_a_modern_subscription_that_breaks_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a request like any other, that stays open; what changed meanwhile is looked up."""
+    monkeypatch.setattr("mcpd.eras.subscription.LISTEN_AGAIN_AFTER", 0.05)
+    lives = 0
+
+    async def tell(request: Request) -> None:
+        nonlocal lives
+        lives += 1
+        await request.events()
+        if lives == 1:
+            request.reset()
+            return
+        meta = {"io.modelcontextprotocol/subscriptionId": request.message["id"]}
+        note = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {"_meta": meta}}
+        await request.event(json.dumps(note).encode())
+        await request.wait_hung_up()
+
+    script = ModernScript(on={"subscriptions/listen": tell}, capabilities=LISTENING)
+    async with fake_http(script) as server, talking(server.url) as talk:
+        await asked(server, "subscriptions/listen", 2)
+        with trio.fail_after(BOUND):
+            while len(talk.changes) < 2:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.01)
+        await answer(talk.call())
+
+
+async def test_a_stream_that_was_kept_alive_and_falls_silent_is_taken_for_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RELIABILITY H1: a half-open link is noticed by the comments that no longer come."""
+    monkeypatch.setattr("mcpd.transports.events.SILENCE", 0.2)
+
+    async def fall_silent(request: Request) -> None:
+        await request.events()
+        await request.send(b"retry: 100\n\n: still here\n\n")
+        await request.wait_hung_up()
+
+    script = LegacyScript(on={"GET": fall_silent}, capabilities=LISTENING)
+    async with fake_http(script) as server, talking(server.url) as talk:
+        await asked(server, "GET", 2)
+        with trio.fail_after(BOUND):
+            await server.of("GET")[0].hung_up.wait()
+        await answer_of_a_list(talk)

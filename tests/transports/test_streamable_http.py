@@ -1,0 +1,410 @@
+"""Streamable HTTP against a scripted server on loopback: what is sent, understood, and survived."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+
+import pytest
+import trio
+
+from mcpd.model.errors import (
+    CallTimeout,
+    HttpRefused,
+    LinkLost,
+    NeedsAuth,
+    ProtocolViolation,
+    UpstreamRefused,
+)
+from mcpd.model.spec import RemoteSpec
+from mcpd.supervision.catalog import fetch
+from mcpd.transports.exchange import Awaited
+from tests.fakes.http import LegacyScript, ModernScript, Request, Script, fake_http
+from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking, until
+
+# ── what is sent ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_modern_request_repeats_itself_in_its_headers() -> None:
+    """Digest 2.4: version, method and name on every POST; no session, no GET, no DELETE."""
+    async with fake_http(ModernScript()) as server:
+        async with talking(server.url) as talk:
+            await answer(talk.call(a=1))
+            await talk.upstream.request(
+                "resources/read", {"uri": "x://caf\N{LATIN SMALL LETTER E WITH ACUTE}"}
+            )
+        call, read = server.of("tools/call")[0], server.of("resources/read")[0]
+    assert server.asked() == ["server/discover", "tools/call", "resources/read"]
+    assert call.headers["accept"] == "application/json, text/event-stream"
+    assert call.headers["content-type"] == "application/json"
+    assert call.headers["mcp-protocol-version"] == "2026-07-28"
+    assert (call.headers["mcp-method"], call.headers["mcp-name"]) == ("tools/call", "echo")
+    assert call.message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
+    assert read.headers["mcp-name"] == "=?base64?eDovL2NhZsOp?="
+    assert server.requests[0].headers["mcp-method"] == "server/discover"
+
+
+async def test_arguments_a_tool_wants_mirrored_are_and_a_tool_with_broken_wishes_is_left_out() -> None:
+    """Digest 2.15: `Mcp-Param-*`; one bad annotation hides one tool."""
+    mirrored = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+    broken = {"type": "object", "properties": {"n": {"type": "number", "x-mcp-header": "N"}}}
+    tools = [{"name": "echo", "inputSchema": mirrored}, {"name": "bad", "inputSchema": broken}]
+    async with fake_http(ModernScript(tools=tools)) as server, talking(server.url) as talk:
+        catalog = await fetch(talk.upstream, RemoteSpec(name="it", kind="http", url=server.url))
+        await answer(talk.call(region="eu west"))
+        assert [tool.name for tool in catalog.tools] == ["echo"]
+        assert "bad" in catalog.warnings[0]
+        assert server.of("tools/call")[0].headers["mcp-param-region"] == "eu west"
+
+
+async def test_a_legacy_session_is_named_on_every_request_and_ended() -> None:
+    """Digest 2.6, 2.7: neither session nor version on `initialize`, both on all that follows."""
+    async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
+        await answer(talk.call())
+    opening, *later = server.requests[1:]
+    assert (opening.rpc, opening.headers.get("mcp-session-id")) == ("initialize", None)
+    assert "mcp-protocol-version" not in opening.headers
+    assert [request.rpc or request.method for request in later] == [
+        "notifications/initialized",
+        "tools/call",
+        "DELETE",
+    ]
+    for request in later:
+        assert request.headers["mcp-session-id"] == "s-1"
+        assert request.headers["mcp-protocol-version"] == "2025-11-25"
+
+
+async def test_headers_of_the_definition_go_with_every_request() -> None:
+    """A static `Authorization` is enough where a server wants one."""
+    async with (
+        fake_http(LegacyScript()) as server,
+        talking(server.url, headers={"Authorization": "Bearer t", "X-Team": "a"}) as talk,
+    ):
+        await answer(talk.call())
+    assert {request.headers["authorization"] for request in server.requests} == {"Bearer t"}
+    assert {request.headers["x-team"] for request in server.requests} == {"a"}
+
+
+async def test_a_list_and_ten_calls_cost_one_handshake_and_at_most_three_connections() -> None:
+    """The connection is kept warm; nothing is asked twice."""
+    async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
+        await talk.upstream.request("tools/list")
+        for number in range(10):
+            assert (await answer(talk.call(n=number)))["echo"] == {"n": number}
+        assert len(server.of("initialize")) == 1
+        assert server.connections <= 3
+
+
+# ── what is understood ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_body_with_line_breaks_becomes_one_line() -> None:
+    """It may go on to a client whose messages end at a line break."""
+
+    async def pretty(request: Request) -> None:
+        body = {"jsonrpc": "2.0", "id": request.message["id"], "result": {"a": [1, "x\ny"]}}
+        await request.reply(200, json.dumps(body, indent=2).encode())
+
+    async with fake_http(ModernScript(on={"tools/call": pretty})) as server, talking(server.url) as talk:
+        with trio.fail_after(BOUND):
+            message = await talk.call().answer()
+        assert bytes(message.result) == b'{"a":[1,"x\\ny"]}'
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 500])
+@pytest.mark.parametrize("id", ["own", None])
+async def test_an_error_in_the_body_counts_whatever_the_status(status: int, id: str | None) -> None:
+    """Digest 2.4: its id may be missing, then it belongs to the request that the response answers."""
+
+    async def refuse(request: Request) -> None:
+        own = request.message["id"]
+        await request.error(-32602, status, data={"why": 1}, id=own if id else None)
+
+    async with fake_http(ModernScript(on={"tools/call": refuse})) as server, talking(server.url) as talk:
+        with pytest.raises(UpstreamRefused) as refused, trio.fail_after(BOUND):
+            await talk.upstream.request("tools/call", {"name": "echo"})
+        assert (refused.value.upstream_code, refused.value.upstream_data) == (-32602, {"why": 1})
+        assert not talk.ended
+
+
+async def test_a_batch_is_understood_in_the_one_revision_that_has_them() -> None:
+    """2025-03-26 allows arrays in a JSON body."""
+
+    async def array(request: Request) -> None:
+        note = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
+        await request.reply(200, b"[" + note + b"," + request.answer({"content": []}) + b"]")
+
+    script = LegacyScript(on={"tools/call": array}, version="2025-03-26")
+    async with fake_http(script) as server, talking(server.url) as talk:
+        await answer(talk.call())
+        assert talk.changes == ["tools"]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body", "words"),
+    [
+        (202, "", b"", "HTTP 202"),
+        (200, "text/html", b"<html>Log in to the hotel</html>", "text/html instead of JSON"),
+        (200, "application/json", b'{"jsonrpc":"2.0","id":9999,"result":{}}', "something else"),
+        (200, "application/json", b"not JSON", "something else"),
+        (200, "application/json", b"", "something else"),
+    ],
+)
+async def test_what_is_no_answer_fails_the_call_at_once(
+    status: int, kind: str, body: bytes, words: str
+) -> None:
+    """RELIABILITY H4: nobody waits for what will not come."""
+
+    async def wrong(request: Request) -> None:
+        await request.reply(status, body, kind)
+
+    async with fake_http(LegacyScript(on={"tools/call": wrong})) as server, talking(server.url) as talk:
+        error = await outcome(talk.call())
+        assert isinstance(error, ProtocolViolation)
+        assert words in error.message
+        assert error.message.startswith("it: ")
+        await answer_of_a_list(talk)
+
+
+# ── requests of the server ──────────────────────────────────────────────────────────────────────
+
+
+async def test_a_servers_requests_are_answered_by_a_post_and_never_left_hanging() -> None:
+    """Ping gets `{}`; what we do not offer is refused, within the call that waits for it."""
+    answers: list[dict[str, object]] = []
+    answered = trio.Event()
+
+    async def collect(request: Request) -> None:
+        answers.append(request.message)
+        if len(answers) == 2:
+            answered.set()
+        await request.reply(202)
+
+    async def ask(request: Request) -> None:
+        await request.events()
+        await request.event(b'{"jsonrpc":"2.0","id":"p","method":"ping"}')
+        await request.event(b'{"jsonrpc":"2.0","id":7,"method":"roots/list"}')
+        await answered.wait()
+        await request.event(request.answer({"content": []}))
+        await request.end()
+
+    script = LegacyScript(on={"tools/call": ask, "response": collect})
+    async with fake_http(script) as server, talking(server.url) as talk:
+        await answer(talk.call())
+    by_id = {str(message["id"]): message for message in answers}
+    assert by_id["p"]["result"] == {}
+    assert by_id["7"]["error"]["code"] == -32601  # type: ignore[index]
+
+
+# ── cancelling and deadlines ────────────────────────────────────────────────────────────────────
+
+
+async def hang(request: Request) -> None:
+    await request.events()
+    await request.wait_hung_up()
+
+
+async def test_cancelling_a_modern_request_closes_its_stream_and_says_nothing() -> None:
+    """Digest 2.4: hanging up is the cancellation."""
+    async with fake_http(ModernScript(on={"tools/call": hang})) as server, talking(server.url) as talk:
+        exchange = talk.call()
+        (request,) = await asked(server, "tools/call")
+        talk.link.cancel(exchange, "enough")
+        with trio.fail_after(BOUND):
+            await request.hung_up.wait()
+        await answer_of_a_list(talk)
+        assert "notifications/cancelled" not in server.asked()
+
+
+async def test_cancelling_a_legacy_request_is_said() -> None:
+    """Digest 2.7: a dropped connection means nothing there."""
+    async with fake_http(LegacyScript(on={"tools/call": hang})) as server, talking(server.url) as talk:
+        exchange = talk.call()
+        (request,) = await asked(server, "tools/call")
+        talk.link.cancel(exchange, "enough")
+        (said,) = await asked(server, "notifications/cancelled")
+        assert said.message["params"]["requestId"] == request.message["id"]
+        with trio.fail_after(BOUND):
+            await request.hung_up.wait()
+        await answer_of_a_list(talk)
+
+
+async def test_an_answer_that_does_not_come_is_a_timeout_of_that_call_alone() -> None:
+    """RELIABILITY B6, over HTTP."""
+    async with fake_http(LegacyScript(on={"tools/call": hang})) as server, talking(server.url) as talk:
+        exchange = Awaited(idle=0.2, limit=5)
+        talk.link.submit(exchange, "tools/call", b'{"name":"echo"}')
+        assert isinstance(await outcome(exchange), CallTimeout)
+        await asked(server, "notifications/cancelled")
+        await answer_of_a_list(talk)
+
+
+async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
+    """It was idle for longer than the server likes: nothing is lost, and nobody notices."""
+
+    async def answer_and_close(request: Request) -> None:
+        await request.result({"content": []})
+        await request.stream.aclose()
+
+    script = LegacyScript(on={"tools/call": answer_and_close})
+    async with fake_http(script) as server, talking(server.url) as talk:
+        for _ in range(5):
+            await answer(talk.call())
+            await trio.sleep(0.02)
+        await answer_of_a_list(talk)
+
+
+# ── what breaks ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_reset_costs_the_call_it_hit_and_no_other() -> None:
+    """RELIABILITY H2: before the headers, within them, within the body, within an event."""
+    for cut in (b"", b"HTTP/1.1 200 OK\r\nConte", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", None):
+
+        async def reset(request: Request, cut: bytes | None = cut) -> None:
+            if cut is None:
+                await request.events()
+                await request.send(b'data: {"jsonrpc"')
+            elif cut:
+                await request.raw(cut)
+            await trio.sleep(0.02)
+            request.reset()
+
+        async with fake_http(LegacyScript(on={"tools/call": reset})) as server, talking(server.url) as talk:
+            error = await outcome(talk.call())
+            assert isinstance(error, LinkLost)
+            assert error.may_have_run
+            assert "it: " in error.message
+            await answer_of_a_list(talk)
+
+
+async def test_a_server_that_is_gone_ends_the_channel_and_nothing_ran() -> None:
+    """The next attempt is the supervisor's; the caller may try again, for nothing was sent."""
+    async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
+        assert server.nursery is not None
+        server.nursery.cancel_scope.cancel()
+        await trio.sleep(0.05)
+        errors = [await outcome(talk.call())]
+        if not talk.ended:  # the first may have met the connection that was being closed
+            errors.append(await outcome(talk.call()))
+        assert isinstance(errors[-1], LinkLost)
+        assert not errors[-1].may_have_run
+        assert "cannot be reached" in (await until(talk)).message
+        with pytest.raises(LinkLost):
+            talk.call()
+
+
+async def test_a_session_that_the_server_forgot_ends_the_channel_once() -> None:
+    """RELIABILITY H3: 64 concurrent 404s are one end; who was told 404 knows that nothing ran."""
+    script = LegacyScript()
+    async with fake_http(script) as server, talking(server.url) as talk:
+        await answer(talk.call())
+        script.sessions.clear()
+        exchanges = [talk.call(n=n) for n in range(64)]
+        errors = [await outcome(exchange) for exchange in exchanges]
+        assert all(isinstance(error, LinkLost) for error in errors)
+        assert any(isinstance(error, LinkLost) and not error.may_have_run for error in errors)
+        assert "session is over" in (await until(talk)).message
+        assert len(talk.ended) == 1
+        assert len(server.of("initialize")) == 1
+    assert server.of("DELETE") == []  # there is nothing to end
+
+
+@pytest.mark.parametrize(("status", "ends"), [(401, True), (403, False)])
+async def test_a_login_wanted_during_a_call_says_so(status: int, ends: bool) -> None:
+    """401 is about us, and ends the connection; 403 is about this call."""
+
+    async def refuse(request: Request) -> None:
+        await request.reply(status, b'{"error":"invalid_token"}', WWW_Authenticate='Bearer realm="x"')
+
+    async with fake_http(LegacyScript(on={"tools/call": refuse})) as server, talking(server.url) as talk:
+        error = await outcome(talk.call())
+        assert isinstance(error, NeedsAuth)
+        assert error.challenge == 'Bearer realm="x"'
+        assert "Authorization" in error.message
+        if ends:
+            assert isinstance(await until(talk), NeedsAuth)
+        else:
+            await answer_of_a_list(talk)
+
+
+async def test_a_server_that_is_busy_says_for_how_long() -> None:
+    """429 and 503 fail the call, with the time to wait; the connection is well."""
+
+    async def busy(request: Request) -> None:
+        await request.reply(503, b"later", "text/plain", Retry_After="7")
+
+    async with fake_http(LegacyScript(on={"tools/call": busy})) as server, talking(server.url) as talk:
+        error = await outcome(talk.call())
+        assert isinstance(error, HttpRefused)
+        assert (error.status, error.retry_after) == (503, 7.0)
+        await answer_of_a_list(talk)
+
+
+# ── the long run ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_dead_link_is_noticed_by_the_kernel() -> None:
+    """RELIABILITY H1: keepalive 15/5/3 and a user timeout of 30 s are set on every connection."""
+    import socket
+
+    from mcpd.transports.http.dial import KEEPALIVE
+
+    options = {(level, name): value for level, name, value in KEEPALIVE}
+    tcp = socket.IPPROTO_TCP
+    assert options[socket.SOL_SOCKET, socket.SO_KEEPALIVE] == 1
+    figures = (options[tcp, socket.TCP_KEEPIDLE], options[tcp, socket.TCP_KEEPINTVL])
+    assert (*figures, options[tcp, socket.TCP_KEEPCNT]) == (15, 5, 3)
+    assert options[tcp, socket.TCP_USER_TIMEOUT] == 30_000
+
+
+async def test_the_pool_stays_whole_when_half_of_many_calls_are_cancelled() -> None:
+    """RELIABILITY H5: 128 in flight, cancelled at any moment; afterwards a call is as quick as before."""
+    chance = random.Random(5)
+
+    async def slow(request: Request) -> None:
+        await trio.sleep(chance.random() * 0.02)
+        await request.result({"content": []})
+
+    script = ModernScript(on={"tools/call": slow})
+    async with fake_http(script) as server, talking(server.url, max_in_flight=128) as talk:
+        for _ in range(4):
+            exchanges = [talk.call(n=n) for n in range(128)]
+            cancelled = [exchange for exchange in exchanges if chance.random() < 0.5]
+            for exchange in cancelled:
+                await trio.sleep(chance.random() * 0.001)
+                talk.link.cancel(exchange, "enough")
+            for exchange in exchanges:
+                if exchange not in cancelled:
+                    await answer(exchange)
+        assert talk.link.in_flight == 0
+        times = []
+        for _ in range(5):
+            began = trio.current_time()
+            await answer(talk.call())
+            times.append(trio.current_time() - began)
+        assert min(times) < 0.15, times
+        assert not talk.ended
+
+
+@pytest.mark.parametrize("script", [ModernScript(), LegacyScript()])
+async def test_what_waits_for_its_turn_takes_the_connection_of_the_one_before(script: Script) -> None:
+    """The next request is sent from within the answer to the last, on the connection that brought it."""
+    async with fake_http(script) as server, talking(server.url, max_in_flight=1) as talk:
+        await answer(talk.call())
+        before = server.connections
+        exchanges = [talk.call(n=n) for n in range(20)]
+        assert [(await answer(exchange))["echo"] for exchange in exchanges] == [{"n": n} for n in range(20)]
+        assert server.connections == before
+
+
+async def test_nothing_of_a_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The libraries below log whole URLs and headers, where keys are."""
+    caplog.set_level(logging.DEBUG)
+    async with (
+        fake_http(LegacyScript()) as server,
+        talking(f"{server.url}?key=canary", headers={"Authorization": "Bearer canary"}) as talk,
+    ):
+        await answer(talk.call())
+    assert "canary" not in caplog.text
