@@ -251,11 +251,14 @@ class ManagedServer:
             await self._standing.wait_moved()
 
     async def wait_ready(self) -> Upstream:
-        """The connected upstream, starting a lazy server. The caller bounds the wait.
+        """The connected upstream, starting a lazy server and looking again for one that could not be reached.
+        The caller bounds the wait.
 
         Raises NotReady at once where waiting is no use: switched off, or failed with no attempt soon.
         """
         self.demand()
+        if self._standing.worth_a_look:
+            self._wish.set()  # ends the pause, and nothing else: it counts as any attempt does
         while self.upstream is None:
             if self._standing.hopeless and not self._wish.is_set():
                 raise self.not_ready()

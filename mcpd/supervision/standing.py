@@ -8,10 +8,12 @@ import time
 import trio
 
 from mcpd.model.errors import NotReady
-from mcpd.model.status import Failure, ServerState, rfc3339
+from mcpd.model.status import Failure, FailureKind, ServerState, rfc3339
 
 _HEALING = 5.0
 """A call waits for a retry that is due within this time, instead of failing on the spot."""
+_SPARED = 5.0
+"""Seconds that a server which cannot be reached is left alone after an attempt, however many want it."""
 
 
 class Standing:
@@ -27,6 +29,7 @@ class Standing:
         """When the next attempt begins, by the wall clock, for display."""
         self.retry_due = math.inf
         """The same by `trio.current_time()`."""
+        self._paused_at = -math.inf
         self._moved = trio.Event()
 
     def become(self, state: ServerState, reason: str) -> bool:
@@ -47,7 +50,8 @@ class Standing:
         await self._moved.wait()
 
     def retry_in(self, seconds: float) -> None:
-        self.retry_at, self.retry_due = time.time() + seconds, trio.current_time() + seconds
+        self._paused_at = trio.current_time()
+        self.retry_at, self.retry_due = time.time() + seconds, self._paused_at + seconds
 
     def no_retry(self) -> None:
         self.retry_at, self.retry_due = None, math.inf
@@ -60,6 +64,15 @@ class Standing:
         if self.state is ServerState.FAILED:
             return self.retry_due - trio.current_time() > _HEALING
         return True
+
+    @property
+    def worth_a_look(self) -> bool:
+        """Whether who wants it now may have it tried before its time. Only a server that could not be
+        reached: it may be there by now; to look costs no process, and bothers nobody who asked for peace."""
+        if self.state is not ServerState.FAILED or self.failure is None:
+            return False
+        unreachable = self.failure.kind is FailureKind.UNREACHABLE
+        return unreachable and self.hopeless and trio.current_time() - self._paused_at >= _SPARED
 
     def not_ready(self, name: str) -> NotReady:
         """Why nothing can be sent now, and what to do."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 from mcpd.model.errors import LinkLost, McpdError, NotReady
 from mcpd.model.events import Event
@@ -291,6 +293,36 @@ async def test_a_login_that_runs_out_ends_the_connection(tmp_path: Path) -> None
         await world.wait(ServerState.NEEDS_AUTH)
         assert exchange.error is not None
         assert exchange.error.code == "auth_required"
+
+
+async def test_who_wants_a_server_that_could_not_be_reached_has_it_looked_for_again(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pauses have grown to minutes, and it may be there by now. Not more often than every five seconds,
+    and for nobody's sake while nobody wants it."""
+    attempts: list[float] = []
+
+    def nobody_listens(*_: object) -> NoReturn:
+        attempts.append(trio.current_time())
+        raise LinkLost("it: it cannot be reached: Connection refused", server="it", may_have_run=False)
+
+    monkeypatch.setattr("mcpd.supervision.server.opened", nobody_listens)
+    async with living(tmp_path, "http://127.0.0.1:1/mcp", restart=RestartPolicy(base=1000)) as world:
+        with trio.fail_after(1000):
+            while world.server.status().retry_at is None:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(1)
+        began = len(attempts)
+        await trio.sleep(10)
+        assert len(attempts) == began
+        with pytest.raises(NotReady, match="Connection refused"):
+            await world.server.wait_ready()
+        assert len(attempts) == began + 1
+        for _ in range(40):
+            with pytest.raises(NotReady, match="next attempt in"):
+                await world.server.wait_ready()
+            await trio.sleep(0.5)
+        assert len(attempts) - began == 1 + 3
+        assert min(later - one for one, later in pairwise(attempts[began:])) >= 5
 
 
 async def test_the_server_says_when_to_come_back(tmp_path: Path) -> None:
