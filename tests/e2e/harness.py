@@ -20,7 +20,7 @@ import attrs
 from tests.stopwatch import stopwatch
 
 FAKE = Path(__file__).parent.parent / "servers" / "fake.py"
-BOUND = 30.0
+BOUND = 60.0
 """Seconds that any single wait of a test may take: for the hopeless, not for the slow."""
 
 Json = dict[str, Any]
@@ -179,6 +179,11 @@ class Daemon:
         return self.process.wait(bound)
 
 
+def in_flight(daemon: Daemon, server: str, count: int) -> None:
+    """Wait until so many calls of a server have been sent to it, and no more."""
+    wait_until(lambda: daemon.status(server)["in_flight"] == count, lambda: str(daemon.status(server)))
+
+
 def fake(*flags: str, **definition: Any) -> Json:
     """A definition of the scripted server of tests/servers/fake.py."""
     return {"command": sys.executable, "args": ["-I", "-S", str(FAKE), *flags], **definition}
@@ -226,7 +231,7 @@ def running(
                 process.wait(BOUND)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(5)
+                process.wait(BOUND)
                 raise AssertionError(f"the daemon did not stop\n{daemon.log[-3000:]}") from None
     assert_gone(marks)
 

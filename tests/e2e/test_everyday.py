@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Refused, fake, wait_until
+from tests.e2e.harness import Refused, fake, in_flight, wait_until
 
 
 def test_a_tool_is_called_and_its_result_normalised(start: Start) -> None:
@@ -88,7 +88,7 @@ def test_a_client_that_leaves_after_it_stopped_writing_has_its_call_cancelled(st
     client = daemon.client()
     client.send("mcpd/call", server="fake", tool="drop", arguments={})
     client.socket.shutdown(socket.SHUT_WR)
-    wait_until(lambda: daemon.status("fake")["in_flight"] == 1, lambda: "the call did not arrive")
+    in_flight(daemon, "fake", 1)
     client.close()
     took = wait_until(lambda: daemon.status("fake")["in_flight"] == 0, lambda: "it was not cancelled")
     assert took < 1

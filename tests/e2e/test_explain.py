@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mcpd.model.errors import UnknownServer
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, FAKE, Client, Json, Refused, fake, running, wait_until
+from tests.e2e.harness import BOUND, FAKE, Client, Json, Refused, fake, in_flight, running, wait_until
 
 SECRET = "correct-horse-battery"
 
@@ -36,7 +36,7 @@ def test_history_says_what_happened_and_who_asked_over_a_restart(tmp_path: Path)
     with running(tmp_path, {"fake": fake()}) as daemon:
         daemon.wait_connected("fake")
         client = daemon.client()
-        client.request("mcpd/disable", server="fake", wait=5)
+        client.request("mcpd/disable", server="fake", wait=BOUND)
         saved = [tmp_path / "state/mcpd" / name for name in ("history.jsonl", "state.json")]
         wait_until(
             lambda: (
@@ -53,7 +53,7 @@ def test_history_says_what_happened_and_who_asked_over_a_restart(tmp_path: Path)
     with running(tmp_path, {"fake": fake()}) as daemon:
         daemon.wait_status("fake", lambda status: status["status"] == "disabled")
         client = daemon.client()
-        client.request("mcpd/enable", server="fake", wait=5)
+        client.request("mcpd/enable", server="fake", wait=BOUND)
         entries = client.request("mcpd/history", server="fake")["entries"]
         told = [(entry["state"], bool(entry["by"])) for entry in entries]
         assert told[:2] == [("connected", False), ("disabled", True)]
@@ -98,16 +98,16 @@ def test_calls_are_counted_by_what_they_came_to_over_all_connections(start: Star
         client.call("fake", "error")
     with pytest.raises(Refused):
         client.call("fake", "drop", timeout=0.05)
-    client.request("mcpd/reconnect", server="fake", wait=5)
+    client.request("mcpd/reconnect", server="fake", wait=BOUND)
     attached.request("mcpd/attach", server="fake")
     attached.request("tools/call", name="echo", arguments={})
     with pytest.raises(Refused):
         attached.request("tools/call", name="error", arguments={})
     left = daemon.client()
     left.send("mcpd/call", server="fake", tool="drop", arguments={})
-    wait_until(lambda: daemon.status("fake")["in_flight"] == 1, lambda: "the call did not arrive")
+    in_flight(daemon, "fake", 1)
     left.close()
-    wait_until(lambda: daemon.status("fake")["in_flight"] == 0, lambda: "it was not cancelled")
+    in_flight(daemon, "fake", 0)
     server = stats_of(client, "fake")
     counts = {key: server["counts"][key] for key in ("calls", "errors", "lost", "cancelled")}
     assert counts == {"calls": 7, "errors": 3, "lost": 1, "cancelled": 1}
@@ -176,7 +176,7 @@ def test_the_wire_is_shown_live_without_secrets_over_a_reconnect(start: Start) -
     watcher.send("mcpd/tap", server="fake", methods=["tools/call", "server/discover"])
     watcher.send("mcpd/version")
     client.call("fake", "echo", {"said": f"it is {SECRET}!"})
-    client.request("mcpd/reconnect", server="fake", wait=5)
+    client.request("mcpd/reconnect", server="fake", wait=BOUND)
     frames: list[Json] = []
     while not (frames and frames[-1]["method"] == "server/discover"):
         frames.append(watcher.next_notification()["params"]["frame"])
@@ -273,12 +273,12 @@ def test_no_counter_goes_down_when_a_server_is_started_anew(start: Start) -> Non
 
     client.call("fake", "echo")
     looks = [counters()]
-    client.request("mcpd/reconnect", server="fake", wait=20)
+    client.request("mcpd/reconnect", server="fake", wait=BOUND)
     client.call("fake", "fail")
     looks.append(counters())
-    client.request("mcpd/disconnect", server="fake", wait=20)
+    client.request("mcpd/disconnect", server="fake", wait=BOUND)
     looks.append(counters())
-    client.request("mcpd/connect", server="fake", wait=20)
+    client.request("mcpd/connect", server="fake", wait=BOUND)
     looks.append(counters())
     assert any(name == "mcpd_server_cpu_seconds_total" and value > 0 for (name, _), value in looks[2].items())
     for earlier, later in itertools.pairwise(looks):

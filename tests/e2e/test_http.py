@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.e2e import web
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Json, fake, private_environment, wait_until
+from tests.e2e.harness import BOUND, Json, fake, in_flight, private_environment, wait_until
 from tests.e2e.web import PORT, door, events, over_unix, request
 
 
@@ -29,7 +29,7 @@ def test_the_port_is_told_to_whom_it_concerns(start: Start) -> None:
     assert stat.S_IMODE(Path(told["token_file"]).stat().st_mode) == 0o600
     wait_until(lambda: f"{where.base}/mcp" in daemon.log, lambda: daemon.log)
     assert where.token not in daemon.log
-    assert httpx.get(f"{where.base}/health").json() == {"status": "ok"}
+    assert web.get(f"{where.base}/health").json() == {"status": "ok"}
     status = subprocess.run(
         [sys.executable, "-m", "ctl", "status"],
         env=daemon.environ,
@@ -87,11 +87,11 @@ def test_a_port_of_the_command_line_that_is_taken_is_the_end(tmp_path: Path) -> 
 def test_who_has_no_token_is_told_how_to_get_one(start: Start) -> None:
     """And is not sent looking for an OAuth server."""
     where = door(start({}, *PORT))
-    refused = httpx.post(f"{where.base}/mcp", json={})
+    refused = web.post(f"{where.base}/mcp", json={})
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"] == 'Bearer realm="mcpd"'
     assert "mcpctl status" in refused.text
-    assert httpx.get(f"{where.base}/.well-known/oauth-protected-resource").status_code == 404
+    assert web.get(f"{where.base}/.well-known/oauth-protected-resource").status_code == 404
     assert not [name for name in refused.headers if name.startswith("access-control")]
 
 
@@ -131,8 +131,10 @@ def test_the_control_api_is_one_post_away_on_the_unix_socket(start: Start) -> No
 def test_who_hangs_up_cancels_what_it_asked_for(start: Start) -> None:
     daemon = start({"one": fake()})
     daemon.wait_connected("one")
-    with over_unix(daemon) as http, pytest.raises(httpx.ReadTimeout):
-        http.post("/rpc", json=request("mcpd/call", server="one", tool="drop"), timeout=0.5)
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(daemon.socket)
+        web.send(caller, "/rpc", request("mcpd/call", server="one", tool="drop"), {"Host": "localhost"})
+        in_flight(daemon, "one", 1)
     with daemon.client() as client:
         wait_until(
             lambda: len(json.loads(client.call("one", "counts")["output"])["cancelled"]) == 1,
@@ -158,7 +160,7 @@ def test_without_authentication_the_log_and_the_status_say_so_loudly(start: Star
     assert told["token_file"] is None
     wait_until(lambda: "--http-auth none" in daemon.log, lambda: daemon.log)
     assert '"level": "warning"' in daemon.log
-    status = httpx.post(told["url"], headers={"Origin": "http://evil.example"}, json={}).status_code
+    status = web.post(told["url"], headers={"Origin": "http://evil.example"}, json={}).status_code
     assert status == 403
 
 
@@ -194,7 +196,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 def test_the_port_of_the_configuration_is_listened_on(start: Start) -> None:
     daemon = start({}, settings={"http": "localhost:0"})
-    assert httpx.get(f"{door(daemon).base}/health").status_code == 200
+    assert web.get(f"{door(daemon).base}/health").status_code == 200
 
 
 def test_a_port_that_systemd_opened_is_served(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_a_port_that_systemd_opened_is_served(tmp_path: Path) -> None:
             )
         try:
             url = f"http://127.0.0.1:{port.getsockname()[1]}/health"
-            assert httpx.get(url, timeout=BOUND).json() == {"status": "ok"}
+            assert web.get(url).json() == {"status": "ok"}
         finally:
             process.terminate()
             assert process.wait(BOUND) == 0

@@ -20,7 +20,7 @@ def pids(daemon: Daemon) -> dict[str, int | None]:
 
 
 def write(daemon: Daemon, servers: dict[str, Any]) -> None:
-    daemon.config.write_text(json.dumps({"mcpServers": servers}))
+    daemon.config.write_text(json.dumps({"mcpServers": servers, "settings": {"watch": False}}))
 
 
 def test_unchanged_servers_keep_their_process(start: Start) -> None:
@@ -94,8 +94,8 @@ def test_a_set_made_for_another_generation_is_refused(start: Start) -> None:
 
 
 def test_a_bad_file_keeps_the_last_good_set_and_shows_in_status(start: Start) -> None:
-    """D8, SIGHUP: a bad file never replaces a good one."""
-    daemon = start({"fake": fake()})
+    """D8, SIGHUP: a bad file never replaces a good one. Nobody else reads it here: it is not watched."""
+    daemon = start({"fake": fake()}, settings={"watch": False})
     daemon.wait_connected("fake")
     before = pids(daemon)
     client = daemon.client()
@@ -168,7 +168,9 @@ def test_toggles_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
     with harness.running(tmp_path, servers) as daemon:
         daemon.wait_connected("off", "on")
         for name, method in ("off", "disable"), ("on", "disable"), ("on", "enable"), ("born-off", "enable"):
-            status = daemon.client().request(f"mcpd/{method}", server=name, wait=8)["server"]["status"]
+            status = daemon.client().request(f"mcpd/{method}", server=name, wait=harness.BOUND)["server"][
+                "status"
+            ]
             assert status == ("disabled" if method == "disable" else "connected")
         saved = daemon.home / "state" / "mcpd" / "state.json"
         toggles = {"off": False, "on": True, "born-off": True}

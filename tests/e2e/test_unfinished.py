@@ -49,13 +49,13 @@ def test_a_task_ends_with_the_caller(start: Start, era: str) -> None:
     def is_polled(times: int) -> None:
         wait_until(lambda: counts(client).get("tasks/get", 0) > times, lambda: "it is not asked after")
 
-    key = client.send("mcpd/call", server="it", tool="job", arguments={"seconds": 60})
+    key = client.send("mcpd/call", server="it", tool="job", arguments={"seconds": 600})
     is_polled(0)
     client.notify("notifications/cancelled", requestId=key)
     wait_until(lambda: counts(client).get("tasks cancelled") == 1, lambda: "it was not cancelled")
 
     other = daemon.client()
-    other.send("mcpd/call", server="it", tool="job", arguments={"seconds": 60})
+    other.send("mcpd/call", server="it", tool="job", arguments={"seconds": 600})
     is_polled(counts(client)["tasks/get"])
     other.close()
     wait_until(lambda: counts(client).get("tasks cancelled") == 2, lambda: "it was not cancelled")
@@ -126,8 +126,9 @@ def test_a_task_whose_process_died_may_have_run(start: Start, era: str, how: str
     """A new process knows nothing of it, and nobody calls again: not knowing is what the caller is told."""
     daemon = start({"it": server(era)})
     daemon.wait_connected("it")
+    pid = daemon.status("it")["pid"]
     caller, other = daemon.client(), daemon.client()
-    arguments = {"seconds": 60}
+    arguments = {"seconds": 600}
     if how == "call":
         key = caller.send("mcpd/call", server="it", tool="job", arguments=arguments)
     else:
@@ -145,5 +146,5 @@ def test_a_task_whose_process_died_may_have_run(start: Start, era: str, how: str
     with pytest.raises(Refused, match="became a task, and what came of it cannot be learnt") as refused:
         caller.answer(key)
     assert refused.value.body["data"]["may_have_run"] is True
-    daemon.wait_connected("it")
+    daemon.wait_status("it", lambda status: status["status"] == "connected" and status["pid"] != pid)
     assert counts(other)["tools/call"] == 1  # that of the count itself

@@ -18,16 +18,16 @@ def test_a_disconnected_server_waits_for_connect(start: Start) -> None:
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client = daemon.client()
-    stopped = client.request("mcpd/disconnect", server="fake", wait=8)["server"]
+    stopped = client.request("mcpd/disconnect", server="fake", wait=BOUND)["server"]
 
     assert (stopped["status"], stopped["pid"]) == ("disabled", None)
     assert "disconnected" in stopped["reason"]
     with pytest.raises(Refused, match="connect"):
         client.call("fake", "echo")
 
-    back = client.request("mcpd/connect", server="fake", wait=8)["server"]
+    back = client.request("mcpd/connect", server="fake", wait=BOUND)["server"]
     assert back["status"] == "connected"
-    again = client.request("mcpd/connect", server="fake", wait=8)["server"]
+    again = client.request("mcpd/connect", server="fake", wait=BOUND)["server"]
     assert again["pid"] == back["pid"], "connect is idempotent"
 
 
@@ -36,7 +36,7 @@ def test_reconnect_starts_afresh(start: Start) -> None:
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     before = daemon.status("fake")
-    after = daemon.client().request("mcpd/reconnect", server="fake", wait=8)["server"]
+    after = daemon.client().request("mcpd/reconnect", server="fake", wait=BOUND)["server"]
 
     assert after["status"] == "connected"
     assert after["pid"] != before["pid"]
@@ -124,7 +124,7 @@ def test_events_begin_with_a_snapshot_and_end_with_their_request(start: Start) -
 
     client.notify("notifications/cancelled", requestId=key)
     client.request("mcpd/version")  # answered in order: the cancellation has been read
-    daemon.client().request("mcpd/disconnect", server="a", wait=8)
+    daemon.client().request("mcpd/disconnect", server="a", wait=BOUND)
     assert client.request("mcpd/version")["api"] == 1
     assert client.notifications == [], "nothing came after the cancellation"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,12 @@ MODERN = "2026-07-28"
 P = "io.modelcontextprotocol/"
 BOTH = "application/json, text/event-stream"
 
+# Of httpx, which by itself waits for five seconds only.
+delete = partial(httpx.delete, timeout=BOUND)
+get = partial(httpx.get, timeout=BOUND)
+head = partial(httpx.head, timeout=BOUND)
+post = partial(httpx.post, timeout=BOUND)
+
 
 @attrs.frozen
 class Door:
@@ -29,6 +37,11 @@ class Door:
     @property
     def port(self) -> int:
         return int(self.base.rpartition(":")[2])
+
+    @property
+    def connection(self) -> socket.socket:
+        """A new one."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=BOUND)
 
     @property
     def bearer(self) -> dict[str, str]:
@@ -77,6 +90,14 @@ def modern(
 def ask(http: httpx.Client, path: str, method: str, **params: Any) -> httpx.Response:
     body, headers = modern(method, **params)
     return http.post(path, json=body, headers=headers)
+
+
+def send(connection: socket.socket, path: str, body: Json, headers: Mapping[str, str]) -> None:
+    """A POST whose answer is not waited for, on a connection that is the test's to close when it wants."""
+    content = json.dumps(body).encode()
+    said = {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}
+    lines = "".join(f"{name}: {text}\r\n" for name, text in said.items())
+    connection.sendall(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + content)
 
 
 def events(portions: Iterator[bytes]) -> Iterator[SseEvent]:

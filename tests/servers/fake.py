@@ -30,7 +30,7 @@ Flags
   --wrapper                   run as `sh -c 'server & wait'`, as npx does; the shell keeps our pid
   --lives FILE                add our pid to FILE at the start: a line for each life
   --only-lives N              the `--at` actions happen only in the first N lives (needs --lives)
-  --max-life S                end by SIGALRM after S seconds (default 120)
+  --max-life S                end by SIGALRM after S seconds (default 1200)
   --script JSON               more flags, as an object: {"era": "legacy", "at": [["start", "die"]]};
                               also read from $FAKE_SCRIPT
   --at WHEN ACTION [JSON]     WHEN: start (before anything is read), init (before the handshake is
@@ -788,7 +788,7 @@ def _flags() -> argparse.ArgumentParser:
         flags.add_argument(f"--{switch}", action="store_true")
     flags.add_argument("--lives")
     flags.add_argument("--only-lives", type=int)
-    flags.add_argument("--max-life", type=float, default=120)
+    flags.add_argument("--max-life", type=float, default=1200)
     flags.add_argument("--script", default=os.environ.get("FAKE_SCRIPT", "{}"))
     flags.add_argument("--at", nargs="+", action="append", default=[])
     return flags

@@ -30,6 +30,6 @@ async def test_a_listener_that_falls_behind_is_closed_and_the_others_are_not() -
         for n in range(10):
             news.send(n)
             assert quick.receive_nowait() == n
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             assert [item async for item in slow] == [0, 1, 2]
         assert news.heard

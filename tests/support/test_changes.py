@@ -11,7 +11,7 @@ import trio
 
 from mcpd.support.changes import Changes, watching
 
-BOUND = 20
+BOUND = 60
 
 
 async def noticed(path: Path, change: Callable[[], object]) -> bool:

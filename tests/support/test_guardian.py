@@ -20,13 +20,17 @@ from tests.processes import gone, state, wait_until
 from tests.stopwatch import stopwatch
 
 BOUND = 30.0
+POLITE = "exec sleep 999"
+TERM_PROOF = "trap '' TERM HUP INT; sleep 999 & wait; sleep 999"
+RUNAWAY = "setsid sh -c 'trap \"\" TERM; sleep 999; :' & wait"
 FAMILIES = {
-    "polite": "exec sleep 999",
-    "term-proof": "trap '' TERM HUP INT; sleep 999 & wait; sleep 999",
-    "wrapper": "sh -c 'sleep 999; :' & wait",
-    "runaway": "setsid sh -c 'trap \"\" TERM; sleep 999; :' & wait",
-    "orphaned-runaway": "setsid sh -c 'trap \"\" TERM; sleep 999; :' >/dev/null & sleep 0.05; exit 0",
+    POLITE: 1,
+    TERM_PROOF: 2,
+    "sh -c 'sleep 999; :' & wait": 3,  # a wrapper
+    RUNAWAY: 3,
+    "setsid sh -c 'trap \"\" TERM; sleep 999; :' >/dev/null & exit 0": 2,  # whose parent is gone
 }
+"""Scripts, and how many processes there are of each once all are there."""
 
 DAEMON = """
 import json, os, subprocess, sys, trio
@@ -41,7 +45,6 @@ async def main():
                 ["sh", "-c", script], stdout=subprocess.DEVNULL, start_new_session=True,
                 env={"PATH": os.environ["PATH"], "MCPD_INSTANCE": f"{instance}.{number}"})
             guardian.guard(child.pid)
-        await trio.sleep(0.3)
         print(guardian.pid, flush=True)
         await trio.sleep_forever()
 trio.run(main)
@@ -60,14 +63,16 @@ def instance() -> Iterator[str]:
 
 
 def start_daemon(instance: str, families: list[str]) -> tuple[subprocess.Popen[bytes], int]:
-    """A process that guards some families of processes, and the pid of its guardian."""
+    """A process that guards some families of processes, all of them there, and the pid of its guardian."""
     daemon = subprocess.Popen(
         [sys.executable, "-c", DAEMON, instance, json.dumps(families)],
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
     assert daemon.stdout is not None
-    return daemon, int(daemon.stdout.readline())
+    guardian = int(daemon.stdout.readline())
+    wait_until(lambda: len(orphans.marked(instance)) == sum(FAMILIES[script] for script in families))
+    return daemon, guardian
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
@@ -75,9 +80,8 @@ def test_when_the_daemon_is_killed_nothing_survives_it_by_two_seconds(
     instance: str, number: signal.Signals
 ) -> None:
     """E1: twenty servers, among them wrappers, runaways and such as ignore SIGTERM."""
-    daemon, guardian = start_daemon(instance, list(FAMILIES.values()) * 4)
+    daemon, guardian = start_daemon(instance, list(FAMILIES) * 4)
     with daemon:
-        assert len(orphans.marked(instance)) >= 20
         daemon.send_signal(number)
         daemon.wait(BOUND)
         with stopwatch() as watch:
@@ -87,13 +91,19 @@ def test_when_the_daemon_is_killed_nothing_survives_it_by_two_seconds(
 
 def test_signals_to_the_daemons_group_do_not_reach_the_guardian(instance: str) -> None:
     """Ctrl-C, a closed terminal and `kill -TERM -pgid` end the daemon, not who cleans up after it."""
-    daemon, guardian = start_daemon(instance, [FAMILIES["term-proof"]])
+    daemon, guardian = start_daemon(instance, [TERM_PROOF])
+    wait_until(lambda: ignores(guardian, signal.SIGTERM))  # they are ignored in the order of their numbers
     with daemon:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
             os.kill(guardian, number)  # not even when they are meant for it
         os.killpg(daemon.pid, signal.SIGTERM)
         daemon.wait(BOUND)
         wait_until(lambda: not orphans.marked(instance) and gone(guardian))
+
+
+def ignores(pid: int, number: signal.Signals) -> bool:
+    ignored = Path(f"/proc/{pid}/status").read_text().partition("SigIgn:")[2].split()[0]
+    return bool(int(ignored, 16) >> (number - 1) & 1)
 
 
 async def test_a_daemon_that_stops_in_order_leaves_no_guardian(instance: str) -> None:
@@ -115,7 +125,7 @@ async def test_what_is_still_registered_is_ended_even_when_the_daemon_stops_in_o
     guardian = Guardian(instance)
     async with trio.open_nursery() as nursery:
         await nursery.start(guardian.run)
-        child = await family(instance, FAMILIES["runaway"])
+        child = await family(instance, RUNAWAY)
         guardian.guard(child.pid)
         nursery.cancel_scope.cancel()
     assert orphans.marked(instance) == []
@@ -127,8 +137,8 @@ async def test_a_group_that_was_released_is_let_live(instance: str) -> None:
     guardian = Guardian(instance)
     async with trio.open_nursery() as nursery:
         await nursery.start(guardian.run)
-        released = await family("another-" + instance, "exec sleep 999")
-        guarded = await family(instance, "exec sleep 999")
+        released = await family("another-" + instance, POLITE)
+        guarded = await family(instance, POLITE)
         for child in (released, guarded):
             guardian.guard(child.pid)
         guardian.release(released.pid)
@@ -142,7 +152,7 @@ async def test_a_group_that_was_released_is_let_live(instance: str) -> None:
 async def test_a_killed_guardian_is_replaced_within_a_second_and_told_everything(instance: str) -> None:
     """E2; proved by what the second one ends when we leave it."""
     guardian = Guardian(instance)
-    child = await family("another-" + instance, "exec sleep 999")  # found by its group only, not by its mark
+    child = await family("another-" + instance, POLITE)  # found by its group only, not by its mark
     guardian.guard(child.pid)  # even before there is a guardian
     async with trio.open_nursery() as nursery:
         await nursery.start(guardian.run)
@@ -161,7 +171,7 @@ async def test_a_guardian_that_stopped_reading_never_blocks_us_and_is_replaced(i
     guardian = Guardian(instance)
     async with trio.open_nursery() as nursery:
         await nursery.start(guardian.run)
-        child = await family("another-" + instance, "exec sleep 999")
+        child = await family("another-" + instance, POLITE)
         stopped = guardian.pid
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
@@ -230,10 +240,11 @@ async def until_replaced(guardian: Guardian, pid: int) -> None:
 
 
 async def family(mark: str, script: str) -> trio.Process:
+    """One of `FAMILIES`, once all of it is there."""
     child = await trio.lowlevel.open_process(
         ["sh", "-c", script],
         env={"PATH": os.environ["PATH"], orphans.MARK: mark},
         start_new_session=True,
     )
-    await trio.sleep(0.1 if "&" in script else 0)  # until the grandchildren are there
+    await trio.to_thread.run_sync(wait_until, lambda: len(orphans.marked(mark)) == FAMILIES[script])
     return child

@@ -91,7 +91,7 @@ def test_everything_arrives_whole_and_in_order(sizes: list[int], batched: bool) 
                 for frame in frames:
                     pipe.outbox.put(frame)
             got = b""
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while len(got) < len(expected):
                     got += pipe.read(300_000)
                     await trio.lowlevel.checkpoint()
@@ -123,7 +123,7 @@ async def test_a_peer_that_is_gone_breaks_it_quietly() -> None:
         pipe.outbox.put(b"x" * MIB)
         os.close(pipe.far)
         pipe.far = -1
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await pipe.outbox.wait_drained()
         assert isinstance(pipe.outbox.broken, BrokenPipeError)
         pipe.outbox.put(b"more")

@@ -7,7 +7,7 @@ import sys
 
 from mcpd.support.processes import Spent, own, trees
 
-BURN = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+BURN = "import time; end = time.process_time() + 0.35\nwhile time.process_time() < end: pass"
 
 
 def test_the_time_of_children_that_have_ended_is_not_lost() -> None:
