@@ -23,6 +23,8 @@ def next_command(server: Mapping[str, object]) -> str:
             return f"mcpctl list-tools {name}"
         case "idle":
             return f"mcpctl connect {name}   (or call one of its tools, which starts it)"
+        case "disabled" if server.get("off_until"):
+            return f"mcpctl enable {name}   (or wait: it comes back by itself)"
         case "disabled":
             return f"mcpctl {'connect' if server.get('reason') == BY_HAND else 'enable'} {name}"
         case "needs-auth":

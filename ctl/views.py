@@ -107,7 +107,11 @@ def _http(door: Json) -> list[Line]:
 
 
 def _last_error(server: Json) -> str:
-    """The last failure in one phrase: painted where it still matters, dim where it is history."""
+    """The last failure in one phrase: painted where it still matters, dim where it is history. Of a server
+    that is off for a time, until when.
+    """
+    if server.get("off_until"):
+        return paint(str(server.get("reason")), "dim")
     failure = mapping(server.get("last_error"))
     waiting = server.get("status") in ("failed", "pending", "needs-auth")
     if not failure:

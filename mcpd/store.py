@@ -40,8 +40,9 @@ class AppliedSet:
 class Lasting:
     """Everything in the state file."""
 
-    toggles: Mapping[str, bool] = attrs.field(factory=dict)
-    """Name → on or off, for servers a person has toggled; wins over `enabled` in the definition."""
+    toggles: Mapping[str, bool | float] = attrs.field(factory=dict)
+    """Name → on or off, or off until that moment (seconds since 1970) and on from then; for servers a person
+    has toggled, and wins over `enabled` in the definition."""
     eras: Mapping[str, str] = attrs.field(factory=dict)
     """Fingerprint of a definition → `modern` or `legacy`."""
     quiet: tuple[str, ...] = ()
@@ -67,12 +68,19 @@ class Store:
 
     # ── toggles, eras, the applied set ──────────────────────────────────────────────────────────
 
-    def toggle(self, server: str, on: bool) -> None:
+    def toggle(self, server: str, on: bool | float) -> None:
+        """On, off, or off until that moment."""
         self._change(toggles={**self.lasting.toggles, server: on})
 
     def toggled(self, server: str) -> bool | None:
-        """What a person last said; None when nobody has."""
-        return self.lasting.toggles.get(server)
+        """What a person last said of now; None when nobody has."""
+        said = self.lasting.toggles.get(server)
+        return said if said is None or isinstance(said, bool) else said <= time.time()
+
+    def off_until(self, server: str) -> float | None:
+        """The moment, gone by or not, that it was switched off until; None: no end was said."""
+        said = self.lasting.toggles.get(server)
+        return None if isinstance(said, bool) else said
 
     def forget(self, server: str) -> None:
         if server in self.lasting.toggles:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import click
 
 from ctl.client import Json
 from ctl.complete import server_names
 from ctl.errors import Refused, Usage
+from ctl.moments import moment, rfc3339, span
 from ctl.session import Session
 from ctl.text import count, until
 from ctl.views import mapping, not_ready_exit, objects, state
@@ -71,22 +73,42 @@ def enable(session: Session, servers: tuple[str, ...], wait: float) -> int:
     return wish(session, "mcpd/enable", servers, wait, ready=True)
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl disable github\n  mcpctl disable github time")
+@click.command(epilog="Examples:\n\n\b\n  mcpctl disable github time\n  mcpctl disable github --for 2h")
 @servers_argument
+@click.option("--for", "length", metavar="TIME", type=span, help="Only for so long: 90s, 30m, 2h, 1d12h.")
+@click.option("--until", "end", metavar="TIME", type=moment, help="Only until 18:00, or an ISO time.")
 @wait_option
 @click.pass_obj
-def disable(session: Session, servers: tuple[str, ...], wait: float) -> int:
-    """Switch servers off; lasts."""
-    return wish(session, "mcpd/disable", servers, wait, ready=False)
+def disable(
+    session: Session, servers: tuple[str, ...], length: timedelta | None, end: datetime | None, wait: float
+) -> int:
+    """Switch servers off; lasts.
+
+    With --for or --until they come back by themselves, when the clock says so: the daemon may be restarted
+    meanwhile, and the machine sleep. `mcpctl enable` brings them back before.
+    """
+    if length and end:
+        raise Usage("--for and --until say the same in two ways", hint="give one of them")
+    until = datetime.now(UTC) + length if length else end
+    more: Json | None = {"until": rfc3339(until)} if until else None
+    return wish(session, "mcpd/disable", servers, wait, ready=False, more=more)
 
 
-def wish(session: Session, method: str, servers: Sequence[str], wait: float, *, ready: bool) -> int:
+def wish(
+    session: Session,
+    method: str,
+    servers: Sequence[str],
+    wait: float,
+    *,
+    ready: bool,
+    more: Json | None = None,
+) -> int:
     """Ask for all servers at once; one line for each as it is afterwards.
 
     `ready`: the exit code says whether they all became so. Without waiting there is nothing to say yet.
     """
     names = list(dict.fromkeys(servers))
-    asked: list[Json] = [{"server": name, "wait": wait} for name in names]
+    asked: list[Json] = [{"server": name, "wait": wait, **(more or {})} for name in names]
     outcomes = session.call_all(method, asked, timeout=wait + 30.0)
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
     statuses = [mapping(o.value.get("server")) for o in outcomes if not isinstance(o, Refused)]

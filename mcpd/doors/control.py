@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -16,7 +18,7 @@ from mcpd.gateway import fetching
 from mcpd.model import api, codec
 from mcpd.model.clients import ClientsResult
 from mcpd.model.definitions import AddParams, Applied, ConfigView, RemoveParams, SetServersParams
-from mcpd.model.errors import InvalidArguments
+from mcpd.model.errors import InvalidArguments, Problem, shorten
 from mcpd.model.features import (
     CompleteParams,
     PromptParams,
@@ -26,6 +28,7 @@ from mcpd.model.features import (
     ToolsResult,
 )
 from mcpd.model.history import History, HistoryParams
+from mcpd.model.status import timestamp
 from mcpd.model.usage import Stats, StatsParams
 from mcpd.supervision.server import ManagedServer
 
@@ -55,8 +58,23 @@ def _wish(summary: str, wish: Callable[[ManagedServer], None]) -> Method[api.Wis
     return Method(summary, api.WishParam, api.ServerAnswer, later=later)
 
 
-def _toggle(on: bool) -> Callable[[ManagedServer], None]:
-    return lambda server: server.enable(on)
+async def _disable(core: Core, params: api.DisableParams) -> api.ServerAnswer:
+    until = None if params.until is None else _future(params.until)
+    wish = partial(ManagedServer.enable, on=False, until=until)
+    return api.ServerAnswer(server=await core.wish(params.server, wish, min(params.wait, MAX_WAIT)))
+
+
+def _future(moment: str) -> float:
+    """Raises InvalidArguments for what is no moment, or gone by."""
+    try:
+        until = timestamp(moment)
+    except ValueError:
+        wrong = f"{shorten(moment)!r} is no time with its zone, such as 2026-11-21T18:00:00Z"
+    else:
+        if until > time.time():
+            return until
+        wrong = f"{moment} has gone by"
+    raise InvalidArguments(f"mcpd/disable: {wrong}", [Problem("$.until", wrong)])
 
 
 async def _lists(core: Core, params: api.MaybeServerParam) -> None:
@@ -188,8 +206,15 @@ METHODS: Mapping[str, Method[Any]] = {
         "Stop the server until connect, reconnect or the daemon's next start.", ManagedServer.disconnect
     ),
     "mcpd/reconnect": _wish("End the connection, if any, and start afresh at once.", ManagedServer.reconnect),
-    "mcpd/enable": _wish("Switch on; remembered across restarts of the daemon.", _toggle(True)),
-    "mcpd/disable": _wish("Switch off; remembered across restarts of the daemon.", _toggle(False)),
+    "mcpd/enable": _wish(
+        "Switch on; remembered across restarts of the daemon.", partial(ManagedServer.enable, on=True)
+    ),
+    "mcpd/disable": Method(
+        "Switch off, for good or until a moment; remembered across restarts of the daemon.",
+        api.DisableParams,
+        api.ServerAnswer,
+        later=_disable,
+    ),
     "mcpd/servers/set": Method(
         "SetServers: replace the set, all or nothing; unchanged servers are not touched.",
         SetServersParams,

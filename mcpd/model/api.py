@@ -43,11 +43,20 @@ class MaybeServerParam:
 
 @attrs.frozen(kw_only=True)
 class WishParam:
-    """For connect, disconnect, reconnect, enable and disable."""
+    """For connect, disconnect, reconnect and enable."""
 
     server: str
     wait: float = 0.0
     """Answer when the server has settled (connected, failed, …), after this many seconds at the latest."""
+
+
+@attrs.frozen(kw_only=True)
+class DisableParams:
+    server: str
+    wait: float = 0.0
+    """As for the others."""
+    until: str | None = None
+    """Come back by itself then (RFC 3339); null: stay off until somebody switches it on."""
 
 
 @attrs.frozen(kw_only=True)

@@ -8,6 +8,8 @@ each with its place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import UnionType
 from typing import TypeVar, cast, get_args, get_origin
 
 import attrs
@@ -96,6 +98,20 @@ def _strict(wanted: type) -> Hook:
     return check
 
 
+def _either_hook(kind: type, _: Converter) -> Hook:
+    """`bool | float`: the one of these primitives that the value is."""
+    checks = [_strict(primitive) for primitive in get_args(kind)]
+
+    def check(value: object, into: object) -> object:
+        for each in checks:
+            with suppress(_WrongType):
+                return each(value, into)
+        wanted = " or ".join(_NAMES[primitive] for primitive in get_args(kind))
+        raise _WrongType(f"must be {wanted}, not {_json_name(value)}")
+
+    return check
+
+
 def _json_name(value: object) -> str:
     if value is None:
         return "null"
@@ -165,6 +181,7 @@ def _make_converter() -> Converter:
         (lambda kind: isinstance(kind, type) and attrs.has(kind), _class_hook),
         (lambda kind: get_origin(kind) is tuple, _tuple_hook),
         (lambda kind: get_origin(kind) is Mapping, _mapping_hook),
+        (lambda kind: get_origin(kind) is UnionType and _NAMES.keys() >= {*get_args(kind)}, _either_hook),
     ]
     for predicate, factory in factories:
         converter.register_structure_hook_factory(predicate, factory)

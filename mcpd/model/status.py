@@ -132,6 +132,8 @@ class ServerStatus:
     last_ok: str | None = None
     """When the server last answered anything."""
     retry_at: str | None = None
+    off_until: str | None = None
+    """It is switched off until then, and comes back by itself; null while it is on, or off for good."""
     updated: str | None = None
     """When its lists were last fetched."""
     protocol_version: str | None = None
@@ -149,3 +151,16 @@ def rfc3339(timestamp: float) -> str:
     """Seconds since the epoch → `2026-11-21T06:30:00.123Z`."""
     moment = datetime.fromtimestamp(timestamp, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def spoken(timestamp: float) -> str:
+    """The same for a sentence: `2026-11-21 06:30:00 UTC`."""
+    return f"{rfc3339(timestamp)[:19].replace('T', ' ')} UTC"
+
+
+def timestamp(text: str) -> float:
+    """Back from RFC 3339, in whatever zone. Raises ValueError for what is none, or names no zone."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} names no time zone")
+    return moment.timestamp()

@@ -21,7 +21,7 @@ from mcpd.eras.interests import Interests
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
-from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
+from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339, spoken
 from mcpd.store import fingerprint
 from mcpd.supervision.approach import Approach
 from mcpd.supervision.attempt import Attempt
@@ -38,7 +38,7 @@ from mcpd.supervision.liveness import Prompt, watch_liveness
 from mcpd.supervision.recovery import recovery
 from mcpd.supervision.serverlog import ServerLog
 from mcpd.supervision.snapshot import Known, noise, snapshot
-from mcpd.supervision.standing import Standing
+from mcpd.supervision.standing import BY_HAND, Standing
 from mcpd.supervision.start_slot import StartSlot
 from mcpd.supervision.surroundings import Surroundings
 from mcpd.supervision.taps import Taps
@@ -59,6 +59,8 @@ _marks = itertools.count(1)
 """No two children of a daemon share one: names may hold dots, so `1.x` would be taken for `1.x.y` too."""
 _STARTING = 2.0
 """Who has been starting for so long waits for a download or hangs, and holds up nobody else any more."""
+_LOOK_AGAIN = 10.0
+"""Seconds between two looks at the wall clock: while our timers sleep with the machine, it goes on."""
 _EAR = 1.0
 """What a server says unasked is waited for before its lists are fetched, but no longer than this."""
 
@@ -131,11 +133,13 @@ class ManagedServer:
         if self._desired.disconnect():
             self._wish_for("it was disconnected")
 
-    def enable(self, on: bool) -> None:
-        """The toggle; it outlives the daemon."""
-        self._around.store.toggle(self.spec.name, on)
-        if self._desired.enable(on):
-            self._wish_for("it was switched on" if on else "it was switched off")
+    def enable(self, on: bool, until: float | None = None) -> None:
+        """The toggle; it outlives the daemon. Off `until` a moment of the wall clock: then on by itself."""
+        store, name = self._around.store, self.spec.name
+        another_end = not on and until != store.off_until(name)
+        store.toggle(name, on if until is None else until)
+        if self._desired.enable(on) or another_end:
+            self._wish_for("it was switched on" if on else f"it was {self._why_off()}")
 
     def demand(self) -> None:
         """Somebody wants to use it: a lazy server starts."""
@@ -229,6 +233,7 @@ class ManagedServer:
                 connections=self._connections,
                 attempts=self._backoff.tries,
                 heard=self._heard,
+                off_until=self._off_until,
             )
         )
 
@@ -278,7 +283,7 @@ class ManagedServer:
                 self._wish = trio.Event()
                 if self._desired.off:
                     self._announce(ServerState.DISABLED, self._why_off())
-                    await self._wish.wait()
+                    await self._wait_while_off()
                 elif not self._desired.demanded:
                     self._announce(ServerState.IDLE, "starts on first use")
                     await self._wish.wait()
@@ -291,9 +296,27 @@ class ManagedServer:
 
     def _why_off(self) -> str:
         if not self._desired.enabled:
+            if (until := self._off_until) is not None:
+                return f"switched off until {spoken(until)}"
             by_file = self._around.store.toggled(self.spec.name) is None
             return "switched off in its definition" if by_file else "switched off"
-        return "disconnected by hand"
+        return BY_HAND
+
+    @property
+    def _off_until(self) -> float | None:
+        return None if self._desired.enabled else self._around.store.off_until(self.spec.name)
+
+    async def _wait_while_off(self) -> None:
+        """Until somebody wishes something else, or the time that it was switched off for is over."""
+        while not self._wish.is_set():
+            left = math.inf if (until := self._off_until) is None else until - time.time()
+            if left <= 0:
+                self._around.store.toggle(self.spec.name, True)
+                self._desired.define(True)
+                self._wish_for("the time that it was switched off for is over")
+                return
+            with trio.move_on_after(left if left == math.inf else min(left, _LOOK_AGAIN)):
+                await self._wish.wait()
 
     async def _live_and_recover(self) -> None:
         attempt = self._attempt = Attempt()

@@ -36,6 +36,8 @@ class Known:
     attempts: int
     heard: float | None
     """When something came from it last, by the wall clock."""
+    off_until: float | None
+    """When it comes on again by itself, by the wall clock, too."""
 
 
 def snapshot(known: Known) -> ServerStatus:
@@ -56,6 +58,7 @@ def snapshot(known: Known) -> ServerStatus:
         last_error=stands.failure,
         last_ok=None if known.heard is None else rfc3339(known.heard),
         retry_at=None if stands.retry_at is None else rfc3339(stands.retry_at),
+        off_until=None if known.off_until is None else rfc3339(known.off_until),
         updated=catalog.fetched_at or None if catalog else None,
         protocol_version=upstream.version if upstream else None,
         era=upstream.era if upstream else None,

@@ -16,6 +16,10 @@ _SPARED = 5.0
 """Seconds that a server which cannot be reached is left alone after an attempt, however many want it."""
 
 
+BY_HAND = "disconnected by hand"
+"""The reason of a server that was disconnected; any other that is off has been switched off."""
+
+
 class Standing:
     """Changed by the server's own task and by wishes, through `become`; others read it and wait."""
 
@@ -81,8 +85,9 @@ class Standing:
             why = "it is being stopped, since it was removed or defined anew"
         if self.failure is not None and self.state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
             why = self.failure.message
+        back = "connect" if self.reason == BY_HAND else "enable"
         advice = {
-            ServerState.DISABLED: f"`mcpctl enable {name}` or `mcpctl connect {name}` brings it back",
+            ServerState.DISABLED: f"`mcpctl {back} {name}` brings it back",
             ServerState.NEEDS_AUTH: f"then `mcpctl reconnect {name}`",
             ServerState.FAILED: f"see `mcpctl status {name}`; `mcpctl reconnect {name}` tries now",
         }.get(self.state, "try again in a moment")

@@ -19,6 +19,7 @@ TABLE: list[tuple[dict[str, object], str]] = [
     (how("connected"), "mcpctl list-tools it"),
     (how("idle"), "mcpctl connect it "),
     (how("disabled", reason="switched off"), "mcpctl enable it"),
+    (how("disabled", off_until=SOON), "mcpctl enable it   (or wait"),
     (how("disabled", reason="disconnected by hand"), "mcpctl connect it"),
     (how("pending"), "mcpctl wait it"),
     (how("pending", {"kind": "timeout", "stderr": ["no"]}), "mcpctl logs it   (mend what it says)"),

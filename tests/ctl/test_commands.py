@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from ctl.commands import COMMANDS
 from ctl.errors import EXIT_CODES
+from mcpd.model.status import timestamp
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Fault, detail, failure, server, status
 
@@ -86,6 +88,40 @@ def test_disabling_ends_well_when_the_server_is_off(daemon: FakeDaemon, mcpctl: 
     daemon.answers["mcpd/disable"] = {"server": server("git", "disabled", reason="switched off")}
     ran = mcpctl("disable", "git")
     assert (ran.code, ran.out) == (0, "git: disabled (switched off)\n")
+
+
+def test_a_time_to_be_off_for_is_told_as_its_end(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Whichever way it was said; the answer says when it comes back."""
+    reason = "switched off until 2026-11-22 18:00:00 UTC"
+    daemon.answers["mcpd/disable"] = {"server": server("git", "disabled", reason=reason, off_until=NOW)}
+    before = time.time()
+    ran = mcpctl("disable", "git", "--for", "2h")
+    assert (ran.code, ran.out) == (0, f"git: disabled ({reason})\n")
+    until = timestamp(daemon.params_of("mcpd/disable")["until"])
+    assert before - 0.001 <= until - 7200 <= time.time()
+    mcpctl("disable", "git", "--until", "2126-11-22T18:00Z")
+    assert daemon.params_of("mcpd/disable")["until"] == "2126-11-22T18:00:00.000Z"
+    mcpctl("disable", "git")
+    assert "until" not in daemon.params_of("mcpd/disable")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--for", "2"], "Invalid value for '--for': '2' is no length of time"),
+        (["--until", "six"], "Invalid value for '--until': 'six' is no time"),
+        (["--until", "2026-01-01T12:00"], "has gone by"),
+        (["--for", "2h", "--until", "2126-11-22"], "--for and --until say the same"),
+    ],
+)
+def test_what_is_no_time_to_be_off_for_switches_nothing_off(
+    daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str], complaint: str
+) -> None:
+    """Least of all for good."""
+    ran = mcpctl("disable", "git", *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert complaint in ran.err
+    assert daemon.requests == []
 
 
 @pytest.mark.parametrize(

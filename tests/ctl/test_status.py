@@ -35,6 +35,14 @@ def test_a_failure_that_is_over_says_when_it_was(daemon: FakeDaemon, mcpctl: Mcp
     assert f"exited with status 1 ({ago(NOW)})" in mcpctl("status").out
 
 
+def test_a_server_that_is_off_for_a_time_says_until_when(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Where else its trouble would stand: of what was before it was switched off nobody needs to know."""
+    reason = "switched off until 2026-11-21 18:00:00 UTC"
+    off = server("time", "disabled", reason=reason, off_until=NOW, last_error=failure())
+    daemon.answers["mcpd/status"] = status(off)
+    assert mcpctl("status").out.splitlines()[1].endswith(f"  {reason}")
+
+
 def test_json_is_the_daemons_result_byte_for_byte(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """Numbers, key order and duplicate keys are not ours to change."""
     from tests.ctl.fake_daemon import Raw

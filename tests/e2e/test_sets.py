@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcpd.model.status import rfc3339
 from tests.e2e import harness
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, Refused, fake
@@ -183,6 +186,43 @@ def test_toggles_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
         daemon.wait_connected("on", "born-off")
         off = daemon.status("off")
         assert (off["status"], off["pid"]) == ("disabled", None)
+
+
+def test_a_server_is_off_for_a_time_over_a_restart_and_comes_back_by_itself(tmp_path: Path) -> None:
+    """By the wall clock, with who asked for it in the history; also when the time passed without a daemon."""
+    with harness.running(tmp_path, {"fake": fake()}) as daemon:
+        daemon.wait_connected("fake")
+        for wrong in "tomorrow", "2026-11-21T18:00:00", rfc3339(time.time() - 1):
+            with pytest.raises(Refused, match=r"mcpd/disable: .*(is no time with its zone|has gone by)"):
+                daemon.client().request("mcpd/disable", server="fake", until=wrong)
+        assert daemon.status("fake")["status"] == "connected"
+        later = rfc3339(math.ceil(time.time()) + 3600)
+        off = daemon.client().request("mcpd/disable", server="fake", until=later, wait=20)["server"]
+        assert (off["status"], off["off_until"]) == ("disabled", later)
+        daemon.stop()
+    with harness.running(tmp_path, {"fake": fake()}) as daemon:
+        off = daemon.wait_status("fake", lambda status: status["status"] == "disabled")
+        words = f"switched off until {later[:19].replace('T', ' ')} UTC"
+        assert (off["off_until"], off["reason"]) == (later, words)
+        soon = rfc3339(time.time() + 6)
+        daemon.client().request("mcpd/disable", server="fake", until=soon)
+        daemon.wait_connected("fake")
+        assert rfc3339(time.time()) >= soon
+        entries = daemon.client().request("mcpd/history", server="fake")["entries"]
+        told = [(entry["state"], entry["message"], bool(entry["by"])) for entry in entries]
+        assert ("disabled", f"it was {words}", True) in told
+        assert told[-2:] == [
+            ("pending", "the time that it was switched off for is over", False),
+            ("connected", "", False),
+        ]
+        daemon.client().request("mcpd/disable", server="fake", until=later, wait=20)
+        daemon.stop()
+    saved = tmp_path / "state/mcpd/state.json"
+    state = json.loads(saved.read_bytes())
+    assert isinstance(state["toggles"]["fake"], float)
+    saved.write_text(json.dumps({**state, "toggles": {"fake": time.time() - 1}}))
+    with harness.running(tmp_path, {"fake": fake()}) as daemon:
+        daemon.wait_connected("fake")
 
 
 def test_a_saved_removal_is_out_of_the_file_whatever_set_is_in_force(start: Start) -> None:

@@ -27,6 +27,7 @@ class Outer:
     inner: Inner | None = None
     items: tuple[Inner, ...] = ()
     words: tuple[str, ...] = ()
+    switch: bool | float = True
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,8 @@ class Outer:
         ({"name": "x", "on": 1}, "must be true or false, not a whole number @ $.on"),
         ({"name": "x", "inner": {"n": True}}, "must be a whole number, not true or false @ $.inner.n"),
         ({"name": "x", "inner": {"n": 1.0}}, "must be a whole number, not a number @ $.inner.n"),
+        ({"name": "x", "switch": "on"}, "must be true or false or a number, not a string @ $.switch"),
+        ({"name": "x", "switch": None}, "must be true or false or a number, not null @ $.switch"),
         ({"name": "x", "words": "letters"}, "must be a list, not a string @ $.words"),
         ({"name": "x", "words": ["a", 1]}, "must be a string, not a whole number @ $.words[1]"),
         ({"name": "x", "items": [{"n": 1}, []]}, "must be an object, not a list @ $.items[1]"),
@@ -52,6 +55,13 @@ def test_what_is_not_exactly_right_is_refused_with_its_place(value: Any, complai
     with pytest.raises(BadShape) as bad:
         codec.structure(value, Outer)
     assert complaint in str(bad.value)
+
+
+@pytest.mark.parametrize(("value", "is_"), [(False, False), (1, 1.0), (2.5, 2.5)])
+def test_one_of_two_types_stays_what_it_is(value: object, is_: object) -> None:
+    """False is no number, and 1 is not true."""
+    switch = codec.structure({"name": "x", "switch": value}, Outer).switch
+    assert (switch, type(switch)) == (is_, type(is_))
 
 
 def test_all_complaints_come_at_once() -> None:

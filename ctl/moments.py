@@ -1,0 +1,43 @@
+"""Moments as a person names them: in two hours, at six, at an ISO time."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, time, timedelta
+
+import click
+
+_SPAN = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
+_CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?")
+
+
+def span(text: str) -> timedelta:
+    """`90s`, `30m`, `2h`, `1d12h`. Raises BadParameter."""
+    found = _SPAN.fullmatch(text)
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0,) * 4
+    length = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    if not length:
+        raise click.BadParameter(f"{text!r} is no length of time, such as 90s, 30m, 2h or 1d12h")
+    return length
+
+
+def moment(text: str, now: datetime | None = None) -> datetime:
+    """The next `18:00` by the clock here, or an ISO time that is to come. Raises BadParameter."""
+    now = now or datetime.now(UTC)
+    try:
+        if _CLOCK.fullmatch(text):
+            hour, minute, second = map(int, f"{text}:0".split(":")[:3])
+            today = datetime.combine(now.astimezone(), time(hour, minute, second))
+            found = today.astimezone()
+            return found if found > now else (today + timedelta(days=1)).astimezone()
+        found = datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text!r} is no time, such as 18:00 or 2026-11-21T18:00") from None
+    if found <= now:
+        raise click.BadParameter(f"{text!r} has gone by")
+    return found
+
+
+def rfc3339(when: datetime) -> str:
+    """As the daemon takes it."""
+    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,68 @@
+"""What a person may say of how long: lengths, times of the day here, and moments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import click
+import pytest
+
+from ctl.moments import moment, rfc3339, span
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An hour before UTC in winter; the clocks went back on 2026-10-25 at 3 in the morning."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("2h", 7200), ("1d12h", 129_600), ("1h30m", 5400)]
+)
+def test_a_length_is_the_sum_of_its_parts(text: str, seconds: int) -> None:
+    assert span(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "0h", "-2h", "2h30", "30m2h", "2 h", "1.5h", "9999999d"])
+def test_what_is_no_length_is_refused_with_what_would_be(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no length of time, such as 90s"):
+        span(text)
+
+
+@pytest.mark.parametrize(
+    ("now", "text", "meant"),
+    [
+        ("2026-11-22T16:00:00Z", "18:00", "2026-11-22T17:00:00.000Z"),
+        ("2026-11-22T16:00:00Z", "17:00", "2026-11-23T16:00:00.000Z"),
+        ("2026-11-22T16:00:00Z", "9:30", "2026-11-23T08:30:00.000Z"),
+        ("2026-11-22T23:30:00Z", "00:31:05", "2026-11-22T23:31:05.000Z"),
+        ("2026-10-24T20:00:00Z", "08:00", "2026-10-25T07:00:00.000Z"),
+        ("2026-11-22T16:00:00Z", "2026-11-22T18:00", "2026-11-22T17:00:00.000Z"),
+        ("2026-11-22T16:00:00Z", "2026-11-23", "2026-11-22T23:00:00.000Z"),
+        ("2026-11-22T16:00:00Z", "2026-11-22T18:00:00.5-05:00", "2026-11-22T23:00:00.500Z"),
+    ],
+)
+def test_a_time_of_the_day_is_the_next_one_here(in_berlin: None, now: str, text: str, meant: str) -> None:
+    """Of tomorrow, where today's has gone by; and in the zone that holds then."""
+    assert rfc3339(moment(text, datetime.fromisoformat(now))) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("six", "is no time, such as 18:00"),
+        ("25:00", "is no time"),
+        ("1800", "is no time"),
+        ("2026-11-22T15:00:00Z", "has gone by"),
+        ("2026-11-22T16:00Z", "has gone by"),
+    ],
+)
+def test_what_is_no_time_to_come_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(click.BadParameter, match=complaint):
+        moment(text, datetime(2026, 11, 22, 16, tzinfo=UTC))

@@ -1,0 +1,175 @@
+"""Switched off until a moment: off till then by the wall clock, whatever happens, and on by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mcpd.journal import Journal
+from mcpd.model.errors import NotReady
+from mcpd.model.status import ServerState, rfc3339
+from mcpd.store import Store
+from mcpd.supervision.server import ManagedServer
+from tests.supervision.peer import living
+
+HOUR = 3600.0
+SIX = 1795370400.0  # 2026-11-22 18:00 UTC
+
+
+@attrs.define
+class Wall:
+    """The wall clock, `ahead` of the one that timers go by."""
+
+    timers: MockClock
+    ahead: float
+
+    def __call__(self) -> float:
+        return self.timers.current_time() + self.ahead
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> Iterator[Wall]:
+    """It is four in the afternoon."""
+    clock = Wall(autojump_clock, SIX - 2 * HOUR - autojump_clock.current_time())
+    monkeypatch.setattr(time, "time", clock)
+    yield clock
+    monkeypatch.undo()
+
+
+def stands(server: ManagedServer) -> tuple[str, str, str | None]:
+    status = server.status()
+    return status.status.value, status.reason, status.off_until
+
+
+async def test_it_is_off_until_then_and_comes_back_by_itself(
+    autojump_clock: MockClock, wall: Wall, tmp_path: Path
+) -> None:
+    """The status says until when, a call what to do, and the history why it came back."""
+    async with living(tmp_path, era="legacy") as world:
+        await world.wait_connected()
+        world.server.enable(False, SIX)
+        await trio.sleep(1)
+        words = "switched off until 2026-11-22 18:00:00 UTC"
+        assert stands(world.server) == ("disabled", words, "2026-11-22T18:00:00.000Z")
+        with pytest.raises(NotReady, match=f"it is disabled: {words}.*; `mcpctl enable it` brings it back"):
+            await world.server.wait_ready()
+        await trio.sleep(SIX - wall() - 1)
+        assert len(world.starts) == 1
+        await trio.sleep(2)
+        assert stands(world.server) == ("connected", "", None)
+    told = Journal(tmp_path / "history.jsonl", str)
+    for _, event in world.events:
+        told.note(event)
+    assert [(e.state, e.message) for e in told.history("it", 9).entries][1:] == [
+        (ServerState.DISABLED, f"it was {words}"),
+        (ServerState.PENDING, "the time that it was switched off for is over"),
+        (ServerState.CONNECTED, ""),
+    ]
+
+
+async def test_it_comes_back_soon_after_a_sleep_in_which_the_time_passed(
+    autojump_clock: MockClock, wall: Wall, tmp_path: Path
+) -> None:
+    """Our timers slept with the machine, and the wall clock went on."""
+    async with living(tmp_path, era="legacy") as world:
+        world.server.enable(False, SIX)
+        await trio.sleep(1)
+        wall.ahead += 8 * HOUR
+        asleep = trio.current_time()
+        await world.wait_connected()
+        assert trio.current_time() - asleep < 15
+
+
+async def test_a_clock_that_is_put_back_makes_it_longer(
+    autojump_clock: MockClock, wall: Wall, tmp_path: Path
+) -> None:
+    """Six o'clock is what was asked for."""
+    async with living(tmp_path, era="legacy") as world:
+        world.server.enable(False, SIX)
+        await trio.sleep(HOUR)
+        wall.ahead -= HOUR
+        await trio.sleep(SIX - wall() - 1)
+        assert stands(world.server)[0] == "disabled"
+        await trio.sleep(2)
+        assert stands(world.server)[0] == "connected"
+
+
+async def test_the_last_word_counts(autojump_clock: MockClock, wall: Wall, tmp_path: Path) -> None:
+    """Another end takes the place of the first, `disable` makes it last, `enable` ends it at once."""
+    async with living(tmp_path, era="legacy") as world:
+        await world.wait_connected()
+        server = world.server
+        server.enable(False, SIX)
+        await trio.sleep(1)
+        server.enable(False, SIX + HOUR)
+        await trio.sleep(2.5 * HOUR)
+        assert stands(server) == (
+            "disabled", "switched off until 2026-11-22 19:00:00 UTC", rfc3339(SIX + HOUR)
+        )  # fmt: skip
+        server.enable(False)
+        await trio.sleep(HOUR)
+        assert stands(server) == ("disabled", "switched off", None)
+        server.enable(False, SIX + 2 * HOUR)
+        await trio.sleep(1)
+        server.enable(True)
+        await trio.sleep(1)
+        assert stands(server) == ("connected", "", None)
+        starts = len(world.starts)
+        await trio.sleep(HOUR)
+        assert len(world.starts) == starts  # the end that was taken back disturbs nobody
+
+
+async def test_its_end_connects_nobody_who_was_disconnected_besides(
+    autojump_clock: MockClock, wall: Wall, tmp_path: Path
+) -> None:
+    """That lasts until a connection is asked for."""
+    async with living(tmp_path, era="legacy") as world:
+        world.server.enable(False, SIX)
+        world.server.disconnect()
+        await trio.sleep(3 * HOUR)
+        assert stands(world.server) == ("disabled", "disconnected by hand", None)
+
+
+@pytest.mark.parametrize(("later", "state"), [(HOUR, "disabled"), (3 * HOUR, "connected")])
+async def test_a_new_daemon_knows_until_when(
+    autojump_clock: MockClock, wall: Wall, tmp_path: Path, later: float, state: str
+) -> None:
+    """And that the time has passed while there was none: an `enable` that comes late changes nothing."""
+    async with living(tmp_path, era="legacy") as world:
+        world.server.enable(False, SIX)
+        store = world.server._around.store
+        with trio.CancelScope() as over:
+            over.cancel()
+            await store.run()  # its last act is to save
+    wall.ahead += later
+    async with living(tmp_path, era="legacy") as world:
+        await trio.sleep(5)
+        assert world.server.state.value == state
+        world.server.enable(state == "connected", None if state == "connected" else SIX)
+        await trio.sleep(5)
+        assert len(world.starts) == (state == "connected")
+        await trio.sleep(HOUR)
+        assert stands(world.server)[0] == "connected"
+
+
+async def test_it_wins_over_the_definition_while_it_lasts_and_after(
+    autojump_clock: MockClock, wall: Wall, tmp_path: Path
+) -> None:
+    """As `enable` would, said at that time."""
+    async with living(tmp_path, era="legacy", enabled=False) as world:
+        await trio.sleep(1)
+        assert stands(world.server) == ("disabled", "switched off in its definition", None)
+        world.server.enable(False, SIX)
+        world.server.adopt(attrs.evolve(world.server.spec, enabled=True))
+        await trio.sleep(HOUR)
+        assert stands(world.server)[2] == rfc3339(SIX)
+        world.server.adopt(attrs.evolve(world.server.spec, enabled=False))
+        await trio.sleep(HOUR)
+        assert stands(world.server) == ("connected", "", None)
+        assert Store(tmp_path / "state", tmp_path).off_until("it") is None
