@@ -131,8 +131,9 @@ def _loaded(number: int, source: str, warnings: Sequence[str]) -> Iterator[Findi
             "configuration", SKIP, words, "mcpctl add time -- uvx mcp-server-time, or: mcpctl import"
         )
         return
-    for warning in warnings:
-        yield Finding("configuration", WARN, warning, "mcpctl edit")
+    for warning in warnings:  # some end with the command that mends them
+        words, _, command = warning.partition("; mcpctl ")
+        yield Finding("configuration", WARN, words, f"mcpctl {command or 'edit'}")
     yield Finding("configuration", OK, f"{count(number, 'server')} from {source}")
 
 

@@ -119,10 +119,8 @@ class Core:
     def page_link(self) -> PageLink:
         """Raises Unsupported when nobody listens for HTTP."""
         if self.opens_page is None:
-            raise Unsupported(
-                "there is no page, since mcpd does not listen for HTTP: start it with `--http 127.0.0.1:8931`"
-                ', or put `"http": "127.0.0.1:8931"` into the `settings` of the configuration and restart it'
-            )
+            ways = "`--http 127.0.0.1:8931`, or `http` in its settings"
+            raise Unsupported(f"there is no page, since mcpd does not listen for HTTP ({ways})")
         return self.opens_page()
 
     def history(self, name: str | None, limit: int) -> History:

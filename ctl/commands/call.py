@@ -135,7 +135,7 @@ def _explain(error: CtlError, words: list[str]) -> None:
             else f"mcpctl list-tools {server} --schema shows what it takes"
         )
     elif error.code == "not_ready":
-        error.hint = f"mcpctl status {server}"
+        error.hint = f"mcpctl why {server}"
     elif error.code == "timeout":
         after = error.facts.get("after")
         longer = f" (it was {span(after)})" if isinstance(after, (int, float)) else ""

@@ -99,7 +99,7 @@ def _problem(path: Path, data: bytes) -> Refused | None:
     try:
         would_be(path, data, os.environ)
     except BadSpec as error:
-        return Refused({"message": f"this cannot be used: {error}", "data": error.data()})
+        return Refused({"message": str(error), "data": error.data()})
     return None
 
 

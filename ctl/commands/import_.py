@@ -114,6 +114,9 @@ def import_(
             _tell(session, home, result)
     elif servers and not session.out.json:
         session.out.talk(paint("next: ", "dim"), "mcpctl import, which asks first")
+    elif not seen.files and not seen.warnings and not session.out.json:
+        hint = "mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE"
+        session.out.talk(paint("next: ", "dim"), hint)
     if session.out.json:
         session.out.value(answer)
     broken = [path for path in files if path not in seen.files]  # and somebody counts on them
@@ -130,7 +133,8 @@ def _tell(session: Session, home: Home, result: Outcome) -> None:
         session.out.line(f"{stored} stored in {secrets_path(os.environ)}: {', '.join(result.secrets)}")
     if not home.running:
         session.out.line("mcpd is not running; it will have them when it starts")
-    session.out.talk(paint("next: ", "dim"), "mcpctl status, then mcpctl install EDITOR for each editor")
+    hint = "mcpctl install --all --take-over   (--dry-run says what it would do)"
+    session.out.talk(paint("next: ", "dim"), hint)
 
 
 def chosen(words: tuple[str, ...]) -> tuple[tuple[Editor, ...], list[Path]]:
@@ -150,15 +154,15 @@ def chosen(words: tuple[str, ...]) -> tuple[tuple[Editor, ...], list[Path]]:
                 raise NotFound(f"there is no file {word}")
             files.append(path.absolute())
         else:
-            raise unknown_editor(word)
+            raise unknown_editor(word, list(BY_NAME))
     return (tuple(editors) if words else EDITORS), files
 
 
-def unknown_editor(word: str) -> Usage:
+def unknown_editor(word: str, known: list[str]) -> Usage:
     import difflib
 
-    near = difflib.get_close_matches(word.lower(), BY_NAME, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(BY_NAME)}"
+    near = difflib.get_close_matches(word.lower(), known, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known)}"
     return Usage(f"no such editor: {word}", hint=hint, suggestions=near)
 
 

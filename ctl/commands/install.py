@@ -203,7 +203,7 @@ def _targets(
         raise Usage("which editors?", hint=f"name them ({', '.join(able())}), or give --all")
     for word in words:
         if word not in BY_NAME:
-            raise unknown_editor(word)
+            raise unknown_editor(word, able())
     if every:
         here = {one.editor.name for one in existing(tuple(BY_NAME[name] for name in able()), around)}
         words = tuple(name for name in able() if name in here)

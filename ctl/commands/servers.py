@@ -113,7 +113,7 @@ def _tell_how_it_is(session: Session, name: str, wait: float) -> int:
     status = mapping(reply.value.get("server"))
     session.out.line(f"{name}: ", state(status), outcome_text(status))
     if status.get("status") not in ("connected", "idle", "disabled"):
-        session.out.talk(paint("next: ", "dim"), f"mcpctl status {name}")
+        session.out.talk(paint("next: ", "dim"), f"mcpctl why {name}")
     return 0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import click
 
+from ctl.errors import Refused
 from ctl.session import Session
 
 
@@ -20,7 +21,12 @@ def ui(session: Session, only_print: bool) -> int:
     Its address is good once, for a minute; then the browser is let in until you log out, or mcpd ends. mcpd
     has to listen for HTTP. Where there is no browser, the address is printed.
     """
-    reply = session.call("mcpd/page")
+    try:
+        reply = session.call("mcpd/page")
+    except Refused as error:
+        if error.code == "unsupported":
+            error.hint = 'mcpctl edit   ("settings": {"http": "127.0.0.1:8931"}), then: mcpctl daemon restart'
+        raise
     if session.show(reply):
         return 0
     url = str(reply.value.get("url", ""))

@@ -175,7 +175,7 @@ def test_the_daemons_exit_code_is_ours(daemon: FakeDaemon, mcpctl: Mcpctl) -> No
     )
     ran = mcpctl("call", "now@time")
     assert ran.code == 6
-    assert "mcpctl status time" in ran.err
+    assert "next: mcpctl why time\n" in ran.err
     error = mcpctl("call", "now@time", "--json").error()
     assert (error["code"], error["state"], error["may_have_run"]) == ("not_ready", "failed", False)
 

@@ -79,6 +79,7 @@ def test_a_mistake_is_shown_and_can_be_mended(tmp_path: Path, file: Path) -> Non
     """As visudo does it: back to the same draft."""
     code, seen = edit(tmp_path, [BAD, GOOD], ["e"])
     assert (code, file.read_text()) == (0, GOOD), seen
+    assert f"error: {file} cannot be used\r\n" in seen
     assert "did you mean 'command'?" in seen
 
 

@@ -11,7 +11,7 @@ import pytest
 from ctl import checks, loginshell, userunit
 from ctl.commands.ui import has_browser
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, detail, failure, server
+from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Fault, detail, failure, server
 
 ENTRY = {
     "at": NOW,
@@ -275,6 +275,14 @@ def test_the_page_is_printed_where_no_window_can_be_opened(daemon: FakeDaemon, m
     assert mcpctl("ui", "--json").json() == {"url": url, "seconds": 60.0}
     assert not has_browser({"TERM": "xterm"})
     assert has_browser({"WAYLAND_DISPLAY": "wayland-0"})
+
+
+def test_how_to_have_a_page_is_told(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """What to type; nobody knows a setting's spelling by heart."""
+    daemon.answers["mcpd/page"] = Fault("there is no page", code="unsupported", exit=1)
+    ran = mcpctl("ui")
+    assert ran.code == 1
+    assert 'mcpctl edit   ("settings": {"http": "127.0.0.1:8931"}), then: mcpctl daemon restart' in ran.err
 
 
 def test_the_page_is_opened_in_the_users_browser(

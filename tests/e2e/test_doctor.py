@@ -110,6 +110,18 @@ def test_each_server_is_asked_and_each_failure_has_a_fix(start: Start) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_what_counts_only_after_a_restart_is_mended_by_one(start: Start) -> None:
+    """The file is good already: to edit it again would change nothing."""
+    daemon = start({"a": fake()})
+    daemon.config.write_text(json.dumps({"mcpServers": {"a": fake()}, "settings": {"maxStarts": 3}}))
+    daemon.client().request("mcpd/reload")
+    environ = {**daemon.environ, "MCPD_SOCKET": daemon.socket}
+    done = mcpctl(environ, "doctor", "--json", "--no-shell")
+    warned = next(one for one in json.loads(done.stdout)["findings"] if one["check"] == "configuration")
+    assert (warned["result"], warned["fix"]) == ("warning", "mcpctl daemon restart")
+    assert warned["message"] == "maxStarts: read when the daemon starts"
+
+
 @pytest.mark.parametrize("running", [True, False])
 def test_a_report_has_no_secrets(start: Start, tmp_path: Path, running: bool) -> None:
     """RELIABILITY O6: planted in every place that a report is made of."""

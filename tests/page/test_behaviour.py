@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Daemon, fake
+from tests.e2e.harness import Daemon, fake, wait_until
 from tests.e2e.web import PORT
 from tests.page.test_form import RICH
 from tests.page.visitor import code_of
@@ -25,6 +25,11 @@ def config(daemon: Daemon, servers: dict[str, Any]) -> None:
     daemon.config.write_text(json.dumps({"mcpServers": servers}))
     with daemon.client() as client:
         client.request("mcpd/reload")
+
+
+def happened(daemon: Daemon, server: str) -> list[str]:
+    with daemon.client() as client:
+        return [entry["what"] for entry in client.request("mcpd/history", server=server)["entries"]]
 
 
 def test_the_address_says_what_is_looked_at_and_the_way_back_leads_back(
@@ -247,6 +252,23 @@ def test_a_configuration_that_cannot_be_used_is_told(chromium: Browser, start: S
         page.wait_for_selector("#config:has-text('cannot be used'):has-text('comand')")
         daemon.config.write_text(config_of)
         page.wait_for_selector("#config", state="hidden")
+
+
+def test_what_happened_is_named_also_where_it_is_no_new_state(chromium: Browser, start: Start) -> None:
+    """Of a server that was removed and came back, a time with nothing behind it would be left."""
+    daemon = start({"one": fake()}, *PORT)
+    daemon.wait_connected("one")
+    config(daemon, {})
+    wait_until(lambda: "removed" in happened(daemon, "one"), lambda: daemon.log)
+    config(daemon, {"one": fake()})
+    daemon.wait_connected("one")
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        page.wait_for_selector(f"{CHOSEN}:has-text('one')")
+        page.click("#tab-evidence")
+        page.wait_for_selector("#panel-evidence .steps li[data-state=removed] >> text=removed")
+        page.click("#tab-events")
+        page.wait_for_selector("#events li[data-state=config]:has-text('config generation')")
 
 
 def test_a_failure_is_shown_with_its_last_words_and_its_age_goes_on(chromium: Browser, start: Start) -> None:

@@ -5,12 +5,13 @@ import { moment } from "./units.js";
 
 const MOST = 300;
 
-/** `server`: null where all are of the same one. */
-export function eventItem({ at, server, state, message, by }) {
-  return make("li", { "data-state": state ?? "" },
+/** `server`: null where all are of the same one. `what` happened, where it is no new state. */
+export function eventItem({ at, server, what, state, message, by }) {
+  const said = state ?? what ?? "";
+  return make("li", { "data-state": said },
     moment(at), " ",
     server && make("bdi", { className: "name" }, clean(server)), server && " ",
-    state && make("b", { className: "state" }, clean(state)), state && " ",
+    said && make("b", { className: "state" }, clean(said)), said && " ",
     make("bdi", {}, clean(message)),
     by && make("span", { className: "dim" }, " by ", make("bdi", {}, clean(by))));
 }

@@ -185,9 +185,10 @@ def test_what_cannot_be_meant_is_an_error(
 
 
 def test_nothing_to_import_is_no_error(home: Path, alone: Mcpctl) -> None:
-    """Nobody has to be asked then."""
+    """Nobody has to be asked then; who has no editor here is told another way."""
     ran = alone("import")
     assert (ran.code, ran.out) == (0, "0 servers to import, from 0 files\n")
+    assert ran.err == "next: mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE\n"
 
 
 def test_our_own_broken_configuration_has_to_be_mended_first(home: Path, cursor: Path, alone: Mcpctl) -> None:

@@ -551,12 +551,13 @@ def test_a_broken_file_does_not_keep_the_other_editors_from_it(word: str, home: 
     assert [one.get("error", {}).get("code") for one in again.json()["editors"]] == [None, "bad_spec", None]
 
 
-@pytest.mark.parametrize("words", [[], ["cursor", "--all"], ["cursr"], ["mcporter"]])
+@pytest.mark.parametrize("words", [[], ["cursor", "--all"], ["cursr"], ["emacs"], ["mcporter"]])
 def test_what_cannot_be_meant_is_an_error(words: list[str], home: Path, alone: Mcpctl) -> None:
     """With a suggestion where there is one."""
     ran = alone("install", *words)
     assert ran.code != 0
     assert "cursr" not in words or "did you mean cursor" in ran.err
+    assert ", mcporter" not in ran.err, "it is read, and cannot be given an entry"
     assert list(home.rglob("*.json")) == []
 
 
