@@ -28,6 +28,8 @@ _TURN_WITHIN = 40.0
 _POLL = 0.01
 _LAST_WORDS = 10
 """Lines of the log that are told when a daemon does not come up."""
+_CANNOT_BE_USED = 2
+"""What mcpd exits with for its configuration; or its command line, which is ours."""
 _LOG_LIMIT = 5 * 1024 * 1024
 """Bytes of daemon.log at which a start puts it aside as daemon.log.1."""
 _NOT_FOR_THE_DAEMON = (
@@ -183,11 +185,11 @@ def _start(socket: str) -> int:
     if pid is None:
         status = process.poll()
         what = "does not answer yet" if status is None else f"exited with status {status}"
-        raise DaemonUnreachable(
-            f"mcpd was started and {what}{_last_words(log, before)}",
-            hint="mcpctl daemon logs, or run `mcpd` here to see it",
-            log=log,
-        )
+        hint = "mcpctl daemon logs, or run `mcpd` here to see it"
+        if status == _CANNOT_BE_USED:
+            hint = "mcpctl config validate   (shows every mistake; mcpctl edit mends them)"
+        words = f"mcpd was started and {what}{_last_words(log, before)}"
+        raise DaemonUnreachable(words, hint=hint, log=log)
     process.returncode = 0  # nobody here waits for it: it is to outlive us
     return pid
 

@@ -81,15 +81,9 @@ def path(session: Session) -> int:
 
     What the running daemon says; without one, what it would say. Never starts one.
     """
-    session.may_start = False
-    from ctl.errors import DaemonUnreachable
+    from ctl.commands.edit import place
 
-    try:
-        found = str(session.call("mcpd/config").value.get("path"))
-    except DaemonUnreachable:
-        from mcpd.config.files import load
-
-        found = str(load(None, os.environ).path)
+    found = str(place(session)[0])
     if session.out.json:
         session.out.value({"path": found})
     else:

@@ -71,7 +71,7 @@ def restart(session: Session) -> int:
 @daemon.command()
 @click.pass_obj
 def status(session: Session) -> int:
-    """Whether the daemon runs, by whom it was started, and where it writes.
+    """Whether it runs, who started it, and where it writes.
 
     Never starts it. Exit 3 when it does not run.
     """
@@ -83,9 +83,10 @@ def status(session: Session) -> int:
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
 @click.pass_obj
 def logs(session: Session, lines: int, follow: bool) -> int:
-    """What the daemon itself wrote: the journal of the service, or the log of the one in the background.
+    """What the daemon itself wrote.
 
-    A server's log is `mcpctl logs SERVER`.
+    The journal of the service, or the log of the one in the background. A server's log is
+    `mcpctl logs SERVER`.
     """
     if userunit.serves(session.socket):
         return service.journal(session, lines, follow)
@@ -121,7 +122,7 @@ def _readable(line: str) -> str:
 @click.option("--dry-run", is_flag=True, help="Show the units and write nothing.")
 @click.pass_obj
 def install(session: Session, dry_run: bool) -> int:
-    """Make the daemon a service of your user, start it now and at every login.
+    """Make the daemon a service, now and at every login.
 
     Writes two systemd units and enables them (--no-start: without starting it now). The PATH of this shell
     goes into the service, because the service manager's own often lacks ~/.local/bin, nvm and the like;

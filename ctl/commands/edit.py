@@ -34,7 +34,7 @@ def edit(session: Session) -> int:
     """
     if not sys.stdin.isatty():
         raise Usage("there is no terminal to edit on", hint="$EDITOR $(mcpctl config path); mcpctl reload")
-    path, watched = _place(session)
+    path, watched = place(session)
     before = path.read_bytes() if path.exists() else None
     with tempfile.TemporaryDirectory(prefix="mcpctl-edit-") as directory:  # 0700
         draft = Path(directory) / path.name
@@ -67,8 +67,8 @@ def edit(session: Session) -> int:
     return _put(session, path, before, data, watched)
 
 
-def _place(session: Session) -> tuple[Path, bool]:
-    """The file, and whether a daemon is there that uses it."""
+def place(session: Session) -> tuple[Path, bool]:
+    """The configuration file, there or not, and whether a daemon is there that uses it. Starts none."""
     session.may_start = False
     try:
         return Path(str(session.call("mcpd/config", timeout=10.0).value.get("path"))), True
@@ -76,7 +76,7 @@ def _place(session: Session) -> tuple[Path, bool]:
         try:
             return path_of(os.environ), False
         except BadSpec as error:
-            raise CtlError(str(error)) from None
+            raise Refused({"message": str(error), "data": error.data()}) from None
 
 
 def _open(draft: Path) -> None:

@@ -1,7 +1,7 @@
 """A stand-in for mcpd that needs no trio: the lock, the socket, `mcpd/version` and `mcpd/shutdown`.
 
 What is tested with it is who starts and stops a daemon, not what one does. $STANDIN says how it behaves:
-`fails` at once, is `mute` (starts and never listens), or nothing special.
+`fails` at once, `refuses` its configuration, is `mute` (starts and never listens), or nothing special.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ def main() -> int:
         print('{"time": "now", "level": "warning", "message": "it warns first;"}', file=sys.stderr)
         print("cannot read the configuration: ]", file=sys.stderr)
         return 78
+    if os.environ.get("STANDIN") == "refuses":
+        print("config.json cannot be used", file=sys.stderr)
+        return 2
     if os.environ.get("STANDIN") == "mute":
         time.sleep(60)
     path = socket_path(os.environ)

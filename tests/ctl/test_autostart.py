@@ -173,6 +173,14 @@ def test_a_daemon_that_fails_is_reported_with_the_end_of_its_log_at_once(place: 
     assert took < 3.0
 
 
+def test_after_a_configuration_that_cannot_be_used_its_mistakes_are_next(place: Place) -> None:
+    """The log has the first of them; who mends one wants to see all."""
+    code, words, _ = answer(place.ensure(STANDIN="refuses"))
+    assert code == 3
+    assert "exited with status 2: " in words
+    assert words.endswith("mcpctl config validate   (shows every mistake; mcpctl edit mends them)")
+
+
 def test_what_an_earlier_daemon_wrote_is_not_told_as_this_ones_end(place: Place) -> None:
     """Nor are records shown as JSON: these are the words for whoever wanted to see a status."""
     log = place.home / ".local/state/mcpd/daemon.log"

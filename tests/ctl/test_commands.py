@@ -340,6 +340,24 @@ def test_config_validate_needs_no_daemon(mcpctl: Mcpctl, tmp_path: Path) -> None
     assert mcpctl("config", "validate", str(file), "--json").error()["problems"]
 
 
+def test_where_the_configuration_is_does_not_depend_on_what_is_in_it(
+    mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever wants to mend it asks just then. Only of two files nobody can say which it is."""
+    for variable in ("MCPD_CONFIG", "MCPD_SERVERS"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "mcpd" / "config.json"
+    assert mcpctl("config", "path").out == f"{file}\n"
+    file.parent.mkdir()
+    file.write_text("{")
+    assert mcpctl("config", "path").out == f"{file}\n"
+    file.with_suffix(".toml").touch()
+    ran = mcpctl("config", "path")
+    assert (ran.code, ran.out) == (2, "")
+    assert "there are 2 configurations" in ran.err
+
+
 # ---- looking closer ------------------------------------------------------------------------------
 
 
