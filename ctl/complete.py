@@ -6,6 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ctl.client import Json, LocalClient
+from ctl.commands import COMMANDS
 from ctl.errors import CtlError
 from ctl.session import Session
 from ctl.views import objects
@@ -32,6 +33,14 @@ def tool_targets(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 def prompt_targets(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """PROMPT@SERVER, and after it the prompt's arguments."""
     return _targets(_ask(ctx, "mcpd/prompts", "prompts"), _typed(ctx), incomplete)
+
+
+def command_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The commands, and what else there is help on."""
+    if ctx.params.get("words"):
+        return []
+    known = {name: entry.help for name, entry in COMMANDS.items() if not entry.hidden or name == "exit-codes"}
+    return [CompletionItem(name, help=text) for name, text in known.items() if name.startswith(incomplete)]
 
 
 def editor_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -121,7 +121,8 @@ def _last_error(server: Json) -> str:
     if waiting:
         if server.get("retry_at"):
             return f"{message} (next try {until(server['retry_at'])})"
-        return message
+        doing = server.get("reason") if server.get("status") == "pending" else ""
+        return message if doing in ("", "connecting", "queued") else f"{doing} (before: {message})"
     return paint(f"{message} ({ago(failure.get('at'))})", "dim")
 
 
@@ -208,9 +209,10 @@ def _rows(detail: Json, server: Json) -> list[tuple[str, Line]]:
         count(int(number(server.get(f"{noun}s"))), noun) for noun in ("tool", "resource", "prompt")
     )
     rows.append(("offers", [f"{offers}; lists fetched {ago(server.get('updated'))}"]))
-    rows.append(
-        ("restarts", [f"{server.get('restarts', 0)}; failed attempts in a row: {server.get('attempts', 0)}"])
+    in_vain = (
+        "" if server.get("status") in READY else f"; failed attempts in a row: {server.get('attempts', 0)}"
     )
+    rows.append(("restarts", [f"{server.get('restarts', 0)}{in_vain}"]))
     if server.get("last_ok"):
         rows.append(("last answer", [ago(server["last_ok"])]))
     if server.get("in_flight"):

@@ -49,7 +49,7 @@ def explain(detail: Json, past: list[Json], login: Mapping[str, str] | None) -> 
         "asked_by": asked[-1] if asked else None,
         "history": objects(detail.get("history")),
         "warnings": strings(server.get("warnings")),
-        "next": _next(server, failure, binary),
+        "next": _next(detail, failure, binary),
     }
 
 
@@ -117,12 +117,16 @@ def _environment(detail: Json, login: Mapping[str, str] | None) -> Explanation |
     }
 
 
-def _next(server: Json, failure: Json, binary: Explanation | None) -> str:
+def _next(detail: Json, failure: Json, binary: Explanation | None) -> str:
+    server = mapping(detail.get("server"))
     name = server.get("name")
     if failure.get("kind") == "spawn" and binary is not None and not binary["found"] and _is_searched(binary):
-        if binary["in_login_shell"]:
+        if full := binary["in_login_shell"]:
+            if "PATH" in written.environment(
+                mapping(detail.get("definition"))
+            ):  # which no PATH of ours changes
+                return f"mcpctl edit   (write {full} as its command, or correct the PATH in its `env`)"
             takes = "mcpctl daemon install" if userunit.installed() else "mcpctl daemon restart"
-            full = binary["in_login_shell"]
             return f"{takes}   (takes over this shell's PATH; or write {full} as its command)"
         if places := strings(binary["elsewhere"]):
             return f"mcpctl edit   (write {places[0]} as its command)"
@@ -173,14 +177,16 @@ def _evidence(evidence: Json) -> list[tuple[str, str]]:
     rows = [("evidence", f"{kind}, {ago(evidence.get('at'))}")]
     if noise := evidence.get("noise"):
         rows.append(("stdout", str(noise)))
-    return rows + [("it said", line) for line in strings(evidence.get("stderr"))[-_LAST_WORDS:]]
+    said = [line for line in strings(evidence.get("stderr")) if line.strip()]
+    return rows + [("it said", line) for line in said[-_LAST_WORDS:]]
 
 
 def _binary_rows(binary: Json) -> list[tuple[str, str]]:
     if not binary:
         return []
     command, found, in_shell = binary.get("command"), binary.get("found"), binary.get("in_login_shell")
-    rows = [("runs", str(found) if found else f"nothing: {command} was not found")]
+    missing = "was not found" if _is_searched(binary) else "cannot be run"
+    rows = [("runs", str(found) if found else f"nothing: {command} {missing}")]
     if not found and _is_searched(binary):
         rows.append(("searched", ":".join(strings(binary.get("searched")))))
     if in_shell and in_shell != found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ctl.views import strings
+from ctl.views import mapping, strings
 from mcpd.config.fields import SPELLINGS
 
 
@@ -13,6 +13,11 @@ def command(definition: Mapping[str, object]) -> list[str]:
     said = _named(definition)
     words = said.get("command")
     return ([words] if isinstance(words, str) else strings(words)) + strings(said.get("args"))
+
+
+def environment(definition: Mapping[str, object]) -> Mapping[str, object]:
+    """The variables that it sets."""
+    return mapping(_named(definition).get("env"))
 
 
 def address(definition: Mapping[str, object]) -> str:

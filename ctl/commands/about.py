@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ctl.client import Json
+from ctl.complete import command_names
 from ctl.errors import EXIT_CODES, DaemonUnreachable
 from ctl.session import Session
 
@@ -42,7 +43,7 @@ def version(session: Session) -> int:
 
 
 @click.command("help", epilog="Examples:\n\n\b\n  mcpctl help call\n  mcpctl help exit-codes")
-@click.argument("words", metavar="[COMMAND | exit-codes]", nargs=-1)
+@click.argument("words", metavar="[COMMAND | exit-codes]", nargs=-1, shell_complete=command_names)
 @click.pass_context
 def help_(ctx: click.Context, words: tuple[str, ...]) -> int:
     """Help on a command, or on exit-codes."""

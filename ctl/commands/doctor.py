@@ -58,7 +58,7 @@ def _report(findings: list[Finding]) -> list[Line]:
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         word, style = _MARKS[finding.result]
-        took = "" if finding.ms is None else f" ({finding.ms:.3g} ms)"
+        took = "" if finding.ms is None else f" ({finding.ms:{'.0f' if finding.ms >= 100 else '.3g'}} ms)"
         lines.append([paint(f"{word:>4}", style), f"  {finding.check:<{width}}  {finding.message}{took}"])
         if finding.fix:
             lines.append([" " * (width + 8), paint("→ ", "dim"), finding.fix])

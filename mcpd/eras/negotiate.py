@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Literal
 
 import attrs
@@ -45,14 +46,25 @@ class NotStreamable(Exception):
     `status` is what `initialize` was answered with; None when it was an error in a body of JSON.
     """
 
-    def __init__(self, words: str, status: int | None = None) -> None:
-        super().__init__(words)
+    def __init__(self, steps: Sequence[str], status: int | None = None) -> None:
+        """`steps`: what was tried, and what came of each, as in `Trace`: `initialize: HTTP 404 Not Found`."""
+        super().__init__(together(steps))
+        self.steps = (*steps,)
         self.status = status
 
     @property
     def may_pass(self) -> bool:
         """Whether it was an error of the server's own: it may be out of order, and at the right place."""
         return self.status == 500
+
+
+def together(steps: Sequence[str]) -> str:
+    """In a sentence; what came of several in a row is said once."""
+    told = []
+    for outcome, alike in groupby((step.partition(": ") for step in steps), lambda parts: parts[2]):
+        *tried, last = [parts[0] for parts in alike]
+        told.append(f"{', '.join(tried)} and {last}: {outcome}" if tried else f"{last}: {outcome}")
+    return ", ".join(told)
 
 
 _NO_VERDICT = (408, 429)
@@ -151,13 +163,13 @@ class _Negotiation:
             offered = _first_common(legacy.VERSIONS, modern.supported_by(error))
             if last or offered is None or offered == version:
                 if self.link.footing.startswith("HTTP 4"):
-                    raise NotStreamable(", ".join(self.notes)) from error
+                    raise NotStreamable(self.notes) from error
                 raise
             return await self.handshake(offered, last=True)
         except HttpRefused as error:
             self._note("initialize", error.message, started)
             if _tells_of_another_era(error) and self.link.footing.startswith("HTTP "):
-                raise NotStreamable(", ".join(self.notes), error.status) from error
+                raise NotStreamable(self.notes, error.status) from error
             raise
         except McpdError as error:
             self._note("initialize", error.message, started)

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from mcpd.eras.base import Hooks, Upstream
-from mcpd.eras.negotiate import DiedOfTheProbe, Hint, NotStreamable, Trace, negotiate
+from mcpd.eras.negotiate import DiedOfTheProbe, Hint, NotStreamable, Trace, negotiate, together
 from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
 from mcpd.model.spec import RemoteSpec, ServerSpec, Timeouts
 from mcpd.model.status import Failure
@@ -118,7 +118,8 @@ class Approach:
         before, self._not_streamable = self._not_streamable, None
         if before is None:
             return failure, verdict
-        words = f"no MCP server answers at its URL ({before}, GET for HTTP+SSE: {failure.message})"
+        tried = together([*before.steps, f"GET for HTTP+SSE: {failure.message}"])
+        words = f"no MCP server answers at its URL ({tried})"
         if before.may_pass and verdict is Verdict.WAIT:
             failure, verdict = attrs.evolve(failure, http_status=before.status), Verdict.RETRY
         return attrs.evolve(failure, message=words), verdict

@@ -46,14 +46,17 @@ def prepare(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:
     """Find the program and check the directory. Raises CannotStart with what to do about it."""
     env = child_environment(spec, ours, mark)
     if spec.cwd is not None and not os.path.isdir(spec.cwd):
-        raise CannotStart(f"its directory {spec.cwd} does not exist (`cwd` in its definition)")
+        wrong = "is a file" if os.path.exists(spec.cwd) else "does not exist"
+        raise CannotStart(f"its directory {spec.cwd} {wrong} (`cwd` in its definition)")
     path = env["PATH"]
     command = os.path.expanduser(spec.command)
     if "/" in command:
         place = os.path.join(spec.cwd or os.getcwd(), command)
         if not os.path.exists(place):
-            raise CannotStart(f"there is no file {place}; correct `command`")
-        if not os.access(place, os.X_OK) or os.path.isdir(place):
+            raise CannotStart(_several_words(command, path) or f"there is no file {place}; correct `command`")
+        if os.path.isdir(place):
+            raise CannotStart(f"{place} is a directory; name a program in it as `command`")
+        if not os.access(place, os.X_OK):
             raise CannotStart(
                 f"{place} is not executable; `chmod +x` it, or name its interpreter as `command`"
             )
@@ -61,9 +64,19 @@ def prepare(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:
     else:
         found = shutil.which(command, path=path)
     if found is None:
+        if words := _several_words(command, path):
+            raise CannotStart(words)
         searched = ":".join(dict.fromkeys(path.split(":")))
         raise CannotStart(
             f"command not found: {command} (give its full path as `command`, or set `env.PATH`); "
             f"looked in PATH={searched}"
         )
     return Launch(executable=found, argv=(spec.command, *spec.args), env=env, cwd=spec.cwd, umask=spec.umask)
+
+
+def _several_words(command: str, path: str) -> str:
+    """What to do where a whole command line was written as the name of its program; empty where none was."""
+    program, *arguments = command.split() or [""]
+    if not arguments or shutil.which(os.path.expanduser(program), path=path) is None:
+        return ""
+    return f"there is no program named {command!r}; for {program!r}, write the rest of it into `args`"

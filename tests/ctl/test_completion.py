@@ -130,6 +130,8 @@ def test_commands_tools_and_arguments_are_completed_where_they_stand(shell: Shel
     """bash breaks words at @, = and :, a colon means something to zsh, and a value follows its = at once."""
     for typed, line in (
         ("mcpctl recon", "mcpctl reconnect "),
+        ("mcpctl help reco", "mcpctl help reconnect "),
+        ("mcpctl help exi", "mcpctl help exit-codes "),
         ("mcpctl call ec", "mcpctl call echo@test "),
         ("mcpctl call echo@te", "mcpctl call echo@test "),
         ("mcpctl call with:co", "mcpctl call with:colon@test "),

@@ -92,16 +92,34 @@ def test_a_program_that_only_the_shell_finds_is_the_answer(
     assert told["evidence"]["kind"] == "spawn"
 
 
+def test_a_path_in_the_definition_is_not_mended_by_a_restart(
+    daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path
+) -> None:
+    """It wins over the daemon's, whatever that has taken over from a shell."""
+    gone = failure("command not found: mcp-server-files", kind="spawn", exit_code=None)
+    definition = {"command": "mcp-server-files", "env": {"PATH": "/opt/bin"}}
+    daemon.answers["mcpd/server"] = detail(
+        server("files", "failed", last_error=gone),
+        command=["mcp-server-files"],
+        executable=None,
+        path="/opt/bin",
+        definition=definition,
+    )
+    last = mcpctl("why", "files").out.splitlines()[-1]
+    assert last.startswith(f"next: mcpctl edit   (write {shell}/mcp-server-files as its command, or correct")
+
+
 def test_the_end_of_a_process_is_told_with_its_last_words(
     daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path
 ) -> None:
     """Exit status, stderr, when it is tried again."""
-    died = failure(stderr=["no database", "giving up"])
+    died = failure(stderr=["no database", "", "giving up"])
     daemon.answers["mcpd/server"] = detail(server(status="failed", last_error=died, retry_at=NOW))
     out = mcpctl("why", "time").out
     assert "exited (exit code 1)" in out
     assert "it said: no database" in out
     assert "giving up" in out
+    assert out.count("it said: ") == 2
     assert "is tried again now" in out
 
 
@@ -145,6 +163,8 @@ def test_a_path_is_not_searched_for_and_nobody_installs_it(daemon: FakeDaemon, m
     )
     out = mcpctl("why", "time", "--no-shell").out
     assert "searched" not in out
+    assert "not found" not in out  # it may be there, and not be executable
+    assert "runs: nothing: /opt/tool/it cannot be run" in out
     assert "install" not in out
     assert "\nnext: mcpctl edit " in out
 

@@ -35,6 +35,25 @@ def test_a_failure_that_is_over_says_when_it_was(daemon: FakeDaemon, mcpctl: Mcp
     assert f"exited with status 1 ({ago(NOW)})" in mcpctl("status").out
 
 
+def test_what_is_under_way_stands_before_what_failed_last(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """A download at the second attempt is a download, too; that it is being connected says its state."""
+    daemon.answers["mcpd/status"] = status(
+        server("one", "pending", reason="npx is installing it", last_error=failure("no disk; see above")),
+        server("two", "pending", reason="connecting", last_error=failure("no disk")),
+    )
+    _, one, two, *_ = mcpctl("status").out.splitlines()
+    assert one.endswith("  npx is installing it (before: no disk)")
+    assert two.endswith("  no disk")
+
+
+def test_a_server_that_is_well_has_no_failed_attempts(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The daemon goes on counting until it has proved itself; to a person that reads as if it were not."""
+    daemon.answers["mcpd/server"] = detail(server(restarts=2, attempts=1))
+    assert "restarts: 2\n" in mcpctl("status", "time").out
+    daemon.answers["mcpd/server"] = detail(server(status="failed", restarts=2, attempts=1))
+    assert "restarts: 2; failed attempts in a row: 1\n" in mcpctl("status", "time").out
+
+
 def test_a_server_that_is_off_for_a_time_says_until_when(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """Where else its trouble would stand: of what was before it was switched off nobody needs to know."""
     reason = "switched off until 2026-11-21 18:00:00 UTC"

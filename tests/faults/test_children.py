@@ -313,7 +313,7 @@ def test_what_cannot_be_started_fails_at_once_and_is_not_tried_again(start: Star
         "not-found": ({"command": "no-such-program", "env": {"PATH": "/bin:/nowhere"}}, "PATH=/bin:/nowhere"),
         "no-file": ({"command": "/no/such/file"}, "no file /no/such/file"),
         "not-executable": ({"command": f"{tmp_path}/not-executable"}, "chmod +x"),
-        "directory": ({"command": str(tmp_path)}, "not executable"),
+        "directory": ({"command": str(tmp_path)}, "is a directory"),
         "bad-cwd": ({"command": "sh", "cwd": "/no/such/directory"}, "/no/such/directory does not exist"),
         "bad-shebang": ({"command": f"{tmp_path}/bad-shebang"}, "is its first line right"),
         "no-shebang": ({"command": f"{tmp_path}/no-shebang"}, "cannot be run: Exec format error"),

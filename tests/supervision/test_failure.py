@@ -7,7 +7,7 @@ import errno
 import pytest
 import trio
 
-from mcpd.eras.negotiate import DiedOfTheProbe, NotStreamable
+from mcpd.eras.negotiate import DiedOfTheProbe, NotStreamable, together
 from mcpd.model.errors import (
     CallTimeout,
     HttpRefused,
@@ -46,10 +46,10 @@ TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
     (HttpRefused("it: HTTP 429", server="it", status=429), Evidence(remote=True), "http", Verdict.RETRY),
     (HttpRefused("it: HTTP 500", server="it", status=500), Evidence(remote=True), "http", Verdict.RETRY),
     (HttpRefused("it: HTTP 503", server="it", status=503), Evidence(remote=True), "http", Verdict.RETRY),
-    (NotStreamable("initialize: HTTP 404", 404), Evidence(remote=True), "http", Verdict.WAIT),
-    (NotStreamable("initialize: HTTP 501", 501), Evidence(remote=True), "http", Verdict.WAIT),
-    (NotStreamable("initialize: HTTP 500", 500), Evidence(remote=True), "http", Verdict.RETRY),
-    (NotStreamable("initialize: error -32600"), Evidence(remote=True), "http", Verdict.WAIT),
+    (NotStreamable(["initialize: HTTP 404"], 404), Evidence(remote=True), "http", Verdict.WAIT),
+    (NotStreamable(["initialize: HTTP 501"], 501), Evidence(remote=True), "http", Verdict.WAIT),
+    (NotStreamable(["initialize: HTTP 500"], 500), Evidence(remote=True), "http", Verdict.RETRY),
+    (NotStreamable(["initialize: error -32600"]), Evidence(remote=True), "http", Verdict.WAIT),
     (LOST, Evidence(remote=True), "closed", Verdict.RETRY),
     (
         LinkLost("it: refused", server="it", may_have_run=False),
@@ -97,13 +97,22 @@ def test_what_the_server_asks_for_is_how_long_we_stay_away() -> None:
     assert asked_to_wait(LOST) == 0
 
 
+def test_what_came_of_several_steps_is_said_once() -> None:
+    """A server's answer may be long, and three times the same would hide what else there is."""
+    down = 'HTTP 500: {"error": "no database: gone"}'
+    steps = [f"server/discover: {down}", f"initialize: {down}", "GET for HTTP+SSE: HTTP 405"]
+    assert str(NotStreamable(steps[:2])) == f"server/discover and initialize: {down}"
+    assert together(steps) == f"server/discover and initialize: {down}, GET for HTTP+SSE: HTTP 405"
+    assert together(["a: 1", "b: 1", "c: 1", "d: 2", "e: 1"]) == "a, b and c: 1, d: 2, e: 1"
+
+
 def test_the_evidence_goes_with_it() -> None:
     """Exit status, or the signal's name; and the last words."""
     failure, _ = classify(LOST, Evidence(returncode=3, stderr=("out of luck",)))
     assert (failure.exit_code, failure.signal, failure.stderr) == (3, None, ("out of luck",))
     failure, _ = classify(LOST, Evidence(returncode=-11))
     assert (failure.exit_code, failure.signal) == (None, "SIGSEGV")
-    failure, _ = classify(NotStreamable("initialize: HTTP 404", 404), Evidence(remote=True))
+    failure, _ = classify(NotStreamable(["initialize: HTTP 404"], 404), Evidence(remote=True))
     assert failure.http_status == 404
     assert classify(LOST, Evidence(noise="2 lines"))[0].noise == "2 lines"
     failure, _ = classify(LOST, Evidence(returncode=-40))  # a real-time signal has no name

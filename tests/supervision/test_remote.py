@@ -183,8 +183,7 @@ async def test_an_address_where_nothing_answers_is_named_with_every_status_and_l
         status = await world.wait(ServerState.FAILED)
         assert status.last_error is not None
         words = status.last_error.message
-        assert words.count("HTTP 404") == 2
-        assert "HTTP+SSE: HTTP 405" in words
+        assert "(server/discover and initialize: HTTP 404 No, GET for HTTP+SSE: HTTP 405 No)" in words
         assert words.count("no MCP server") == 1
         assert status.retry_at is None
         asked = len(server.requests)

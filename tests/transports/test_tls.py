@@ -91,6 +91,23 @@ async def test_a_certificate_that_is_not_good_is_refused_with_the_reason(
         assert server.requests == []
 
 
+async def test_a_server_without_tls_is_named_as_the_reason() -> None:
+    """`https://` before the port of a development server: OpenSSL speaks of a wrong version number."""
+
+    async def complain(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, complain, [listener])
+        port = listener.socket.getsockname()[1]
+        error = await refusal(f"https://127.0.0.1:{port}/mcp", None)
+        nursery.cancel_scope.cancel()
+    assert "what answers speaks none (is it http:// instead of https://?)" in error.message
+    assert not error.may_have_run
+
+
 async def test_a_ca_file_that_cannot_be_used_is_a_mistake_in_the_definition(tmp_path: Path) -> None:
     """It would fail the same way again."""
     (tmp_path / "ca.pem").write_text("no certificate")

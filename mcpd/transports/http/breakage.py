@@ -11,6 +11,9 @@ import httpx
 from mcpd.model.errors import shorten
 from mcpd.transports.http.dial import CONNECT_TIMEOUT
 
+_NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+"""OpenSSL's words for an answer that is no TLS at all; the last one since OpenSSL 3.2."""
+
 
 def unsent(error: Exception) -> bool:
     """Whether a request surely never left."""
@@ -30,6 +33,8 @@ def explain(error: Exception) -> str:
                 f"its TLS certificate is refused: {cause.verify_message} "
                 "(a private authority goes into `caFile` of its definition)"
             )
+        if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
+            return "TLS failed: what answers speaks none (is it http:// instead of https://?)"
         if isinstance(cause, ssl.SSLError):
             return f"TLS failed: {cause.reason or cause}"
     if isinstance(error, httpx.ConnectError):

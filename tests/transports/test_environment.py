@@ -1,0 +1,56 @@
+"""What cannot be started, and what its message tells to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcpd.model.spec import StdioSpec
+from mcpd.transports.environment import CannotStart, prepare
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A directory with a program, a file that is none, and a directory."""
+    (tmp_path / "npx").write_text("#!/bin/sh\n")
+    (tmp_path / "npx").chmod(0o755)
+    (tmp_path / "text").write_text("hello")
+    (tmp_path / "there").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (
+            "npx -y @scope/server",
+            "no program named 'npx -y @scope/server'; for 'npx', write the rest of it into",
+        ),
+        ("npx server", "no program named 'npx server'; for 'npx', write the rest of it into `args`"),
+        ("{tools}/npx -y it", "no program named '{tools}/npx -y it'; for '{tools}/npx', write the rest"),
+        ("uvx it", "command not found: uvx it (give its full path"),
+        ("{tools}/my server", "there is no file {tools}/my server; correct `command`"),
+        ("{tools}/there", "{tools}/there is a directory; name a program in it as `command`"),
+        ("{tools}/text", "{tools}/text is not executable; `chmod +x` it"),
+    ],
+)
+def test_a_command_that_cannot_be_run_says_what_is_wrong_with_it(
+    tools: Path, command: str, words: str
+) -> None:
+    """A whole command line in `command` is what people write first."""
+    with pytest.raises(CannotStart) as refused:
+        prepare(StdioSpec(name="it", command=command.format(tools=tools)), {"PATH": str(tools)}, "")
+    assert words.format(tools=tools) in str(refused.value)
+
+
+def test_a_program_with_a_space_in_its_name_is_one(tools: Path) -> None:
+    (tools / "npx").rename(tools / "npx server")
+    launch = prepare(StdioSpec(name="it", command="npx server"), {"PATH": str(tools)}, "")
+    assert launch.executable == str(tools / "npx server")
+
+
+@pytest.mark.parametrize(("cwd", "words"), [("text", "is a file"), ("nowhere", "does not exist")])
+def test_a_directory_that_is_none_says_why(tools: Path, cwd: str, words: str) -> None:
+    with pytest.raises(CannotStart, match=f"its directory {tools}/{cwd} {words}"):
+        prepare(StdioSpec(name="it", command="npx", cwd=str(tools / cwd)), {"PATH": str(tools)}, "")
