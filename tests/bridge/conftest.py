@@ -6,7 +6,6 @@ import json
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,17 @@ import pytest
 from ctl.bridge.link import Aim, Starts
 from ctl.bridge.loop import Loop
 from tests.bridge.world import World
+from tests.stopwatch import stopwatch
 
 Json = dict[str, Any]
-BOUND = 10.0
+BOUND = 60.0
+PATIENCE = (
+    "ctl.bridge.link.ANSWER_WITHIN",
+    "ctl.bridge.pending.HANDSHAKE_WITHIN",
+    "ctl.bridge.pending.DAEMON_WITHIN",
+    "ctl.bridge.pending.PATIENCE",
+)
+"""What a bridge waits for a daemon: the one that a test plays may be held up."""
 
 
 class End:
@@ -114,10 +121,10 @@ class Bridge:
 
     def wait(self, bound: float = BOUND) -> float:
         """Until the loop has ended: seconds it took."""
-        start = time.monotonic()
-        self._thread.join(bound)
-        assert not self._thread.is_alive(), "the bridge does not end"
-        return time.monotonic() - start
+        with stopwatch() as watch:
+            self._thread.join(bound)
+            assert not self._thread.is_alive(), "the bridge does not end"
+            return watch.seconds
 
     def close(self) -> None:
         self.editor.close()
@@ -130,15 +137,22 @@ class Bridge:
 
 
 @pytest.fixture
-def bridge(tmp_path: Path) -> Iterator[Bridge]:
+def bridge(tmp_path: Path, soon: Callable[..., None]) -> Iterator[Bridge]:
+    """Patient, where a test does not say otherwise."""
+    be_patient(soon)
     made = Bridge(tmp_path)
     yield made
     made.close()
 
 
+def be_patient(soon: Callable[..., None]) -> None:
+    for name in PATIENCE:
+        soon(name, BOUND)
+
+
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Shorten waits: `soon("ctl.bridge.link.ANSWER_WITHIN", 0.1)`."""
+    """How long something is waited for: `soon("ctl.bridge.link.ANSWER_WITHIN", 0.1)`."""
     return lambda name, value: monkeypatch.setattr(name, value)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctl.bridge import loop
-from tests.bridge.conftest import Bridge
+from tests.bridge.conftest import BOUND, Bridge, be_patient
 
 Soon = Callable[[str, float], None]
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "ed", "version": "1"}}
@@ -26,6 +26,8 @@ def fill(stream: socket.socket, line: bytes) -> int:
             sent += stream.send(line[sent % len(line) :])
     except TimeoutError:
         pass
+    finally:
+        stream.settimeout(BOUND)
     return sent
 
 
@@ -75,9 +77,17 @@ def test_what_is_asked_while_no_daemon_is_there_is_sent_to_the_next(bridge: Brid
 
 def test_a_daemon_that_does_not_answer_is_left_for_another_connection(bridge: Bridge, soon: Soon) -> None:
     """It accepted, and then nothing."""
-    soon("ctl.bridge.link.ANSWER_WITHIN", 0.1)
     bridge.listen()
-    bridge.accept().next()
+    deaf = bridge.accept()
+    deaf.next()
+    for name in ("RETRY", "RETRY_AT_MOST"):
+        soon(f"ctl.bridge.link.{name}", BOUND)  # it dials again when the editor asks for something
+    soon("ctl.bridge.link.ANSWER_WITHIN", 0.1)
+    bridge.editor.send(id=0, method="ping")  # so that it looks at the clock
+    with pytest.raises(EOFError):
+        deaf.next()
+    assert bridge.editor.next()["id"] == 0
+    soon("ctl.bridge.link.ANSWER_WITHIN", BOUND)
     bridge.editor.send(id=1, method="tools/list")
     daemon = bridge.attach()
     assert daemon.next()["id"] == 1
@@ -121,7 +131,7 @@ def test_without_a_daemon_a_handshake_is_answered_and_the_bridge_stays(bridge: B
     bridge.editor.send(id=2, method="ping")
     assert bridge.editor.next()["result"] == {}
     bridge.listen()
-    soon("ctl.bridge.pending.HANDSHAKE_WITHIN", 10.0)
+    soon("ctl.bridge.pending.HANDSHAKE_WITHIN", BOUND)
     bridge.editor.send(id=3, method="initialize", params=HELLO)
     assert bridge.attach().next()["id"] == 3
 
@@ -151,6 +161,7 @@ def test_a_daemon_that_cannot_be_started_is_said_to_be_so_and_tried_again_later(
     tmp_path: Path, soon: Soon
 ) -> None:
     """The reason outlasts the attempts to connect that follow, and starting is not tried at each of them."""
+    be_patient(soon)
     soon("ctl.bridge.link.LAST_CHANCE", 0.7)
     starter = Starter()
     bridge = Bridge(tmp_path, starter)
@@ -236,7 +247,7 @@ def test_it_ends_when_the_editor_closes_its_side(bridge: Bridge) -> None:
 
 def test_an_answer_under_way_gets_a_moment_after_the_end_of_stdin(bridge: Bridge, soon: Soon) -> None:
     """`printf … | mcpctl bridge` is a use too. What does not come is answered with an error."""
-    soon("ctl.bridge.loop.LAST_MOMENT", 2.0)
+    soon("ctl.bridge.loop.LAST_MOMENT", 5.0)
     bridge.listen()
     daemon = bridge.attach()
     bridge.editor.raw(b'{"jsonrpc":"2.0","id":1,"method":"x"}\n{"jsonrpc":"2.0","id":2,"method":"x"}')

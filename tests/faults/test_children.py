@@ -16,13 +16,15 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import FAKE, Client, Json, Refused, fake, impatient, marked, wait_until
-from tests.faults.bystander import nothing_left, resident, thread_count, undisturbed
+from tests.e2e.harness import BOUND, FAKE, Client, Json, Refused, fake, impatient, marked, wait_until
+from tests.faults.bystander import nothing_left, resident, thread_count, threads_end, undisturbed
 from tests.processes import alive, gone
 from tests.stopwatch import stopwatch
 
 QUICK_STOP = {"stop_close": 0.2, "stop_term": 0.2}
 """The ladder, for tests that are not about it."""
+ONCE = {"base": 300, "floor": 300}
+"""Restart figures for who wants to see a server that failed: it stays so."""
 
 
 def connected_anew(old: int, status: Json) -> bool:
@@ -119,7 +121,7 @@ def test_a_child_that_never_answers_the_handshake_is_given_up_on_time(start: Sta
     mute = fake(
         "--never-init", "--ignore-eof", "--ignore-term", connectTimeout=limit * 1000, timeouts=QUICK_STOP
     )
-    daemon = start({"mute": mute | {"enabled": False}, "calm": fake()})
+    daemon = start({"mute": mute | {"enabled": False, "restart": ONCE}, "calm": fake()})
     daemon.wait_connected("calm")
     client = daemon.client()
     with undisturbed(daemon, "calm"), nothing_left(daemon), stopwatch() as watch:
@@ -129,7 +131,7 @@ def test_a_child_that_never_answers_the_handshake_is_given_up_on_time(start: Sta
         status = daemon.wait_status("mute", failed)
         took, waited = watch.seconds, time.monotonic() - began
         wait_until(lambda: not alive(pid), lambda: "it was not killed")
-        client.request("mcpd/disable", server="mute", wait=5)
+        client.request("mcpd/disable", server="mute", wait=BOUND)
         wait_until(lambda: daemon.status("mute")["pid"] is None, lambda: "it was not stopped")
 
     assert limit - 1 <= waited
@@ -194,7 +196,7 @@ def test_twenty_children_deaf_to_everything_hold_up_the_end_for_less_than_ten_se
 
 def test_a_stopped_child_is_found_wedged_and_a_busy_one_is_not(start: Start) -> None:
     """RELIABILITY A7: SIGSTOP is noticed in 3 s with pings to match; a call that blocks 2.5 s is let be."""
-    watched = {"ping_idle": 0.5, "ping": 0.5, **QUICK_STOP}
+    watched = {"ping_idle": 0.5, "ping": 0.75, **QUICK_STOP}
     daemon = start({"wedged": fake(timeouts=watched), "busy": fake(timeouts=watched), "calm": fake()})
     daemon.wait_connected("wedged", "busy", "calm")
     client, pid = daemon.client(), daemon.status("wedged")["pid"]
@@ -204,7 +206,7 @@ def test_a_stopped_child_is_found_wedged_and_a_busy_one_is_not(start: Start) -> 
         dropped = client.send("mcpd/call", server="wedged", tool="drop", arguments={})
         os.kill(pid, signal.SIGSTOP)
         watch.restart()
-        error = daemon.wait_status("wedged", failed)["last_error"]
+        error = daemon.wait_status("wedged", lambda status: status["last_error"] is not None)["last_error"]
         took = watch.seconds
         with pytest.raises(Refused, match="wedged: "):
             client.answer(dropped)
@@ -282,9 +284,9 @@ def test_a_thousand_restarts_leave_nothing_behind(start: Start) -> None:
         memory, threads = resident(daemon.pid), thread_count(daemon.pid)
         wait_restarts(client, 1000)
         assert resident(daemon.pid) - memory < 5 << 20
-        assert thread_count(daemon.pid) <= threads + 4
         for flapper in flappers:
             client.request("mcpd/disable", server=flapper)
+        threads_end(daemon, threads)
 
 
 HELLO = (
@@ -300,7 +302,7 @@ def wait_restarts(client: Client, count: int) -> None:
         servers = client.request("mcpd/status")["servers"]
         return bool(sum(server["restarts"] for server in servers) >= count)
 
-    wait_until(enough, lambda: f"too slow: {client.request('mcpd/status')}", 120)
+    wait_until(enough, lambda: f"too slow: {client.request('mcpd/status')}", 400)
 
 
 def test_what_cannot_be_started_fails_at_once_and_is_not_tried_again(start: Start, tmp_path: Path) -> None:

@@ -34,12 +34,12 @@ held = []
 for n in range(int(sys.argv[2])):
     one = socket.socket(socket.AF_UNIX)
     one.connect(sys.argv[1])
-    params = {"server": "busy", "tool": "progress", "arguments": {"total": 60}}
+    params = {"server": "busy", "tool": "progress", "arguments": {"total": 600}}
     request = {"jsonrpc": "2.0", "id": n, "method": "mcpd/call", "params": params}
     one.sendall(json.dumps(request).encode() + b"\\n")
     held.append(one)
 print("sent", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -93,8 +93,8 @@ def test_a_call_that_is_cancelled_is_cancelled_upstream_and_gets_no_answer(start
     client, attached = daemon.client(), daemon.client()
     client.call("busy", "progress", {"total": 0})
     attached.request("mcpd/attach", server="busy")
-    first = client.send("mcpd/call", server="busy", tool="progress", arguments={"total": 60})
-    second = attached.send("tools/call", name="progress", arguments={"total": 60})
+    first = client.send("mcpd/call", server="busy", tool="progress", arguments={"total": 600})
+    second = attached.send("tools/call", name="progress", arguments={"total": 600})
     wait_until(lambda: daemon.status("busy")["in_flight"] == 2, lambda: "not sent")
     queued = client.send("mcpd/call", server="busy", tool="echo", arguments={"never": "sent"})
     wait_until(lambda: daemon.status("busy")["in_flight"] == 3, lambda: "not queued")
@@ -383,7 +383,7 @@ async def test_sixty_four_clients_of_ten_servers_have_their_share(start: Start) 
                 done[me] += 1
         share[:] = share or done
 
-    with trio.fail_after(120), stopwatch() as watch:
+    with trio.fail_after(400), stopwatch() as watch:
         async with trio.open_nursery() as nursery:
             for me in range(64):
                 nursery.start_soon(client, me)
@@ -400,7 +400,7 @@ def test_the_same_ids_of_two_clients_do_not_mix(start: Start) -> None:
     wrong: list[bytes] = []
 
     def ask(name: str) -> None:
-        with Client(daemon.socket, 30) as client:
+        with Client(daemon.socket) as client:
             client.request("mcpd/attach", server="busy")
             for first in range(0, 50_000, 200):
                 keys = [
@@ -427,7 +427,7 @@ def test_the_same_ids_of_two_clients_do_not_mix(start: Start) -> None:
     for each in clients:
         each.start()
     for each in clients:
-        each.join(120)
+        each.join(400)
         assert not each.is_alive()
 
     assert wrong == []

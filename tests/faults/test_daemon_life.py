@@ -77,7 +77,7 @@ def test_a_killed_guardian_is_replaced_and_knows_everybody(start: Start) -> None
         for _ in range(3):
             os.kill(first, signal.SIGKILL)
             assert wait_until(partial(replaced, daemon, first), lambda: "no new one") <= 1.0
-            first = guardian(daemon) or 0
+            first = daemon.guardian()
     os.kill(daemon.pid, signal.SIGKILL)
     assert wait_until(lambda: not marked(instance), lambda: f"left: {marked(instance)}") <= 2.0
 
@@ -133,7 +133,7 @@ def assert_once_within(seconds: float, attempt: Callable[[Path], float], home: P
 def slowness() -> float:
     """How many times longer than on an idle machine of two cores mere computing takes now; at least 1."""
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import mcpd.daemon"], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", "import mcpd.daemon"], check=True, timeout=BOUND)
     return max(1.0, (time.monotonic() - began) / 0.4)
 
 
@@ -165,11 +165,11 @@ def start_fifty_clients(tmp_path: Path) -> float:
         )
         for _ in range(50)
     ]
-    wait_until(lambda: all(waits_at(client.pid, gate) for client in clients), lambda: "they do not come", 60)
+    wait_until(lambda: all(waits_at(client.pid, gate) for client in clients), lambda: "they do not come", 120)
     with stopwatch() as watch:
         with open(gate, "w"):
             pass
-        answers = [client.communicate(timeout=60) for client in clients]
+        answers = [client.communicate(timeout=120) for client in clients]
         took = watch.seconds
     pids = {json.loads(out)["daemon"]["pid"] for out, _ in answers if out}
     try:
@@ -427,7 +427,7 @@ for number in range(rounds):
         trio.run(save_for_ever, number * 100_000, ready)
     before = saved()
     os.read(came, 1)
-    patience = time.monotonic() + 20
+    patience = time.monotonic() + 60
     while saved() == before:
         assert time.monotonic() < patience, "it does not save"
         time.sleep(0.001)
@@ -449,7 +449,7 @@ def test_a_daemon_killed_while_it_saves_leaves_the_old_state_or_the_new(tmp_path
         [sys.executable, "-c", SAVER, str(tmp_path), "200", seed],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=550,
         check=True,
     )
     found = [line.split() for line in rounds.stdout.splitlines()]
@@ -498,6 +498,7 @@ def test_a_state_file_that_cannot_be_used_does_not_keep_the_daemon_from_starting
             took = watch.seconds
             daemon.wait_connected("calm")
             daemon.client().request("mcpd/disable", server="calm")
+            wait_until(lambda: str(state) in daemon.log, lambda: daemon.log)
             told = [line for line in daemon.log.splitlines() if str(state) in line]
             assert "starting without toggles" in told[0]
             if how in CORRUPT:

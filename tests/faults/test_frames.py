@@ -72,7 +72,7 @@ def test_ten_thousand_lines_of_junk_disturb_none_of_a_thousand_calls(start: Star
         start, "--at", "start", "junk", '{"lines": 100}', "--at", "call", "junk", '{"lines": 10}'
     )
     before = daemon.status("odd")
-    with daemon.client(30) as client, nothing_left(daemon), undisturbed(daemon, "calm"):
+    with daemon.client() as client, nothing_left(daemon), undisturbed(daemon, "calm"):
         results = many(client, "odd", "echo", [{"n": n} for n in range(1000)])
     after = daemon.status("odd")
     told = detail(daemon.client(), "odd")
@@ -90,7 +90,7 @@ def test_ten_thousand_malformed_frames_bring_nobody_a_wrong_answer(start: Start,
     daemon = start_pair(start, *ERAS[era])
     pid = daemon.status("odd")["pid"]
     daemon.client().call("odd", "malformed", {"count": 500, "seed": 98})  # also opens its log
-    with daemon.client(30) as client, nothing_left(daemon), undisturbed(daemon, "calm"):
+    with daemon.client() as client, nothing_left(daemon), undisturbed(daemon, "calm"):
         many(client, "odd", "echo", [{"n": n} for n in range(50)])
         client.call("odd", "malformed", {"count": 500, "seed": 99})
         before = resident(daemon.pid)
@@ -144,7 +144,7 @@ def test_arguments_nested_without_end_are_refused_before_they_are_sent(start: St
 def test_a_frame_of_the_limit_passes_and_a_larger_one_ends_the_connection(start: Start) -> None:
     """RELIABILITY B4: 32 MiB pass; 33 MiB and a line without end are refused by name, the memory is freed."""
     daemon = start_pair(start, restart={"base": 0.01, "floor": 0.01, "cap": 0.05, "intensity": 100})
-    with daemon.client(30) as client, undisturbed(daemon, "calm"):
+    with daemon.client() as client, undisturbed(daemon, "calm"):
         client.call("odd", "big", {"mb": 1}, raw=True)
         base = resident(daemon.pid)
         with peak_memory(daemon.pid) as peak, stalls(daemon) as stalled:
@@ -280,7 +280,7 @@ def test_a_cancel_that_crosses_the_answer_disturbs_nobody(start: Start) -> None:
 def test_a_flood_of_notifications_holds_up_no_call(start: Start, note: Json) -> None:
     """RELIABILITY B8: 100,000 at once; lists are fetched at most twice a second, memory stays."""
     daemon = start_pair(start, "--era", "legacy")
-    client = daemon.client(30)
+    client = daemon.client()
     client.call("odd", "notify", {**note, "count": 100})
     base, listed = resident(daemon.pid), counts(client, "odd")["seen"]["tools/list"]
     began = time.monotonic()
@@ -300,7 +300,7 @@ def test_a_flood_of_notifications_holds_up_no_call(start: Start, note: Json) -> 
 def test_a_flood_on_stderr_is_drained_and_kept_within_its_quota(start: Start, binary: bool) -> None:
     """RELIABILITY B10: 100 MiB without a newline; the server is not blocked, the disk not filled."""
     daemon = start_pair(start)
-    with daemon.client(30) as client, undisturbed(daemon, "calm"):
+    with daemon.client() as client, undisturbed(daemon, "calm"):
         client.call("odd", "stderr", {"lines": 2000})
         base = resident(daemon.pid)
         client.call("odd", "stderr", {"mb": 100, "binary": binary})
@@ -317,7 +317,7 @@ def test_a_flood_on_stderr_is_drained_and_kept_within_its_quota(start: Start, bi
 def test_a_hundred_thousand_lines_on_stderr_are_rotated(start: Start) -> None:
     """RELIABILITY B10: lines this time; the last ones are there to be read."""
     daemon = start_pair(start)
-    with daemon.client(30) as client, undisturbed(daemon, "calm"):
+    with daemon.client() as client, undisturbed(daemon, "calm"):
         client.call("odd", "stderr", {"lines": 100_000})
         client.call("odd", "echo")
         # what a server writes to two pipes comes in no order
@@ -373,7 +373,7 @@ def test_cursors_that_go_round_in_a_circle_end_with_a_warning(start: Start) -> N
             "empty": fake("--pages", "3", "--cursor", "empty", "--tools", "10"),
         }
     )
-    daemon.wait_connected("loop", "long", "empty", bound=30)
+    daemon.wait_connected("loop", "long", "empty")
     statuses = {name: daemon.status(name) for name in ("loop", "long", "empty")}
 
     assert any("repeats a cursor" in warning for warning in statuses["loop"]["warnings"])

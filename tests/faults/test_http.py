@@ -14,15 +14,15 @@ import time
 from collections import Counter
 from contextlib import ExitStack, suppress
 
-import httpx
 import pytest
 import trio
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, wait_until
-from tests.e2e.web import MODERN, PORT, Door, door, meta, request
+from tests.e2e.web import MODERN, PORT, Door, door, meta, post, request
 from tests.fakes.http import LegacyScript, ModernScript, Script, fake_http
 from tests.faults.bystander import nothing_left, resident, undisturbed
+from tests.stopwatch import stopwatch
 
 MIB = 1 << 20
 CALL = json.dumps(request("tools/call", name="echo", arguments={}, _meta=meta())).encode()
@@ -141,8 +141,9 @@ def test_garbage_brings_errors_and_no_harm(start: Start) -> None:
             with connected(web) as connection:
                 connection.sendall(bytes(bad[: chance.randint(1, len(bad))]))
                 if chance.random() < 0.2:
-                    connection.shutdown(socket.SHUT_WR)
-                    connection.recv(MIB)
+                    with suppress(ConnectionError):  # it was closed before it had all been read
+                        connection.shutdown(socket.SHUT_WR)
+                        connection.recv(MIB)
     assert daemon.process.poll() is None
     assert "an error in mcpd itself" not in daemon.log
     assert "Traceback" not in daemon.log
@@ -183,15 +184,14 @@ def test_slow_heads_are_given_up_and_others_do_not_wait(start: Start) -> None:
     """Slowloris: 300 of them hold every seat, for five seconds each."""
     daemon, web = started(start)
     with nothing_left(daemon), undisturbed(daemon, "calm"), ExitStack() as held:
-        slow = [held.enter_context(connected(web)) for _ in range(300)]
-        for connection in slow:
-            connection.sendall(b"POST /mcp HTTP/1.1\r\nHost: ")
-        began = time.monotonic()
-        with connected(web) as late:
-            late.settimeout(30)
+        slow = []
+        for _ in range(300):
+            slow.append(held.enter_context(connected(web)))
+            slow[-1].sendall(b"POST /mcp HTTP/1.1\r\nHost: ")
+        with connected(web) as late, stopwatch() as watch:
             late.sendall(f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{web.port}\r\n\r\n".encode())
             assert late.recv(MIB).startswith(b"HTTP/1.1 200 OK")
-        assert time.monotonic() - began < 25
+            assert watch.seconds < 25
         assert slow[0].recv(MIB).startswith(b"HTTP/1.1 408 ")
 
 
@@ -225,14 +225,14 @@ for _ in range(count):
     one.sendall(sent)
     held.append(one)
 print("sent", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
 def test_a_killed_clients_calls_are_cancelled(start: Start) -> None:
     """RELIABILITY D1, a hundred connections at once: cancelled upstream, and nothing is left here."""
     daemon, web = started(start)
-    body = request("tools/call", name="progress", arguments={"total": 60}, _meta=meta(progressToken=1))
+    body = request("tools/call", name="progress", arguments={"total": 600}, _meta=meta(progressToken=1))
     content = json.dumps(body).encode()
     sent = head("POST", "/servers/busy/mcp", right(web, Mcp_Name="progress"), len(content)) + content
     with nothing_left(daemon), undisturbed(daemon, "calm", slowest=1.0):
@@ -265,10 +265,10 @@ async def test_what_a_client_shows_us_is_never_shown_to_a_server(start: Start, s
             }
             params = {"name": "echo", "arguments": {}, "_meta": meta()}
             body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-            said = httpx.post(f"{where.base}/servers/far/mcp", headers=shown, json=body)
+            said = post(f"{where.base}/servers/far/mcp", headers=shown, json=body)
             assert "content" in said.json()["result"]
 
-        with trio.fail_after(60):
+        with trio.fail_after(4 * BOUND):
             await trio.to_thread.run_sync(work)
         seen = str([dict(request.headers) for request in server.requests])
         assert "tools/call" in str([request.rpc for request in server.requests])

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from tests.e2e.conftest import start
-from tests.e2e.harness import BOUND, Client, Daemon, Json, fake
+from tests.e2e.harness import BOUND, Client, Daemon, Json, fake, wait_until
 from tests.faults.bystander import resident, undisturbed
 from tests.faults.measure import peak_memory
 from tests.gateway.mcp_client import MODERN, McpClient, meta
@@ -112,7 +112,7 @@ async def test_sixty_four_sessions_of_ten_servers_have_their_share(
                 done[me] += 1
         share[:] = share or done
 
-    with trio.fail_after(120):
+    with trio.fail_after(400):
         async with trio.open_nursery() as nursery:
             for me in range(CLIENTS):
                 nursery.start_soon(client, me)
@@ -183,7 +183,7 @@ def test_what_a_server_says_a_hundred_thousand_times_reaches_its_clients_a_few(
         client.request("resources/subscribe", uri=FOLLOWED)
         followers.append(client)
     caller = McpClient(daemon, "2025-11-25", server="calm", capabilities={})
-    control = daemon.client(30)
+    control = daemon.client()
     control.call("odd", "notify", {**note, "count": 100})
     base = resident(daemon.pid)
     with listening([each.line for each in followers]) as listeners:
@@ -193,10 +193,10 @@ def test_what_a_server_says_a_hundred_thousand_times_reaches_its_clients_a_few(
                 control.call("odd", "notify", {**note, "count": 25_000})
                 caller.call("echo")
             control.call("odd", "echo")
+        if note.get("method") == UPDATED:
+            wait_until(lambda: all(each.heard for each in listeners), lambda: "somebody was told nothing")
         took = time.monotonic() - began
         assert not any(each.closed for each in listeners)
         told = [each.heard.total() for each in listeners]
     assert max(told) <= took * most + 4 * bool(most), told
-    if note.get("method") == UPDATED:
-        assert min(told) >= 1
     assert peak.bytes - base < 20 * MIB, f"{(peak.bytes - base) / MIB:.1f} MiB"

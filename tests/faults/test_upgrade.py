@@ -32,7 +32,7 @@ def test_a_daemon_whose_files_were_replaced_does_all_that_it_did(tmp_path: Path)
     report = soak(tmp_path, seconds=0)
     assert report.wrong == []
     assert (report.rounds, report.exit_code) == (2, 0)
-    assert report.before == report.after, "descriptors or children are left"
+    assert report.is_back, f"{report.before}, then {report.after}: {report.held}"
 
 
 CONFIGURATIONS = {

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-STARTS_WITHIN = 60.0
+STARTS_WITHIN = 120.0
 
 TOOLS = """
 @server.tool()

@@ -31,7 +31,7 @@ def test_every_client_does_at_our_door_what_it_can_do_directly(
     if why := driver.missing():
         pytest.skip(why)
     daemon = start({"reference": REFERENCE}, *PORT)
-    daemon.wait_connected("reference", bound=30)
+    daemon.wait_connected("reference")
     where = door(daemon)
     place = http(f"{where.base}/servers/reference/mcp", where.token)
     calls: list[Call] = [("echo", {"text": CAFE})]

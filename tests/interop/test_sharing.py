@@ -64,7 +64,7 @@ def test_overlapping_writes_are_lost_by_the_server_itself(tmp_path: Path) -> Non
         env={**os.environ, "MEMORY_FILE_PATH": str(file)},
     )
     try:
-        out, _ = process.communicate(b"".join(frames), timeout=30)
+        out, _ = process.communicate(b"".join(frames), timeout=120)
     finally:
         process.kill()
     answers = [json.loads(line) for line in out.splitlines()]

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.e2e.conftest import Start
@@ -298,16 +299,22 @@ def test_a_failure_is_shown_with_its_last_words_and_its_age_goes_on(chromium: Br
         page.wait_for_selector("details[data-tool]")
 
 
-def test_a_call_while_its_server_reconnects_waits_for_it(chromium: Browser, start: Start) -> None:
-    slow_start = {"command": "sh", "args": ["-c", f"sleep 1; exec {sys.executable} -I -S {RICH['args'][2]}"]}
-    daemon = start({"rich": slow_start}, *PORT)
+def test_a_call_while_its_server_reconnects_waits_for_it(
+    chromium: Browser, start: Start, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    go.touch()
+    when_told = f"while ! [ -e {go} ]; do sleep 0.05; done; exec {sys.executable} -I -S {RICH['args'][2]}"
+    daemon = start({"rich": {"command": "sh", "args": ["-c", when_told]}}, *PORT)
     daemon.wait_connected("rich")
     with window(chromium, daemon) as opened:
         page = opened.page
         page.click("summary:has(bdi:text-is('bare'))")
+        go.unlink()
         page.click("#reconnect")
         page.wait_for_selector("#servers li[data-state=pending]")
         page.locator("details[data-tool=bare]").get_by_role("button", name="Call").click()
+        go.touch()
         page.wait_for_selector("details[data-tool=bare] .result:has-text('Answered')")
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import httpx
 import pytest
 from wsproto.events import BytesMessage, Ping, Pong, TextMessage
 
 from mcpd.doors.page import page
 from mcpd.doors.page.socket import ALLOWED, MAX_MESSAGE
+from tests.e2e import web
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Daemon, Refused, fake, wait_until
+from tests.e2e.harness import BOUND, Daemon, Refused, fake, in_flight, wait_until
 from tests.e2e.web import PORT, door, over_unix, request
 from tests.page.visitor import KEY, Socket, Visitor, code_of, let_in, opened, redeem, socket_of
 
@@ -46,7 +46,7 @@ def test_the_second_use_of_a_code_sends_both_away(daemon: Daemon) -> None:
         assert socket.closed().code == 1001
     with opened(visitor) as got:
         assert got == 401
-    assert "used twice" in daemon.log
+    wait_until(lambda: "used twice" in daemon.log, lambda: daemon.log)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_the_cookie_opens_nothing_but_the_page(daemon: Daemon) -> None:
     visitor = let_in(daemon)
     base = visitor.door.base
     for path in ("/mcp", "/servers/one/mcp", "/metrics"):
-        assert httpx.post(f"{base}{path}", headers=visitor.headers, json={}).status_code == 401, path
+        assert web.post(f"{base}{path}", headers=visitor.headers, json={}).status_code == 401, path
     session = f"{base}/page/session"
-    assert httpx.get(session, headers=visitor.headers).status_code == 204
-    assert httpx.get(session, headers={**visitor.headers, KEY: "guessed"}).status_code == 401
-    assert httpx.get(session, headers={**visitor.headers, "Cookie": ""}).status_code == 401
-    assert httpx.get(session, headers=visitor.door.bearer).status_code == 403
+    assert web.get(session, headers=visitor.headers).status_code == 204
+    assert web.get(session, headers={**visitor.headers, KEY: "guessed"}).status_code == 401
+    assert web.get(session, headers={**visitor.headers, "Cookie": ""}).status_code == 401
+    assert web.get(session, headers=visitor.door.bearer).status_code == 403
     with opened(visitor, Cookie="", Authorization=f"Bearer {visitor.door.token}") as got:
         assert got == 401
 
@@ -109,7 +109,7 @@ def test_the_socket_is_refused_before_it_is_one(daemon: Daemon) -> None:
             assert got == status, headers
     with opened(visitor) as got:
         assert isinstance(got, Socket)
-    plain = httpx.get(f"{visitor.door.base}/page/socket", headers=visitor.headers)
+    plain = web.get(f"{visitor.door.base}/page/socket", headers=visitor.headers)
     assert plain.status_code == 426
 
 
@@ -146,7 +146,9 @@ def test_the_page_looks_calls_and_toggles(daemon: Daemon) -> None:
         assert "told 0" in socket.told[0]["params"]["line"]
         big = socket.ask("mcpd/call", server="one", tool="big", arguments={"mb": 8})
         assert len(big["result"]["output"]) == 8 << 20
-        assert socket.ask("mcpd/disable", server="one", wait=20)["result"]["server"]["status"] == "disabled"
+        assert (
+            socket.ask("mcpd/disable", server="one", wait=BOUND)["result"]["server"]["status"] == "disabled"
+        )
         said = [each["params"]["event"]["by"] for each in socket.told if "event" in each["params"]]
         assert "the page" in said
         with daemon.client() as client:
@@ -160,8 +162,8 @@ def test_who_closes_the_page_cancels_its_calls(daemon: Daemon) -> None:
             '"arguments":{},"_meta":{}}}'
         )
         socket.send(TextMessage(data=text))
-        wait_until(lambda: daemon.status("one")["in_flight"] == 1, lambda: "it was not sent")
-    wait_until(lambda: daemon.status("one")["in_flight"] == 0, lambda: "it was not cancelled")
+        in_flight(daemon, "one", 1)
+    in_flight(daemon, "one", 0)
 
 
 def test_who_logs_out_is_out(daemon: Daemon) -> None:
@@ -169,11 +171,11 @@ def test_who_logs_out_is_out(daemon: Daemon) -> None:
     visitor = let_in(daemon)
     session = f"{visitor.door.base}/page/session"
     with socket_of(visitor) as socket:
-        gone = httpx.delete(session, headers=visitor.headers)
+        gone = web.delete(session, headers=visitor.headers)
         assert gone.status_code == 204
         assert "Max-Age=0" in gone.headers["set-cookie"]
         assert socket.closed().code == 1001
-    assert httpx.get(session, headers=visitor.headers).status_code == 401
+    assert web.get(session, headers=visitor.headers).status_code == 401
 
 
 def test_broken_frames_end_only_their_own_socket(daemon: Daemon) -> None:
@@ -199,7 +201,7 @@ def test_broken_frames_end_only_their_own_socket(daemon: Daemon) -> None:
 def test_the_files_are_kept_until_they_change_and_may_do_nothing_else(daemon: Daemon) -> None:
     """Whatever is in them is ours: the policy names no other source, and nothing inline."""
     base = door(daemon).base
-    index = httpx.get(f"{base}/")
+    index = web.get(f"{base}/")
     assert index.headers["content-type"] == "text/html; charset=utf-8"
     assert index.headers["cache-control"] == "no-cache"
     policy = index.headers["content-security-policy"].split("; ")
@@ -211,17 +213,17 @@ def test_the_files_are_kept_until_they_change_and_may_do_nothing_else(daemon: Da
     assert len(found) == 3
     assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|style=", index.text)
     for path in found:
-        file = httpx.get(f"{base}{path}")
+        file = web.get(f"{base}{path}")
         assert file.status_code == 200, path
         imported = [f"/page/{name}" for name in re.findall(r'from "\./([^"]+)"', file.text)]
         found += [name for name in imported if name not in found]
-        again = httpx.get(f"{base}{path}", headers={"If-None-Match": file.headers["etag"]})
+        again = web.get(f"{base}{path}", headers={"If-None-Match": file.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
         assert file.headers["x-content-type-options"] == "nosniff"
     scripts = {f"/page/{each.name}" for each in Path(page.__file__).parent.glob("*.js")}
     assert scripts <= set(found), "a script that nobody uses"
-    assert httpx.head(f"{base}/").headers["content-length"] == str(len(index.content))
-    assert httpx.post(f"{base}/", json={}).status_code == 405
+    assert web.head(f"{base}/").headers["content-length"] == str(len(index.content))
+    assert web.post(f"{base}/", json={}).status_code == 405
 
 
 def test_the_page_is_at_the_port_alone_and_without_a_port_there_is_none(start: Start) -> None:
@@ -239,18 +241,18 @@ def test_the_page_is_at_the_port_alone_and_without_a_port_there_is_none(start: S
 def test_the_metrics_are_for_who_has_the_token(daemon: Daemon) -> None:
     """In the form that Prometheus asks for, by name and version."""
     where = door(daemon)
-    assert httpx.get(f"{where.base}/metrics").status_code == 401
-    scraped = httpx.get(f"{where.base}/metrics", headers=where.bearer)
+    assert web.get(f"{where.base}/metrics").status_code == 401
+    scraped = web.get(f"{where.base}/metrics", headers=where.bearer)
     assert scraped.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert 'mcpd_server_up{server="one"} 1' in scraped.text
-    assert httpx.post(f"{where.base}/metrics", headers=where.bearer).status_code == 405
+    assert web.post(f"{where.base}/metrics", headers=where.bearer).status_code == 405
 
 
 def test_without_a_token_for_programs_the_page_still_asks_for_its_own(start: Start) -> None:
     """It toggles servers, which no program at /mcp may."""
     daemon = start({"one": fake()}, *PORT, "--http-auth", "none")
     where = door(daemon)
-    assert httpx.get(f"{where.base}/page/session", headers={KEY: "1"}).status_code == 401
+    assert web.get(f"{where.base}/page/session", headers={KEY: "1"}).status_code == 401
     with opened(let_in(daemon)) as got:
         assert isinstance(got, Socket)
-    assert httpx.post(f"{where.base}/rpc", json=request("mcpd/status")).status_code == 404
+    assert web.post(f"{where.base}/rpc", json=request("mcpd/status")).status_code == 404

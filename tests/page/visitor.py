@@ -22,6 +22,7 @@ from wsproto.events import (
     TextMessage,
 )
 
+from tests.e2e import web
 from tests.e2e.harness import BOUND, Daemon, Json
 from tests.e2e.web import Door, door
 
@@ -52,11 +53,10 @@ def code_of(daemon: Daemon) -> str:
 def redeem(where: Door, code: str, **headers: str) -> httpx.Response:
     """As the page's script does it, except for `headers`."""
     usual = {"Origin": where.base, KEY: "1", "Content-Type": "application/json"}
-    return httpx.post(
+    return web.post(
         f"{where.base}/page/session",
         content=json.dumps({"code": code}),
         headers={name: value for name, value in {**usual, **headers}.items() if value},
-        timeout=BOUND,
     )
 
 

@@ -28,7 +28,7 @@ FLAGS = [
     "--disable-sync",
     "--host-resolver-rules=MAP *.example 127.0.0.1",
 ]
-BOUND = 30_000
+BOUND = 90_000
 """Milliseconds: for the hopeless, not for the slow."""
 
 
@@ -37,7 +37,7 @@ def launched() -> Iterator[Browser]:
         pytest.skip("there is no Chromium here")
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=2 * BOUND)
         yield browser
         browser.close()
 
@@ -53,7 +53,6 @@ class Window:
         self.dialogs: list[str] = []
         self.elsewhere: list[str] = []
         """Requests to anybody else."""
-        page.set_default_timeout(BOUND)
         page.on("console", self._note)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", self._dismiss)
@@ -92,6 +91,7 @@ def window(
     """The page, let in as `mcpctl ui` does it. `before`: what is done to the browser's page first."""
     where = door(daemon)
     context = chromium.new_context(viewport={"width": width, "height": 800}, **options)
+    context.set_default_timeout(BOUND)
     try:
         page = context.new_page()
         opened = Window(page, where.base)

@@ -28,7 +28,7 @@ def test_as_a_service(name: str, tmp_path: Path) -> None:
         "SECRET_TOKEN": "SECRET",
         "LANG": "C.UTF-8",
     }
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=480)
     if done.returncode == CANNOT:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr + done.stdout

@@ -45,7 +45,7 @@ dbus-daemon --session --address="$DBUS_SESSION_BUS_ADDRESS" --fork --nopidfile |
 PATH=/usr/local/bin:/usr/bin:/bin /lib/systemd/systemd --user --log-target=console \
   >"$XDG_RUNTIME_DIR/manager.log" 2>&1 &
 up() { systemctl --user is-system-running 2>/dev/null | grep -qE '^(running|degraded)$'; }
-for _ in $(seq 300); do
+for _ in $(seq 900); do
   up && break
   sleep 0.1
 done

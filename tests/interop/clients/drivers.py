@@ -23,7 +23,7 @@ from tests.interop.clients.job import Report
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
-BOUND = 60.0
+BOUND = 240.0
 """Seconds for one use of a client: an interpreter, a handshake and a few calls, on a machine that is busy."""
 
 Json = dict[str, Any]
@@ -171,7 +171,9 @@ class Mcpc:
         argv = (*npm("mcpc"), "--json")
         session = f"@{name}"
         report = Report()
-        opened = json.loads(run((*argv, "connect", f"{written(server, home)}:server", session), home))
+        connect = (*argv, "connect", f"{written(server, home)}:server", session)
+        patient = {"NODE_OPTIONS": f'--require "{HERE / "patient.cjs"}"'}
+        opened = json.loads(run(connect, home, more=patient))
         try:
             report.protocol = opened.get("protocolVersion") or ""
             listed = json.loads(run((*argv, session, "tools-list"), home))
@@ -212,8 +214,14 @@ def answered(report: Report, out: str) -> None:
 # ── running them ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run(argv: Sequence[str], home: Path, stdin: str = "", allow: frozenset[int] = frozenset()) -> str:
-    """What a program wrote on its stdout. Its whole process group ends with it."""
+def run(
+    argv: Sequence[str],
+    home: Path,
+    stdin: str = "",
+    allow: frozenset[int] = frozenset(),
+    more: Mapping[str, str] = {},
+) -> str:
+    """What a program wrote on its stdout. Its whole process group ends with it. `more`: environment."""
     process = subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
@@ -221,19 +229,19 @@ def run(argv: Sequence[str], home: Path, stdin: str = "", allow: frozenset[int] 
         stderr=subprocess.PIPE,
         text=True,
         cwd=home,
-        env=environment(home),
+        env=environment(home, more),
         start_new_session=True,
     )
     try:
         out, error = process.communicate(stdin, timeout=BOUND)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        out, error = process.communicate(timeout=5)
+        out, error = process.communicate(timeout=60)
         raise ClientFailed(f"{describe(argv)} did not end within {BOUND} s\n{error[-3000:]}") from None
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(5)
+            process.wait(60)
     if process.returncode and not (process.returncode in allow and out.strip()):
         raise ClientFailed(
             f"{describe(argv)} ended with {process.returncode}\n{out[-1000:]}\n{error[-3000:]}"
@@ -245,7 +253,7 @@ def describe(argv: Sequence[str]) -> str:
     return " ".join(Path(part).name if part.startswith("/") else part for part in argv)
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
     """Nothing of the user's, and nothing that asks or calls home."""
     kept = {
         name: text for name, text in os.environ.items() if not name.startswith(("MCP", "XDG_", "FASTMCP"))
@@ -254,6 +262,9 @@ def environment(home: Path) -> dict[str, str]:
         "HOME": str(home),
         "PYTHONPATH": str(ROOT),
         "MCPC_HOME_DIR": str(home / "mcpc"),
+        **more,
+        "MCPORTER_LIST_TIMEOUT": str(int(BOUND * 1000)),
+        "MCPORTER_CALL_TIMEOUT": str(int(BOUND * 1000)),
         "MCP_INSPECTOR_SECRET_STORE": "memory",
         "FASTMCP_CHECK_FOR_UPDATES": "off",
         "NO_COLOR": "1",

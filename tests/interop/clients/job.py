@@ -18,7 +18,7 @@ from typing import Any
 Json = dict[str, Any]
 
 
-LIMIT = 45.0
+LIMIT = 200.0
 """Seconds after which a client gives up by itself, so that it can say what it was waiting for."""
 
 
