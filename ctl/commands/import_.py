@@ -131,9 +131,11 @@ def _tell(session: Session, home: Home, result: Outcome) -> None:
     if result.secrets:
         stored = count(len(result.secrets), "secret")
         session.out.line(f"{stored} stored in {secrets_path(os.environ)}: {', '.join(result.secrets)}")
+    hint = "mcpctl install --all --take-over   (--dry-run says what it would do)"
     if not home.running:
         session.out.line("mcpd is not running; it will have them when it starts")
-    hint = "mcpctl install --all --take-over   (--dry-run says what it would do)"
+        # Else an editor is the first to wait for what npx or uvx fetch, and has no tools until then.
+        hint = "mcpctl wait   (starts it and them), then: mcpctl install --all --take-over"
     session.out.talk(paint("next: ", "dim"), hint)
 
 

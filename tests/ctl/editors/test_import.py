@@ -100,6 +100,7 @@ def test_what_can_be_used_is_written_and_the_rest_is_not(home: Path, cursor: Pat
     ran = alone("import", "--yes")
     assert ran.code == 0
     assert "2 servers written to" in ran.out
+    assert "next: mcpctl wait   (starts it and them), then: mcpctl install --all --take-over" in ran.err
     assert [*ours(home)] == ["time", "api"]
     assert ours(home)["api"]["headers"] == {"Authorization": "Bearer ${secret:API_TOKEN}"}
     assert secrets(home) == {"API_TOKEN": "s3cr3t-t0ken-value"}
