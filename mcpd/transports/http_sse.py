@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import NoReturn
-from urllib.parse import urljoin
 
 import httpx
 import trio
@@ -26,7 +25,7 @@ from mcpd.transports.notices import Notices
 from mcpd.transports.switchboard import Switchboard
 from mcpd.wire import message as wire
 from mcpd.wire.sse import EventTooLong, SseEvent
-from mcpd.wire.url import bare, origin
+from mcpd.wire.url import bare, within
 
 _POST_TIMEOUT = 30.0
 """For a message to be accepted; its answer comes on the stream, and is given the time it takes."""
@@ -106,15 +105,11 @@ class SseChannel(Switchboard):
         """Send to the named endpoint from now on. Raises ProtocolViolation for one of another origin."""
         if self._inbox is not None:
             return
-        url = urljoin(self._stream.url, named)
-        try:
-            same = origin(url) == origin(self._stream.url)
-        except ValueError:
-            same = False
-        if not same:
+        url = within(self._stream.url, named)
+        if url is None:
+            where = shorten(bare(named, self._stream.url))
             raise ProtocolViolation(
-                f"{self.name}: wants its messages sent to another origin ({shorten(bare(url))}); "
-                "nothing was sent there",
+                f"{self.name}: wants its messages sent to another origin ({where}); nothing was sent there",
                 server=self.name,
             )
         self._inbox = Endpoint(self.name, self._client, url)

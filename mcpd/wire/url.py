@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 _PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
+_LONGEST = 1 << 14
 
 
 def origin(url: str) -> tuple[str, str, int]:
@@ -13,10 +14,23 @@ def origin(url: str) -> tuple[str, str, int]:
     return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme, 0)
 
 
-def bare(url: str) -> str:
-    """Without the parts that may hold a secret: user and password, query, fragment. Never raises."""
+def within(base: str, reference: str) -> str | None:
+    """The URL that somebody else names, perhaps relative to `base`, if that is one of the same origin."""
     try:
-        parts = urlsplit(url)
+        url = urljoin(base, reference)
+        same = origin(url) == origin(base)
+    except ValueError:  # it is no URL
+        return None
+    return url if same and len(url) <= _LONGEST and url.isprintable() else None
+
+
+def bare(url: str, base: str = "") -> str:
+    """Without the parts that may hold a secret: user and password, query, fragment. Never raises.
+
+    `base`: what it may be relative to.
+    """
+    try:
+        parts = urlsplit(urljoin(base, url))
         host = parts.hostname or ""
         port = f":{parts.port}" if parts.port else ""
     except ValueError:

@@ -52,6 +52,51 @@ async def test_no_other_origin_ever_sees_what_was_meant_for_this_one(status: int
         assert other.requests == []
 
 
+@pytest.mark.parametrize("location", ["http://[::1/mcp", "http://127.0.0.1:99999/mcp", "//["])
+async def test_a_redirect_to_what_is_no_url_costs_the_request_and_nothing_else(location: str) -> None:
+    """Python's own readers of URLs raise for these; that is the server's error, none of ours."""
+
+    async def lure(request: Request) -> None:
+        await request.reply(307, Location=location)
+
+    script = LegacyScript(on={"tools/call": lure})
+    async with fake_http(script) as server, talking(server.url) as talk:
+        error = await outcome(talk.call())
+        assert isinstance(error, HttpRefused)
+        assert "an unreadable URL" in error.message
+        await answer_of_a_list(talk)
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("7", 7.0),
+        ("999999999999", 3600.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("Wed, 21 Oct 2015 07:28:00", 0.0),
+        ("Thu, 01 Jan 9998 00:00:00 GMT", 3600.0),
+        ("Mon, 01 Jan 20260 00:00:00 GMT", None),
+        ("\N{SUPERSCRIPT TWO}", None),
+        ("soon", None),
+        ("", None),
+    ],
+)
+async def test_how_long_to_stay_away_is_a_number_or_a_date_or_nothing(
+    said: str, seconds: float | None
+) -> None:
+    """RELIABILITY H4: a header that says something else must not cost the connection."""
+
+    async def busy(request: Request) -> None:
+        await request.reply(429, Retry_After=said)
+
+    script = ModernScript(on={"tools/call": busy})
+    async with fake_http(script) as server, talking(server.url) as talk:
+        error = await outcome(talk.call())
+        assert isinstance(error, HttpRefused)
+        assert error.retry_after == seconds
+        await answer_of_a_list(talk)
+
+
 async def test_redirects_without_end_are_given_up() -> None:
     """Three in a row are enough."""
 

@@ -84,6 +84,9 @@ async def test_messages_go_to_the_endpoint_and_answers_come_on_the_stream() -> N
         "https://127.0.0.1/inbox",
         "http://127.0.0.1:1/inbox",
         "http://127.0.0.1:x/inbox",
+        "http://[::1/inbox",
+        pytest.param("/in\x01box", id="no text"),
+        pytest.param(f"/{'inbox' * 20_000}", id="without end"),
         "file:///etc/passwd",
     ],
 )

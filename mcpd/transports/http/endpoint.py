@@ -5,7 +5,6 @@ from __future__ import annotations
 import email.utils
 import time
 from collections.abc import Mapping
-from urllib.parse import urljoin
 
 import httpx
 
@@ -14,7 +13,7 @@ from mcpd.transports.http import bodies
 from mcpd.transports.http.breakage import explain, unsent
 from mcpd.transports.http.persistent import HangUp, Then
 from mcpd.transports.http.pool import Client
-from mcpd.wire.url import bare, origin
+from mcpd.wire.url import bare, within
 
 _REDIRECTS = 3
 _REDIRECTING = frozenset((301, 302, 303, 307, 308))
@@ -56,10 +55,11 @@ class Endpoint:
             if not location:
                 return response
             await bodies.close(response)
-            target = urljoin(self.url, location)
-            if origin(target) != origin(self.url) or response.status_code not in (307, 308):
+            target = within(self.url, location)
+            if target is None or response.status_code not in (307, 308):
+                where = shorten(bare(location, self.url))
                 raise HttpRefused(
-                    f"{self.name}: HTTP {response.status_code}, it redirects to {shorten(bare(target))}; "
+                    f"{self.name}: HTTP {response.status_code}, it redirects to {where}; "
                     "nothing was sent there: if that is the right server, put its URL into the definition",
                     server=self.name,
                     status=response.status_code,
@@ -106,10 +106,11 @@ class Endpoint:
 
 
 def _retry_after(value: str) -> float | None:
-    """Seconds, of either spelling of the header."""
-    if value.strip().isdigit():
+    """Seconds, of either spelling of the header; None for what is neither."""
+    if value.isascii() and value.isdigit():
         return min(float(value[:10]), LONGEST_RETRY_AFTER)
-    moment = email.utils.parsedate_tz(value)
-    if moment is None:
+    try:
+        moment = email.utils.parsedate_to_datetime(value).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return min(max(0.0, email.utils.mktime_tz(moment) - time.time()), LONGEST_RETRY_AFTER)
+    return min(max(0.0, moment - time.time()), LONGEST_RETRY_AFTER)
