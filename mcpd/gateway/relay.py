@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from mcpd.gateway import url_elicitation
 from mcpd.gateway.asker import Asker, Request
 from mcpd.gateway.translation.results import Translation
 from mcpd.gateway.translation.revisions import R5
-from mcpd.model.errors import McpdError, ProtocolViolation
+from mcpd.model.errors import McpdError
 from mcpd.supervision.catalog import allowed
 from mcpd.supervision.server import ManagedServer
 from mcpd.support.reader import traffic
@@ -26,8 +25,6 @@ from mcpd.wire.meta import strip_reserved
 
 if TYPE_CHECKING:
     from mcpd.gateway.session import Session
-
-log = logging.getLogger("mcpd.gateway")
 
 MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests during which a server may want something of the client."""
@@ -80,34 +77,28 @@ class Relay(Exchange):
         self.upstream.link.submit(self, request.method, params, plain=request.plain)
 
     def answered(self, message: Message) -> None:
-        """A bug on the way to one client must not cost the server's connection, which is everybody's."""
-        try:
-            traffic.more_expected = True
-            request = self.request
-            if request is None:
-                self.session.gateway.parked.over(self, message)
+        traffic.more_expected = True
+        request = self.request
+        if request is None:
+            self.session.gateway.parked.over(self, message)
+            return
+        if message.error is ABSENT:
+            if self.as_task:
+                self.session.became_task(self, message.result)
                 return
-            if message.error is ABSENT:
-                if self.as_task:
-                    self.session.became_task(self, message.result)
+            result: Raw | bytes = message.result
+            if not self.translation.same:
+                if self._may_be_a_question(message.result) and self.session.wants_input(
+                    self, request, message.result
+                ):
                     return
-                result: Raw | bytes = message.result
-                if not self.translation.same:
-                    if self._may_be_a_question(message.result) and self.session.wants_input(
-                        self, request, message.result
-                    ):
-                        return
-                    result = self.translation.result(self.method, message.result)
-                if self.alias is not None:
-                    result = _aliased(result, *self.alias)
-                self.session.finished(self, wire.result(request.key, result))
-            elif not (self.translation.server < R5 and self._needs_more(request, message)):
-                body = self.translation.error(self.method, message.error)
-                self.session.finished(self, wire.error(request.key, body))
-        except Exception:
-            log.exception("%s: an error in mcpd itself in passing on an answer", self.server.spec.name)
-            words = f"{self.server.spec.name}: its answer to {self.method} could not be passed on"
-            self.failed(ProtocolViolation(words, server=self.server.spec.name))
+                result = self.translation.result(self.method, message.result)
+            if self.alias is not None:
+                result = _aliased(result, *self.alias)
+            self.session.finished(self, wire.result(request.key, result))
+        elif not (self.translation.server < R5 and self._needs_more(request, message)):
+            body = self.translation.error(self.method, message.error)
+            self.session.finished(self, wire.error(request.key, body))
 
     def _may_be_a_question(self, result: Raw) -> bool:
         return self.translation.from_modern and self.method in MAY_ASK and _INPUT in bytes(result)

@@ -110,7 +110,7 @@ class Channel(Protocol):
         """
 
     def grant(self, exchange: Exchange, seconds: float) -> None:
-        """It may be silent for so long from now on, in place of its `idle`, until it is heard of again."""
+        """It may be silent for so long from now on, whatever its `idle`; progress does not shorten that."""
 
     def cancel(self, exchange: Exchange, reason: str) -> None:
         """Stop waiting; tell the server unless the request has not left. Ignored when it is over."""

@@ -20,8 +20,9 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """A slot in a link's table. The link calls exactly one of `answered` and `failed`, once,
     unless `Link.cancel` came first; then neither.
 
-    All three callbacks run inside the link's reader: they must not block, and must not raise.
-    (A Struct, because one is made for each call and this is the cheapest object there is.)
+    All three callbacks run inside the link's reader: they must not block. One that raises is logged; if it
+    was `answered`, `failed` comes after it. (A Struct, because one is made for each call and this is the
+    cheapest object there is.)
     """
 
     idle: float = math.inf

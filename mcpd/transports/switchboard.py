@@ -17,7 +17,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.model.errors import LinkLost, McpdError, Overloaded, shorten
+from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation, shorten
 from mcpd.model.spec import ServerSpec
 from mcpd.support.outbox import batch
 from mcpd.transports import unanswered
@@ -252,13 +252,28 @@ class Switchboard:
             if message.error is ABSENT:
                 self.called_well_at = self.heard_at
             exchange.count.answered(self.heard_at - exchange.sent_at, message, line)
-        exchange.answered(message)
+        try:
+            exchange.answered(message)
+        except Exception:
+            self._met_a_bug("passing on an answer")
+            words = f"{self.name}: its answer to {exchange.named} could not be passed on"
+            self._fail_with(exchange, ProtocolViolation(words, server=self.name))
 
     def _lose(self, exchange: Exchange, error: McpdError) -> None:
         """There will be no answer to one that is out of the table."""
         if exchange.count is not None:
             exchange.count.lost += 1
-        exchange.failed(error)
+        self._fail_with(exchange, error)
+
+    def _fail_with(self, exchange: Exchange, error: McpdError) -> None:
+        try:
+            exchange.failed(error)
+        except Exception:
+            self._met_a_bug(f"failing {exchange.method}")
+
+    def _met_a_bug(self, doing: str) -> None:
+        """On the way to one caller: it must not cost the connection, which is everybody's."""
+        log.exception("%s: an error in mcpd itself in %s", self.name, doing)
 
     def _receive_unasked(self, message: Message, exchange: Exchange | None) -> None:
         self.heard_at = _batch.now
@@ -318,8 +333,12 @@ class Switchboard:
         exchange = self._table.get(token) or self._table.get(wire.as_number(token))
         if exchange is None:
             return
-        exchange.deadline = min(trio.current_time() + exchange.idle, exchange.hard_deadline)
-        exchange.progressed(message.params)
+        patience = max(trio.current_time() + exchange.idle, exchange.deadline)  # what was granted stays
+        exchange.deadline = min(patience, exchange.hard_deadline)
+        try:
+            exchange.progressed(message.params)
+        except Exception:
+            self._met_a_bug("passing on progress")
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -340,10 +359,7 @@ class Switchboard:
                 # Where nothing could be sent at all, the reason of that says more.
                 plain = ran or isinstance(error, LinkLost)
                 told = unanswered.lost(self.name, exchange, reason, may_have_run=ran) if plain else error
-                try:
-                    self._lose(exchange, told)
-                except Exception:  # a bug in one caller's code must not leave the others waiting
-                    log.exception("%s: an error in mcpd itself while failing %s", self.name, exchange.method)
+                self._lose(exchange, told)
 
     # ── watching the clock ──────────────────────────────────────────────────────────────────────
 

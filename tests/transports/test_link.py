@@ -92,6 +92,68 @@ async def test_progress_starts_the_silence_afresh_and_the_hard_limit_holds(
     assert cancels == [1, 2]
 
 
+async def test_progress_does_not_shorten_what_was_granted(autojump_clock: trio.testing.MockClock) -> None:
+    """While a person thinks about a server's question, the server may say that it waits."""
+    async with connected() as peer:
+        exchange = Awaited(idle=1, limit=1000)
+        peer.link.submit(exchange, "tools/call", b'{"name":"x"}')
+        await peer.hear("tools/call")
+        peer.link.grant(exchange, 100)
+        params = {"progressToken": 1, "progress": 1}
+        await peer.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+        await trio.sleep(90)
+        assert not exchange.done.is_set()
+        peer.link.grant(exchange, exchange.idle)  # it is answered, and the server at work again
+        with pytest.raises(CallTimeout, match="1 s without an answer or progress"), trio.fail_after(30):
+            await exchange.answer()
+
+
+class Buggy(Awaited):
+    """A caller whose code is wrong wherever it is called."""
+
+    def answered(self, message: object) -> None:
+        raise KeyError("a bug")
+
+    def progressed(self, params: object) -> None:
+        raise KeyError("a bug")
+
+    def failed(self, error: McpdError) -> None:
+        super().failed(error)
+        raise KeyError("a bug")
+
+
+@pytest.mark.parametrize("how", ["answered", "timed out", "refused", "lost"])
+async def test_a_bug_on_the_way_to_one_caller_costs_nobody_else_the_connection(
+    how: str, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Whoever asked is told at least that there is no answer."""
+    async with connected({"m": OK}) as peer:
+        buggy, other = Buggy(idle=5 if how == "timed out" else math.inf), Awaited()
+        peer.link.submit(buggy, "tools/call", b'{"name":"x"}')
+        peer.link.submit(other, "tools/call", b'{"name":"x"}')
+        await peer.hear("tools/call", 2)
+        params = {"progressToken": 1, "progress": 1}
+        await peer.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+        if how == "answered":
+            await peer.say({"jsonrpc": "2.0", "id": 1, **OK})
+        elif how == "refused":
+            await peer.say({"jsonrpc": "2.0", "id": 1})
+        elif how == "lost":
+            await peer.close()
+        with pytest.raises(McpdError), trio.fail_after(30):
+            await buggy.answer()
+        if how != "lost":
+            await ask(peer.link, "m", timeout=30)
+            await peer.say({"jsonrpc": "2.0", "id": 2, **OK})
+            await other.answer()
+        else:
+            with pytest.raises(LinkLost), trio.fail_after(30):
+                await other.answer()
+
+    assert caplog.text.count("peer: an error in mcpd itself") >= 2
+    caplog.clear()
+
+
 @pytest.mark.parametrize(
     "params",
     [
