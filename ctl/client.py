@@ -117,7 +117,7 @@ class LocalClient:
         answers: dict[object, Reply | Refused] = {}
         try:
             for method, params in requests:
-                self._send(method, params)
+                self._send(method, params, deadline)
             while len(answers) < len(ids):
                 message, result = self._next(deadline, requests[0][0])
                 if "method" in message:
@@ -147,7 +147,7 @@ class LocalClient:
         With `tick`, None comes whenever nothing else did for that many seconds. Ends by raising: Refused,
         TimedOut at the moment `until` (`time.monotonic()`), DaemonUnreachable when the daemon closes.
         """
-        request = self._send(method, params)
+        request = self._send(method, params, until)
         while True:
             pause = None if tick is None else time.monotonic() + tick
             deadline = min((t for t in (pause, until) if t is not None), default=None)
@@ -178,7 +178,7 @@ class LocalClient:
 
     # ---- lines -------------------------------------------------------------------------------
 
-    def _send(self, method: str, params: Json | None) -> int:
+    def _send(self, method: str, params: Json | None, deadline: float | None) -> int:
         self._last_id += 1
         message: dict[str, object] = {"id": self._last_id, "method": method, "params": params or {}}
         if method == "mcpd/call":
@@ -186,8 +186,11 @@ class LocalClient:
             told = {**_object(given.get("_meta")), "progressToken": self._last_id}
             message["params"] = {**given, "_meta": told}
         try:
-            self._socket.settimeout(None)
+            self._socket.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
             self._socket.sendall(_line(message))
+        except TimeoutError:
+            self.close()  # half a line has left: nothing can follow it
+            raise TimedOut(f"the daemon did not take {method} in time", hint="mcpctl daemon logs") from None
         except OSError as error:
             raise self._gone(error) from None
         return self._last_id

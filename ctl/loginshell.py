@@ -9,6 +9,7 @@ import glob
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 
 PATIENCE = 5.0
 """Seconds. Some people's shells take two."""
@@ -59,12 +60,14 @@ def login_environment(environ: Mapping[str, str]) -> dict[str, str] | None:
         )
     except OSError:
         return None
-    try:
-        out, _ = process.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return None
+    with process:
+        try:
+            out, _ = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired as late:
+            # It may have said all: what a start-up file leaves in the background keeps the pipe open.
+            out = late.output or b""
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     parts = out.decode("utf-8", "surrogateescape").split(_MARK)
     if len(parts) < 3:
         return None

@@ -306,7 +306,8 @@ class Conversation:
         self.why_down = reason
         self._resuming.lost()
         self._given_up.clear()
-        safe = {bytes(envelope.head(line).id): line for line in unwritten}
+        # Requests only: an answer to a question of the daemon's may have the id of one of the editor's calls.
+        safe = {bytes(head.id): line for line in unwritten if (head := envelope.head(line)).method}
         for key, request in list(self._open.items()):
             if request.listen is not None:
                 request.listen.lost()

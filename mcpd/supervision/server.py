@@ -73,7 +73,7 @@ class ManagedServer:
         self.of = of
         """The server of a definition that this is one more instance of, for some of its clients."""
         self.is_over = False
-        """It has ended for good."""
+        """It has ended for good; said by the supervisor."""
         self.log = ServerLog(around.log_dir / f"{spec.name}.log", around.redactor.mask)
         self.taps = Taps(spec.name, around.redactor.mask)
         self.tally: Tally = Tally() if of is None else of.tally
@@ -291,7 +291,6 @@ class ManagedServer:
                     self._announce(ServerState.PENDING, "connecting")
                     await self._live_and_recover()
         finally:
-            self.is_over = True
             self.log.close()
 
     def _why_off(self) -> str:

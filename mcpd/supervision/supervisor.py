@@ -210,6 +210,7 @@ class Supervisor:
                             life.server.start_over()
                     await trio.sleep(_AFTER_A_BUG)
         finally:
+            life.server.is_over = True
             life.over.set()
 
 

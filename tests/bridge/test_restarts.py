@@ -82,6 +82,23 @@ def test_a_call_that_surely_did_not_leave_is_sent_to_the_next_daemon(world: Worl
     assert world.ran == {1: 1}
 
 
+def test_an_answer_that_did_not_leave_is_not_taken_for_a_call_of_the_same_id(world: World) -> None:
+    """The daemon numbers its questions much as editors number their requests."""
+    world.begin()
+    world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 1)
+    world.deliver()
+    world.hear({"jsonrpc": "2.0", "id": 1, "method": "roots/list"})
+    question = world.got[-1]["id"]
+    world.send(json.dumps({"jsonrpc": "2.0", "id": question, "result": {"roots": []}}))
+    world.kill(unwritten=1)
+    [answer] = world.answers(1)
+    assert answer["error"]["data"]["may_have_run"] is True
+    world.come()
+    world.settle()
+    assert len(world.answers(1)) == 1
+    assert world.ran == {1: 1}
+
+
 @pytest.mark.parametrize("method", ["tools/list", "resources/read", "server/discover"])
 def test_a_list_or_a_read_is_asked_again_but_not_for_ever(world: World, method: str) -> None:
     """Asking twice does nothing twice; a request that kills daemons must not kill them all."""

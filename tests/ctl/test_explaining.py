@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -200,6 +202,24 @@ def test_a_shell_that_does_not_answer_is_left(
     shell.chmod(0o755)
     assert loginshell.login_environment({"SHELL": str(shell)}) is None
     assert loginshell.login_environment({"SHELL": str(tmp_path / "none")}) is None
+
+
+def test_a_shell_that_leaves_something_running_is_heard_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that a start-up file begins holds our pipe, in a session of its own: its end is not waited for."""
+    monkeypatch.setattr(loginshell, "PATIENCE", 3.0)
+    shell, pid = tmp_path / "shell", tmp_path / "pid"
+    shell.write_text(f'#!/bin/sh\nsetsid sleep 120 &\necho $! >{pid}\nexec sh -c "$4"\n')
+    shell.chmod(0o755)
+    began = time.monotonic()
+    try:
+        found = loginshell.login_environment({"SHELL": str(shell), "HOME": "/h"})
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert found is not None
+    assert found["HOME"] == "/h"
+    assert time.monotonic() - began < 60
 
 
 def test_programs_of_version_managers_are_found_where_they_put_them(

@@ -140,6 +140,33 @@ async def test_a_bug_in_one_servers_task_ends_neither_the_others_nor_the_supervi
     assert "buggy: an error in mcpd itself" in reports[0].message
 
 
+async def test_a_server_that_met_a_bug_is_not_over(
+    autojump_clock: MockClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It runs again: a task of it, say, is asked after on its next connection."""
+    sound, broken = ManagedServer._live_and_recover, [True]
+
+    async def live(self: ManagedServer) -> None:
+        if broken:
+            broken.pop()
+            raise ZeroDivisionError("injected")
+        await sound(self)
+
+    monkeypatch.setattr(ManagedServer, "_live_and_recover", live)
+    async with supervising(tmp_path) as world:
+        await world.apply(world.spec("buggy"))
+        server = world.supervisor.get("buggy")
+        await trio.sleep(2)
+        assert server.state is ServerState.CONNECTED
+        assert not server.is_over
+        await world.apply()
+        assert server.is_over
+    caplog.clear()
+
+
 async def test_toggles_outlive_the_daemon(autojump_clock: MockClock, tmp_path: Path) -> None:
     """BR9: what a person switched off stays off, whatever the definition says."""
     async with supervising(tmp_path) as world:
