@@ -9,7 +9,7 @@ from typing import NoReturn
 import trio
 
 from mcpd.eras.base import Upstream
-from mcpd.model.errors import LinkLost, Overloaded
+from mcpd.model.errors import McpdError
 from mcpd.model.spec import ServerSpec
 from mcpd.store import Store
 from mcpd.supervision import catalog as lists
@@ -121,10 +121,11 @@ class ListKeeper:
             served = [done for done, feature in self._waiting.items() if feature in stale]
             try:
                 catalog = await lists.fetch(upstream, self.spec, stale, self.catalog)
-            except (trio.TooSlowError, Overloaded, LinkLost) as error:
+            except (trio.TooSlowError, McpdError) as error:
                 if upstream.link.ended is not None:
                     raise
-                # Busy with calls, perhaps: no reason to end them. Whether it lives, others watch.
+                # Busy with calls, perhaps, or asked too often: no reason to end them. Whether it lives,
+                # others watch.
                 log.debug("%s: its lists could not be fetched again: %s", self.spec.name, error)
                 _wake(served)
                 await trio.sleep(self.spec.timeouts.list)

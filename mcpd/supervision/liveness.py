@@ -8,9 +8,13 @@ from typing import NoReturn
 import trio
 
 from mcpd.eras.base import Upstream
-from mcpd.model.errors import CallTimeout, LinkLost, Overloaded, UpstreamRefused
+from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, UpstreamRefused
 from mcpd.model.spec import Timeouts
 from mcpd.supervision.failure import Wedged
+
+
+_SILENCE = (CallTimeout, Overloaded, LinkLost)
+"""No answer; or the request could not leave, since it does not read its input."""
 
 
 class Prompt:
@@ -34,7 +38,8 @@ class Prompt:
 async def watch_liveness(
     upstream: Upstream, times: Timeouts, is_stopped: Callable[[], bool], prompt: Prompt
 ) -> NoReturn:
-    """Raises Wedged when `ping_misses` requests in a row stay unanswered; LinkLost when the link ends.
+    """Raises Wedged when `ping_misses` requests in a row stay unanswered, why the link ended, and what a
+    request met that is no silence (an HTTP status, say).
 
     A server that is working on a call may be deaf meanwhile (many are single-threaded): then only a
     stopped process counts as a miss, and the call's own timeout decides about the rest. At a
@@ -54,14 +59,16 @@ async def watch_liveness(
             await upstream.request(upstream.ping_method, {}, timeout=times.ping)
         except UpstreamRefused:
             misses = 0  # an error is an answer
-        except (CallTimeout, Overloaded, LinkLost) as error:
-            if isinstance(error, LinkLost) and link.ended is not None:
-                raise  # it is over; otherwise the request could not leave, for it does not read its input
+        except McpdError as error:
+            if link.ended is not None:
+                raise
             if link.heard_at > heard or (link.busy and not is_stopped()):
                 misses = 0
                 await trio.sleep(times.ping)
-            else:
+            elif isinstance(error, _SILENCE):
                 misses += 1
+            else:
+                raise  # it is there and not well, and a new connection costs nobody a call
         else:
             misses = 0
         if misses >= times.ping_misses:

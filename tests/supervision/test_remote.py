@@ -420,6 +420,45 @@ async def living_and_down(home: Path, **definition: Any) -> AsyncIterator[tuple[
         yield world, server
 
 
+@pytest.mark.parametrize("what", ["its pulse", "its lists"])
+@pytest.mark.parametrize("status", [403, 429, 503])
+async def test_what_we_ask_for_ourselves_may_be_refused_without_costing_a_call(
+    tmp_path: Path, what: str, status: int
+) -> None:
+    """A server, or a proxy before it, that is asked too often says so; what is under way goes on."""
+    release = trio.Event()
+
+    async def slow(request: Request) -> None:
+        await release.wait()
+        await request.result({"content": []})
+
+    async def refuse(request: Request) -> None:
+        await request.reply(status)
+
+    script = LegacyScript(on={"tools/call": slow, "ping": refuse})
+    times = Timeouts(ping_idle=0.1 if what == "its pulse" else 1000, ping=0.1, list=0.1)
+    async with (
+        fake_http(script) as server,
+        living(tmp_path, server.url, timeouts=attrs.evolve(times, list=BOUND)) as world,
+    ):
+        await world.wait(ServerState.CONNECTED)
+        exchange = world.call()
+        script.on["tools/list"] = refuse
+        if what == "its lists":
+            world.server.adopt(attrs.evolve(world.server.spec, timeouts=times, exclude_tools=("other",)))
+        asked = "ping" if what == "its pulse" else "tools/list"
+        before = len(server.of(asked))
+        with trio.fail_after(BOUND):
+            while len(server.of(asked)) < before + 3:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.005)
+            assert not exchange.done.is_set()
+            release.set()
+            await exchange.answer()
+        assert world.server.status().restarts == 0
+        assert world.server.catalog is not None
+        assert [tool.name for tool in world.server.catalog.tools] == ["echo"]
+
+
 def test_a_remote_server_has_another_patience_than_a_process() -> None:
     """RELIABILITY section 3: at most 120 s between attempts, and no crash loop for being unreachable."""
     remote = RemoteSpec(name="it", kind="http", url="http://h/")
