@@ -135,6 +135,7 @@ class Requests:
                 fail=fail,
                 progress=progress,
                 later=lambda work: self._start(message, work),
+                spawn=self._gateway.spawn,
             )
             if call.try_now(self._core):
                 self.running[key] = call.cancel

@@ -19,7 +19,7 @@ from mcpd.eras.base import Upstream, refusal
 from mcpd.eras.rounds import ask_in_rounds, nobody, result_type
 from mcpd.gateway import order
 from mcpd.gateway.schemas import MAX_CHECKED, ToolSchemas, compile_schemas
-from mcpd.gateway.waiting import as_ours
+from mcpd.gateway.waiting import Spawn, as_ours
 from mcpd.model import codec
 from mcpd.model.errors import (
     InvalidArguments,
@@ -87,6 +87,8 @@ class Call(Exchange, kw_only=True):
     progress: Callable[[bytes], None]
     later: Callable[[Callable[[], Awaitable[None]]], None]
     """Runs what needs a task of its own, until the caller leaves; McpdErrors it raises are the call's."""
+    spawn: Spawn
+    """Runs what is for others, too."""
     lined: bool = False
     """Whether it stands in its server's `line`."""
     as_task: bool = False
@@ -168,7 +170,7 @@ class Call(Exchange, kw_only=True):
             upstream.submit(self, "tools/call", params)
         else:
             self.lined = True
-            if server.line.enter(self, self, lambda: self._go(params)):
+            if order.stand_in_line(server, self, self, lambda: self._go(params), self.spawn):
                 self._submit_alone(upstream, params)
 
     def _go(self, params: bytes) -> None:

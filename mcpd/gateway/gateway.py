@@ -21,10 +21,11 @@ from mcpd.gateway.questions import Questions
 from mcpd.gateway.relay import MAY_ASK, Relay
 from mcpd.gateway.reply import Client
 from mcpd.gateway.seal import Seal
-from mcpd.gateway.session import Session, Spawn
+from mcpd.gateway.session import Session
 from mcpd.gateway.subscriptions import Subscriptions
 from mcpd.gateway.url_elicitation import UrlElicitations
 from mcpd.gateway.view import OneServer, View
+from mcpd.gateway.waiting import Spawn
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import EVERYTHING, Profile, profile_for

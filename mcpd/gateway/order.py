@@ -18,6 +18,7 @@ from mcpd.gateway.relay import MAY_ASK, Relay
 from mcpd.gateway.translation.results import translation
 from mcpd.model.errors import InvalidArguments, Overloaded, Problem
 from mcpd.supervision.server import ManagedServer
+from mcpd.transports.exchange import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -46,13 +47,28 @@ def enter(relay: Relay, request: Request, start: Callable[[Relay], None]) -> boo
     if owner is None:
         return True
     relay.lined = True
+    return stand_in_line(server, relay, owner, lambda: _go(relay, start), relay.session.gateway.spawn)
+
+
+def stand_in_line(
+    server: ManagedServer, call: Exchange, owner: object, go: Callable[[], None], spawn: waiting.Spawn
+) -> bool:
+    """Whether the call may go on at once; else `go` is called when its turn has come (see `Line`), or it
+    fails, when it has waited for as long as its server might be silent. `spawn`: for what outlives the call.
+
+    Raises Overloaded where too many wait; it stands in no line then.
+    """
     line = server.line
-    if line.enter(relay, owner, lambda: _go(relay, start)):
+    if line.enter(call, owner, go):
         return True
-    relay.deadline = trio.current_time() + relay.idle
+    if len(line.waiting()) > server.spec.max_queued:
+        line.leave(call)
+        words = f"{server.spec.name}: {server.spec.max_queued} calls wait for their turn already"
+        raise Overloaded(f"{words}; nothing was sent, try again later", server=server.spec.name)
+    call.deadline = trio.current_time() + call.idle
     if not line.watched:
         line.watched = True
-        relay.session.gateway.spawn(lambda: _watch(server))
+        spawn(lambda: _watch(server))
     return False
 
 
@@ -103,7 +119,7 @@ async def _watch(server: ManagedServer) -> None:
             await trio.sleep(_LOOK)
             now = trio.current_time()
             for entry in line.waiting():
-                if isinstance(entry, Relay) and entry.deadline <= now:
+                if isinstance(entry, Exchange) and entry.deadline <= now:
                     words = (
                         f"{name}: waited {entry.idle:g} s for calls of other clients, which must not overlap "
                         "with this one; nothing was sent, try again later"

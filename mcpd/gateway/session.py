@@ -22,6 +22,7 @@ from mcpd.gateway.outstanding import Outstanding
 from mcpd.gateway.relay import MAY_ASK, Relay, refused
 from mcpd.gateway.reply import Client, Reply
 from mcpd.gateway.view import MEMBERS, View
+from mcpd.gateway.waiting import Spawn
 from mcpd.model.errors import McpdError
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mcpd.gateway")
 
-Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 _ROUTED = frozenset({*MAY_ASK, "completion/complete"})
 _INVALID_REQUEST, _METHOD_NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32600, -32601, -32602, -32603
 _IDS_BEGIN_WITH = frozenset(b'"-0123456789')

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mcpd.gateway")
 
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+"""Begins a task. Whose it is, and with what it ends, says who gives it."""
 _FIRST = 10.0
 """Seconds that a client's first words wait for the one server that they are meant for."""
 

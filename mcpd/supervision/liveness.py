@@ -12,7 +12,6 @@ from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, Upst
 from mcpd.model.spec import Timeouts
 from mcpd.supervision.failure import Wedged
 
-
 _SILENCE = (CallTimeout, Overloaded, LinkLost)
 """No answer; or the request could not leave, since it does not read its input."""
 

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ctl.client import LocalClient
+from ctl.client import Json, LocalClient
 from ctl.errors import TimedOut
 
 
-@pytest.mark.parametrize("how", ["call", "stream"])
-def test_a_daemon_that_takes_nothing_is_given_up_in_time(tmp_path: Path, how: str) -> None:
+def call(client: LocalClient, params: Json) -> None:
+    client.call("mcpd/call", params, timeout=0.5)
+
+
+def stream(client: LocalClient, params: Json) -> None:
+    next(client.stream("mcpd/call", params, until=time.monotonic() + 0.5))
+
+
+@pytest.mark.parametrize("ask", [call, stream])
+def test_a_daemon_that_takes_nothing_is_given_up_in_time(
+    tmp_path: Path, ask: Callable[[LocalClient, Json], None]
+) -> None:
     """A stopped process accepts connections, and as much of a request as the kernel keeps."""
     path = str(tmp_path / "d.sock")
-    params = {"text": "x" * (16 << 20)}
     began = time.monotonic()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
         deaf.bind(path)
         deaf.listen()
         with LocalClient(path) as client, pytest.raises(TimedOut, match="did not take mcpd/call in time"):
-            if how == "call":
-                client.call("mcpd/call", params, timeout=0.5)
-            else:
-                next(client.stream("mcpd/call", params, until=time.monotonic() + 0.5))
+            ask(client, {"text": "x" * (16 << 20)})
     assert time.monotonic() - began < 30

@@ -207,7 +207,7 @@ def test_a_shell_that_does_not_answer_is_left(
 def test_a_shell_that_leaves_something_running_is_heard_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that a start-up file begins holds our pipe, in a session of its own: its end is not waited for."""
+    """An agent that a start-up file begins, in a session of its own, holds our pipe until it ends."""
     monkeypatch.setattr(loginshell, "PATIENCE", 3.0)
     shell, pid = tmp_path / "shell", tmp_path / "pid"
     shell.write_text(f'#!/bin/sh\nsetsid sleep 120 &\necho $! >{pid}\nexec sh -c "$4"\n')

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from msgspec import Raw
 
 from mcpd.gateway import parked
 from mcpd.gateway.calls import Call, CallRequest
 from mcpd.gateway.questions import ANSWER
-from mcpd.model.errors import McpdError, NotReady
+from mcpd.model.errors import McpdError, NotReady, Overloaded
 from mcpd.supervision.line import Line
 from tests.gateway.model import Asked, User, World, world
 
@@ -219,6 +220,61 @@ async def test_a_cancellation_that_crosses_the_servers_return_is_heeded(
     assert texts(wanted) == [user.tag]
 
 
+def script(w: World, failed: list[McpdError], tag: str = "script") -> Call:
+    """What `mcpd/call` makes of one."""
+    return Call(
+        request=CallRequest(server="srv", tool="t", arguments=Raw(b'{"tag":"%b"}' % tag.encode())),
+        done=lambda body: None,
+        fail=failed.append,
+        progress=lambda params: None,
+        later=lambda work: None,
+        spawn=w.gateway.spawn,
+    )
+
+
+async def test_a_call_of_a_script_waits_for_its_turn_no_longer_than_others(autojump_clock: Clock) -> None:
+    """It waited for as long as whoever came before had calls."""
+    failed: list[McpdError] = []
+    async with world(concurrency="serial") as w:
+        w.server.validators = {}
+        first, second = script(w, failed, "first"), script(w, failed)
+        assert first.try_now(w.gateway.core)
+        assert second.try_now(w.gateway.core)
+        assert at_server(w) == ["first"]
+        (working,) = w.work.values()
+        for _ in range(13):
+            await trio.sleep(10)
+            w.progress(working)
+        (error,) = failed
+        assert error.data()["may_have_run"] is False
+        assert "waited 120 s" in error.message
+        w.end(working)
+        assert at_server(w) == []
+        assert w.empty() == []
+
+
+@pytest.mark.parametrize("kind", ["script", "legacy"])
+async def test_no_more_wait_for_their_turn_than_the_definition_says(autojump_clock: Clock, kind: str) -> None:
+    """`maxQueued`, as for those that wait for room at the server."""
+    failed: list[McpdError] = []
+    async with world(concurrency="serial") as w:
+        w.server.validators = {}
+        most = w.server.spec.max_queued
+        first = script(w, failed, "first")
+        assert first.try_now(w.gateway.core)
+        for _ in range(most):
+            assert script(w, failed).try_now(w.gateway.core)
+        if kind == "script":
+            with pytest.raises(Overloaded, match="256 calls wait for their turn already"):
+                script(w, failed).try_now(w.gateway.core)
+        else:
+            refused = w.user("legacy").call()
+            assert refused.done is not None
+            assert refused.done["error"]["data"]["code"] == "overloaded"
+        assert len(w.server.line) == 1 + most
+        assert failed == []
+
+
 def test_however_many_leave_at_their_turn_the_last_one_has_its_own() -> None:
     """As when a server is gone: each one's turn ends as it begins."""
     line, turns = Line(), list[int]()
@@ -257,6 +313,7 @@ def test_a_call_of_a_script_whose_turn_comes_to_nothing_gives_it_to_the_next(the
         fail=failed.append,
         progress=lambda params: None,
         later=lambda work: None,
+        spawn=lambda work: None,
         lined=True,
         server=server,
     )
