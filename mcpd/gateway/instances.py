@@ -44,7 +44,6 @@ class Instances:
         self._core = core
         self._spawn = spawn
         self._instances: dict[_Key, _Instance] = {}
-        self._numbers = itertools.count(1)
 
     def of(self, session: Session, server: ManagedServer) -> ManagedServer:
         """The one that this client uses; the server itself where all share it or cannot be told apart."""
@@ -88,10 +87,16 @@ class Instances:
             self._end(key, instance)
 
     def _start(self, server: ManagedServer, owner: object) -> _Instance:
-        spec = attrs.evolve(server.spec, name=f"{server.spec.name}~{next(self._numbers)}", lazy=True)
+        spec = attrs.evolve(server.spec, name=self._name_for(server), lazy=True)
         if isinstance(spec, StdioSpec) and isinstance(owner, str) and spec.cwd is None:
             spec = attrs.evolve(spec, cwd=owner)
         return _Instance(self._core.supervisor.start_instance(server, spec))
+
+    def _name_for(self, server: ManagedServer) -> str:
+        """Names are used again: each has a log file, and clients come and go for as long as the daemon runs."""
+        taken = {instance.spec.name for instance in self._core.supervisor.instances()}
+        names = (f"{server.spec.name}~{number}" for number in itertools.count(1))
+        return next(name for name in names if name not in taken)
 
     def _end(self, key: _Key, instance: _Instance) -> None:
         del self._instances[key]

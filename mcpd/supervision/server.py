@@ -103,7 +103,8 @@ class ManagedServer:
             is_quiet=around.store.is_quiet(self._fingerprint),
             learn=partial(around.store.learn_quiet, self._fingerprint),
         )
-        self._heard: float | None = None
+        self._heard_at: float | None = None
+        """When something came last on the connection before (`trio.current_time()`)."""
         self._last_spawn = -math.inf
         toggled = around.store.toggled(spec.name)
         self._desired = Desired(enabled=spec.enabled if toggled is None else toggled, demanded=not spec.lazy)
@@ -170,7 +171,7 @@ class ManagedServer:
         self._wish.set()
         if self.upstream is not None:
             self.upstream.link.close(why)
-            self.upstream = None
+        self._let_go()
         self._attempt.scope.cancel(reason=why)
         self._announce(ServerState.DISABLED if self._desired.off else ServerState.PENDING, why)
 
@@ -182,7 +183,7 @@ class ManagedServer:
 
     def start_over(self) -> None:
         """`run` has failed and will be entered again: whoever waits, waits on."""
-        self.upstream = None
+        self._let_go()
         self._announce(ServerState.PENDING, "starting again after an error in mcpd itself")
 
     # ── what others may read, and wait for ──────────────────────────────────────────────────────
@@ -218,8 +219,7 @@ class ManagedServer:
 
     def status(self) -> ServerStatus:
         """A snapshot, with the evidence."""
-        if self.upstream is not None:
-            self._heard = time.time() - (trio.current_time() - self.upstream.link.heard_at)
+        heard_at = self._heard_at if self.upstream is None else self.upstream.link.heard_at
         return snapshot(
             Known(
                 spec=self.spec,
@@ -232,7 +232,7 @@ class ManagedServer:
                 noise="" if self.upstream is None else self._noise(self.upstream.link),
                 connections=self._connections,
                 attempts=self._backoff.tries,
-                heard=self._heard,
+                heard=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
                 off_until=self._off_until,
             )
         )
@@ -407,12 +407,19 @@ class ManagedServer:
             self._attempt.called_well_at = link.called_well_at
             if child is not None:
                 await child.wait_stderr_drained()
+            self._let_go()
             self._note(group, None if child is None else child.returncode, self._noise(link))
         finally:
             slot.free()
-            self.upstream = None
+            self._let_go()
             self.interests.disconnected()
             link.close("the connection is being ended")
+
+    def _let_go(self) -> None:
+        """Nobody is to use the connection any more."""
+        if self.upstream is not None:
+            self._heard_at = self.upstream.link.heard_at
+            self.upstream = None
 
     async def _serve(self, connection: Connection, slot: StartSlot) -> None:
         async with trio.open_nursery() as nursery:

@@ -115,7 +115,8 @@ class Channel(Protocol):
     def cancel(self, exchange: Exchange, reason: str) -> None:
         """Stop waiting; tell the server unless the request has not left. Ignored when it is over."""
 
-    def notify(self, method: str, params: bytes = b"") -> None: ...
+    def notify(self, method: str, params: bytes = b"") -> None:
+        """Nothing is sent once the channel has ended; so with the next two."""
 
     def respond(self, request: Message, result: bytes) -> None:
         """Answer a request that the server made."""

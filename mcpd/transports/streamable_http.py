@@ -136,7 +136,7 @@ class HttpChannel(Switchboard):
         return {post.exchange for post in self._posts.values() if not post.begun}
 
     def _put(self, frame: bytes) -> None:
-        if self.ended is not None or not self._notices.admit():
+        if not self._notices.admit():
             return
         if self._nursery is None:
             self._early.append(frame)

@@ -86,7 +86,7 @@ class Switchboard:
         raise NotImplementedError
 
     def _put(self, frame: bytes) -> None:
-        """Send any other frame."""
+        """Send any other frame. Not called once it has ended."""
         raise NotImplementedError
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
@@ -196,6 +196,8 @@ class Switchboard:
         self._post(exchange, frame)
 
     def _tapped(self, frame: bytes) -> None:
+        if self.ended is not None:
+            return
         if self.tap is not None:
             self.tap("→", frame.rstrip())
         self._put(frame)

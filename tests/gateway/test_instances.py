@@ -34,6 +34,24 @@ def test_each_client_has_a_process_of_its_own_and_takes_it_along(start: Start) -
     assert two.call("pid") == yours
 
 
+def test_the_name_of_an_instance_that_has_ended_is_used_again(start: Start) -> None:
+    """Each name has a log file: a daemon that runs for months must not fill a directory with them."""
+    daemon = start({"own": fake(share="client"), "other": fake(share="client")})
+    daemon.wait_connected("own", "other")
+
+    def there() -> set[str]:
+        return {status["name"] for status in daemon.client().request("mcpd/status")["servers"]}
+
+    staying = McpClient(daemon, NEW, server="other")
+    staying.call("pid")
+    for _ in range(3):
+        client = McpClient(daemon, NEW, server="own")
+        client.call("pid")
+        assert there() == {"own", "other", "own~1", "other~1"}
+        client.line.close()
+        wait_until(lambda: "own~1" not in there(), lambda: "its instance is still there")
+
+
 def test_clients_that_work_in_one_root_share_a_process(start: Start, tmp_path: Path) -> None:
     """D6, `share: root`: started in that directory, and told of that root only."""
     daemon = start({"here": fake("--era", "legacy", share="root")})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -464,3 +466,32 @@ async def test_a_server_is_unheard_until_its_first_attempt_is_over(
         assert (world.server.state.value, world.server.is_unheard) == ("pending", True)
         await world.wait(lambda status: status.status.value == becomes)
         assert not world.server.is_unheard
+
+
+async def test_when_it_was_last_heard_of_is_known_after_its_end(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not anybody asked for its status meanwhile."""
+    monkeypatch.setattr(time, "time", lambda: 1e9 + autojump_clock.current_time())
+    async with living(tmp_path) as world:
+        await world.wait_connected()
+        await trio.sleep(100)
+        assert world.server.upstream is not None
+        heard_at = world.server.upstream.link.heard_at
+        world.server.disconnect()
+        await trio.sleep(10)
+        told = world.server.status().last_ok
+        assert told is not None
+        assert datetime.fromisoformat(told).timestamp() == pytest.approx(1e9 + heard_at, abs=0.01)
+
+
+async def test_a_server_that_has_failed_has_no_revision_and_nothing_under_way(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """In the event that tells of it, too: whoever looks later sees the same."""
+    async with living(tmp_path, Life(lasts=10)) as world:
+        await world.wait_connected()
+        await world.wait(lambda status: status.status is ServerState.FAILED)
+        told = [event.status for _, event in world.events if event.status is not None]
+        (failed, *_) = [status for status in told if status.status is ServerState.FAILED]
+        assert (failed.protocol_version, failed.era, failed.capabilities) == (None, None, ())

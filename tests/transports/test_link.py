@@ -20,7 +20,7 @@ from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, Prot
 from mcpd.model.spec import ServerSpec, Timeouts
 from mcpd.transports.exchange import Awaited
 from mcpd.transports.link import Link
-from mcpd.wire.message import BadFrame
+from mcpd.wire.message import BadFrame, Message
 from tests.transports.peer import Json, connected
 
 OK: Json = {"result": {}}
@@ -374,6 +374,21 @@ async def test_what_stands_open_is_not_due_and_takes_no_turn() -> None:
         await peer.close()
         with pytest.raises(McpdError):
             await standing.answer()
+
+
+async def test_after_the_end_nothing_is_sent_and_nothing_kept() -> None:
+    """Who did not hear of it yet may still answer or tell the server something."""
+    seen: list[tuple[str, bytes]] = []
+    async with connected() as peer:
+        peer.link.tap = lambda way, frame: seen.append((way, frame))
+        peer.link.close("over")
+        asked = Message(id=Raw(b"1"), method="roots/list")
+        peer.link.notify("notifications/roots/list_changed")
+        peer.link.respond(asked, b"{}")
+        peer.link.refuse(asked, -1, "no")
+
+    assert seen == []
+    assert peer.heard == []
 
 
 async def test_the_tap_sees_what_goes_and_comes() -> None:
