@@ -8,18 +8,8 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.wire import message as wire
-from mcpd.wire.headers import annotated, encode_header_value, invalid_annotations, param_headers
+from mcpd.wire.headers import NAMED_BY, annotated, encode_header_value, invalid_annotations, param_headers
 from mcpd.wire.message import BadFrame
-
-_NAMED_BY = {
-    "tools/call": "name",
-    "prompts/get": "name",
-    "resources/read": "uri",
-    "tasks/get": "taskId",
-    "tasks/update": "taskId",
-    "tasks/cancel": "taskId",
-}
-"""The member of `params` that `Mcp-Name` repeats."""
 
 
 class _Params(msgspec.Struct, frozen=True):
@@ -50,7 +40,7 @@ class Mirror:
         if not method:
             return self._version
         headers = {**self._version, "Mcp-Method": encode_header_value(method)}
-        named_by = _NAMED_BY.get(method)
+        named_by = NAMED_BY.get(method)
         if named_by is None:
             return headers
         try:

@@ -93,7 +93,7 @@ class Instances:
         return _Instance(self._core.supervisor.start_instance(server, spec))
 
     def _name_for(self, server: ManagedServer) -> str:
-        """Names are used again: each has a log file, and clients come and go for as long as the daemon runs."""
+        """Used again, once free: each has a log file, and clients come and go while the daemon runs."""
         taken = {instance.spec.name for instance in self._core.supervisor.instances()}
         names = (f"{server.spec.name}~{number}" for number in itertools.count(1))
         return next(name for name in names if name not in taken)

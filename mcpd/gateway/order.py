@@ -14,7 +14,7 @@ import trio
 
 from mcpd.gateway import waiting
 from mcpd.gateway.asker import Request
-from mcpd.gateway.relay import MAY_ASK, Relay
+from mcpd.gateway.relay import MAY_ASK, Relay, tool_name
 from mcpd.gateway.translation.results import translation
 from mcpd.model.errors import InvalidArguments, Overloaded, Problem
 from mcpd.supervision.server import ManagedServer
@@ -33,7 +33,7 @@ def enter(relay: Relay, request: Request, start: Callable[[Relay], None]) -> boo
     """
     server = relay.server
     owner: object = None
-    if server.spec.concurrency != "free" and must_be_alone(server, request.method, _name(relay)):
+    if server.spec.concurrency != "free" and must_be_alone(server, request.method, tool_name(relay.params)):
         owner = relay
     elif (
         relay.asker.may_be_asked
@@ -41,7 +41,7 @@ def enter(relay: Relay, request: Request, start: Callable[[Relay], None]) -> boo
         and not relay.translation.from_modern
         and not relay.upstream.link.tells_apart
         and not server.curiosity.is_quiet
-        and not (request.method == "tools/call" and _reads_only(server, _name(relay)))
+        and not (request.method == "tools/call" and _reads_only(server, tool_name(relay.params)))
     ):
         owner = relay.session
     if owner is None:
@@ -129,13 +129,6 @@ async def _watch(server: ManagedServer) -> None:
                     entry.failed(Overloaded(words, server=name))
     finally:
         line.watched = False
-
-
-def _name(relay: Relay) -> str:
-    try:
-        return str(wire.value(wire.members(relay.params).get("name", b"null")))
-    except BadFrame:
-        return ""
 
 
 def _reads_only(server: ManagedServer, tool: str) -> bool:

@@ -15,7 +15,6 @@ from mcpd.gateway.asker import Asker, Request
 from mcpd.gateway.translation.results import Translation
 from mcpd.gateway.translation.revisions import R5
 from mcpd.model.errors import McpdError
-from mcpd.supervision.catalog import allowed
 from mcpd.supervision.server import ManagedServer
 from mcpd.support.reader import traffic
 from mcpd.transports.exchange import Exchange
@@ -187,15 +186,8 @@ def refused(key: bytes, error: McpdError, *, modern: bool = False) -> bytes:
     return wire.error(key, wire.error_body(code, error.message, error.data()))
 
 
-def may_call(server: ManagedServer, params: bytes) -> bool:
-    """Whether the definition's filters let this `tools/call` through."""
-    spec = server.spec
-    if spec.include_tools is None and not spec.exclude_tools:
-        return True
-    return allowed(spec, tool_name(params))
-
-
 def tool_name(params: bytes) -> str:
+    """The tool that a `tools/call` names; empty for none."""
     try:
         return msgspec.json.decode(wire.members(params).get("name", Raw(b'""')), type=str)
     except (BadFrame, msgspec.MsgspecError):

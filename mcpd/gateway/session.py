@@ -200,8 +200,8 @@ class Session:
     def answer(self, request: Request, result: bytes) -> None:
         request.reply.finish(wire.result(request.key, result))
 
-    def fail(self, request: Request, code: int, words: str, data: object = None) -> None:
-        request.reply.finish(wire.error(request.key, wire.error_body(code, words, data)), code)
+    def fail(self, request: Request, code: int, words: str) -> None:
+        request.reply.finish(wire.error(request.key, wire.error_body(code, words)), code)
 
     def failed(self, request: Request, error: Exception) -> None:
         """What went wrong as the response. A bug costs the request that met it, not its client's

@@ -10,9 +10,9 @@ import msgspec
 import trio
 
 from mcpd.core import Core
-from mcpd.gateway.relay import may_call, tool_name
+from mcpd.gateway.relay import tool_name
 from mcpd.model.errors import UnknownTool
-from mcpd.supervision.catalog import Catalog, Item
+from mcpd.supervision.catalog import Catalog, Item, allowed
 from mcpd.supervision.server import ManagedServer
 
 MEMBERS = {
@@ -139,9 +139,8 @@ class OneServer:
             spec.exclude_tools or spec.include_tools is not None or spec.timeouts.tools
         ):
             return Route(server=server, params=params)
-        filtered = spec.exclude_tools or spec.include_tools is not None
-        tool = tool_name(params) if filtered or spec.timeouts.tools else ""
-        if filtered and not may_call(server, params):
+        tool = tool_name(params)
+        if not allowed(spec, tool):
             raise UnknownTool(
                 f"{spec.name}: this tool is excluded by the server's definition", server=spec.name
             )

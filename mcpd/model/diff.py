@@ -18,10 +18,6 @@ class ServersDiff:
     changed: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
 
-    @property
-    def empty(self) -> bool:
-        return not (self.added or self.removed or self.changed)
-
 
 def diff(old: Mapping[str, ServerSpec], new: Mapping[str, ServerSpec]) -> ServersDiff:
     """The plan that turns `old` into `new`. Two specs are the same server when they are equal."""

@@ -196,11 +196,9 @@ class NeedsAuth(McpdError):
 
     code, http, rpc, exit = "auth_required", 401, -32000, 4
 
-    def __init__(self, message: str, *, server: str, status: int, challenge: str = "") -> None:
+    def __init__(self, message: str, *, server: str, status: int) -> None:
         super().__init__(message, server=server)
         self.status = status
-        self.challenge = challenge
-        """The `WWW-Authenticate` header, as it came."""
 
     def data(self) -> dict[str, object]:
         return {**super().data(), "status": self.status, "may_have_run": False}

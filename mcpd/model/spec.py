@@ -107,10 +107,6 @@ class ServerSpec:
     """There while secrets are still to be put in: the other fields hold `${…}` in their places then."""
 
     @property
-    def transport(self) -> str:
-        raise NotImplementedError
-
-    @property
     def identity(self) -> tuple[object, ...]:
         """What makes it this server and no other; specs that differ only elsewhere share a connection."""
         raise NotImplementedError
@@ -128,10 +124,6 @@ class StdioSpec(ServerSpec):
     umask: int = 0o077
 
     @property
-    def transport(self) -> str:
-        return "stdio"
-
-    @property
     def identity(self) -> tuple[object, ...]:
         return ("stdio", self.command, self.args, tuple(sorted(self.env.items())), self.cwd, self.umask)
 
@@ -147,10 +139,6 @@ class RemoteSpec(ServerSpec):
     """Whether the definition says `kind`. Else it is a guess from the URL, and HTTP+SSE is tried too."""
     ca_file: str | None = None
     """PEM file of certificate authorities, trusted besides those of the system."""
-
-    @property
-    def transport(self) -> str:
-        return self.kind
 
     @property
     def identity(self) -> tuple[object, ...]:

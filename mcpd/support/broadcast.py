@@ -25,11 +25,6 @@ class Broadcast(Generic[T]):
             except trio.WouldBlock:
                 self._drop(listener)
 
-    @property
-    def heard(self) -> bool:
-        """Whether anybody listens: lets a producer skip making what nobody reads."""
-        return bool(self._listeners)
-
     @contextmanager
     def listen(self) -> Iterator[trio.MemoryReceiveChannel[T]]:
         """Receive everything sent from here on. The channel ends early only by falling behind."""

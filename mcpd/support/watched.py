@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import trio
@@ -31,10 +31,3 @@ class Watched(Generic[T]):
         while not is_so(self._value):
             await self._changed.wait()
         return self._value
-
-    async def changes(self) -> AsyncIterator[T]:
-        """The current value, then the latest after each change; a slow reader skips the ones between."""
-        while True:
-            changed = self._changed
-            yield self._value
-            await changed.wait()

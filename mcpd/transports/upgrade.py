@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
 from urllib.parse import urlsplit
 
 import trio
@@ -17,7 +16,7 @@ from trio_websocket import ConnectionRejected, WebSocketConnection, wrap_client_
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, shorten
 from mcpd.model.spec import RemoteSpec
 from mcpd.transports.http.breakage import explain
-from mcpd.transports.http.dial import CONNECT_TIMEOUT
+from mcpd.transports.http.dial import CONNECT_TIMEOUT, guard
 from mcpd.transports.http.pool import ssl_context
 
 SUBPROTOCOL = "mcp"
@@ -118,7 +117,7 @@ async def connect(spec: RemoteSpec) -> trio.abc.Stream:
     try:
         with trio.fail_after(CONNECT_TIMEOUT):
             stream = await trio.open_tcp_stream(host, parts.port or (443 if secure else 80))
-            return stream if context is None else await _guarded(stream, host, context)
+            return stream if context is None else await guard(stream, host, context)
     except trio.TooSlowError:
         reason = f"it cannot be reached: no connection within {CONNECT_TIMEOUT:g} s"
     except trio.BrokenResourceError as error:
@@ -126,16 +125,6 @@ async def connect(spec: RemoteSpec) -> trio.abc.Stream:
     except OSError as error:
         reason = f"it cannot be reached: {_words(error)}"
     raise LinkLost(f"{spec.name}: {reason}", server=spec.name, may_have_run=False)
-
-
-async def _guarded(stream: trio.SocketStream, host: str, context: ssl.SSLContext) -> trio.abc.Stream:
-    guarded = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
-    try:
-        await guarded.do_handshake()
-    except BaseException:
-        await trio.aclose_forcefully(stream)
-        raise
-    return guarded
 
 
 def _words(error: OSError) -> str:
@@ -191,7 +180,6 @@ def _refusal(name: str, rejected: ConnectionRejected) -> McpdError:
             f"{said}: put an `Authorization` header into `headers` of its definition",
             server=name,
             status=status,
-            challenge=headers.get(b"www-authenticate", ""),
         )
     words = headers.get(b"location", "") or (rejected.body or b"").strip()[:200].decode("utf-8", "replace")
     return HttpRefused(f"{said}" + (f": {shorten(words)}" if words else ""), server=name, status=status)

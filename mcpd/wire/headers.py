@@ -14,6 +14,15 @@ from collections.abc import Iterator, Mapping
 from mcpd.model.errors import shorten
 
 PARAM_PREFIX = "Mcp-Param-"
+NAMED_BY = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+"""By method: the member of `params` that the header `Mcp-Name` repeats."""
 _ANNOTATION = "x-mcp-header"
 _PLAIN = re.compile(r"(?! )[\x20-\x7e]*(?<! )")
 _SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)

@@ -47,8 +47,3 @@ class LineSplitter:
     def clear(self) -> None:
         """Forget the open line."""
         self._open = bytearray()
-
-    @property
-    def rest(self) -> bytes:
-        """The open line: what a stream that ends now leaves unfinished."""
-        return bytes(self._open)

@@ -23,14 +23,3 @@ async def test_a_waiter_wakes_at_the_first_value_it_wants() -> None:
                 number.set(value)
     assert got == [2]
     assert await number.wait_until(lambda value: value == 2) == 2
-
-
-async def test_changes_begin_with_what_is_and_skip_what_is_over() -> None:
-    number = Watched(0)
-    changes = number.changes()
-    assert await anext(changes) == 0
-    number.set(1)
-    number.set(2)
-    assert await anext(changes) == 2
-    await changes.aclose()  # type: ignore[attr-defined]  # a generator
-    assert number.value == 2

@@ -321,7 +321,6 @@ async def test_a_login_wanted_during_a_call_says_so(status: int, ends: bool) -> 
     async with fake_http(LegacyScript(on={"tools/call": refuse})) as server, talking(server.url) as talk:
         error = await outcome(talk.call())
         assert isinstance(error, NeedsAuth)
-        assert error.challenge == 'Bearer realm="x"'
         assert "Authorization" in error.message
         if ends:
             assert isinstance(await until(talk), NeedsAuth)

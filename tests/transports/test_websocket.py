@@ -327,8 +327,6 @@ async def test_a_server_that_refuses_the_handshake_is_classified(
             async with open_websocket(a_spec(port)):
                 pass
         assert caught.value.server == "ws"
-        if isinstance(caught.value, NeedsAuth):
-            assert caught.value.challenge == "Bearer x"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_any_portions_give_the_same_lines(lines: list[bytes], data: st.DataObjec
         at += size
 
     assert found == lines
-    assert splitter.rest == b"rest"
+    assert splitter.feed(b"\n") == [b"rest"]
 
 
 def test_only_a_newline_ends_a_line() -> None:
@@ -47,7 +47,7 @@ def test_a_line_beyond_the_limit_is_refused_and_forgotten(portion: int) -> None:
     with pytest.raises(LineTooLong, match="100"):
         feed_all()
     assert found == [b"x" * 100]
-    assert splitter.rest == b""
+    assert splitter.feed(b"z\n") == [b"z"]
 
 
 def test_a_long_line_is_searched_once() -> None:

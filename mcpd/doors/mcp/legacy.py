@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 import trio
 
 from mcpd.clients import EVERYTHING
 from mcpd.clients import Client as Account
+from mcpd.doors.batch import MOST, requests_in
 from mcpd.doors.http.exchange import Exchange
 from mcpd.doors.http.parser import Head
 from mcpd.doors.mcp.frames import EVENT_HEADERS, EVENTS, refuse
@@ -31,10 +32,7 @@ IDLE = 4 * 3600.0
 """Seconds without a request or an open stream after which a session is over; its client starts a new one."""
 MOST_LISTENING = 16
 """Streams that one session may hold open for what belongs to no request."""
-_BATCHES = "2025-03-26"
-"""The only revision with arrays of messages."""
 _PRIMED_FROM = "2025-11-25"
-_BATCH = 100
 _HEADERS = frozenset(version.encode() for version in VERSIONS)
 
 
@@ -215,7 +213,8 @@ class Sessions:
 
     def open(self, message: Message, exchange: Exchange, view: View, place: str, visitor: Who) -> None:
         http = HttpSession(secrets.token_urlsafe(24), place, visitor.principal)
-        http.session = self._gateway.open(view, visitor.client, http.tell, self._spawn)
+        # What it spawns is the gateway's: a session is longer than any connection.
+        http.session = self._gateway.open(view, visitor.client, http.tell, self._gateway.spawn)
         visitor.speaks(http.session)
         http.session.receive(message, _Opening(exchange, http, self))
 
@@ -260,17 +259,6 @@ class Sessions:
                     self._end(http, "idle for too long")
         self._watching = False
 
-    def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        """In the gateway: a session is longer than any connection."""
-
-        async def contained() -> None:
-            try:
-                await work()
-            except Exception:
-                log.exception("an error in mcpd itself, in a request over HTTP")
-
-        self._gateway.spawn(contained)
-
     # ── requests ────────────────────────────────────────────────────────────────────────────────
 
     def delete(self, http: HttpSession, exchange: Exchange) -> None:
@@ -302,13 +290,13 @@ def receive(http: HttpSession, messages: Sequence[Message], exchange: Exchange, 
     """What was posted in a session: one message, or a batch."""
     session = http.session
     if batch:
-        if session.version != _BATCHES:
+        if not session.takes_batches:
             refuse(exchange, 400, f"revision {session.version} has no batches: post one message at a time")
             return
-        if not messages or len(messages) > _BATCH or any(map(opens, messages)):
-            refuse(exchange, 400, f"a batch has 1 to {_BATCH} messages, and a handshake is none of them")
+        if not messages or len(messages) > MOST or any(map(opens, messages)):
+            refuse(exchange, 400, f"a batch has 1 to {MOST} messages, and a handshake is none of them")
             return
-    requests = sum(bool(message.method) and message.id is not ABSENT for message in messages)
+    requests = requests_in(messages)
     if not requests:
         exchange.respond(202)
         for message in messages:

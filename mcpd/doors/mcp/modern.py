@@ -22,21 +22,11 @@ from mcpd.model.errors import McpdError, shorten
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
-from mcpd.wire.headers import PARAM_PREFIX, annotated, decode_header_value, param_headers
+from mcpd.wire.headers import NAMED_BY, annotated, decode_header_value, param_headers
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import RESERVED, may_have_meta
 
 _HEADERS = frozenset(version.encode() for version in VERSIONS)
-_PARAM = PARAM_PREFIX.lower().encode()
-_NAMED_BY = {
-    "tools/call": "name",
-    "prompts/get": "name",
-    "resources/read": "uri",
-    "tasks/get": "task",
-    "tasks/update": "task",
-    "tasks/cancel": "task",
-}
-"""The member that `Mcp-Name` repeats."""
 _LOOK_AGAIN = 1.0
 
 
@@ -49,7 +39,7 @@ class _Params(msgspec.Struct):
     meta: _Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
     name: Raw | UnsetType = UNSET
     uri: Raw | UnsetType = UNSET
-    task: Raw | UnsetType = msgspec.field(name="taskId", default=UNSET)
+    taskId: Raw | UnsetType = UNSET  # as the protocol spells it
 
 
 _decode = msgspec.json.Decoder(_Params).decode
@@ -100,7 +90,7 @@ def check(head: Head, message: Message, view: View) -> None:
         raise _differs(head, "MCP-Protocol-Version", version)
     if headers.get(b"mcp-method") != message.method.encode("utf-8", "replace"):
         raise _differs(head, "Mcp-Method", message.method)
-    named_by = _NAMED_BY.get(message.method)
+    named_by = NAMED_BY.get(message.method)
     if named_by is not None:
         given: Raw | UnsetType = getattr(params, named_by)
         name = None if given is UNSET else _string(given)

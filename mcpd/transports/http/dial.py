@@ -87,7 +87,7 @@ class Dialer:
                     stream = await self._connect_proxy(self.proxy)
                 if self.context is None:
                     return stream
-                return await _guard(stream, self._host, self.context)
+                return await guard(stream, self._host, self.context)
         except trio.TooSlowError as error:
             raise httpx.ConnectTimeout(f"no connection within {CONNECT_TIMEOUT:g} s") from error
         except BROKEN as error:
@@ -97,7 +97,7 @@ class Dialer:
         try:
             stream: trio.abc.Stream = await _open(proxy.host, proxy.port)
             if proxy.tls:
-                stream = await _guard(stream, proxy.host, ssl.create_default_context())
+                stream = await guard(stream, proxy.host, ssl.create_default_context())
         except BROKEN as error:
             raise httpx.ProxyError(f"{proxy} cannot be used") from error
         if self.context is not None:
@@ -138,7 +138,8 @@ async def _open(host: str, port: int) -> trio.SocketStream:
     return stream
 
 
-async def _guard(stream: trio.abc.Stream, host: str, context: ssl.SSLContext) -> trio.abc.Stream:
+async def guard(stream: trio.abc.Stream, host: str, context: ssl.SSLContext) -> trio.abc.Stream:
+    """TLS on it; when that fails, it is closed."""
     guarded = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
     try:
         await guarded.do_handshake()

@@ -76,16 +76,13 @@ class Endpoint:
         status = response.status_code
         said = f"HTTP {status}" + (f" {response.reason_phrase}" if response.reason_phrase else "")
         if status in (401, 403):
-            challenge = response.headers.get("www-authenticate", "")
             given = self._client.has_credentials
             advice = (
                 "it refuses the `Authorization` header in the definition"
                 if given
                 else "put an `Authorization` header into `headers` of its definition"
             )
-            return NeedsAuth(
-                f"{self.name}: {said}: {advice}", server=self.name, status=status, challenge=challenge
-            )
+            return NeedsAuth(f"{self.name}: {said}: {advice}", server=self.name, status=status)
         words = "" if "html" in response.headers.get("content-type", "") else shorten(body.strip())
         if words == response.reason_phrase:  # which is what many frameworks say by themselves
             words = ""

@@ -37,6 +37,10 @@ class Conversation:
         self.closed = ""
         self.received: list[tuple[Message, Reply]] = []
 
+    @property
+    def takes_batches(self) -> bool:
+        return self.version == "2025-03-26"
+
     def receive(self, message: Message, reply: Reply) -> None:
         self.received.append((message, reply))
 
