@@ -14,10 +14,16 @@ from anyio.abc import ByteStream
 
 from mcpd.client.errors import ClientError, ConnectionClosed, NotRunning, of_answer
 from mcpd.support.paths import UnusablePath, socket_path
+from mcpd.wire.lines import LineSplitter, LineTooLong
 
 Progress = Callable[[float, float | None, str], None]
-"""Called with how far a call is, of how much (None: not known), and a word about it."""
+"""Called with how far a call is, of how much (None: not known), and a word about it. What it raises ends the
+call, and is raised there."""
 _CHUNK = 1 << 16
+_LONGEST = 128 * 1024 * 1024
+"""Of a line; the daemon's own limits are lower."""
+_TAKEN_WITHIN = 30.0
+"""Seconds for the daemon to take a request: one that does not read is stopped, or hangs."""
 
 
 class _Waiting:
@@ -27,6 +33,8 @@ class _Waiting:
         self.done = anyio.Event()
         self.answer: Mapping[str, Any] = {}
         self.progress = progress
+        self.bug: Exception | None = None
+        """What `progress` has raised."""
 
 
 class Connection:
@@ -58,6 +66,9 @@ class Connection:
             raise
         finally:
             self._waiting.pop(key, None)
+        if waiting.bug is not None:
+            await self._tell_cancelled(key)
+            raise waiting.bug
         if not waiting.answer:
             raise ConnectionClosed(f"{self._closed}; {method} was under way")
         if "error" in waiting.answer:
@@ -78,25 +89,25 @@ class Connection:
         async with self._sending:
             try:
                 # Shielded: half a line would be the end of the connection for everybody.
-                with anyio.CancelScope(shield=True):
+                with anyio.move_on_after(_TAKEN_WITHIN, shield=True) as patience:
                     await self._stream.send(data)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 raise ConnectionClosed("the daemon has closed the connection") from None
+            if patience.cancelled_caught:
+                self._end(f"the daemon has not read what it was sent for {_TAKEN_WITHIN:g} s")
+                raise ConnectionClosed(self._closed)
 
     async def read(self) -> None:
         """Hand out answers until the daemon goes; whoever still waits then is told."""
-        pending = bytearray()
+        splitter = LineSplitter(_LONGEST)
         try:
             while True:
-                pending += await self._stream.receive(_CHUNK)
-                *lines, rest = pending.split(b"\n")
-                pending = rest
-                for line in lines:
+                for line in splitter.feed(await self._stream.receive(_CHUNK)):
                     self._take(msgspec.json.decode(line))
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._end("the daemon has closed the connection")
-        except msgspec.DecodeError as error:
-            self._end(f"the daemon sent what is no JSON ({error})")
+        except (msgspec.DecodeError, LineTooLong) as error:
+            self._end(f"the daemon sent what cannot be read ({error})")
 
     def _take(self, message: Mapping[str, Any]) -> None:
         if "method" not in message:
@@ -108,7 +119,13 @@ class Connection:
             params = message["params"]
             waiting = self._waiting.get(params.get("progressToken", 0))
             if waiting is not None and waiting.progress is not None:
-                waiting.progress(params.get("progress", 0), params.get("total"), params.get("message", ""))
+                try:
+                    waiting.progress(
+                        params.get("progress", 0), params.get("total"), params.get("message", "")
+                    )
+                except Exception as error:  # its caller's own: others' requests go on
+                    waiting.bug = error
+                    waiting.done.set()
 
     def _end(self, why: str) -> None:
         self._closed = why

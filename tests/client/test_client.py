@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +188,70 @@ def test_progress_is_told_while_a_call_runs(start: Start, run: Any) -> None:
     run(work)
     assert told
     assert told == sorted(told)
+
+
+def test_what_a_callers_own_code_raises_is_raised_in_its_call(start: Start, run: Any) -> None:
+    """And not in the block of the connection, on which others call."""
+    daemon = start({"fs": fake()})
+    daemon.wait_connected("fs")
+
+    def broken(*_: object) -> None:
+        raise KeyError("a bug of the program")
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp:
+            with pytest.raises(KeyError, match="a bug of the program"):
+                await mcp.call("fs", "progress", {"total": 20}, progress=broken)
+            assert (await mcp.call("fs", "echo", {"text": "still there"})).success
+
+    run(work)
+
+
+def test_a_daemon_that_takes_nothing_is_given_up(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process accepts connections, and as much of a request as the kernel keeps."""
+    monkeypatch.setattr("mcpd.client.connection._TAKEN_WITHIN", 0.3)
+    path = str(tmp_path / "d.sock")
+
+    async def work() -> None:
+        async with connect(path) as mcp:
+            with pytest.raises(ConnectionClosed, match="has not read what it was sent"):
+                await mcp.call("fs", "echo", {"text": "x" * (16 << 20)})
+            with pytest.raises(ConnectionClosed, match="has not read what it was sent"):
+                await mcp.status()
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
+        deaf.bind(path)
+        deaf.listen()
+        run(work)
+
+
+def test_an_answer_without_end_ends_the_connection(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is bounded on this side, too."""
+    monkeypatch.setattr("mcpd.client.connection._LONGEST", 1 << 20)
+    path = str(tmp_path / "d.sock")
+
+    async def work() -> None:
+        async with connect(path) as mcp:
+            with pytest.raises(ConnectionClosed, match="longer than the limit"):
+                await mcp.status()
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen()
+
+        def talk() -> None:
+            with listener.accept()[0] as endless, suppress(OSError):
+                while True:
+                    endless.sendall(b"x" * 65536)
+
+        talking = threading.Thread(target=talk)
+        talking.start()
+        run(work)
+        talking.join()
 
 
 def test_a_schema_that_cannot_be_converted_becomes_one_that_takes_anything() -> None:
