@@ -73,7 +73,7 @@ class ManagedServer:
         self.of = of
         """The server of a definition that this is one more instance of, for some of its clients."""
         self.is_over = False
-        """It has ended for good; said by the supervisor."""
+        """It has ended for good."""
         self.log = ServerLog(around.log_dir / f"{spec.name}.log", around.redactor.mask)
         self.taps = Taps(spec.name, around.redactor.mask)
         self.tally: Tally = Tally() if of is None else of.tally
@@ -181,6 +181,11 @@ class ManagedServer:
         if isinstance(self.spec, RemoteSpec):
             self._prompt.look_in(seconds)
 
+    def ended(self) -> None:
+        """Its task is over, and no other will run it: nobody waits for it any more."""
+        self.is_over = True
+        self._standing.tell()
+
     def start_over(self) -> None:
         """`run` has failed and will be entered again: whoever waits, waits on."""
         self._let_go()
@@ -252,27 +257,28 @@ class ManagedServer:
 
     async def wait_settled(self) -> None:
         """Until no attempt is under way or queued."""
-        while not self._standing.state.settled or self._wish.is_set():
+        while not self.is_over and (not self._standing.state.settled or self._wish.is_set()):
             await self._standing.wait_moved()
 
     async def wait_ready(self) -> Upstream:
         """The connected upstream, starting a lazy server and looking again for one that could not be reached.
         The caller bounds the wait.
 
-        Raises NotReady at once where waiting is no use: switched off, or failed with no attempt soon.
+        Raises NotReady at once where waiting is no use: switched off, gone, or failed with no attempt soon.
         """
-        self.demand()
-        if self._standing.worth_a_look:
-            self._wish.set()  # ends the pause, and nothing else: it counts as any attempt does
+        if not self.is_over:
+            self.demand()
+            if self._standing.worth_a_look:
+                self._wish.set()  # ends the pause, and nothing else: it counts as any attempt does
         while self.upstream is None:
-            if self._standing.hopeless and not self._wish.is_set():
+            if self.is_over or (self._standing.hopeless and not self._wish.is_set()):
                 raise self.not_ready()
             await self._standing.wait_moved()
         return self.upstream
 
     def not_ready(self) -> NotReady:
         """Why nothing can be sent now, and what to do."""
-        return self._standing.not_ready(self.spec.name)
+        return self._standing.not_ready(self.spec.name, over=self.is_over)
 
     # ── the life ────────────────────────────────────────────────────────────────────────────────
 

@@ -78,12 +78,12 @@ class Standing:
         unreachable = self.failure.kind is FailureKind.UNREACHABLE
         return unreachable and self.hopeless and trio.current_time() - self._paused_at >= _SPARED
 
-    def not_ready(self, name: str) -> NotReady:
-        """Why nothing can be sent now, and what to do."""
+    def not_ready(self, name: str, *, over: bool = False) -> NotReady:
+        """Why nothing can be sent now, and what to do. `over`: it has ended for good."""
         why = self.reason
-        if self.state is ServerState.CONNECTED:  # it was, and nobody announces the end of what goes for good
+        if over or self.state is ServerState.CONNECTED:  # nobody announces the end of what goes for good
             why = "it is being stopped, since it was removed or defined anew"
-        if self.failure is not None and self.state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
+        elif self.failure is not None and self.state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
             why = self.failure.message
         back = "connect" if self.reason == BY_HAND else "enable"
         advice = {

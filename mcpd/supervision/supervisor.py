@@ -210,7 +210,7 @@ class Supervisor:
                             life.server.start_over()
                     await trio.sleep(_AFTER_A_BUG)
         finally:
-            life.server.is_over = True
+            life.server.ended()
             life.over.set()
 
 

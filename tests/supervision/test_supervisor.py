@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.model.errors import UnknownServer
+from mcpd.model.errors import NotReady, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.spec import StdioSpec
 from mcpd.model.status import ServerState
@@ -165,6 +165,37 @@ async def test_a_server_that_met_a_bug_is_not_over(
         await world.apply()
         assert server.is_over
     caplog.clear()
+
+
+async def test_who_waits_for_a_server_that_is_removed_is_told_so(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """At once: it waited for as long as a handshake may take, for nobody."""
+    refused: list[NotReady] = []
+
+    async def wait(server: ManagedServer) -> None:
+        with pytest.raises(NotReady, match="removed or defined anew") as caught:
+            await server.wait_ready()
+        refused.append(caught.value)
+
+    async with supervising(tmp_path) as world:
+        world.scripts["mute"] = Script([Life(mute=True)])
+        world.supervisor.wish({"mute": world.spec("mute")})
+        await trio.sleep(1)
+        server = world.supervisor.get("mute")
+        assert server.state is ServerState.PENDING
+        began = trio.current_time()
+        with trio.fail_after(1000):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait, server)
+                nursery.start_soon(server.wait_settled)
+                await trio.sleep(1)
+                await world.apply()
+        assert trio.current_time() - began < 5
+        assert len(refused) == 1
+        told = len(world.events)
+        await wait(server)
+        assert len(world.events) == told, "nothing is told of it any more"
 
 
 async def test_toggles_outlive_the_daemon(autojump_clock: MockClock, tmp_path: Path) -> None:
