@@ -78,8 +78,8 @@ async def serve(
     """Accept until cancelled; `handle(connection, peer's pid)` runs in `clients` and owns the connection.
 
     A peer of another user is refused before a byte is read; of a port's peer we know nothing, and its pid
-    is 0. With all seats taken, the client that has
-    been idle longest has to go; while all are busy, new ones wait.
+    is 0. With all seats taken, the client that has been idle longest has to go; while all are busy, new ones
+    wait.
     """
     room = trio.CapacityLimiter(MAX_CLIENTS)
     listener.setblocking(False)

@@ -22,7 +22,7 @@ _IN_URLS: tuple[Callable[[str], str], ...] = (
 
 
 class Redactor:
-    """Knows the secret values in force. One for the daemon; grows with every configuration it reads."""
+    """Knows the secret values in force. One for the daemon; grows with what is read and fetched."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
