@@ -348,7 +348,7 @@ def problems(daemon: Daemon) -> list[Json]:
 
 BUGS = {
     "in the connection": "_list_changed",
-    "in the server's own task": "_why_off",
+    "in the server's own task": "_wait_while_off",
     "while telling others": "_failed",
 }
 
