@@ -125,17 +125,21 @@ def remove(session: Session, name: str, yes: bool) -> int:
         raise Refused(
             {"message": f"there is no secret {name}", "data": {"code": "unknown_secret", "exit": 5}}
         )
+    used = _users(session).get(name, [])
     if not yes:
         if not sys.stdin.isatty():
             hint = f"mcpctl secret remove {name} --yes"
             raise Usage(f"removing {name} needs --yes when nobody can be asked", hint=hint)
-        if not click.confirm(f"Forget {name}?", err=True):
+        who = f", used by {', '.join(used)}" if used else ""
+        if not click.confirm(f"Forget {name}{who}?", err=True):
             return 1
     path = _changed({name: None})
     if session.out.json:
-        session.out.value({"name": name, "path": path})
-    else:
-        session.out.line(f"{name}: removed from {path}")
+        session.out.value({"name": name, "path": path, "used_by": used})
+        return 0
+    session.out.line(f"{name}: removed from {path}")
+    if used:
+        session.out.talk(paint("note: ", "dim"), f"it is still referred to by {', '.join(used)}")
     return 0
 
 

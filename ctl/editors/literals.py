@@ -15,6 +15,11 @@ from mcpd.config.masking import KNOWN, MASK, SCHEME, masked, secret_name
 
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
+_PATH = re.compile(r"(https?://[^/?#]*)(/(?:(?!\$\{)[^?#\s])*)(?![^?#])")
+_SEGMENT = re.compile(r"[^/]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_ELSEWHERE = re.compile(r"\$\$\{[^{}]*\}")
+"""What is plain text to us: a variable that whoever gets it looks up, such as mcp-remote."""
 _HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]*):\s*(?=\S)")
 _RUN = re.compile(r"[A-Za-z0-9]{20,}")
 _RANDOM_ENOUGH = 3.5
@@ -102,12 +107,25 @@ class _Lifting:
 
     def url(self, text: str, place: str) -> str:
         text = _USERINFO.sub(lambda m: f"{m[1]}:{self.lift(f'{self.server}_password', place, m[2])}@", text)
+        if found := _PATH.match(text):  # all that some services want to know of whoever comes
+            path = _SEGMENT.sub(lambda m: self.segment(m[0], place), found[2])
+            text = found[1] + path + text[found.end() :]
         return _QUERY.sub(lambda m: f"{m[1]}={self.named(m[1], place, m[2], f'{self.server}_{m[1]}')}", text)
+
+    def segment(self, text: str, place: str) -> str:
+        """One step of a URL's path."""
+        if _COMMIT.search(text) or not (KNOWN.search(text) or random(text)):
+            return text
+        return self.lift(f"{self.server}_path", place, text)
 
     def named(self, name: str, place: str, text: object, called: str = "") -> str:
         """A value with the name that says what it is."""
         value = str(text)
-        if value.startswith("-") or "${" in value.replace("$${", ""):
+        if "://" in value and not secret_name(name):
+            inside = self.url(value, place)
+            if inside != value:
+                return inside
+        if value.startswith("-") or "${" in value.replace("$${", "") or _ELSEWHERE.fullmatch(value):
             return value
         if (
             (secret_name(name) and len(value) >= 6 and not _harmless(value))
@@ -130,7 +148,8 @@ class _Lifting:
 def free_name(called: str, server: str, value: str, taken: dict[str, str]) -> str:
     """The name under which `value` is stored already, else one that nothing is stored under."""
     base = name_for(called)
-    choices = [base, name_for(f"{server}_{called}"), *(f"{base}_{n}" for n in range(2, 1000))]
+    fuller = [] if base.startswith(name_for(server)) else [name_for(f"{server}_{called}")]
+    choices = [base, *fuller, *(f"{base}_{n}" for n in range(2, 1000))]
     same = next((name for name, known in taken.items() if known == value), None)
     return same or next(name for name in choices if name not in taken)
 

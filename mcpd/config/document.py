@@ -279,7 +279,7 @@ def _follow(old: dict[str, object], new: dict[str, object], slot: Slot) -> None:
     if isinstance(here, dict) and isinstance(there, dict):
         for name in [name for name in here if name not in there]:
             del here[name]
-        for name in [name for name in there if name not in here]:
+        for name in [name for name in there if name not in here or here[name] != there[name]]:
             here[name] = there[name]
     elif isinstance(here, list) and isinstance(there, list):
         for index in reversed([i for i, entry in enumerate(here) if entry not in there]):

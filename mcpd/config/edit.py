@@ -12,9 +12,10 @@ from mcpd.model.errors import BadSpec, Problem
 
 
 def add_server(path: Path, name: str, definition: Mapping[str, object], *, replace: bool = False) -> None:
-    """Write the server into the file, last of all; the file and its directory are made if missing.
+    """Write the server into the file, last of all, or in the place of the one that it replaces.
 
-    Comments, order and formatting of the rest stay. The definition is written as it is: check it first.
+    The file and its directory are made if missing. Comments, order and formatting of the rest stay. The
+    definition is written as it is: check it first.
     Raises BadSpec when the file cannot be parsed or written, or has the server already and not `replace`.
     """
     add_servers(path, {name: definition}, replace=replace)
@@ -31,8 +32,9 @@ def add_servers(
             if not replace:
                 fix = f"remove it first: `mcpctl remove {name}`"
                 raise BadSpec([Problem("$", f"server '{name}' is in {path} already", fix)], str(path))
-            document = document.without_entry(slot, name)
-        document = document.with_entry(slot, name, definition)
+            document = document.with_value((*slot, name), definition)
+        else:
+            document = document.with_entry(slot, name, definition)
     write_document(path, document)
 
 

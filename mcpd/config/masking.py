@@ -28,8 +28,11 @@ _HARMLESS = frozenset(
 SCHEME = re.compile(r"(?:Bearer|Basic|Token|Digest|ApiKey)\s+(?=\S)", re.I)
 KNOWN = re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{8,}")
 _REFERENCE = re.compile(
-    r"\$\{(?:(?:env:|secret:)?[A-Za-z_][A-Za-z0-9_]*|credential:[A-Za-z0-9_.-]+|(?:file|cmd):(?:(?!:-)[^{}])+)\}"
+    r"(\$\{(?:(?:env:|secret:)?[A-Za-z_][A-Za-z0-9_]*|credential:[A-Za-z0-9_.-]+|(?:file|cmd):(?:(?!:-)[^{}])+))"
+    r"(?::-([^{}]*))?\}"
 )
+"""What it begins with, and what stands in when there is nothing."""
+_FETCHED = re.compile(r"\$\{(?:secret|credential|file|cmd):[^{}]*\}")
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
 
@@ -48,18 +51,20 @@ def secret_values(definition: Mapping[str, object], taken: Iterable[Taken]) -> f
 
     Every value taken from a variable (but those of the session, such as HOME), every literal in
     `VALUES` whose name looks secret, also without its `Bearer`, and what stands for a password in a URL.
+    A reference that is fetched later is no value: masked, it would not be seen who needs it.
     """
     found = {item.value for item in taken if item.variable not in _HARMLESS and _no_xdg(item.variable)}
     for name, text in _named_strings({key: definition[key] for key in VALUES & definition.keys()}):
         if secret_name(name):
-            found.add(text)
-            found.add(SCHEME.sub("", text, count=1))
-        found.update(match[2] for match in _USERINFO.finditer(text))
+            found.update(_written_out(text))
+        for match in _USERINFO.finditer(text):
+            found.update(_written_out(match[2]))
         if "://" in text:
             found.update(value for key, value in parse_qsl(_query(text)) if secret_name(key))
             found.update(match[2] for match in _QUERY.finditer(text) if secret_name(match[1]))
         found.update(KNOWN.findall(text))
-    return frozenset(value for value in (text.strip() for text in found) if len(value) >= SHORTEST)
+    values = (text.strip() for text in found)
+    return frozenset(one for one in values if len(one) >= SHORTEST and not _FETCHED.fullmatch(one))
 
 
 def masked(definition: Mapping[str, object]) -> dict[str, object]:
@@ -131,15 +136,33 @@ def _masked_text(name: str, text: str) -> str:
     if secret_name(name) and not _is_option(text):
         scheme = SCHEME.match(text)
         rest = text[scheme.end() :] if scheme else text
-        if not _REFERENCE.sub("", rest).strip():
-            return text
-        return (scheme[0] if scheme else "") + MASK
-    text = _USERINFO.sub(rf"\1:{MASK}@", text)
+        return (scheme[0] if scheme else "") + _hidden(rest)
+    text = _USERINFO.sub(lambda m: f"{m[1]}:{_hidden(m[2])}@", text)
     if "://" in text:
         text = _QUERY.sub(
             lambda m: f"{m[1]}={MASK}" if secret_name(m[1]) and "${" not in m[2] else m[0], text
         )
     return KNOWN.sub(MASK, text)
+
+
+def _hidden(text: str) -> str:
+    """A secret text with all of it masked but the references."""
+    shown, here = "", 0
+    for found in _REFERENCE.finditer(text):
+        default = "" if found[2] is None else f":-{found[2] and MASK}"
+        shown += _blank_or_mask(text[here : found.start()]) + f"{found[1]}{default}}}"
+        here = found.end()
+    return shown + _blank_or_mask(text[here:])
+
+
+def _blank_or_mask(text: str) -> str:
+    return MASK if text.strip() else text
+
+
+def _written_out(text: str) -> list[str]:
+    """A secret text, also without its `Bearer`; or what stands around references that are fetched later."""
+    value = SCHEME.sub("", text, count=1)
+    return _FETCHED.split(value) if _FETCHED.search(value) else [text, value]
 
 
 def _named_strings(value: object, name: str = "") -> Iterable[tuple[str, str]]:

@@ -188,6 +188,39 @@ def test_a_name_that_is_there_is_refused_unless_it_is_to_be_replaced(tmp_path: P
     assert load(path, {}).definitions == {"a": NEW}
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "after"),
+    [
+        (
+            "c.json",
+            '{"mcpServers": {\n  // first\n  "a": {"command": "x"}, // it\n  "b": {"command": "y"}\n}}\n',
+            '{"mcpServers": {\n  // first\n  "a": {\n    "command": "new",\n    "args": ["1"]\n  }, // it\n'
+            '  "b": {"command": "y"}\n}}\n',
+        ),
+        (
+            "c.yaml",
+            "mcpServers:\n  # first\n  a:\n    args: [2]\n    command: x  # it\n  # second\n"
+            "  b: {command: y}\n",
+            "mcpServers:\n  # first\n  a:\n    args:\n    - '1'\n    command: new # it\n  # second\n"
+            "  b: {command: y}\n",
+        ),
+        (
+            "c.toml",
+            '[mcpServers.a] # first\ncommand = "x" # it\n\n[mcpServers.b]\ncommand = "y"\n',
+            '[mcpServers.a] # first\ncommand = "new" # it\nargs = ["1"]\n\n[mcpServers.b]\ncommand = "y"\n',
+        ),
+    ],
+)
+def test_what_is_replaced_stays_where_it_was_with_the_comments_around_it(
+    name: str, text: str, after: str, tmp_path: Path
+) -> None:
+    """Somebody has put it there, and has written why."""
+    path = tmp_path / name
+    path.write_text(text)
+    add_server(path, "a", {"command": "new", "args": ["1"]}, replace=True)
+    assert path.read_text() == after
+
+
 def test_removing_what_is_not_there_writes_nothing(tmp_path: Path) -> None:
     """Neither a missing server nor a missing file is an error."""
     assert remove_server(tmp_path / "none.json", "a") is False

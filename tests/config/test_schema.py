@@ -295,6 +295,42 @@ def test_secrets_are_the_values_from_variables_and_literals_under_telling_names(
     assert "hunter22" not in repr(attrs.evolve(found, specs={}))
 
 
+def test_a_reference_that_is_fetched_later_is_no_secret_value_itself() -> None:
+    """Masked as one, it would be unknown which server needs which secret."""
+    found = parsed(
+        {
+            "url": "https://u:${secret:PASSWORD}@h/?token=${file:/run/token}",
+            "headers": {
+                "Authorization": "Bearer ${secret:TOKEN}",
+                "X-Api-Key": "${secret:KEY:-otherwise}",
+                "Cookie": "session=${credential:cookie}; literal-part",
+            },
+        }
+    )
+    assert found.secrets == {"session=", "; literal-part"}
+
+
+def test_what_stands_around_a_reference_is_hidden_and_the_reference_is_not() -> None:
+    """A password in a URL, a prefix of a token, a default."""
+    shown = masked(
+        {
+            "command": "x",
+            "env": {
+                "DB": "pg://u:${secret:PW}@h",
+                "TOKEN": "abc${secret:X}def",
+                "KEY": "${secret:Y:-literal}",
+                "PAT": "${secret:Z:-}",
+            },
+        }
+    )
+    assert shown["env"] == {
+        "DB": "pg://u:${secret:PW}@h",
+        "TOKEN": "***${secret:X}***",
+        "KEY": "${secret:Y:-***}",
+        "PAT": "${secret:Z:-}",
+    }
+
+
 def test_a_masked_definition_shows_references_and_hides_literals() -> None:
     """Fit for a terminal that somebody looks at over your shoulder."""
     shown = masked(
@@ -310,7 +346,7 @@ def test_a_masked_definition_shows_references_and_hides_literals() -> None:
     assert shown == {
         "command": "x",
         "args": ["--token", "***", "--key=***", "plain"],
-        "env": {"A_TOKEN": "${TOKEN}", "B_TOKEN": "***", "C": "plain", "D_KEY": "***"},
+        "env": {"A_TOKEN": "${TOKEN}", "B_TOKEN": "***", "C": "plain", "D_KEY": "${X:-***}"},
         "url": "https://u:***@h/?token=***&q=1",
         "headers": {"Authorization": "Bearer ${TOKEN}", "Cookie": "***"},
         "oauth": {"clientSecret": "***"},

@@ -168,6 +168,20 @@ def test_an_unset_variable_in_a_url_is_no_obstacle_to_comparing() -> None:
             {"url": "https://h/mcp?key=${secret:SRV_KEY}&x=1"},
             ["abc123def"],
         ),
+        (
+            {"env": {"DATABASE_URL": "postgres://u:p4ss@${HOST:-h}/db"}},
+            {"env": {"DATABASE_URL": "postgres://u:${secret:SRV_PASSWORD}@${HOST:-h}/db"}},
+            ["p4ss"],
+        ),
+        (
+            {"url": "https://h/api/s/q7Gd82hfK29dhQpz81Lm/mcp?x=1"},
+            {"url": "https://h/api/s/${secret:SRV_PATH}/mcp?x=1"},
+            ["q7Gd82hfK29dhQpz81Lm"],
+        ),
+        ({"url": "https://h/${X}/q7Gd82hfK29dhQpz81Lm"}, None, []),
+        ({"args": ["--from", f"git+https://h/x@{'0123456789abcdef' * 2}01234567"]}, None, []),
+        ({"args": ["--header", "Authorization: Bearer $${AUTH_TOKEN}"]}, None, []),
+        ({"headers": {"X-Api-Key": "$${AUTH_TOKEN}"}}, None, []),
         ({"env": {"TOKEN": "a$${b}cdef"}}, {"env": {"TOKEN": "${secret:TOKEN}"}}, ["a${b}cdef"]),
         (
             {"args": ["-y", "@modelcontextprotocol/server-filesystem", "--model=claude-3-5-sonnet-20241022"]},
@@ -195,6 +209,9 @@ def test_two_values_never_share_a_name_and_one_value_has_one() -> None:
     second = lifted("b", {"env": {"TOKEN": "value-two"}}, taken)
     third = lifted("c", {"env": {"OTHER_TOKEN": "value-one"}}, taken)
     assert [done.literals[0].name for done in (first, second, third)] == ["TOKEN", "B_TOKEN", "TOKEN"]
+    again = lifted("token", {"headers": {"Authorization": "Bearer value-four"}}, taken)
+    again = lifted("token", {"headers": {"Authorization": "Bearer value-five"}}, taken)
+    assert again.literals[0].name == "TOKEN_TOKEN_2"
 
 
 @pytest.mark.parametrize("text", ["internationalization", "00000000000000000000", "aaaaaaaaaa1111111111"])
