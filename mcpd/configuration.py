@@ -15,7 +15,7 @@ from mcpd.config.masking import masked
 from mcpd.config.schema import ParsedServers, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.definitions import Applied, ConfigStatus, ConfigView
-from mcpd.model.diff import ServersDiff
+from mcpd.model.diff import ServersDiff, differing
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.status import rfc3339
@@ -227,10 +227,14 @@ class Configuration:
         self, parsed: ParsedServers, definitions: Mapping[str, Mapping[str, object]], source: str = "api"
     ) -> Applied:
         self._redactor.add(parsed.secrets)
+        before = self._definitions
         self._definitions, self._source = definitions, source
         generation, plan = self._supervisor.wish(parsed.specs)
         changes = [f"{sign}{name}" for sign, names in _signed(plan) for name in names]
         self._tell(f"generation {generation} from {source}: {' '.join(changes) or 'nothing changed'}")
+        for name in plan.changed:
+            parts = ", ".join(differing(before.get(name, {}), definitions[name])) or "what it refers to"
+            self._tell(f"its definition changed: {parts} (generation {generation})", name)
         return Applied.plan(plan, generation)
 
     def _parse(self, servers: Mapping[str, Mapping[str, object]]) -> ParsedServers:
@@ -251,8 +255,9 @@ class Configuration:
             fix = "change the variable, or use --no-save for a change that lasts until the next reload"
             raise BadSpec([Problem("$", f"the servers come from {self.loaded.source}, not from a file", fix)])
 
-    def _tell(self, message: str) -> None:
-        self._supervisor.announce(Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), message=message))
+    def _tell(self, message: str, server: str | None = None) -> None:
+        event = Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), server=server, message=message)
+        self._supervisor.announce(event)
 
 
 _ONCE = (("http", "http"), ("max_starts", "maxStarts"), ("log_level", "logLevel"))

@@ -28,3 +28,23 @@ def diff(old: Mapping[str, ServerSpec], new: Mapping[str, ServerSpec]) -> Server
         changed=tuple(sorted(name for name in both if old[name] != new[name])),
         unchanged=tuple(sorted(name for name in both if old[name] == new[name])),
     )
+
+
+def fields(definition: Mapping[str, object]) -> dict[str, object]:
+    """The parts of a definition as written, by the names that people know: `args`, `env.TOKEN`."""
+    found: dict[str, object] = {}
+    for key, value in definition.items():
+        if isinstance(value, Mapping):
+            found |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+def differing(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[str, ...]:
+    """Which parts of a definition are not what they were, in the order of the newer one."""
+    before, after = fields(old), fields(new)
+    names = [*after, *(name for name in before if name not in after)]
+    return tuple(
+        name for name in names if name not in before or name not in after or before[name] != after[name]
+    )

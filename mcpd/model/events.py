@@ -21,7 +21,7 @@ class EventKind(enum.Enum):
     PROMPTS = "prompts"
     """A server's list was fetched again and differs."""
     CONFIG = "config"
-    """A new set is in force, or a configuration was refused."""
+    """A new set is in force, or a configuration was refused; of a server: its definition has changed."""
 
 
 @attrs.frozen(kw_only=True)

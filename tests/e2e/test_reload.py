@@ -51,6 +51,12 @@ def test_a_written_file_changes_only_the_servers_that_changed(start: Start) -> N
     assert history
     told = [e for e in daemon.client().request("mcpd/history")["entries"] if "+new" in e["message"]]
     assert told[0]["by"] == "a change of the file"
+    for name, part in (("other", "args"), ("note", "timeout")):
+        entries = daemon.client().request("mcpd/history", server=name)["entries"]
+        changed = [(entry["message"], entry["by"]) for entry in entries if entry["what"] == "config"]
+        assert changed == [(f"its definition changed: {part} (generation 2)", "a change of the file")]
+    entries = daemon.client().request("mcpd/history", server="same")["entries"]
+    assert not [entry for entry in entries if entry["what"] == "config"]
 
 
 def test_a_bad_file_changes_nothing_and_is_told_until_it_is_mended(start: Start) -> None:
