@@ -10,13 +10,15 @@ import click
 
 from ctl.complete import editors_and_files
 from ctl.editors.catalogue import BY_NAME, EDITORS, Editor
+from ctl.editors.drift import Change
 from ctl.editors.home import Home, find_home
-from ctl.editors.importing import Outcome, Plan, outcome, plan, write
+from ctl.editors.importing import Outcome, Plan, outcome, plan, remember, write
 from ctl.editors.literals import lifted, shown
 from ctl.editors.merging import Server
 from ctl.editors.places import Surroundings, existing
-from ctl.editors.showing import as_json, found_lines, what_runs
-from ctl.editors.survey import Survey, survey, unfolded
+from ctl.editors.remembered import Memory, kept
+from ctl.editors.showing import as_json, found_lines, only_in, taking_over, what_runs
+from ctl.editors.survey import Candidate, Survey, survey
 from ctl.errors import NotFound, Usage
 from ctl.render import paint
 from ctl.session import Session
@@ -61,7 +63,8 @@ def import_(
     """Import the servers that your editors have.
 
     Reads the files of every editor it knows, or of those you name, shows each server with the exact
-    command that would run, and asks. Nothing in the editors' files is changed.
+    command that would run, and asks. Run again, it shows what has changed in the editors since, and
+    offers to take that over. Nothing in the editors' files is changed.
     """
     around = Surroundings(os.environ, Path(project or ".").absolute(), project is not None)
     editors, files = chosen(sources)
@@ -73,19 +76,19 @@ def import_(
             f"no configuration of {titles} was found", hint="name the file itself: mcpctl import FILE"
         )
     seen = survey(found, files, around, home.addresses)
+    memory = Memory(os.environ, home.path)
     if only:
-        _keep_only(seen, only)
-    if unfold:
-        seen.candidates = [unfolded(one) for one in seen.candidates]
+        _keep_only(seen, only, memory)
     can_ask = sys.stdin.isatty() and not yes
-    made = plan(session, home, seen, disabled=disabled, can_ask=can_ask)
-    answer = as_json(seen, made.merged, made.safe, made.trouble) | {"path": str(home.path), "written": False}
+    made = plan(session, home, seen, memory, disabled=disabled, unfold=unfold, can_ask=can_ask, named=only)
+    only_here = [] if sources or only else only_in(home, made)
+    answer = as_json(made, only_here) | {"path": str(home.path), "written": False}
     for warning in seen.warnings:
         session.out.talk(paint("warning: ", "yellow"), warning)
     if not session.out.json:
-        session.out.lines(found_lines(seen, made.merged, made.safe, made.trouble, around))
-    servers = made.possible
-    if servers and not dry_run:
+        session.out.lines(found_lines(made, around, only_here))
+    servers, changes, result = made.possible, made.changes, Outcome()
+    if (servers or changes) and not dry_run:
         if not yes and not can_ask:
             raise Usage(
                 "nothing was written: importing needs --yes when nobody can be asked",
@@ -95,7 +98,9 @@ def import_(
         answers: dict[str, str] = {}
         try:
             if can_ask:
-                servers = _asked(servers, home)
+                servers = _asked(servers, home) if servers else []
+                changes = [one for one in changes if _wanted(one)]
+                servers += [one.server for one in changes]
                 answers = _answers(made, servers)
                 servers = [
                     one for one in servers if all(answers.get(each.name) for each in made.unknown(one))
@@ -105,29 +110,42 @@ def import_(
             session.out.end_question()
             session.out.talk("nothing was imported")
             raise KeyboardInterrupt from None
+        if not can_ask:
+            servers = servers + [one.server for one in changes]
         result = outcome(made, servers, answers, keep=keep_secrets)
         if servers:
             reloaded = write(session, home, result)
-            imported = {"imported": list(result.definitions), "secrets_stored": list(result.secrets)}
-            answer |= {"written": True, "reloaded": reloaded, **imported}
+            imported = [name for name in result.definitions if name not in result.before]
+            answer |= {"written": True, "reloaded": reloaded, "imported": imported}
+            answer |= {"taken_over": list(result.before), "secrets_stored": list(result.secrets)}
         if not session.out.json:
             _tell(session, home, result)
-    elif servers and not session.out.json:
+    elif (servers or changes) and not session.out.json:
         session.out.talk(paint("next: ", "dim"), "mcpctl import, which asks first")
     elif not seen.files and not seen.warnings and not session.out.json:
         hint = "mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE"
         session.out.talk(paint("next: ", "dim"), hint)
+    if not dry_run:
+        _remember(session, memory, home, made, result)
     if session.out.json:
         session.out.value(answer)
     broken = [path for path in files if path not in seen.files]  # and somebody counts on them
     return Usage.exit if broken else 0
 
 
+def _remember(session: Session, memory: Memory, home: Home, made: Plan, result: Outcome) -> None:
+    """For the next time: what changes in an editor from now on is a change."""
+    remember(memory, home, made, result)
+    if memory.entries and (trouble := kept(memory)):
+        session.out.talk(paint("warning: ", "yellow"), trouble)
+
+
 def _tell(session: Session, home: Home, result: Outcome) -> None:
     if not result.definitions:
         session.out.line("nothing was imported")
         return
-    session.out.line(f"{count(len(result.definitions), 'server')} written to {home.path}")
+    changed = f", {len(result.before)} of them changed" if result.before else ""
+    session.out.line(f"{count(len(result.definitions), 'server')} written to {home.path}{changed}")
     if result.secrets:
         stored = count(len(result.secrets), "secret")
         session.out.line(f"{stored} stored in {secrets_path(os.environ)}: {', '.join(result.secrets)}")
@@ -168,17 +186,21 @@ def unknown_editor(word: str, known: list[str]) -> Usage:
     return Usage(f"no such editor: {word}", hint=hint, suggestions=near)
 
 
-def _keep_only(seen: Survey, names: tuple[str, ...]) -> None:
+def _keep_only(seen: Survey, names: tuple[str, ...], memory: Memory) -> None:
     import difflib
 
-    there = [name for one in seen.candidates for name in (one.name, one.source.name)]
+    def called(one: Candidate) -> set[str]:
+        then = memory.of(one.source)
+        return {one.name, one.source.name, *([then.server] if then is not None else [])}
+
+    there = [name for one in seen.candidates for name in called(one)]
     there += [one.source.name for one in seen.passed]
     for name in names:
         if name not in there:
             near = difflib.get_close_matches(name, set(there), n=2, cutoff=0.5)
             hint = f"did you mean {' or '.join(near)}?" if near else "mcpctl import --dry-run shows all"
             raise NotFound(f"no editor has a server {name}", hint=hint, suggestions=near)
-    seen.candidates = [one for one in seen.candidates if one.name in names or one.source.name in names]
+    seen.candidates = [one for one in seen.candidates if not called(one).isdisjoint(names)]
     seen.passed = [one for one in seen.passed if one.source.name in names]
 
 
@@ -195,6 +217,12 @@ def _asked(servers: list[Server], home: Home) -> list[Server]:
     if answer == "c":
         return [server for server in servers if click.confirm(_question(server), err=True)]
     return servers if answer == "y" else []
+
+
+def _wanted(change: Change) -> bool:
+    """Whether the person wants a change taken over; more than keeping up is not the default."""
+    question = clean(f"{change.server.name}: take over {taking_over(change)}?")
+    return click.confirm(question, default=not change.doubts, err=True)
 
 
 def _question(server: Server) -> str:

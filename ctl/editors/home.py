@@ -86,6 +86,15 @@ def find_home(session: Session) -> Home:
     )
 
 
+def written_in(path: Path) -> Mapping[str, Mapping[str, object]]:
+    """The servers that stand in a file of ours which was good a moment ago; none when it is not any more."""
+    try:
+        found = outline(read_document(path).value, [], [])
+    except BadSpec:
+        return {}
+    return {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
+
+
 def troubles(session: Session, home: Home, definitions: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     """Server → what keeps its definition from being used, by the running daemon's word if there is one.
 

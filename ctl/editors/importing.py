@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
 import attrs
 
-from ctl.editors.home import Home, troubles
+from ctl.editors.backup import Backups
+from ctl.editors.drift import Change, Drift, drift, safely
+from ctl.editors.home import Home, troubles, written_in
 from ctl.editors.literals import Lifted, free_name, lifted
-from ctl.editors.merging import Merged, Server, merged, replaced
-from ctl.editors.survey import Survey
+from ctl.editors.merging import Merged, Server, merged, replaced, with_secrets
+from ctl.editors.remembered import Memory, Remembered, where
+from ctl.editors.survey import Source, Survey, unfolded
 from ctl.editors.variables import Needed, secret_reference
 from ctl.errors import Refused
 from ctl.session import Session
 from ctl.views import objects
-from mcpd.config.edit import add_servers
+from mcpd.config.edit import put_servers
 from mcpd.config.secrets import change_secrets, read_secrets
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic import write_atomically
 
 Definition = dict[str, object]
+_REMOVED = "it was imported before, and removed from mcpd since"
 
 
 @attrs.frozen
@@ -28,6 +34,7 @@ class Plan:
     """What there is, before anybody has decided."""
 
     merged: Merged
+    drift: Drift
     safe: Mapping[str, Lifted]
     """Server → its definition with literal secrets lifted out."""
     trouble: Mapping[str, str]
@@ -35,9 +42,19 @@ class Plan:
     stored: Mapping[str, str] = attrs.field(repr=False)
     """The secrets that are in the store already."""
 
+    seen: Survey
+    unfolded: frozenset[Source] = frozenset()
+    """Entries that are taken over without their `mcp-remote`."""
+
     @property
     def possible(self) -> list[Server]:
+        """The new ones."""
         return [server for server in self.merged.servers if server.name not in self.trouble]
+
+    @property
+    def changes(self) -> list[Change]:
+        """What can be brought up to date."""
+        return [one for one in self.drift.changes if one.server.name not in self.trouble]
 
     def unknown(self, server: Server) -> list[Needed]:
         """The secrets that it needs and nothing here knows."""
@@ -49,33 +66,100 @@ class Outcome:
     """What is to be written."""
 
     definitions: dict[str, Definition] = attrs.field(factory=dict)
+    before: dict[str, Mapping[str, object]] = attrs.field(factory=dict)
+    """Those of them that are there already, as they are."""
     secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
 
 
-def plan(session: Session, home: Home, seen: Survey, *, disabled: bool, can_ask: bool) -> Plan:
-    """Think it through. `can_ask`: what only a person knows is no obstacle. Raises Refused."""
+def plan(
+    session: Session,
+    home: Home,
+    seen: Survey,
+    memory: Memory,
+    *,
+    disabled: bool,
+    unfold: bool,
+    can_ask: bool,
+    named: Collection[str],
+) -> Plan:
+    """Think it through. `can_ask`: what only a person knows is no obstacle; nor is it, for the servers
+    `named`, that it is more than keeping up. Raises Refused."""
     try:
         stored = read_secrets(os.environ)
     except BadSpec as error:
         raise Refused({"message": f"{error.source} cannot be used", "data": error.data()}) from None
+    seen, without = _unfolded(seen, memory, unfold)
+    drifted = drift(seen, memory, home.servers, os.environ, _taken(Backups(os.environ)))
     whole = merged(
-        seen.candidates, home.servers, os.environ, lambda one: len(lifted("x", one.definition, {}).literals)
+        drifted.rest, home.servers, os.environ, lambda one: len(lifted("x", one.definition, {}).literals)
     )
+    whole = attrs.evolve(whole, known=(*drifted.known, *whole.known))
     if disabled:
         off = [attrs.evolve(one, definition={**one.definition, "enabled": False}) for one in whole.servers]
         whole = attrs.evolve(whole, servers=tuple(off))
     taken = dict(stored)
+    servers = [*whole.servers, *(one.server for one in drifted.changes)]
     safe = {server.name: lifted(server.name, server.definition, taken) for server in whole.servers}
-    trouble = troubles(session, home, {server.name: _provisional(server) for server in whole.servers})
-    result = Plan(whole, safe, trouble, stored)
-    for server in whole.servers:
+    safe |= {one.server.name: safely(one, taken) for one in drifted.changes}
+    trouble = troubles(session, home, {server.name: _provisional(server) for server in servers})
+    result = Plan(whole, drifted, safe, trouble, stored, seen, without)
+    if can_ask:
+        return attrs.evolve(result, merged=_with_notes(whole, drifted))
+    for server in servers:
         names = [one.name for one in result.unknown(server)]
-        if names and not can_ask:
+        if names:
             words = f"it needs a secret that only you know: {', '.join(names)}"
             trouble.setdefault(
                 server.name, f"{words}; mcpctl import without --yes, at a terminal, asks for it"
             )
+    for name, reason in _doubts(result).items():
+        if name not in named:
+            trouble.setdefault(
+                name, f"{reason}; mcpctl import --server {name} --yes takes it over all the same"
+            )
     return result
+
+
+def _with_notes(whole: Merged, drifted: Drift) -> Merged:
+    servers = (
+        attrs.evolve(one, notes=(*one.notes, _REMOVED)) if _was_removed(one, drifted) else one
+        for one in whole.servers
+    )
+    return attrs.evolve(whole, servers=tuple(servers))
+
+
+def _was_removed(server: Server, drifted: Drift) -> bool:
+    return any(source in drifted.removed for source in server.sources)
+
+
+def _unfolded(seen: Survey, memory: Memory, unfold: bool) -> tuple[Survey, frozenset[Source]]:
+    """With those without their `mcp-remote` that are to be so, or were taken over so."""
+    done: set[Source] = set()
+    candidates = []
+    for one in seen.candidates:
+        then = memory.of(one.source)
+        if unfold or (then is not None and then.unfolded):
+            bare = unfolded(one)
+            if bare is not one:
+                done.add(one.source)
+            one = bare
+        candidates.append(one)
+    return attrs.evolve(seen, candidates=candidates), frozenset(done)
+
+
+def _taken(backups: Backups) -> Callable[[Source], bool]:
+    @functools.cache
+    def names(path: Path) -> frozenset[str]:
+        record = backups.load(path)
+        return frozenset(one.name for one in record.taken) if record is not None else frozenset()
+
+    return lambda source: source.name in names(source.path)
+
+
+def _doubts(made: Plan) -> dict[str, str]:
+    """Server → why it is for a person to say: somebody here, or another editor, has decided otherwise."""
+    doubts = {one.server.name: "; ".join(one.doubts) for one in made.drift.changes if one.doubts}
+    return doubts | {one.name: _REMOVED for one in made.merged.servers if _was_removed(one, made.drift)}
 
 
 def outcome(made: Plan, servers: Sequence[Server], answers: Mapping[str, str], *, keep: bool) -> Outcome:
@@ -103,6 +187,8 @@ def outcome(made: Plan, servers: Sequence[Server], answers: Mapping[str, str], *
             taken[name] = result.secrets[name] = value
             definition = replaced(definition, old, secret_reference(name))
         result.definitions[server.name] = definition
+    here = {change.server.name: change.here for change in made.drift.changes}
+    result.before = {name: here[name] for name in result.definitions if name in here}
     result.secrets = {name: value for name, value in result.secrets.items() if name not in made.stored}
     return result
 
@@ -118,7 +204,7 @@ def write(session: Session, home: Home, result: Outcome) -> bool:
         if result.secrets:
             change_secrets(os.environ, result.secrets)
             stored = result.secrets
-        add_servers(home.path, result.definitions)
+        put_servers(home.path, result.definitions, result.before)
         if home.running:
             reply = session.call("mcpd/reload")
             problems = objects(reply.value.get("errors"))
@@ -133,6 +219,25 @@ def write(session: Session, home: Home, result: Outcome) -> bool:
         )
         raise Refused({"message": "nothing was imported: this cannot be used", "data": data}) from None
     return home.running
+
+
+def remember(memory: Memory, home: Home, made: Plan, result: Outcome) -> None:
+    """What was written, as it stands in the files now, and what was found in step for the first time."""
+    ours = written_in(home.path)
+    now = {source: memory.digests(theirs) for source, theirs in made.drift.theirs.items()}
+    servers = [*made.merged.servers, *(one.server for one in made.drift.changes)]
+    written = [
+        (one.name, source) for one in servers if one.name in result.definitions for source in one.sources
+    ]
+    for name, source in made.merged.known:
+        then = memory.of(source)
+        if then is None or (then.server, then.theirs) != (name, now[source]):
+            written.append((name, source))
+    for name, source in written:
+        if name in ours and source not in made.drift.ambiguous:
+            here = memory.digests(with_secrets(ours[name], os.environ))
+            bare = source in made.unfolded
+            memory.entries[where(source)] = Remembered(name, source.editor, now[source], here, bare)
 
 
 def _undo(home: Home, before: bytes | None, stored: Mapping[str, str]) -> None:

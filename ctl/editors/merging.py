@@ -98,7 +98,7 @@ def identity(definition: Mapping[str, object], cwd: str | None, environ: Lookup)
     `cwd` is where it runs when it does not say so. A variable that is not set, or a secret that
     is not stored, stands for itself.
     """
-    definition = _with_secrets(definition, environ)
+    definition = with_secrets(definition, environ)
     for form in ("{}.unset", "http://{}.unset"):  # the second for a URL that begins with one
         try:
             parsed = parse_servers(
@@ -119,7 +119,7 @@ def identity(definition: Mapping[str, object], cwd: str | None, environ: Lookup)
     return ("unread", json.dumps(definition, sort_keys=True, default=str), cwd)
 
 
-def _with_secrets(definition: Mapping[str, object], environ: Lookup) -> dict[str, object]:
+def with_secrets(definition: Mapping[str, object], environ: Lookup) -> dict[str, object]:
     """With the values of stored secrets in the place of references: elsewhere they may be written out."""
     if "${secret:" not in str(definition):
         return dict(definition)

@@ -2,67 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ctl.client import Json
+from ctl.editors.drift import Change
+from ctl.editors.home import Home
+from ctl.editors.importing import Plan
 from ctl.editors.literals import Lifted, shown
-from ctl.editors.merging import Merged, Server
+from ctl.editors.merging import Server
 from ctl.editors.places import Surroundings
-from ctl.editors.survey import OURSELVES, Source, Survey
+from ctl.editors.survey import OURSELVES, Source
 from ctl.render import Line, paint
 from ctl.text import count
 from ctl.views import quoted
+from mcpd.config.masking import masked
+from mcpd.model.diff import fields
 
 
-def found_lines(
-    survey: Survey,
-    merged: Merged,
-    safe: Mapping[str, Lifted],
-    trouble: Mapping[str, str],
-    around: Surroundings,
-) -> list[Line]:
-    """Every server with exactly what would run, then what is here already and what is left out."""
+def found_lines(made: Plan, around: Surroundings, only_here: Sequence[str]) -> list[Line]:
+    """Every server with exactly what would run, what has changed in the editors, what is here already, only
+    here (`only_here`), and what is left out."""
     lines: list[Line] = []
-    for server in merged.servers:
-        lines += _server_lines(server, safe[server.name], trouble.get(server.name, ""), around)
-    passed = [one for one in survey.passed if one.reason != OURSELVES]
-    if merged.known:
+    for server in made.merged.servers:
+        lines += _server_lines(server, made.safe[server.name], made.trouble.get(server.name, ""), around)
+    for change in made.drift.changes:
+        name = change.server.name
+        lines += _change_lines(change, made.safe[name], made.trouble.get(name, ""), around)
+    if made.merged.known:
         lines.append([paint("already in mcpd", "bold")])
-        lines += [[f"  {name}: {_from(source, around, name)}"] for name, source in merged.known]
+        places: dict[str, list[str]] = {}
+        for name, source in made.merged.known:
+            since = " (changed here since)" if source in made.drift.changed_here else ""
+            places.setdefault(name, []).append(_from(source, around, name) + since)
+        lines += [[f"  {name}: {'; '.join(found)}"] for name, found in places.items()]
         lines.append([])
+    if only_here:
+        lines += [[paint("only in mcpd", "bold")], [f"  {', '.join(only_here)}"], []]
+    passed = [one for one in made.seen.passed if one.reason != OURSELVES]
     if passed:
         lines.append([paint("left where they are", "bold")])
         lines += [[f"  {one.source.name}: {one.reason} ({_from(one.source, around)})"] for one in passed]
         lines.append([])
-    looked = count(len(survey.files), "file")
-    ready = sum(server.name not in trouble for server in merged.servers)
-    later = f", {len(trouble)} not now ({', '.join(trouble)})" if trouble else ""
-    lines.append([f"{count(ready, 'server')} to import, from {looked}{later}"])
+    looked = count(len(made.seen.files), "file")
+    changes = f", {count(len(made.changes), 'change')} to take over" if made.drift.changes else ""
+    later = f", {len(made.trouble)} not now ({', '.join(made.trouble)})" if made.trouble else ""
+    lines.append([f"{count(len(made.possible), 'server')} to import{changes}, from {looked}{later}"])
     return lines
 
 
-def as_json(
-    survey: Survey, merged: Merged, safe: Mapping[str, Lifted], trouble: Mapping[str, str]
-) -> dict[str, object]:
+def as_json(made: Plan, only_here: Sequence[str]) -> dict[str, object]:
     """The same as the answer under `--json`."""
     return {
-        "files": [str(path) for path in survey.files],
-        "servers": [
-            {
-                "name": server.name,
-                "definition": shown(safe[server.name]),
-                "sources": [_source(one) for one in server.sources],
-                "notes": list(server.notes),
-                "secrets": [{"name": one.name, "place": one.place} for one in safe[server.name].literals],
-                "needs": [one.name for one in server.needed],
-                "problem": trouble.get(server.name),
+        "files": [str(path) for path in made.seen.files],
+        "servers": [_server_json(server, made) for server in made.merged.servers],
+        "changed": [
+            _server_json(one.server, made)
+            | {
+                "parts": [
+                    {"part": part, "here": here, "there": there, "changed_here": part in one.here_too}
+                    for part, here, there in _parts(one, made.safe[one.server.name])
+                ]
             }
-            for server in merged.servers
+            for one in made.drift.changes
         ],
-        "known": [{"name": name, "source": _source(source)} for name, source in merged.known],
-        "skipped": [{"source": _source(one.source), "reason": one.reason} for one in survey.passed],
-        "warnings": list(survey.warnings),
+        "known": [
+            {"name": name, "source": _source(source), "changed_here": source in made.drift.changed_here}
+            for name, source in made.merged.known
+        ],
+        "only_here": list(only_here),
+        "skipped": [{"source": _source(one.source), "reason": one.reason} for one in made.seen.passed],
+        "warnings": list(made.seen.warnings),
     }
+
+
+def only_in(home: Home, made: Plan) -> list[str]:
+    """The servers of ours that no editor has."""
+    elsewhere = {name for name, _ in made.merged.known} | {one.server.name for one in made.drift.changes}
+    return [name for name in home.servers if name not in elsewhere]
+
+
+def taking_over(change: Change) -> str:
+    """What taking it over does, in a few words."""
+    titles = dict.fromkeys(source.title for source in change.server.sources)
+    return f"{', '.join(change.parts)} from {' and '.join(titles)}"
 
 
 def what_runs(definition: Mapping[str, object]) -> str:
@@ -95,6 +117,55 @@ def _server_lines(server: Server, safe: Lifted, trouble: str, around: Surroundin
         lines.append([paint("  not now: ", "yellow"), trouble])
     lines.append([])
     return lines
+
+
+def _change_lines(change: Change, safe: Lifted, trouble: str, around: Surroundings) -> list[Line]:
+    server = change.server
+    titles = dict.fromkeys(source.title for source in server.sources)
+    lines: list[Line] = [
+        [paint(server.name, "bold"), f", changed in {' and '.join(titles)} since it was imported"]
+    ]
+    for part, here, there in _parts(change, safe):
+        new = f"{_value(there)} (another value)" if here == there else _value(there)
+        lines.append([f"  {part}: ", f"{_value(here)} -> {new}"])
+    lines.append(["  from: ", "; ".join(_from(one, around, server.name) for one in server.sources)])
+    lines += [["  note: ", note] for note in server.notes]
+    if not trouble:
+        lines += [["  note: ", doubt] for doubt in change.doubts]
+    lines += [["  secret: ", f"{one.place} is written out in the file"] for one in safe.literals]
+    lines += [["  needs: ", f"the secret {one.name} ({one.prompt})"] for one in server.needed]
+    if trouble:
+        lines.append([paint("  not now: ", "yellow"), trouble])
+    lines.append([])
+    return lines
+
+
+def _parts(change: Change, safe: Lifted) -> list[tuple[str, object, object]]:
+    """Each part that differs, here and there; secrets masked."""
+    on = {"enabled": True}
+    here, there = on | fields(masked(change.here)), on | fields(shown(safe))
+    return [(part, here.get(part), there.get(part)) for part in change.parts]
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, list):
+        return quoted([str(word) for word in value]) or "nothing"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _server_json(server: Server, made: Plan) -> dict[str, object]:
+    safe = made.safe[server.name]
+    return {
+        "name": server.name,
+        "definition": shown(safe),
+        "sources": [_source(one) for one in server.sources],
+        "notes": list(server.notes),
+        "secrets": [{"name": one.name, "place": one.place} for one in safe.literals],
+        "needs": [one.name for one in server.needed],
+        "problem": made.trouble.get(server.name),
+    }
 
 
 def _from(source: Source, around: Surroundings, name: str = "") -> str:

@@ -15,26 +15,43 @@ def add_server(path: Path, name: str, definition: Mapping[str, object], *, repla
     """Write the server into the file, last of all, or in the place of the one that it replaces.
 
     The file and its directory are made if missing. Comments, order and formatting of the rest stay. The
-    definition is written as it is: check it first.
-    Raises BadSpec when the file cannot be parsed or written, or has the server already and not `replace`.
+    definition is written as it is: check it first. Raises BadSpec when the file cannot be parsed or written,
+    or has the server already and not `replace`.
     """
-    add_servers(path, {name: definition}, replace=replace)
+    document = read_document(path)
+    slot = _slot(document)
+    if name not in document.names(slot):
+        document = document.with_entry(slot, name, definition)
+    elif replace:
+        document = _become(document, (*slot, name), definition)
+    else:
+        raise _there_already(name, path)
+    write_document(path, document)
 
 
-def add_servers(
-    path: Path, definitions: Mapping[str, Mapping[str, object]], *, replace: bool = False
+def put_servers(
+    path: Path,
+    definitions: Mapping[str, Mapping[str, object]],
+    before: Mapping[str, Mapping[str, object]],
 ) -> None:
-    """The same for several in their order: all of them are written, or none."""
+    """Several in their order, all of them or none: added, or changed where they are for those that are there.
+
+    Of these only what differs is written; they have to be as they were `before`. Raises BadSpec as
+    `add_server`, and when somebody has changed one of them meanwhile.
+    """
     document = read_document(path)
     for name, definition in definitions.items():
         slot = _slot(document)
-        if name in document.names(slot):
-            if not replace:
-                fix = f"remove it first: `mcpctl remove {name}`"
-                raise BadSpec([Problem("$", f"server '{name}' is in {path} already", fix)], str(path))
-            document = document.with_value((*slot, name), definition)
-        else:
+        old = before.get(name)
+        if old is None and name in document.names(slot):
+            raise _there_already(name, path)
+        if old is None:
             document = document.with_entry(slot, name, definition)
+            continue
+        if document.at((*slot, name)) != old:
+            message = f"server '{name}' has been changed by somebody else meanwhile"
+            raise BadSpec([Problem("$", message, "look at it again")], str(path))
+        document = _become(document, (*slot, name), definition)
     write_document(path, document)
 
 
@@ -55,6 +72,24 @@ def prepare(path: Path) -> None:
     """Import what changing this file would take, for a program that lives longer than what is installed."""
     with contextlib.suppress(BadSpec):  # of no known format: it will not be changed
         editor_of(format_of(path, str(path)))
+
+
+def _become(document: Document, place: Slot, definition: Mapping[str, object]) -> Document:
+    """With the definition at `place` changed to this one, each member that stays as it is left alone."""
+    there = document.at(place)
+    if not isinstance(there, dict):
+        return document.with_value(place, definition)
+    for key in [key for key in there if key not in definition]:
+        document = document.without_entry(place, key)
+    for key, value in definition.items():
+        if key not in there or there[key] != value:
+            document = document.with_value((*place, key), value)
+    return document
+
+
+def _there_already(name: str, path: Path) -> BadSpec:
+    fix = f"remove it first: `mcpctl remove {name}`"
+    return BadSpec([Problem("$", f"server '{name}' is in {path} already", fix)], str(path))
 
 
 def _slot(document: Document) -> Slot:

@@ -11,11 +11,11 @@ from pathlib import Path
 import attrs
 
 from mcpd.config.formats import SUFFIXES, decode, format_of, parse
-from mcpd.config.places import at
+from mcpd.config.places import at, nearest
 from mcpd.config.schema import parse_placed
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.config.shapes import Outline, named_list, outline
-from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.errors import BadSpec, Problem, shorten
 from mcpd.model.spec import ServerSpec
 
 DEFAULT_NAME = "config.json"
@@ -178,8 +178,22 @@ def _checked(
         str(name): _mapping(definition) for name, definition, _ in outlined.servers
     }
     warnings += parsed.warnings
+    warnings += _profiles_of_nobody(settings, definitions, at(outlined.settings_place, "profiles"))
     digest = hashlib.sha256(data).hexdigest()
     return Loaded(specs, definitions, settings, parsed.secrets, source, path, tuple(warnings), digest)
+
+
+def _profiles_of_nobody(settings: Settings, servers: Mapping[str, object], place: str) -> list[str]:
+    """Names in profiles that no server has; where no server is defined at all, they come from elsewhere."""
+    warnings = []
+    for name, profile in settings.profiles.items() if servers else ():
+        for pattern in profile.servers or ():
+            if pattern not in servers and not set("*?[") & set(pattern):
+                meant = nearest(pattern, list(servers))
+                hint = f"; did you mean '{meant}'?" if meant else ""
+                where = at(at(place, name), "servers")
+                warnings.append(f"{where}: there is no server '{shorten(pattern, 40)}'{hint}")
+    return warnings
 
 
 def _others_may_write(path: Path) -> bool:

@@ -194,14 +194,14 @@ def test_a_name_that_is_there_is_refused_unless_it_is_to_be_replaced(tmp_path: P
         (
             "c.json",
             '{"mcpServers": {\n  // first\n  "a": {"command": "x"}, // it\n  "b": {"command": "y"}\n}}\n',
-            '{"mcpServers": {\n  // first\n  "a": {\n    "command": "new",\n    "args": ["1"]\n  }, // it\n'
+            '{"mcpServers": {\n  // first\n  "a": {"command": "new", "args": ["1"]}, // it\n'
             '  "b": {"command": "y"}\n}}\n',
         ),
         (
             "c.yaml",
             "mcpServers:\n  # first\n  a:\n    args: [2]\n    command: x  # it\n  # second\n"
             "  b: {command: y}\n",
-            "mcpServers:\n  # first\n  a:\n    args:\n    - '1'\n    command: new # it\n  # second\n"
+            "mcpServers:\n  # first\n  a:\n    args: ['1']\n    command: new # it\n  # second\n"
             "  b: {command: y}\n",
         ),
         (

@@ -273,3 +273,15 @@ def test_the_examples_say_what_they_claim(path: Path, environ: dict[str, str]) -
         found = load(path, environ)
         assert found.specs
         assert found.warnings == ()
+
+
+def test_a_profile_with_a_server_that_is_not_there_is_warned_of(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """More often a typo than a plan. Patterns may wait for servers, and so may a file that has none."""
+    profiles = {"work": {"servers": ["githb", "git*", "local-*"]}}
+    value = {"mcpServers": {"github": {"command": "x"}}, "settings": {"profiles": profiles}}
+    found = load(write(tmp_path / "c.json", json.dumps(value)), environ)
+    warning = "$.settings.profiles.work.servers: there is no server 'githb'; did you mean 'github'?"
+    assert found.warnings == (warning,)
+    assert load(write(tmp_path / "c.json", json.dumps({**value, "mcpServers": {}})), environ).warnings == ()

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +11,7 @@ import pytest
 
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import settle
+from tests.ctl.editors.terminal import on_terminal
 from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault
 
 CURSOR = {
@@ -293,35 +289,6 @@ def test_what_another_file_knows_is_stored_under_a_name_of_its_own(home: Path, a
 
 
 # ---- on a terminal -----------------------------------------------------------------------------------
-
-
-BOUND = 30.0
-"""Seconds that mcpctl may be silent."""
-
-
-def on_terminal(home: Path, answers: dict[str, str], *argv: str) -> tuple[int, str]:
-    """Run mcpctl on a terminal; each question that is seen is answered. What is left over is a failure."""
-    ours, theirs = pty.openpty()
-    environ = {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", "COLUMNS": "200"}
-    environ |= {"MCPD_SOCKET": str(home / "no.sock"), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ctl", *argv], stdin=theirs, stdout=theirs, stderr=theirs, env=environ
-    )
-    os.close(theirs)
-    seen, asked = "", dict(answers)
-    try:
-        while select.select([ours], [], [], BOUND)[0]:
-            seen += os.read(ours, 65536).decode()
-            for question in [question for question in asked if question in seen]:
-                os.write(ours, asked.pop(question).encode() + b"\n")
-        process.kill()
-        raise AssertionError(f"it waits, having said: {seen}")
-    except OSError:
-        pass  # the program has ended
-    finally:
-        os.close(ours)
-    assert asked == {}, f"never asked in: {seen}"
-    return process.wait(BOUND), seen
 
 
 def test_a_person_is_asked_and_no_is_the_answer_of_who_only_presses_return(home: Path, cursor: Path) -> None:

@@ -1,0 +1,297 @@
+"""mcpctl import, again: what has changed in the editors since, what has changed here, what is only here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpd.config.edit import put_servers
+from mcpd.model.errors import BadSpec
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.editors.golden import settle
+from tests.ctl.editors.terminal import on_terminal
+
+TIME: dict[str, Any] = {"command": "uvx", "args": ["mcp-server-time"]}
+API: dict[str, Any] = {
+    "url": "https://api.example.com/mcp",
+    "headers": {"Authorization": "Bearer s3cr3t-t0ken-value", "X-Region": "eu"},
+}
+CONFIG = ".config/mcpd/config.json"
+
+
+def cursor(home: Path, **servers: Any) -> Path:
+    return written(home / ".cursor/mcp.json", {"mcpServers": servers})
+
+
+def windsurf(home: Path, **servers: Any) -> Path:
+    return written(home / ".codeium/windsurf/mcp_config.json", {"mcpServers": servers})
+
+
+def written(path: Path, value: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+    return path
+
+
+def ours(home: Path) -> Any:
+    return json.loads((home / CONFIG).read_text())["mcpServers"]
+
+
+def change_ours(home: Path, **servers: Any) -> None:
+    written(home / CONFIG, {"mcpServers": {**ours(home), **servers}})
+
+
+def test_what_changed_in_an_editor_is_shown_part_by_part_and_taken_over(home: Path, alone: Mcpctl) -> None:
+    """Not as one more server beside the first; what was written here stays, comments too."""
+    cursor(home, time=TIME, api=API)
+    assert alone("import", "--yes").code == 0
+    text = (home / CONFIG).read_text()
+    text = text.replace('"command": "uvx"', '"lazy": true, // mine\n      "command": "uvx"')
+    (home / CONFIG).write_text(text)
+    cursor(home, time=TIME | {"args": ["mcp-server-time", "--utc"]}, api=API)
+    ran = alone("import", "--dry-run")
+    assert (
+        ran.out
+        == """\
+time, changed in Cursor since it was imported
+  args: mcp-server-time -> mcp-server-time --utc
+  from: Cursor, ~/.cursor/mcp.json
+
+already in mcpd
+  api: Cursor, ~/.cursor/mcp.json
+
+0 servers to import, 1 change to take over, from 1 file
+"""
+    )
+    (changed,) = alone("import", "--dry-run", "--json").json()["changed"]
+    assert changed["name"] == "time"
+    assert changed["parts"] == [
+        {
+            "part": "args",
+            "here": ["mcp-server-time"],
+            "there": ["mcp-server-time", "--utc"],
+            "changed_here": False,
+        }
+    ]
+    assert (home / CONFIG).read_text() == text
+    answer = alone("import", "--yes", "--json").json()
+    assert (answer["imported"], answer["taken_over"], answer["written"]) == ([], ["time"], True)
+    assert (home / CONFIG).read_text() == text.replace('["mcp-server-time"]', '["mcp-server-time", "--utc"]')
+    again = alone("import", "--yes", "--json").json()
+    assert (again["changed"], again["servers"], again["written"]) == ([], [], False)
+
+
+def test_a_new_secret_gets_a_name_of_its_own_and_is_nowhere_else(home: Path, alone: Mcpctl) -> None:
+    """A token that was renewed in the editor; what is remembered of it is a digest."""
+    cursor(home, api=API)
+    assert alone("import", "--yes").code == 0
+    headers = API["headers"] | {"Authorization": "Bearer an0ther-t0ken-value"}
+    cursor(home, api=API | {"headers": headers})
+    ran = alone("import", "--yes")
+    assert "headers.Authorization: Bearer ${secret:API_TOKEN} -> Bearer ***\n" in ran.out
+    assert "secret: headers.Authorization is written out in the file" in ran.out
+    assert ours(home)["api"]["headers"] == {"Authorization": "Bearer ${secret:API_TOKEN_2}", "X-Region": "eu"}
+    stored = json.loads((home / ".config/mcpd/secrets.json").read_text())
+    assert stored == {"API_TOKEN": "s3cr3t-t0ken-value", "API_TOKEN_2": "an0ther-t0ken-value"}
+    memory = home / ".local/state/mcpd/imports.json"
+    assert memory.stat().st_mode & 0o777 == 0o600
+    assert "t0ken" not in memory.read_text() + ran.out + ran.err
+
+
+def test_what_was_changed_here_too_is_left_to_a_person(home: Path, alone: Mcpctl) -> None:
+    """--yes is no word for throwing away what somebody wrote; the server's name with it is."""
+    cursor(home, time=TIME)
+    alone("import", "--yes")
+    change_ours(home, time=TIME | {"args": ["mcp-server-time", "--mine"], "timeout": 5000})
+    cursor(home, time=TIME | {"args": ["mcp-server-time", "--theirs"], "env": {"A": "b"}})
+    ran = alone("import", "--yes")
+    assert "not now: args changed here, too; mcpctl import --server time --yes takes it over" in ran.out
+    assert ours(home)["time"]["args"] == ["mcp-server-time", "--mine"]
+    assert alone("import", "--yes", "--server", "time").code == 0
+    assert ours(home)["time"] == {
+        "command": "uvx",
+        "args": ["mcp-server-time", "--theirs"],
+        "timeout": 5000,
+        "env": {"A": "b"},
+    }
+
+
+def test_a_server_that_was_changed_here_only_is_not_a_new_one(home: Path, alone: Mcpctl) -> None:
+    """The editor says what it said."""
+    cursor(home, time=TIME)
+    alone("import", "--yes")
+    change_ours(home, time=TIME | {"args": ["mcp-server-time", "--mine"]})
+    for _ in range(2):
+        ran = alone("import", "--yes")
+        assert "  time: Cursor, ~/.cursor/mcp.json (changed here since)\n" in ran.out
+        assert "0 servers to import" in ran.out
+    assert [*ours(home)] == ["time"]
+
+
+def test_what_another_editor_has_as_it_was_is_left_to_a_person(home: Path, alone: Mcpctl) -> None:
+    """It may be another account; where both changed alike there is nothing to ask."""
+    cursor(home, clock=TIME)
+    windsurf(home, time=TIME)
+    alone("import", "--yes")
+    new = TIME | {"args": ["mcp-server-time", "--utc"]}
+    cursor(home, clock=new)
+    ran = alone("import", "cursor", "--yes")
+    assert "clock, changed in Cursor since it was imported\n" in ran.out
+    assert "not now: it is as it was in Windsurf; mcpctl import --server clock --yes takes it over" in ran.out
+    assert ours(home) == {"clock": TIME}
+    windsurf(home, time=new)
+    assert "clock, changed in Cursor and Windsurf since" in alone("import", "--yes").out
+    assert ours(home) == {"clock": new}
+
+
+def test_two_editors_that_changed_it_differently_are_not_mixed(home: Path, alone: Mcpctl) -> None:
+    """The nearer one is offered, the other one is named."""
+    cursor(home, time=TIME)
+    windsurf(home, time=TIME)
+    alone("import", "--yes")
+    cursor(home, time=TIME | {"args": ["one"]})
+    windsurf(home, time=TIME | {"args": ["two"]})
+    ran = alone("import", "--dry-run")
+    assert ran.out.count("changed in Cursor since") == 1
+    assert "not now: it has changed in another way in Windsurf; mcpctl import --server time" in ran.out
+
+
+def test_what_was_removed_here_does_not_come_back_by_itself(home: Path, alone: Mcpctl) -> None:
+    """Unless it is named; and not when there is nothing left at all, which is a new beginning."""
+    cursor(home, time=TIME, api=API)
+    alone("import", "--yes")
+    written(home / CONFIG, {"mcpServers": {"api": ours(home)["api"]}})
+    ran = alone("import", "--yes")
+    assert "not now: it was imported before, and removed from mcpd since; mcpctl import --server" in ran.out
+    assert [*ours(home)] == ["api"]
+    assert alone("import", "--yes", "-s", "time").code == 0
+    assert [*ours(home)] == ["api", "time"]
+    (home / CONFIG).unlink()
+    assert alone("import", "--yes").code == 0
+    assert [*ours(home)] == ["time", "api"]
+
+
+def test_what_no_editor_has_is_named_when_all_were_asked(home: Path, alone: Mcpctl) -> None:
+    """So both directions are told. Of one editor's file nothing follows for the others."""
+    path = cursor(home, time=TIME)
+    alone("import", "--yes")
+    change_ours(home, extra={"command": "x"})
+    assert "only in mcpd\n  extra\n" in alone("import", "--dry-run").out
+    assert alone("import", "--dry-run", "--json").json()["only_here"] == ["extra"]
+    assert alone("import", "cursor", "--dry-run", "--json").json()["only_here"] == []
+    path.write_text("{}")
+    assert alone("import", "--dry-run", "--json").json()["only_here"] == ["time", "extra"]
+
+
+def test_what_mcpctl_switched_off_in_an_editor_is_no_change_of_it(home: Path, alone: Mcpctl) -> None:
+    """--take-over would else be followed by an import that switches everything off here, too."""
+    windsurf(home, time=TIME)
+    alone("import", "--yes")
+    assert "time: switched off" in alone("install", "windsurf", "--take-over").out
+    answer = alone("import", "--yes", "--json").json()
+    assert (answer["changed"], [one["name"] for one in answer["known"]]) == ([], ["time"])
+    assert alone("uninstall", "windsurf").code == 0
+    windsurf(home, time=TIME | {"disabled": True})  # now a person has
+    answer = alone("import", "--yes", "--json").json()
+    (part,) = answer["changed"][0]["parts"]
+    assert part == {"part": "enabled", "here": True, "there": False, "changed_here": False}
+    assert ours(home)["time"]["enabled"] is False
+
+
+def test_a_secret_beside_the_editors_file_is_looked_at_too(home: Path, alone: Mcpctl) -> None:
+    """An envFile, an .env: nothing in the file itself has changed."""
+    beside = home / "env"
+    beside.write_text("API_KEY=first-s3cret\n")
+    cursor(home, a={"command": "x", "envFile": str(beside)})
+    settle("continue", home)
+    alone("import", "--yes")
+    beside.write_text("API_KEY=second-s3cret\n")
+    (home / ".continue/.env").write_text("BRAVE_API_KEY=another-brave-key\n")
+    changed = alone("import", "--yes", "--json").json()["changed"]
+    parts = {one["name"]: [part["part"] for part in one["parts"]] for one in changed}
+    assert parts == {"a": ["env.API_KEY"], "Brave-Search": ["env.BRAVE_API_KEY"]}
+    stored = json.loads((home / ".config/mcpd/secrets.json").read_text())
+    assert {"second-s3cret", "another-brave-key"} <= set(stored.values())
+    assert alone("import", "--yes", "--json").json()["changed"] == []
+
+
+def test_one_that_was_taken_over_without_mcp_remote_stays_so(home: Path, alone: Mcpctl) -> None:
+    """And its changes are those of what is behind."""
+    remote: dict[str, Any] = {"command": "npx", "args": ["-y", "mcp-remote", "https://a.example.com/mcp"]}
+    cursor(home, a=remote)
+    alone("import", "--yes", "--unfold")
+    assert alone("import", "--dry-run", "--json").json()["changed"] == []
+    cursor(home, a=remote | {"args": ["-y", "mcp-remote", "https://b.example.com/mcp"]})
+    assert "url: https://a.example.com/mcp -> https://b.example.com/mcp\n" in alone("import", "--yes").out
+    assert ours(home) == {"a": {"url": "https://b.example.com/mcp"}}
+
+
+def test_a_program_may_have_become_a_url(home: Path, alone: Mcpctl) -> None:
+    """Nothing of the one is left in the other."""
+    (home / "src/x.py").touch()
+    written(home / "src/.mcp.json", {"mcpServers": {"a": {"command": "python", "args": ["./x.py"]}}})
+    alone("import", "--yes")
+    assert ours(home)["a"]["cwd"] == str(home / "src")
+    written(home / "src/.mcp.json", {"mcpServers": {"a": {"type": "http", "url": "http://localhost:1/mcp"}}})
+    assert alone("import", "--yes").code == 0
+    assert ours(home) == {"a": {"type": "http", "url": "http://localhost:1/mcp"}}
+
+
+def test_a_person_is_asked_about_each_change(home: Path, alone: Mcpctl) -> None:
+    """Return alone is yes where it is but keeping up, and no where somebody decided otherwise."""
+    cursor(home, time=TIME, api=API)
+    alone("import", "--yes")
+    change_ours(home, time=TIME | {"args": ["mine"]})
+    cursor(home, time=TIME | {"args": ["theirs"]}, api=API | {"url": "https://new.example.com/mcp"})
+    answers = {"time: take over args from Cursor? [y/N]": "", "api: take over url from Cursor? [Y/n]": ""}
+    code, seen = on_terminal(home, answers, "import")
+    assert (code, "note: args changed here, too" in seen) == (0, True)
+    assert "1 server written" in seen
+    assert ours(home)["time"]["args"] == ["mine"]
+    assert ours(home)["api"]["url"] == "https://new.example.com/mcp"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"salt": 1}', '{"salt": "a", "entries": [3]}', "\xff"])
+def test_what_cannot_be_read_was_never_imported(home: Path, alone: Mcpctl, text: str) -> None:
+    """An import as ever; and from then on it is remembered again."""
+    cursor(home, time=TIME)
+    alone("import", "--yes")
+    memory = home / ".local/state/mcpd/imports.json"
+    memory.write_text(text, "latin-1")
+    ran = alone("import", "--yes")
+    assert (ran.code, "already in mcpd\n  time: Cursor" in ran.out) == (0, True)
+    cursor(home, time=TIME | {"args": ["new"]})
+    assert "time, changed in Cursor since" in alone("import", "--yes").out
+
+
+def test_two_of_one_name_in_a_list_are_not_taken_for_one_another(home: Path, alone: Mcpctl) -> None:
+    """Continue keeps a list; which of the two it was the last time cannot be told."""
+    path = home / ".continue/config.yaml"
+    path.parent.mkdir()
+    path.write_text("mcpServers:\n- {name: a, command: one}\n- {name: a, command: two}\n")
+    alone("import", "--yes")
+    answer = alone("import", "--yes", "--json").json()
+    assert (answer["changed"], len(answer["known"])) == ([], 2)
+
+
+def test_a_memory_that_cannot_be_written_costs_no_import(home: Path, alone: Mcpctl) -> None:
+    """It is done by then."""
+    cursor(home, time=TIME)
+    (home / ".local").write_text("no directory")
+    ran = alone("import", "--yes")
+    assert (ran.code, ours(home)) == (0, {"time": TIME})
+    assert "what changes later will look new" in ran.err
+
+
+def test_what_somebody_changes_while_the_person_decides_is_not_overwritten(tmp_path: Path) -> None:
+    """All or nothing, as it was looked at."""
+    path = tmp_path / "c.json"
+    path.write_text('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}')
+    with pytest.raises(BadSpec, match="meanwhile"):
+        put_servers(path, {"b": {"command": "n"}, "a": {"command": "new"}}, {"a": {"command": "o"}, "b": {}})
+    with pytest.raises(BadSpec, match="already"):
+        put_servers(path, {"b": {"command": "n"}}, {})
+    assert json.loads(path.read_text())["mcpServers"] == {"a": {"command": "x"}, "b": {"command": "y"}}
