@@ -24,7 +24,7 @@ def gone(pid: int) -> bool:
     return not alive(pid)
 
 
-def wait_until(condition: Callable[[], bool], patience: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], patience: float = 60.0) -> None:
     """Raises AssertionError after so many seconds."""
     end = time.monotonic() + patience
     while not condition():

@@ -17,11 +17,11 @@ from pathlib import Path
 _TICK = 0.01
 _LATE = 0.02
 """An alarm this late is no hold-up yet."""
-_PRESSURE = [Path("/proc/pressure/cpu"), Path("/proc/pressure/io")]
+_PRESSURE = [Path("/proc/pressure", of) for of in ("cpu", "io", "memory")]
 
 
 def lost_to_pressure() -> float:
-    """Seconds, since the machine started, in which somebody had to wait for a processor or for the disk.
+    """Seconds, since the machine started, in which somebody had to wait for a processor, the disk or memory.
 
     The kernel's own account (pressure stall information); 0 where it keeps none.
     """

@@ -35,7 +35,7 @@ from mcpd.client import (
 )
 from mcpd.client.tool import PERMISSIVE
 from tests.e2e.conftest import start
-from tests.e2e.harness import Daemon, fake, wait_until
+from tests.e2e.harness import BOUND, Daemon, fake, in_flight
 
 __all__ = ["start"]
 
@@ -49,7 +49,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None
 
     def bounded(work: Callable[[], Awaitable[None]]) -> None:
         async def main() -> None:
-            with anyio.fail_after(30):
+            with anyio.fail_after(BOUND):
                 await work()
 
         if request.param == "trio":
@@ -140,8 +140,10 @@ def test_a_cancelled_call_is_cancelled_at_the_server(start: Start, run: Any) -> 
 
     async def work() -> None:
         async with connect(daemon.socket) as mcp:
-            with anyio.move_on_after(0.3):
-                await mcp.call("fs", "drop")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(mcp.call, "fs", "drop")
+                await anyio.to_thread.run_sync(in_flight, daemon, "fs", 1)
+                tasks.cancel_scope.cancel()
             counts = json.loads((await mcp.call("fs", "counts")).output)
             assert len(counts["cancelled"]) == 1
 
@@ -167,10 +169,7 @@ def test_a_daemon_that_goes_away_ends_what_waits(start: Start, run: Any) -> None
 
 
 async def kill_when_it_waits(daemon: Daemon) -> None:
-    def under_way() -> bool:
-        return bool(daemon.status("fs")["in_flight"])
-
-    await anyio.to_thread.run_sync(lambda: wait_until(under_way, lambda: "it was not sent"))
+    await anyio.to_thread.run_sync(in_flight, daemon, "fs", 1)
     daemon.process.send_signal(signal.SIGKILL)
 
 
@@ -310,7 +309,7 @@ def test_the_example_agents_run(start: Start, example: str, says: str) -> None:
         env=dict(daemon.environ),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * BOUND,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -43,6 +43,12 @@ TOOLS = {
     ],
     "dropped": 0,
 }
+PROGRAM = f"""#!{sys.executable}
+import ctl.complete, ctl.main
+ctl.complete.PATIENCE = 60.0
+raise SystemExit(ctl.main.main())
+"""
+"""mcpctl, but that it waits for its daemon longer than the second that a person does."""
 START = {
     "bash": (
         ["bash", "--norc", "--noprofile", "-i"],
@@ -64,7 +70,7 @@ def environ(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> dict[str, str
     daemon.answers["mcpd/tools"] = TOOLS
     program = tmp_path / "bin/mcpctl"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ctl "$@"\n')
+    program.write_text(PROGRAM)
     program.chmod(0o755)
     path = f"{program.parent}:{os.environ['PATH']}"
     own = {

@@ -195,8 +195,8 @@ async def test_many_wishes_take_up_no_more_than_a_few_turns() -> None:
         talk.peer.script["resources/subscribe"] = {"result": {}}
         for key in tuple(waiting):
             await talk.peer.say({"jsonrpc": "2.0", "id": key, "result": {}})
-        with trio.fail_after(5):
-            await talk.upstream.request("tools/list", timeout=5)
+        with trio.fail_after(30):
+            await talk.upstream.request("tools/list", timeout=30)
             for uri in uris:
                 assert await talk.interests.settled(uri) == ""
 
@@ -306,7 +306,7 @@ async def test_where_there_was_no_gap_no_change_is_presumed() -> None:
         for count, uris in enumerate(([A], [A, B], [B]), 1):
             talk.interests.follow_resources("x", uris)
             await acknowledge(talk.peer, await talk.peer.hear("subscriptions/listen", count))
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 await talk.interests.settled(uris[-1])
             await trio.testing.wait_all_tasks_blocked(0.01)
         assert (talk.updated, talk.changed) == ([], [])

@@ -12,7 +12,7 @@ import jsonschema  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
 from tests.e2e.conftest import start
-from tests.e2e.harness import Client, Daemon, Json, Refused, fake, wait_until
+from tests.e2e.harness import Client, Daemon, Json, Refused, fake, in_flight
 from tests.gateway.mcp_client import VERSIONS, McpClient
 from tests.stopwatch import stopwatch
 
@@ -177,7 +177,7 @@ def test_progress_comes_under_the_clients_own_token(start: Start) -> None:
 
 def test_timeouts_are_the_definitions_and_progress_extends_them(start: Start) -> None:
     """`timeout` in ms for silence, `toolTimeouts` for single tools; a call's own wins."""
-    daemon = start({"fake": fake(timeout=400, toolTimeouts={"late": 60_000})})
+    daemon = start({"fake": fake(timeout=400, toolTimeouts={"late": 60_000, "echo": 60_000})})
     daemon.wait_connected("fake")
     client = attached(daemon)
     control = daemon.client()
@@ -205,17 +205,22 @@ def in_steps(client: Client, **arguments: float) -> bool:
         return False
 
 
-def test_requests_wait_for_a_server_that_is_being_started(start: Start) -> None:
+def test_requests_wait_for_a_server_that_is_being_started(start: Start, tmp_path: Path) -> None:
     """And those cancelled meanwhile are never sent."""
-    daemon = start(
-        {"fake": fake("--era", "legacy", "--delay", "initialize=2", restart={"base": 0.01, "floor": 0.01})}
-    )
+    go = tmp_path / "go"
+    go.touch()
+    peer = fake("--era", "legacy")
+    when_told = f'while ! [ -e {go} ]; do sleep 0.05; done; exec "$0" "$@"'
+    daemon = start({"fake": {"command": "sh", "args": ["-c", when_told, peer["command"], *peer["args"]]}})
     daemon.wait_connected("fake")
     client = attached(daemon)
+    go.unlink()
     daemon.client().request("mcpd/reconnect", server="fake")
     kept = client.send("tools/call", name="echo", arguments={"kept": 1})
     dropped = client.send("tools/call", name="echo", arguments={"dropped": 1})
     client.notify("notifications/cancelled", requestId=dropped)
+    assert client.request("ping") == {}  # all of it has been read
+    go.touch()
 
     assert client.answer(kept)["content"][0]["text"] == '{"kept": 1}'
     seen = json.loads(daemon.client().call("fake", "counts")["output"])["seen"]
@@ -323,7 +328,7 @@ def test_a_bad_request_with_an_id_under_way_does_not_touch_what_is(start: Start)
     daemon.wait_connected("fake")
     client = attached(daemon)
     key = client.send("tools/call", name="drop", arguments={})
-    wait_until(lambda: daemon.status("fake")["in_flight"] == 1, lambda: "it was not sent")
+    in_flight(daemon, "fake", 1)
     odd = {f"{P}protocolVersion": "1999-01-01", f"{P}clientCapabilities": {}}
     params = {"name": "echo", "_meta": odd}
     client.send_raw(
@@ -332,4 +337,4 @@ def test_a_bad_request_with_an_id_under_way_does_not_touch_what_is(start: Start)
     with pytest.raises(Refused, match="under way"):
         client.answer(key)
     client.close()
-    wait_until(lambda: daemon.status("fake")["in_flight"] == 0, lambda: "it was left behind")
+    in_flight(daemon, "fake", 0)

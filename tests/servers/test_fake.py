@@ -23,7 +23,7 @@ META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
 }
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 class Peer:
@@ -32,7 +32,7 @@ class Peer:
     def __init__(self, *flags: str, env: Mapping[str, str] | None = None) -> None:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
-            [*COMMAND, "--max-life", "30", *flags],
+            [*COMMAND, "--max-life", "300", *flags],
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,

@@ -162,7 +162,7 @@ async def mirroring(request: Request) -> None:
 
 
 def call(world: Any) -> Awaited:
-    exchange = Awaited(what="tool 'echo'", idle=5, limit=5)
+    exchange = Awaited(what="tool 'echo'", idle=30, limit=30)
     world.server.upstream.submit(exchange, "tools/call", CALL)
     return exchange
 
@@ -173,7 +173,7 @@ async def test_a_call_refused_for_its_headers_is_sent_once_more_with_the_right_o
     async with fake_http(script) as server, living_remotely(tmp_path, server.url) as world:
         await world.wait(ServerState.CONNECTED)
         script.tools = [{"name": "echo", "inputSchema": MIRRORED}]
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             calls = [call(world) for _ in range(3)]
             for each in calls:
                 answer = await each.answer()
@@ -203,7 +203,7 @@ async def test_a_call_is_sent_once_more_at_most(tmp_path: Path, status: int) -> 
         script = ModernScript(on={"tools/call": partial(refuse, code)})
         async with fake_http(script) as server, living_remotely(tmp_path, server.url) as world:
             await world.wait(ServerState.CONNECTED)
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 answer = await call(world).answer()
             assert json.loads(bytes(answer.error))["code"] == code
             assert len(server.of("tools/call")) == times
@@ -225,7 +225,7 @@ async def test_who_leaves_while_the_list_is_fetched_is_not_called_for(tmp_path: 
         upstream = world.server.upstream
         assert upstream is not None
         left, stays = call(world), call(world)
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await listing.wait()
             upstream.link.cancel(left, "nobody waits")
             go_on.set()

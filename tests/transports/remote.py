@@ -20,7 +20,7 @@ from mcpd.transports.http_sse import open_http_sse
 from mcpd.transports.streamable_http import HttpChannel, open_http
 from tests.fakes.http import FakeHttp, Request
 
-BOUND = 30
+BOUND = 60
 
 
 @attrs.define(eq=False)

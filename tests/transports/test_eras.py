@@ -160,7 +160,7 @@ async def test_silence_means_legacy_and_a_late_discovery_counts_for_the_next_tim
     hooks.modern_after_all = lambda: learnt.append("modern")
     steps: list[str] = []
     async with connected({"initialize": initialized()}) as peer:
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             upstream = await negotiate(
                 peer.link, hooks, "auto", 0.05, lambda step, outcome, seconds: steps.append(outcome)
             )

@@ -397,7 +397,7 @@ async def test_a_thousand_connections_leave_no_descriptor_behind() -> None:
         except* (LinkLost, HttpRefused):
             pass
 
-    with trio.fail_after(120):
+    with trio.fail_after(400):
         async with serving(handler) as port:
             spec = a_spec(port, max_frame=1000)
             for _ in range(20):
