@@ -36,7 +36,7 @@ def stop(socket: str) -> bool:
             finally:
                 if handle >= 0:
                     os.close(handle)
-    except DaemonUnreachable:
+    except (DaemonUnreachable, ProcessLookupError):  # somebody else has stopped it meanwhile
         return False
     return True
 

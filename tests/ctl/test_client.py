@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ctl import background
 from ctl.client import Json, LocalClient
 from ctl.errors import TimedOut
+from tests.ctl.fake_daemon import FakeDaemon
 
 
 def call(client: LocalClient, params: Json) -> None:
@@ -34,3 +37,11 @@ def test_a_daemon_that_takes_nothing_is_given_up_in_time(
         with LocalClient(path) as client, pytest.raises(TimedOut, match="did not take mcpd/call in time"):
             ask(client, {"text": "x" * (16 << 20)})
     assert time.monotonic() - began < 30
+
+
+def test_a_daemon_that_somebody_else_has_just_stopped_is_stopped(daemon: FakeDaemon) -> None:
+    """Between its answer, which says who it is, and our look at that process."""
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    daemon.answers["mcpd/version"] = {"pid": gone.pid}
+    assert background.stop(str(daemon.path)) is False
