@@ -207,8 +207,9 @@ def _keep_only(seen: Survey, names: tuple[str, ...], memory: Memory) -> None:
 def _asked(servers: list[Server], home: Home) -> list[Server]:
     """Those that the person wants."""
     which = count(len(servers), "server")
+    started = ", and start what is not switched off" if home.running else ""
     answer = click.prompt(
-        f"Import {which} into {home.path}, and start what is not switched off? y: yes, n: no, c: choose",
+        f"Import {which} into {home.path}{started}? y: yes, n: no, c: choose",
         type=click.Choice(["y", "n", "c"]),
         default="n",
         show_choices=False,

@@ -292,8 +292,8 @@ def test_what_another_file_knows_is_stored_under_a_name_of_its_own(home: Path, a
 
 
 def test_a_person_is_asked_and_no_is_the_answer_of_who_only_presses_return(home: Path, cursor: Path) -> None:
-    """Nothing is enabled by accident."""
-    code, seen = on_terminal(home, {"y: yes, n: no, c: choose": ""}, "import")
+    """Nothing is enabled by accident; and nothing is said to be started where no daemon runs."""
+    code, seen = on_terminal(home, {"config.json? y: yes, n: no, c: choose": ""}, "import")
     assert (code, "nothing was imported" in seen) == (0, True)
     assert not (home / ".config").exists()
 
