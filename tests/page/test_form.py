@@ -234,6 +234,20 @@ def test_a_small_schema_that_unfolds_to_a_huge_form_is_cut_short(opened_once: Wi
     assert opened_once.page.evaluate(counted, json.dumps(schema)) == [20, 300]
 
 
+def test_only_a_number_that_a_browser_cannot_hold_is_no_number(opened_once: Window) -> None:
+    """What is none cannot be reckoned with: a time of `4.0` ms, in an answer with a long number somewhere,
+    was an error where the evidence should be."""
+    asked = """async (text) => {
+      const numbers = (await import('/page/line.js')).parse(text);
+      return [numbers.filter((each) => typeof each === 'number'), JSON.stringify(numbers)];
+    }"""
+    held = "4.0, 0.10, -0, 0.0, 1e-05, 1.5E+3, 0.30000000000000004, 9007199254740992, 1e300"
+    odd = "12345678901234567890, 0.12345678901234567890, 1e400, 1e-400"
+    numbers, written = opened_once.page.evaluate(asked, f"[{held}, {odd}]")
+    assert numbers == json.loads(f"[{held}]")
+    assert written.endswith(odd.replace(" ", "") + "]")
+
+
 def test_what_a_tool_answers_is_shown_as_what_it_is(opened: Window) -> None:
     """An error as one, the same thing once, pictures as pictures; what could be more than one is saved."""
     page = opened.page

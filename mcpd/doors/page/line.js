@@ -16,8 +16,11 @@ const ODD_NUMBER = /\d{16}|\d[eE]/;
 export function parse(text) {
   if (!JSON.rawJSON || !ODD_NUMBER.test(text)) return JSON.parse(text);
   return JSON.parse(text, (_, value, { source }) =>
-    (typeof value === "number" && String(value) !== source ? JSON.rawJSON(source) : value));
+    (typeof value === "number" && digits(String(value)) !== digits(source) ? JSON.rawJSON(source) : value));
 }
+
+/** Those of a number that count: of `4.0` as of `4`, which are the same, and none of Infinity. */
+const digits = (number) => number.replace(/[eE].*/, "").replace(/\D/g, "").replace(/^0+|0+$/g, "");
 
 export class Line {
   #socket = null;
