@@ -35,7 +35,7 @@ from mcpd.wire.message import Message
 
 Json = dict[str, Any]
 CAPABILITIES: Json = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 
 
 @attrs.frozen

@@ -17,7 +17,7 @@ from tests.conformance.suite import HERE, REVISIONS, Outcome, judged
 
 AT_ONCE = 2
 """One scenario measures half a second to within 200 ms: more at once than cores would spoil it."""
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 
 
 def expected_failures() -> frozenset[str]:
