@@ -71,7 +71,7 @@ class Visit:
             else:
                 exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
         elif self._page is not None and head.path in PATHS:
-            self._page.handle(head, body, exchange, self._client, self._spawn)
+            self._page.handle(head, body, exchange, self._client)
         elif head.path == RPC and self._rpc is not None:
             self._rpc.handle(head, body, exchange)
         else:

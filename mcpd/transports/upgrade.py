@@ -15,91 +15,45 @@ from trio_websocket import ConnectionRejected, WebSocketConnection, wrap_client_
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, shorten
 from mcpd.model.spec import RemoteSpec
+from mcpd.support.websocket import GREETING, READ, Wire
 from mcpd.transports.http.breakage import explain
 from mcpd.transports.http.dial import CONNECT_TIMEOUT, guard
 from mcpd.transports.http.pool import ssl_context
 
 SUBPROTOCOL = "mcp"
-_READ = 1 << 16
-_PORTION = 1 << 16
-"""Bytes sent at once: what a peer has to take within `write_timeout`, however long the message is."""
-_GREETING = 1 << 16
-"""Bytes a server may send before it has agreed to speak WebSocket: its headers, or why it does not."""
-_TRICKLE = 4096
-"""Bytes a second that may come besides messages."""
 _STATUS = re.compile(rb"HTTP/1\.\d (\d{3})")
 
 
-class Wire(trio.abc.Stream):
-    """The stream beneath, which we own: knows when something came, and gives up on who takes nothing,
-    or sends without end and never a whole message."""
+class Greeted(Wire):
+    """The stream to a server, which may greet us with something else than WebSocket, or not at all."""
 
     def __init__(self, stream: trio.abc.Stream, write_timeout: float, max_frame: int) -> None:
-        self.heard_at = trio.current_time()
-        self.gave_up = ""
-        self.sending = False
+        super().__init__(stream, write_timeout, max_frame)
         self.handshake: trio.CancelScope | None = trio.CancelScope()
         """Cancelled when the stream ends; None once the handshake is done."""
         self.status = 0
         """The HTTP status the server began with."""
-        self._stream = stream
-        self._write_timeout = write_timeout
         self._greeting = 0
-        self._max_frame = max_frame
-        self._received = 0
-        """Bytes since the last message."""
-        self._message_at = self.heard_at
-
-    def message_came(self) -> None:
-        """To be called after each whole message."""
-        self._received = 0
-        self._message_at = self.heard_at
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        view = memoryview(data)
-        for start in range(0, len(view), _PORTION):
-            with trio.move_on_after(self._write_timeout) as waiting:
-                await self._stream.send_all(view[start : start + _PORTION])
-            if waiting.cancelled_caught:
-                await self.give_up(f"it has not read what it was sent for {self._write_timeout:g} s")
-                raise trio.BrokenResourceError("the peer does not read")
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         data: bytes | bytearray = b""
         try:
-            data = await self._stream.receive_some(max_bytes)
+            data = await super().receive_some(max_bytes)
         finally:
             if not data:
                 self._ended()
-        self.heard_at = trio.current_time()
         if self.handshake is not None:
             found = None if self._greeting else _STATUS.match(data)
             self.status = self.status if found is None else int(found[1])
             self._greeting += len(data)
-            if self._greeting > _GREETING:
+            if self._greeting > GREETING:
                 self._ended()
                 raise trio.BrokenResourceError("a greeting without end")
-        self._received += len(data)
-        if self._received > self._allowance():
-            await self.give_up(f"it sent {self._received} bytes without a whole message among them")
-            raise trio.BrokenResourceError("a message without end")
         return data
-
-    def _allowance(self) -> float:
-        """A message, the frames around its fragments, and the pings of a long silence. The library counts
-        what is in the fragments only, and keeps each of them, the empty ones too."""
-        return self._max_frame * 9 / 8 + _GREETING + _TRICKLE * (self.heard_at - self._message_at)
-
-    async def give_up(self, reason: str) -> None:
-        self.gave_up = self.gave_up or reason
-        await trio.aclose_forcefully(self._stream)
 
     async def aclose(self) -> None:
         self._ended()
-        await self._stream.aclose()
+        await super().aclose()
 
     def _ended(self) -> None:
         if self.handshake is not None:
@@ -136,7 +90,7 @@ def _words(error: OSError) -> str:
     return str(error)
 
 
-async def shake_hands(spec: RemoteSpec, nursery: trio.Nursery, wire: Wire) -> WebSocketConnection:
+async def shake_hands(spec: RemoteSpec, nursery: trio.Nursery, wire: Greeted) -> WebSocketConnection:
     """Agree on WebSocket. What reads the connection runs in `nursery`, and may raise there too:
     see `only_reason`. Raises LinkLost, NeedsAuth, HttpRefused."""
     parts = urlsplit(spec.url)
@@ -151,7 +105,7 @@ async def shake_hands(spec: RemoteSpec, nursery: trio.Nursery, wire: Wire) -> We
             subprotocols=[SUBPROTOCOL],
             extra_headers=[(name.encode(), value.encode()) for name, value in spec.headers.items()],
             max_message_size=spec.max_frame,
-            receive_buffer_size=_READ,
+            receive_buffer_size=READ,
         )
     wire.handshake = None
     if connection is not None:

@@ -17,19 +17,16 @@ from trio_websocket import CloseReason, ConnectionClosed, WebSocketConnection
 from mcpd.model.errors import shorten
 from mcpd.model.spec import RemoteSpec
 from mcpd.support.outbox import batch
+from mcpd.support.websocket import OVER, Wire, watch_silence
 from mcpd.transports.exchange import Exchange
 from mcpd.transports.switchboard import Switchboard
-from mcpd.transports.upgrade import Wire, connect, only_reason, shake_hands
+from mcpd.transports.upgrade import Greeted, connect, only_reason, shake_hands
 
 _batch = batch()
 _GOODBYE = 0.25
 """Seconds for the closing handshake. Nothing depends on it."""
 _REPLIES = 1 << 20
 """Bytes that may wait for the server before its own requests are left unanswered."""
-PING_AFTER = 15.0
-"""Seconds of silence after which the server is asked whether it is still there …"""
-PONG_WITHIN = 10.0
-"""… and seconds in which anything has to be heard from it."""
 
 
 class WebSocketChannel(Switchboard):
@@ -41,7 +38,9 @@ class WebSocketChannel(Switchboard):
         self._wire = wire
         self._max_frame = spec.max_frame
         self._waiting: deque[tuple[bytes, Exchange | None]] = deque()
-        """Frames on their way out; the first is being sent."""
+        """Frames on their way out."""
+        self._sending = False
+        """The first of them."""
         self._backlog = 0
         self._wake = trio.Event()
 
@@ -51,7 +50,7 @@ class WebSocketChannel(Switchboard):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
                 nursery.start_soon(self.watch_deadlines)
-                nursery.start_soon(self._watch_silence)
+                nursery.start_soon(watch_silence, self._connection, self._wire)
                 reason = await self._read()
                 nursery.cancel_scope.cancel(reason=reason)
         finally:
@@ -79,7 +78,7 @@ class WebSocketChannel(Switchboard):
     def _withdraw(self, exchange: Exchange, reason: str) -> bool:
         for index, (frame, asker) in enumerate(self._waiting):
             if asker is exchange:
-                if index == 0 and self._wire.sending:
+                if index == 0 and self._sending:
                     return False
                 self._backlog -= len(frame)
                 del self._waiting[index]
@@ -93,12 +92,12 @@ class WebSocketChannel(Switchboard):
         while True:
             while self._waiting:
                 frame, _ = self._waiting[0]
-                self._wire.sending = True
+                self._sending = True
                 try:
                     await self._connection.send_message(frame.rstrip(b"\n").decode("utf-8", "replace"))
                 except ConnectionClosed:
                     return  # the reader knows why
-                self._wire.sending = False
+                self._sending = False
                 self._waiting.popleft()
                 self._backlog -= len(frame)
             self._wake = trio.Event()
@@ -129,26 +128,6 @@ class WebSocketChannel(Switchboard):
             return "the connection broke"
         return f"it closed the connection with code {code}" + (f": {words}" if words else "")
 
-    async def _watch_silence(self) -> None:
-        """A link that drops packets says nothing; so does a server that has nothing to say. Ask."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                quiet_since = self._wire.heard_at
-                await trio.sleep_until(quiet_since + PING_AFTER)
-                if self._wire.heard_at > quiet_since:
-                    continue
-                nursery.start_soon(self._ping)  # never cancelled: that could leave half a frame behind
-                await trio.sleep(PONG_WITHIN)
-                if self._wire.heard_at <= quiet_since:
-                    await self._wire.give_up(f"it has not answered a ping within {PONG_WITHIN:g} s")
-                    return
-
-    async def _ping(self) -> None:
-        try:
-            await self._connection.ping()
-        except ConnectionClosed:
-            return  # the reader knows why
-
 
 @asynccontextmanager
 async def open_websocket(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
@@ -158,7 +137,7 @@ async def open_websocket(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
     to, OSError for a bad CA file. The caller runs the channel.
     """
     stream = await connect(spec)
-    wire = Wire(stream, spec.timeouts.write, spec.max_frame)
+    wire = Greeted(stream, spec.timeouts.write, spec.max_frame)
     channel: WebSocketChannel | None = None
     try:
         async with trio.open_nursery() as nursery:
@@ -174,6 +153,8 @@ async def open_websocket(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
     except BaseExceptionGroup as group:
         if channel is None:
             raise only_reason(group, spec.name) from None
-        raise
+        _, others = group.split(OVER)
+        if others is not None:
+            raise others from None
     finally:
         await trio.aclose_forcefully(stream)  # the library leaves it to the garbage collector at times

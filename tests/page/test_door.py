@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
-from wsproto.events import BytesMessage, Ping, Pong, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
 from mcpd.doors.page import page
 from mcpd.doors.page.socket import ALLOWED, MAX_MESSAGE
@@ -196,6 +198,85 @@ def test_broken_frames_end_only_their_own_socket(daemon: Daemon) -> None:
             assert socket.closed().code == 1002
         assert other.ask("mcpd/version")["result"]["pid"] == daemon.pid
     assert "an error in mcpd itself" not in daemon.log
+
+
+def test_the_longest_message_is_counted_in_characters_and_may_come_in_pieces(daemon: Daemon) -> None:
+    text = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "mcpd/version", "params": {"x": "€"}})
+    longest = text.replace("\\u20ac", "€" * (MAX_MESSAGE - len(text) + 6))
+    assert len(longest) == MAX_MESSAGE
+    with socket_of(let_in(daemon)) as socket:
+        for start in range(0, MAX_MESSAGE, 1 << 16):
+            piece = longest[start : start + (1 << 16)]
+            last = start + len(piece) == MAX_MESSAGE
+            socket.send(TextMessage(data=piece, message_finished=last))
+        assert socket.message()["id"] == 1
+        assert socket.ask("mcpd/version")["result"]["pid"] == daemon.pid
+
+
+def test_who_does_not_read_what_it_asked_for_is_sent_away_all_the_same(daemon: Daemon) -> None:
+    """And finds half an answer, never something else in the middle of it."""
+    visitor = let_in(daemon)
+    with socket_of(visitor) as socket, daemon.client() as client:
+        socket.send(
+            TextMessage(
+                data='{"jsonrpc":"2.0","id":1,"method":"mcpd/call",'
+                '"params":{"server":"one","tool":"big","arguments":{"mb":24}}}'
+            )
+        )
+        first = socket.next()
+        web.delete(f"{visitor.door.base}/page/session", headers=visitor.headers)
+        wait_until(
+            lambda: len(client.request("mcpd/clients")["clients"]) == 1, lambda: "the page is still there"
+        )
+        assert isinstance(first, TextMessage)
+        assert socket.closed().code in (1006, 1001)  # the latter when the kernel took it all
+    assert "an error in mcpd itself" not in daemon.log
+
+
+def test_no_end_of_a_socket_leaves_anything_open(daemon: Daemon) -> None:
+    """Closed, dropped in the middle of a call, against the rules, too long, logged out."""
+    visitor = let_in(daemon)
+    held = Path(f"/proc/{daemon.pid}/fd")
+
+    def ended_in_every_way() -> None:
+        with socket_of(visitor) as socket:
+            socket.send(CloseConnection(code=1000))
+            assert socket.closed().code == 1000
+        with socket_of(visitor) as socket:
+            called = '{"jsonrpc":"2.0","id":1,"method":"mcpd/call","params":{"server":"one","tool":"drop"}}'
+            socket.send(TextMessage(data=called))
+        with socket_of(visitor) as socket:
+            socket.raw(b"\x83\x00")
+            assert socket.closed().code == 1002
+        with socket_of(visitor) as socket:
+            socket.send(TextMessage(data="x" * (MAX_MESSAGE + 1)))
+            assert socket.closed().code == 1009
+        gone = let_in(daemon)
+        with socket_of(gone) as socket:
+            web.delete(f"{gone.door.base}/page/session", headers=gone.headers)
+            assert socket.closed().code == 1001
+
+    ended_in_every_way()
+    with daemon.client() as client:
+
+        def clients() -> int:
+            return len(client.request("mcpd/clients")["clients"])
+
+        wait_until(lambda: clients() == 1, lambda: "a client is still there")
+        before = len(list(held.iterdir()))
+        for _ in range(5):
+            ended_in_every_way()
+        wait_until(lambda: clients() == 1, lambda: "a client is still there")
+        wait_until(lambda: len(list(held.iterdir())) <= before, lambda: f"{before}: {list(held.iterdir())}")
+    in_flight(daemon, "one", 0)
+    assert "an error in mcpd itself" not in daemon.log
+
+
+def test_a_daemon_that_stops_says_so(daemon: Daemon) -> None:
+    with socket_of(let_in(daemon)) as socket:
+        daemon.process.send_signal(signal.SIGTERM)
+        end = socket.closed()
+        assert (end.code, end.reason) == (1001, "mcpd is stopping")
 
 
 def test_the_files_are_kept_until_they_change_and_may_do_nothing_else(daemon: Daemon) -> None:

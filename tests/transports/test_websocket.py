@@ -20,7 +20,7 @@ from mcpd.eras import negotiate as eras
 from mcpd.eras.base import Hooks
 from mcpd.model.errors import CallTimeout, HttpRefused, LinkLost, McpdError, NeedsAuth
 from mcpd.model.spec import MEBIBYTE, RemoteSpec, Timeouts
-from mcpd.transports import websocket
+from mcpd.support import websocket as support
 from mcpd.transports.exchange import Awaited
 from mcpd.transports.websocket import WebSocketChannel, open_websocket
 
@@ -263,12 +263,34 @@ async def test_a_connection_that_breaks_without_a_word_is_lost() -> None:
             await asked(channel, "echo")
 
 
+async def test_a_ping_in_the_middle_of_the_goodbye_is_no_error() -> None:
+    """The library's reader breaks on it: nothing may be answered any more."""
+
+    async def handler(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        stream = connection._stream
+        receive = stream.receive_some
+
+        async def ping_first(max_bytes: int | None = None) -> bytes:
+            goodbye = bytes(await receive(max_bytes))
+            await stream.send_all(b"\x89\x00")
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            return goodbye
+
+        stream.receive_some = ping_first  # type: ignore[method-assign]
+        await answer(connection, json.loads(await connection.get_message()))
+        await trio.sleep_forever()
+
+    async with serving(handler) as port, connected(a_spec(port)) as channel:
+        assert await asked(channel, "echo", {"a": 1}) == {"a": 1}
+
+
 async def test_a_silent_peer_is_asked_and_lost_when_it_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A half-open connection: nothing comes, nothing breaks."""
-    monkeypatch.setattr(websocket, "PING_AFTER", 0.05)
-    monkeypatch.setattr(websocket, "PONG_WITHIN", 0.1)
+    monkeypatch.setattr(support, "PING_AFTER", 0.05)
+    monkeypatch.setattr(support, "PONG_WITHIN", 0.1)
 
     async def handler(request: WebSocketRequest) -> None:
         connection = await request.accept(subprotocol="mcp")

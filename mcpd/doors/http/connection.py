@@ -12,7 +12,7 @@ from typing import Protocol
 
 import trio
 
-from mcpd.doors.http.exchange import TEXT, Exchange, continue_line
+from mcpd.doors.http.exchange import TEXT, Exchange, Serve, continue_line
 from mcpd.doors.http.parser import MAX_BODY, BadRequest, Head, RequestParser
 from mcpd.doors.seats import Seats
 from mcpd.support.descriptors import hung_up
@@ -90,7 +90,8 @@ class HttpConnection:
         self._look = trio.Event()
         self._left = False
         self.is_last = False
-        self.upgraded: Callable[[bytes], None] | None = None
+        self._serve: Serve | None = None
+        """Who has the connection from now on, instead of requests."""
 
     async def run(self) -> None:
         reason = "the client left"
@@ -128,6 +129,9 @@ class HttpConnection:
             with self._reading:
                 await Reader(self._fd, self._take).run()
                 await self._finish()
+            if self._serve is not None:
+                await self._outbox.wait_drained()
+                await self._serve(trio.SocketStream(trio.socket.from_stdlib_socket(self._socket)))
         except OSError as error:
             log.debug("%s: %s", self._name, error)
 
@@ -140,10 +144,6 @@ class HttpConnection:
             await trio.sleep(_LOOK_AGAIN)
 
     def _take(self, portion: bytes) -> None:
-        if self.upgraded is not None:
-            with batch() as self._heard_at:
-                self.upgraded(portion)
-            return
         if self._refusal is not None or self.is_last:
             return
         with batch() as now:
@@ -211,12 +211,13 @@ class HttpConnection:
             log.warning("%s does not read its answers: its connection is closed", self._name)
             self.leave("the client does not read")
 
-    async def drained(self) -> None:
-        await self._outbox.wait_drained()
+    def upgrade(self, serve: Serve) -> None:
+        self._serve = serve
+        self.is_last = True
+        self._reading.cancel(reason="no more requests come")
 
     def ended(self, exchange: Exchange) -> None:
         self._exchange = None
-        self.upgraded = None
         if self.is_last:
             self._waiting.clear()
             self._reading.cancel(reason="this was the last response")
@@ -231,9 +232,9 @@ class HttpConnection:
         """Everything leaves, our direction is closed, and what still comes is thrown away for a moment."""
         with trio.move_on_after(_GOODBYE):
             await self._outbox.wait_drained()
-        if self._refusal is None:
+        if self._refusal is None and self._serve is None:
             return
-        if self._refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        if self._refusal is not None and self._refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             give_back()
         with contextlib.suppress(OSError), trio.move_on_after(_LINGER):
             self._socket.shutdown(sockets.SHUT_WR)

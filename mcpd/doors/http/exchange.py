@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Protocol
+
+import trio
 
 from mcpd.doors.http.parser import Head
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+Serve = Callable[[trio.abc.Stream], Awaitable[None]]
+"""What has a connection to itself, for as long as it runs."""
 
 
 class Line(Protocol):
@@ -21,11 +25,8 @@ class Line(Protocol):
     is_last: bool
     """Nothing will be read after this response, and the client is told so."""
 
-    upgraded: Callable[[bytes], None] | None
-    """Who takes what comes from now on, instead of requests."""
-
     def put(self, data: bytes) -> None: ...
-    async def drained(self) -> None: ...
+    def upgrade(self, serve: Serve) -> None: ...
     def ended(self, exchange: Exchange) -> None: ...
 
 
@@ -92,21 +93,14 @@ class Exchange:
         if not self.is_over and not self._is_head:
             self._line.put(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
-    def upgrade(self, headers: bytes, take: Callable[[bytes], None]) -> None:
-        """Go on in the protocol that the request offered: `take` gets what comes, `write` sends as it is.
+    def upgrade(self, serve: Serve) -> None:
+        """Give the connection away: `serve` answers on its stream, in the protocol that was offered.
 
-        `end` closes the connection. `take` is called as a `Reader` calls.
+        When it returns, the connection ends; the stream may be closed by then, or not.
         """
-        if self.is_over or self._streams:
-            return
-        self._streams = True
-        self._line.is_last = True
-        self._line.upgraded = take
-        self._line.put(_status_line(101) + headers + b"\r\n")
-
-    async def drained(self) -> None:
-        """Until everything written has left, or never will."""
-        await self._line.drained()
+        if not self.is_over and not self._streams:
+            self._streams = True
+            self._line.upgrade(serve)
 
     def end(self) -> None:
         """The stream is complete."""

@@ -13,10 +13,9 @@ import attrs
 import msgspec
 
 from mcpd.clients import Client
-from mcpd.doors.http.connection import Spawn
 from mcpd.doors.http.exchange import JSON, TEXT, Exchange
 from mcpd.doors.http.parser import Head
-from mcpd.doors.page.socket import PageSocket
+from mcpd.doors.page.socket import PROTOCOL, PageSocket
 from mcpd.doors.page.visits import CODE_LIVES, UsedTwice, Visit, Visits
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import PageLink
@@ -35,7 +34,6 @@ _FILES = {
 }
 PATHS = frozenset({*_FILES, SESSION, SOCKET})
 """Reached without the token: the files are no secret, the rest asks for a visit's own two."""
-PROTOCOL = "mcpd.page"
 _KEY = b"x-mcpd-page"
 """A header that no form can send, and no script of another origin without being refused first."""
 _KEY_PROTOCOL = "key."
@@ -71,10 +69,10 @@ class Page:
     def close(self, reason: str) -> None:
         self._visits.close(reason)
 
-    def handle(self, head: Head, body: bytes, exchange: Exchange, client: Client, spawn: Spawn) -> None:
+    def handle(self, head: Head, body: bytes, exchange: Exchange, client: Client) -> None:
         """`head.path` is one of PATHS, and the guard has let it in."""
         if head.path == SOCKET:
-            self._open_socket(head, exchange, client, spawn)
+            self._open_socket(head, exchange, client)
         elif head.path == SESSION:
             self._session(head, body, exchange)
         elif head.method in ("GET", "HEAD"):
@@ -136,7 +134,7 @@ class Page:
                 return value
         return ""
 
-    def _open_socket(self, head: Head, exchange: Exchange, client: Client, spawn: Spawn) -> None:
+    def _open_socket(self, head: Head, exchange: Exchange, client: Client) -> None:
         protocols = [each.strip() for each in (head.get(b"sec-websocket-protocol") or "").split(",")]
         keys = [each.removeprefix(_KEY_PROTOCOL) for each in protocols if each.startswith(_KEY_PROTOCOL)]
         if not _offers_websocket(head) or PROTOCOL not in protocols:
@@ -148,19 +146,20 @@ class Page:
         elif self._visits.sockets >= _MOST_SOCKETS:
             exchange.respond(503, b"the page is open too many times\n", TEXT)
         else:
-            self._begin(visit, exchange, client, spawn)
+            self._begin(visit, exchange, client)
 
-    def _begin(self, visit: Visit, exchange: Exchange, client: Client, spawn: Spawn) -> None:
-        mark = object()
+    def _begin(self, visit: Visit, exchange: Exchange, client: Client) -> None:
+        socket = PageSocket(self._gateway, client)
 
-        def over() -> None:
-            visit.sockets.pop(mark, None)
+        def over(_: str) -> None:
+            del visit.sockets[socket]
             visit.used_at = time.monotonic()
 
         client.tells("the page", None)
         client.door = "page"
-        socket = PageSocket(self._gateway, exchange, client, spawn, over, PROTOCOL)
-        visit.sockets[mark] = socket.close
+        visit.sockets[socket] = socket.close
+        exchange.on_hang_up = over
+        exchange.upgrade(functools.partial(socket.run, exchange.head))
 
 
 def _offers_websocket(head: Head) -> bool:

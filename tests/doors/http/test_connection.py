@@ -401,3 +401,59 @@ async def test_an_error_of_ours_ends_the_connection_and_nothing_else(
         await peer.wait_ended()
         assert peer.over
     assert "a bug" in caplog.text
+
+
+async def test_an_upgraded_connection_is_somebody_elses_and_ends_with_them(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    """After the answers to what was asked before; and the client learns the end, not a reset."""
+    heard = b""
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        nonlocal heard
+        await stream.send_all(b"hello in another protocol")
+        while not heard.endswith(b"bye"):
+            heard += await stream.receive_some(1)
+        await stream.send_all(b"bye")
+
+    async with connected() as peer:
+        await peer.send(request("/1") + request("/2"))
+        peer.asked[0][2].respond(200, b"x" * 20 * MIB)
+        peer.asked[1][2].upgrade(serve)
+        before, _, after = (await peer.read(b"protocol")).rpartition(b"x")
+        assert before.count(b"x") >= 20 * MIB - 1
+        assert after == b"hello in another protocol"
+        await peer.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\nbye, and what nobody reads")
+        assert await peer.read(b"bye") == b"bye"
+        assert peer.far.recv(1) == b""
+        peer.far.close()
+        await peer.wait_ended()
+        assert heard == b"GET / HTTP/1.1\r\nHost: h\r\n\r\nbye"
+        assert len(peer.asked) == 2
+        assert peer.over
+
+
+@pytest.mark.parametrize("end", ["leave", "cut"])
+async def test_an_upgraded_connection_ends_whoever_ends_it(end: str) -> None:
+    """Whoever has it is told by cancellation, or by the stream."""
+    over = trio.Event()
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        try:
+            await stream.receive_some()
+        finally:
+            over.set()
+
+    async with connected() as peer:
+        assert peer.connection is not None
+        await peer.send(request("/1"))
+        peer.asked[0][2].upgrade(serve)
+        await peer.settled()
+        assert peer.connection.idle_since is None
+        if end == "leave":
+            peer.connection.leave("mcpd is stopping")
+        else:
+            peer.far.close()
+        await peer.wait_ended()
+        assert over.is_set()
+        assert peer.over == ("mcpd is stopping" if end == "leave" else "the client left")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
-import trio
-
-from mcpd.doors.http.exchange import Exchange
+from mcpd.doors.http.exchange import Exchange, Serve
 from mcpd.doors.http.parser import Head
 from mcpd.wire.sse import SseDecoder, SseEvent
 
@@ -17,7 +14,6 @@ GET = Head("GET", "/mcp", "", {}, frozenset(), False, True)  # 1.0: no chunks to
 class Line:
     def __init__(self, head: Head = GET) -> None:
         self.is_last = False
-        self.upgraded: Callable[[bytes], None] | None = None
         self.got = b""
         self.over = False
         self.exchange = Exchange(self, head)
@@ -25,8 +21,8 @@ class Line:
     def put(self, data: bytes) -> None:
         self.got += data
 
-    async def drained(self) -> None:
-        await trio.lowlevel.checkpoint()
+    def upgrade(self, serve: Serve) -> None:
+        raise NotImplementedError
 
     def ended(self, exchange: Exchange) -> None:
         self.over = True
