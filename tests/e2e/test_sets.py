@@ -197,7 +197,9 @@ def test_a_server_is_off_for_a_time_over_a_restart_and_comes_back_by_itself(tmp_
                 daemon.client().request("mcpd/disable", server="fake", until=wrong)
         assert daemon.status("fake")["status"] == "connected"
         later = rfc3339(math.ceil(time.time()) + 3600)
-        off = daemon.client().request("mcpd/disable", server="fake", until=later, wait=20)["server"]
+        off = daemon.client().request("mcpd/disable", server="fake", until=later, wait=harness.BOUND)[
+            "server"
+        ]
         assert (off["status"], off["off_until"]) == ("disabled", later)
         daemon.stop()
     with harness.running(tmp_path, {"fake": fake()}) as daemon:
@@ -215,7 +217,7 @@ def test_a_server_is_off_for_a_time_over_a_restart_and_comes_back_by_itself(tmp_
             ("pending", "the time that it was switched off for is over", False),
             ("connected", "", False),
         ]
-        daemon.client().request("mcpd/disable", server="fake", until=later, wait=20)
+        daemon.client().request("mcpd/disable", server="fake", until=later, wait=harness.BOUND)
         daemon.stop()
     saved = tmp_path / "state/mcpd/state.json"
     state = json.loads(saved.read_bytes())
