@@ -46,6 +46,8 @@ def _after_failure(name: str, server: Mapping[str, object], failure: Json) -> st
             return f"mcpctl reconnect {name}   (when it is well again; it is also tried again by itself)"
         case "http" | "protocol" if server.get("transport") != "stdio":
             return "mcpctl edit   (correct its `url`: what answers there speaks no MCP)"
+        case "unreachable" if str(failure.get("message")).startswith(("TLS failed", "its TLS certificate")):
+            return "mcpctl edit   (correct its `url` or `caFile`; it is also tried again by itself)"
         case "unreachable":
             return f"mcpctl reconnect {name}   (when it runs; or correct its `url`: mcpctl edit)"
         case "timeout" if server.get("transport") != "stdio":

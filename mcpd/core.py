@@ -21,7 +21,7 @@ from mcpd.journal import Journal
 from mcpd.model.api import DaemonInfo, DaemonStatus, HttpDoor, PageLink, Pong, ServerDetail
 from mcpd.model.clients import ClientsResult
 from mcpd.model.definitions import ConfigStatus
-from mcpd.model.errors import NotReady, Unsupported, UpstreamRefused, shorten
+from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused, shorten
 from mcpd.model.events import Event, EventKind
 from mcpd.model.features import PromptsResult, ResourcesResult, ToolsResult
 from mcpd.model.history import History
@@ -292,8 +292,12 @@ class Core:
         if upstream is None:
             raise self.not_ready(server)
         began = time.perf_counter()
-        with suppress(UpstreamRefused):  # an error is an answer
-            await upstream.request(upstream.ping_method, {}, timeout=timeout)
+        try:
+            with suppress(UpstreamRefused):  # an error is an answer
+                await upstream.request(upstream.ping_method, {}, timeout=timeout)
+        except CallTimeout:  # whose words are about calls, and what limits those
+            words = f"{name}: no answer to {upstream.ping_method} within {timeout:g} s"
+            raise CallTimeout(words, server=name, after=timeout) from None
         return Pong(server=name, ms=round((time.perf_counter() - began) * 1000, 2))
 
 

@@ -43,6 +43,8 @@ TABLE: list[tuple[dict[str, object], str]] = [
     (how("failed", {"kind": "http", "http_status": 429}, transport="http"), "mcpctl reconnect it "),
     (how("failed", {"kind": "http", "http_status": 503}, transport="http"), "mcpctl reconnect it "),
     (how("failed", {"kind": "unreachable"}, transport="http", retry_at=SOON), "mcpctl reconnect it "),
+    (how("failed", {"kind": "unreachable", "message": "TLS failed: it speaks none"}), "mcpctl edit "),
+    (how("failed", {"kind": "unreachable", "message": "its TLS certificate is refused"}), "mcpctl edit "),
     (how("failed", {"kind": "timeout"}, transport="http"), "mcpctl reconnect it "),
     (how("failed", {"kind": "internal"}), "mcpctl daemon logs "),
     (how("failed", {"kind": "version"}, transport="http"), "mcpctl debug it, then: mcpctl reconnect it"),

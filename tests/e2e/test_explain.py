@@ -302,6 +302,8 @@ def test_a_ping_is_a_real_round_trip(start: Start) -> None:
         with pytest.raises(Refused) as refused:
             client.request("mcpd/ping", server="fake", timeout=0.2)
         assert refused.value.code == "timeout"
+        message = refused.value.body["message"]
+        assert message == "fake: no answer to server/discover within 0.2 s"  # no setting limits that
     finally:
         os.kill(pid, signal.SIGCONT)
     assert time.monotonic() - began < BOUND

@@ -318,6 +318,22 @@ def test_a_call_while_its_server_reconnects_waits_for_it(
         page.wait_for_selector("details[data-tool=bare] .result:has-text('Answered')")
 
 
+def test_a_server_that_is_off_for_a_time_says_until_when(chromium: Browser, start: Start) -> None:
+    """In its row and in its head; switching it on ends that."""
+    daemon = start({"one": fake()}, *PORT)
+    daemon.wait_connected("one")
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        page.wait_for_selector("#servers li[data-state=connected]")
+        daemon.client().request("mcpd/disable", server="one", until="2126-11-22T18:00:00Z", wait=20)
+        words = "switched off until 2126-11-22 18:00:00 UTC"
+        page.wait_for_selector(f"#servers li[data-state=disabled] .about:text-is('{words}')")
+        page.wait_for_selector(f"#head bdi:text-is('{words}')")
+        page.click("#toggle")
+        page.wait_for_selector("#servers li[data-state=connected]")
+        assert daemon.status("one")["off_until"] is None
+
+
 def test_a_new_address_where_the_page_is_open_opens_one_line(chromium: Browser, start: Start) -> None:
     """`mcpctl ui` a second time, in the same window: the end of the old line says nothing of the new one."""
     daemon = start({"one": fake()}, *PORT)
