@@ -156,7 +156,7 @@ def explanation(told: Explanation, fit: int | None) -> list[Line]:
     rows = [*_evidence(mapping(told["evidence"])), *_binary_rows(mapping(told["binary"]))]
     if told["url"]:
         rows.append(("url", str(told["url"])))
-    if told["down_since"] and str(told["down_since"])[:19] != str(told["since"])[:19]:
+    if told["down_since"] and str(told["down_since"])[:19] < str(told["since"])[:19]:
         rows.insert(0, ("down since", when(told["down_since"])))
     # What the shell has besides is a hint only where something is wrong.
     if status in ("failed", "pending"):

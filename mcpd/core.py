@@ -93,7 +93,7 @@ class Core:
 
     def detail(self, name: str) -> ServerDetail:
         """Raises UnknownServer."""
-        server = self.supervisor.get(name)
+        server = self.supervisor.get_any(name)
         link = server.upstream.link if server.upstream is not None else None
         launch = server.launch
         mask = self.redactor.mask
@@ -112,7 +112,7 @@ class Core:
             junk_sample=shorten(mask(link.junk_sample)) if link else "",
             late_replies=link.late_replies if link else 0,
             negotiation=tuple(server.trace.steps),
-            definition=self.configuration.definition(name),
+            definition=self.configuration.definition((server.of or server).spec.name),
             history=self.journal.history(name, HISTORY_TAIL).entries,
         )
 
@@ -139,7 +139,7 @@ class Core:
     @contextmanager
     def tap(self, params: TapParams) -> Iterator[Tap]:
         """The frames of one server as they pass, until the block is left. Raises UnknownServer."""
-        server = self.supervisor.get(params.server)
+        server = self.supervisor.get_any(params.server)
         with server.taps.opened(params.methods, max(0, params.limit)) as tap:
             yield tap
 
@@ -207,9 +207,14 @@ class Core:
 
     # ── wishes ──────────────────────────────────────────────────────────────────────────────────
 
-    async def wish(self, name: str, wish: Callable[[ManagedServer], None], wait: float) -> ServerStatus:
-        """Leave a wish, and see what came of it for at most `wait` seconds. Raises UnknownServer."""
-        server = self.supervisor.get(name)
+    async def wish(
+        self, name: str, wish: Callable[[ManagedServer], None], wait: float, *, lasts: bool = False
+    ) -> ServerStatus:
+        """Leave a wish, and see what came of it for at most `wait` seconds. Raises UnknownServer.
+
+        One that `lasts` is for the servers of definitions: an instance lasts no longer than its clients.
+        """
+        server = self.supervisor.get(name) if lasts else self.supervisor.get_any(name)
         wish(server)
         if wait > 0:
             with trio.move_on_after(wait):
@@ -287,7 +292,7 @@ class Core:
 
         Raises UnknownServer, NotReady, CallTimeout, LinkLost, Overloaded.
         """
-        server = self.supervisor.get(name)
+        server = self.supervisor.get_any(name)
         upstream = server.upstream
         if upstream is None:
             raise self.not_ready(server)

@@ -51,9 +51,12 @@ class Method(Generic[P]):
     """Has to wait for something."""
 
 
-def _wish(summary: str, wish: Callable[[ManagedServer], None]) -> Method[api.WishParam]:
+def _wish(
+    summary: str, wish: Callable[[ManagedServer], None], *, lasts: bool = False
+) -> Method[api.WishParam]:
     async def later(core: Core, params: api.WishParam) -> api.ServerAnswer:
-        return api.ServerAnswer(server=await core.wish(params.server, wish, min(params.wait, MAX_WAIT)))
+        wait = min(params.wait, MAX_WAIT)
+        return api.ServerAnswer(server=await core.wish(params.server, wish, wait, lasts=lasts))
 
     return Method(summary, api.WishParam, api.ServerAnswer, later=later)
 
@@ -61,7 +64,8 @@ def _wish(summary: str, wish: Callable[[ManagedServer], None]) -> Method[api.Wis
 async def _disable(core: Core, params: api.DisableParams) -> api.ServerAnswer:
     until = None if params.until is None else _future(params.until)
     wish = partial(ManagedServer.enable, on=False, until=until)
-    return api.ServerAnswer(server=await core.wish(params.server, wish, min(params.wait, MAX_WAIT)))
+    wait = min(params.wait, MAX_WAIT)
+    return api.ServerAnswer(server=await core.wish(params.server, wish, wait, lasts=True))
 
 
 def _future(moment: str) -> float:
@@ -207,7 +211,9 @@ METHODS: Mapping[str, Method[Any]] = {
     ),
     "mcpd/reconnect": _wish("End the connection, if any, and start afresh at once.", ManagedServer.reconnect),
     "mcpd/enable": _wish(
-        "Switch on; remembered across restarts of the daemon.", partial(ManagedServer.enable, on=True)
+        "Switch on; remembered across restarts of the daemon.",
+        partial(ManagedServer.enable, on=True),
+        lasts=True,
     ),
     "mcpd/disable": Method(
         "Switch off, for good or until a moment; remembered across restarts of the daemon.",

@@ -178,7 +178,7 @@ class Requests:
             self._send(wire.notification(method, body))
 
     async def _logs(self, message: Message, params: api.LogsParams) -> None:
-        log = self._core.supervisor.get(params.server).log
+        log = self._core.supervisor.get_any(params.server).log
         position = log.position
         tail = api.LogLines(lines=log.tail(params.lines))
         self._send(wire.result(message.key, codec.encode(tail)))

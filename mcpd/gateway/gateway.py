@@ -217,8 +217,10 @@ class Gateway:
             self._known.pop(event.server, None)
             if self._disabled.pop(event.server, True) is False:
                 self._all_changed(None)
-        elif event.status is not None and self.core.supervisor.find(event.server) is not None:
+        elif event.status is not None and (server := self.core.supervisor.find(event.server)) is not None:
             # Not for an instance: who sees several servers sees that of the definition.
+            if server.state is ServerState.DISABLED:
+                self.instances.switched_off(server)
             off = event.status.status is ServerState.DISABLED
             was = self._disabled.get(event.server)
             self._disabled[event.server] = off

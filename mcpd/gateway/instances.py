@@ -17,6 +17,7 @@ import trio
 
 from mcpd.core import Core
 from mcpd.model.spec import StdioSpec
+from mcpd.model.status import ServerState
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 LINGER = 60.0
 """Seconds that a root's instance stays without a client."""
+_UNUSED = "its last client left"
 _Key = tuple[str, object]
 """The definition's name, and the client or the root it is for."""
 
@@ -50,6 +52,8 @@ class Instances:
         owner: object = session
         if server.spec.share == "all" or server.of is not None or session.is_anonymous:
             return server
+        if server.state is ServerState.DISABLED:
+            return server  # which refuses the call, and says who brings it back
         if server.spec.share == "root":
             owner = root = root_of(session)
             if not root:
@@ -64,6 +68,12 @@ class Instances:
                 found.server.interests.set_log_level(session, session.asker.log_level)
         return found.server
 
+    def switched_off(self, server: ManagedServer) -> None:
+        """What is off for the one of the definition is off for everybody."""
+        for key, instance in list(self._instances.items()):
+            if instance.server.of is server:
+                self._end(key, instance, "it was switched off")
+
     def used_by(self, session: Session) -> list[ManagedServer]:
         """The instances that this client uses."""
         return [each.server for each in self._instances.values() if session in each.users]
@@ -77,14 +87,14 @@ class Instances:
         for key, instance in list(self._instances.items()):
             if instance.users.pop(session, self) is None and not instance.users:
                 if key[1] is session:
-                    self._end(key, instance)
+                    self._end(key, instance, _UNUSED)
                 else:
                     self._spawn(lambda key=key, instance=instance: self._linger(key, instance))  # type: ignore[misc]
 
     async def _linger(self, key: _Key, instance: _Instance) -> None:
         await trio.sleep(LINGER)
         if not instance.users and self._instances.get(key) is instance:
-            self._end(key, instance)
+            self._end(key, instance, _UNUSED)
 
     def _start(self, server: ManagedServer, owner: object) -> _Instance:
         spec = attrs.evolve(server.spec, name=self._name_for(server), lazy=True)
@@ -98,9 +108,9 @@ class Instances:
         names = (f"{server.spec.name}~{number}" for number in itertools.count(1))
         return next(name for name in names if name not in taken)
 
-    def _end(self, key: _Key, instance: _Instance) -> None:
+    def _end(self, key: _Key, instance: _Instance, why: str) -> None:
         del self._instances[key]
-        self._core.supervisor.end_instance(instance.server)
+        self._core.supervisor.end_instance(instance.server, why)
 
 
 def root_of(session: Session) -> str:

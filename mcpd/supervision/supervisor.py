@@ -86,6 +86,17 @@ class Supervisor:
         life = self._lives.get(name)
         return None if life is None else life.server
 
+    def get_any(self, name: str) -> ManagedServer:
+        """An instance, too: for who looks at it or wishes it another connection. Its tools are its clients'.
+
+        Raises UnknownServer.
+        """
+        if name not in self._lives:
+            for instance in self._instances:
+                if instance.spec.name == name:
+                    return instance
+        return self.get(name)
+
     def servers(self) -> list[ManagedServer]:
         """In the order of the definitions, without `instances`."""
         order = {name: index for index, name in enumerate(self.desired)}
@@ -110,11 +121,14 @@ class Supervisor:
         self._nursery.start_soon(self._live_instance, life, name=f"server {spec.name}")
         return server
 
-    def end_instance(self, server: ManagedServer) -> None:
-        """It ends, soon: synchronous, so that nobody's hang-up can prevent it."""
+    def end_instance(self, server: ManagedServer, reason: str) -> None:
+        """It ends, soon: synchronous, so that nobody's hang-up can prevent it. Who waits for an answer of it
+        is told the reason."""
         life = self._instances.get(server)
         if life is not None:
-            life.scope.cancel(reason="its last client left")
+            if server.upstream is not None:
+                server.upstream.link.close(reason)
+            life.scope.cancel(reason=reason)
 
     def is_ending(self, instance: ManagedServer) -> bool:
         """Whether it has ended, or is about to: nothing can be sent to it any more."""

@@ -146,6 +146,9 @@ def test_trouble_is_dated_from_its_beginning(daemon: FakeDaemon, mcpctl: Mcpctl)
     assert mcpctl("why", "time", "--no-shell", "--json").json()["down_since"] == past[0]["at"]
     daemon.answers["mcpd/server"] = detail(server())
     assert mcpctl("why", "time", "--json").json()["down_since"] is None
+    daemon.answers["mcpd/history"] = {"entries": [entry(7, "pending")], "dropped": 0}  # when it was installed
+    daemon.answers["mcpd/server"] = detail(server(status="pending"))
+    assert "down since" not in mcpctl("why", "time", "--no-shell").out
 
 
 def test_what_it_printed_instead_of_messages_is_evidence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.conftest import start
-from tests.e2e.harness import fake, wait_until
+from tests.e2e.harness import Refused, fake, wait_until
 from tests.gateway.mcp_client import McpClient
 
 __all__ = ["start"]
@@ -32,6 +34,51 @@ def test_each_client_has_a_process_of_its_own_and_takes_it_along(start: Start) -
     one.line.close()
     wait_until(lambda: not Path(f"/proc/{mine}").exists(), lambda: "its process is still there")
     assert two.call("pid") == yours
+
+
+def test_an_instance_is_looked_at_and_reconnected_by_its_name(start: Start) -> None:
+    """`status` has a row for each and names it in what to type next; `doctor` asks each one that is there."""
+    daemon = start({"own": fake(share="client")})
+    daemon.wait_connected("own")
+    client, control = McpClient(daemon, NEW), daemon.client()
+    mine = client.call("own__pid")
+    told = control.request("mcpd/server", server="own~1")
+    assert str(told["server"]["pid"]) == mine
+    assert told["definition"] == control.request("mcpd/server", server="own")["definition"] != {}
+    assert control.request("mcpd/ping", server="own~1")["ms"] > 0
+    assert "lines" in control.request("mcpd/logs", server="own~1")
+    again = control.request("mcpd/reconnect", server="own~1", wait=30)["server"]
+    assert again["status"] == "connected"
+    assert client.call("own__pid") == str(again["pid"]) != mine
+    assert daemon.status("own")["restarts"] == 0
+    for method, params in ("call", {"tool": "pid"}), ("disable", {}), ("enable", {}):
+        with pytest.raises(Refused) as refused:
+            control.request(f"mcpd/{method}", server="own~1", **params)
+        assert refused.value.code == "unknown_server", method
+
+
+def test_what_is_switched_off_is_off_for_every_client(start: Start) -> None:
+    """Its instances end with their calls, none is started, and a client has a new one when it is on again."""
+    daemon = start({"own": fake(share="client")})
+    daemon.wait_connected("own")
+    here, control = McpClient(daemon, NEW, server="own"), daemon.client()
+    mine = here.call("pid")
+    under_way = here.send("tools/call", name="drop", arguments={})
+    wait_until(lambda: daemon.status("own~1")["in_flight"] == 1, lambda: "the call is not there")
+    control.request("mcpd/disable", server="own", wait=30)
+    with pytest.raises(Refused, match="it was switched off before tools/call was answered; it may have run"):
+        here.wait(under_way)
+    wait_until(lambda: not Path(f"/proc/{mine}").exists(), lambda: "its process is still there")
+    for client in here, McpClient(daemon, NEW, server="own"):
+        with pytest.raises(Refused, match="own is disabled: switched off"):
+            client.call("pid")
+    wait_until(
+        lambda: [status["name"] for status in control.request("mcpd/status")["servers"]] == ["own"],
+        lambda: "an instance is still there",
+    )
+    on = control.request("mcpd/enable", server="own", wait=30)["server"]
+    assert on["status"] == "connected"
+    assert here.call("pid") not in (mine, str(on["pid"]))
 
 
 def test_the_name_of_an_instance_that_has_ended_is_used_again(start: Start) -> None:
