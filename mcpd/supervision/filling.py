@@ -35,18 +35,19 @@ async def filled(spec: ServerSpec, around: Surroundings) -> ServerSpec:
     if spec.late is None:
         return spec
     known: dict[Reference, str | Unavailable] = {}
+    definition = spec.name.partition("~")[0]  # an instance has the secrets of what it is one of
     try:
         # A default may want more, so in rounds; each of them knows more, so they end.
         while (now := spec.late.fill(known)).wanted:
             for reference in now.wanted:
                 known[reference] = found = await _fetched(reference, around)
                 if isinstance(found, str):
-                    around.redactor.add([found])
+                    around.redactor.add([found], of=definition)
     except BadSpec as error:
         raise NoSecret(
             "; ".join(f"{each.path}: {each.message} ({each.fix})" for each in error.problems)
         ) from None
-    around.redactor.add(now.secrets)
+    around.redactor.add(now.secrets, of=definition)
     return _with_values_of(now.spec, spec)
 
 

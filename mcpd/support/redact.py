@@ -12,6 +12,8 @@ _SHORTEST = 6
 """Shorter values would mask ordinary words."""
 _SHORTEST_LINE = 16
 """Of a line of a secret that has several: logs are read line by line."""
+_REMEMBERED = 100
+"""Of what a server was started with, so many different sets: dozens of starts."""
 
 
 _IN_URLS: tuple[Callable[[str], str], ...] = (
@@ -25,22 +27,29 @@ class Redactor:
     """Knows the secret values in force. One for the daemon; grows with what is read and fetched."""
 
     def __init__(self) -> None:
-        self._known: set[str] = set()
+        self._always: frozenset[str] = frozenset()
+        self._lately: dict[str, list[frozenset[str]]] = {}
+        """By the server that was started with them, those of its last starts at the end."""
+        self._known: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
 
-    def add(self, secrets: Iterable[str]) -> None:
-        long_enough = {secret for secret in secrets if len(secret) >= _SHORTEST}
-        for secret in tuple(long_enough):
-            if "\n" in secret:
-                lines = (line.strip() for line in secret.splitlines())
-                long_enough.update(line for line in lines if len(line) >= _SHORTEST_LINE)
-        # In a JSON text a quote, a backslash or an umlaut may be spelt otherwise; so in a URL.
-        escaped = {json.dumps(s, ensure_ascii=plain)[1:-1] for s in long_enough for plain in (True, False)}
-        escaped |= {spell(s) for s in long_enough for spell in _IN_URLS}
-        new = (long_enough | escaped) - self._known
-        if new:
-            self._known |= new
-            longest_first = sorted(self._known, key=len, reverse=True)
+    def add(self, secrets: Iterable[str], of: str = "") -> None:
+        """Mask these from now on; those of a server that is being started only until it has been started with
+        enough others. A command may give another token each time, for months, and each of them would
+        make every line of every log a little slower."""
+        values = frozenset(_spellings(secrets))
+        if of and values:
+            lately = self._lately.setdefault(of, [])
+            if values in lately:
+                lately.remove(values)
+            lately.append(values)
+            del lately[:-_REMEMBERED]
+        else:
+            self._always |= values
+        known = self._always.union(*(each for lately in self._lately.values() for each in lately))
+        if known != self._known:
+            self._known = known
+            longest_first = sorted(known, key=len, reverse=True)
             self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def mask_within(self, value: object) -> object:
@@ -53,3 +62,16 @@ class Redactor:
 
     def mask(self, text: str) -> str:
         return text if self._pattern is None else self._pattern.sub(MASK, text)
+
+
+def _spellings(secrets: Iterable[str]) -> set[str]:
+    """Those that are long enough, each in every way in which it may be written."""
+    long_enough = {secret for secret in secrets if len(secret) >= _SHORTEST}
+    for secret in tuple(long_enough):
+        if "\n" in secret:
+            lines = (line.strip() for line in secret.splitlines())
+            long_enough.update(line for line in lines if len(line) >= _SHORTEST_LINE)
+    # In a JSON text a quote, a backslash or an umlaut may be spelt otherwise; so in a URL.
+    escaped = {json.dumps(s, ensure_ascii=plain)[1:-1] for s in long_enough for plain in (True, False)}
+    escaped |= {spell(s) for s in long_enough for spell in _IN_URLS}
+    return long_enough | escaped

@@ -19,3 +19,24 @@ def test_short_values_are_left_alone() -> None:
     redactor = Redactor()
     redactor.add(["yes", "", "12345"])
     assert redactor.mask("yes 12345") == "yes 12345"
+
+
+def test_of_a_server_that_gets_another_token_each_time_the_last_ones_are_known() -> None:
+    """A new one an hour for months made every line of every log slower, and what is in memory larger.
+
+    What the configuration holds, and what another server runs with, is known all the same.
+    """
+    redactor = Redactor()
+    redactor.add(["of-the-configuration"])
+    redactor.add(["of-another-server"], of="calm")
+    for n in range(1000):
+        redactor.add([f"token-number-{n}"], of="restless")
+    known = len(redactor._known)
+    for n in range(1000, 1100):
+        redactor.add([f"token-number-{n}"], of="restless")
+        redactor.add([f"token-number-{n}"], of="restless")  # as after a crash
+        redactor.add(["of-the-configuration"])
+    assert len(redactor._known) == known < 200
+    said = "token-number-1099 token-number-1050 of-the-configuration of-another-server"
+    assert redactor.mask(said) == " ".join([MASK] * 4)
+    assert redactor.mask("token-number-1") == "token-number-1"
