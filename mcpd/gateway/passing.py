@@ -90,7 +90,7 @@ def _send(session: Session, request: Request, server: ManagedServer, route: Rout
     if times.tools and tool in times.tools:
         relay.clock = OF_THE_TOOL
     if request.method == "tools/call":
-        session.servers[server] = session.servers.get(server, 0) + 1
+        session.used(server)
     session.spoke = asker.version
     session.relays[request.key] = relay
     try:

@@ -69,7 +69,9 @@ class Session:
         self.listens: dict[bytes, modern.Listen] = {}
         self.roots: tuple[Raw, ...] = ()
         self.servers: dict[ManagedServer, int] = {}
-        """How many tool calls went to which."""
+        """How many tool calls went to which, of those that were there when it last took up another."""
+        self.ended: dict[str, int] = {}
+        """The same of those that are no more, by the name of the definition."""
         self.outstanding = Outstanding(tell)
         self.spoke = ""
         """The revision of its last request."""
@@ -266,11 +268,19 @@ class Session:
     @property
     def calls(self) -> int:
         """Tool calls that went to servers."""
-        return sum(self.servers.values())
+        return sum(self.servers.values()) + sum(self.ended.values())
+
+    def used(self, server: ManagedServer) -> None:
+        """A tool call goes there. Who stays for days keeps alive no server that has ended."""
+        if server not in self.servers:
+            for gone in [each for each in self.servers if each.is_over]:
+                name = (gone.of or gone).spec.name
+                self.ended[name] = self.ended.get(name, 0) + self.servers.pop(gone)
+        self.servers[server] = self.servers.get(server, 0) + 1
 
     def calls_by_server(self) -> dict[str, int]:
         """By the name of the definition, whichever instance it was."""
-        calls: dict[str, int] = {}
+        calls = dict(self.ended)
         for server, count in self.servers.items():
             name = (server.of or server).spec.name
             calls[name] = calls.get(name, 0) + count

@@ -42,9 +42,10 @@ def _conversation(session: Session) -> Conversation:
         calls=session.calls,
         in_flight=session.in_flight,
         cwd=client.cwd,
-        servers={
-            server.of.spec.name if server.of else server.spec.name: ServerUse(
-                calls=calls,
+        servers={name: ServerUse(calls=calls) for name, calls in session.ended.items()}
+        | {
+            (server.of or server).spec.name: ServerUse(
+                calls=calls + session.ended.get((server.of or server).spec.name, 0),
                 revisions=_between(version, server.upstream.version if server.upstream else ""),
                 instance=server.spec.name if server.of else None,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,10 +21,11 @@ from mcpd.gateway.legacy import MOST_FOLLOWED
 from mcpd.gateway.questions import ANSWER, MOST_OPEN
 from mcpd.gateway.reply import Client
 from mcpd.gateway.subscriptions import EVERY
+from mcpd.gateway.who import clients
 from mcpd.model.errors import LinkLost, McpdError, Overloaded
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import CAPABLE, meta
-from tests.gateway.model import Json, User, World, world
+from tests.gateway.model import NAME, Json, User, World, world
 
 Clock = trio.testing.MockClock
 
@@ -360,6 +362,25 @@ async def test_thousands_of_clients_leave_nothing_behind(autojump_clock: Clock, 
     assert not w.wire._queue
     assert not w.wire._standing
     assert len(w.nursery.child_tasks) <= tasks + 1  # who waits in line is looked after for a second more
+
+
+async def test_a_client_of_many_days_keeps_no_server_that_has_ended(w: World) -> None:
+    """An editor is left open for weeks, and definitions change: each was kept, with its log and its lists.
+
+    What is told of its calls is still all of them.
+    """
+    session = w.user("legacy").session
+    for _ in range(50):
+        server = copy(w.server)
+        session.used(server)
+        session.used(server)
+        server.is_over = True
+    session.used(w.server)
+    assert list(session.servers) == [w.server]
+    assert session.calls == 101
+    assert session.calls_by_server() == {NAME: 101}
+    (told,) = clients([session], []).clients
+    assert (told.calls, told.servers[NAME].calls) == (101, 101)
 
 
 async def test_a_resource_that_changes_all_the_time_is_told_in_measure(
