@@ -7,7 +7,6 @@ has this socket, 78 a path cannot be used (EX_CONFIG).
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -54,12 +53,14 @@ def _run(given: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded, 
     import trio  # only once there is something to run: --validate-config stays quick
 
     from mcpd import daemon
+    from mcpd.support.memory import stay_small
     from mcpd.support.single import AlreadyRunning
 
     debug = given.debug or environ.get("MCPD_DEBUG") == "1"
     level = "debug" if debug else given.log_level or loaded.settings.log_level or "info"
     redactor = Redactor()
     redactor.add(loaded.secrets)
+    stay_small()
     with logs.logging_to_stderr(level, redactor):
         try:
             options = daemon.Options(
@@ -71,8 +72,6 @@ def _run(given: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded, 
                 http=http,
                 http_token=given.http_auth == "token",
             )
-            gc.freeze()  # what was imported lives for ever: no need to look at it again
-            gc.set_threshold(20_000, 20, 20)  # calls make many short-lived objects and no cycles
             trio.run(daemon.run, options, redactor)
         except AlreadyRunning as error:
             print(f"mcpd: {error}", file=sys.stderr)

@@ -85,6 +85,10 @@ class Connection:
                 self._core.clients.left(self._client)
             self._cancel_everything("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
+            # They point back at us: without them, all of a connection goes at once, and not when the
+            # collector comes.
+            self._session = None
+            del self._requests, self._client
 
     @property
     def idle_since(self) -> float | None:

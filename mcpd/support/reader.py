@@ -56,8 +56,12 @@ class Reader:
             await self._over.wait()
         finally:
             hub.remove(self)
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame, which must not hold it
 
     def on_readable(self) -> bool:
         """Read once. False when this reader is over."""

@@ -109,6 +109,10 @@ class HttpConnection:
         finally:
             self._hang_up(reason)
             self._outbox.close()  # the descriptor's number may soon be another client's
+            # They point back at us: without them, all of a connection goes at once, and not when the
+            # collector comes.
+            self._parser.forget()
+            del self._parser, self._handler, self._handle
 
     @property
     def idle_since(self) -> float | None:

@@ -60,7 +60,7 @@ class Exchange:
         """`headers`: whole lines, each with its end."""
         if self.is_over or self._streams:
             return
-        self.is_over = True
+        self._over()
         line = self._line
         if status == 200 and not headers and not line.is_last and not self._is_head:
             line.put(
@@ -105,7 +105,7 @@ class Exchange:
     def end(self) -> None:
         """The stream is complete."""
         if not self.is_over:
-            self.is_over = True
+            self._over()
             if self._chunked and not self._is_head:
                 self._line.put(b"0\r\n\r\n")
             self._line.ended(self)
@@ -113,9 +113,14 @@ class Exchange:
     def hang_up(self, reason: str) -> None:
         """For the connection: there is nobody left to answer."""
         if not self.is_over:
-            self.is_over = True
-            if self.on_hang_up is not None:
-                self.on_hang_up(reason)
+            on_hang_up = self.on_hang_up
+            self._over()
+            if on_hang_up is not None:
+                on_hang_up(reason)
+
+    def _over(self) -> None:
+        self.is_over = True
+        self.on_hang_up = self.on_quiet = None  # whoever set them holds us: a circle for each request
 
     def _farewell(self) -> bytes:
         return b"Connection: close\r\n" if self._line.is_last else b""

@@ -73,6 +73,10 @@ class _Known(msgspec.Struct, frozen=True, eq=False):
     length: int
 
 
+_SPENT = HttpRequestParser(object())
+"""In place of one that nothing is fed to any more."""
+
+
 class RequestParser:
     """Of one connection. After BadRequest it must not be fed again."""
 
@@ -119,6 +123,7 @@ class RequestParser:
         """Nothing will be fed any more: keep nothing of what was."""
         self._body.clear()
         self._known.clear()
+        self._parser = _SPENT  # ours holds us, and we hold it
 
     def _remember(self, data: bytes, end: int) -> None:
         """One whole request came alone, and its connection goes on."""
