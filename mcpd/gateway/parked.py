@@ -224,7 +224,11 @@ class Parked:
 
 
 def _digest(method: str, params: bytes) -> bytes:
-    """Of what a request asks, whatever the order and the spelling of its members."""
-    body = wire.value(params or b"{}")
-    asked = {k: v for k, v in body.items() if k not in _OURS} if isinstance(body, dict) else body
+    """Of what a request asks, whatever the order and the spelling of its members. Raises BadFrame."""
+    members = {k: v for k, v in wire.members(params or b"{}").items() if k not in _OURS}
+    asked: dict[str, object]
+    try:
+        asked = {k: wire.value(v) for k, v in members.items()}
+    except BadFrame:  # legal JSON that we cannot hold (a number like 1E+400): its spelling counts
+        asked = {k: bytes(v).hex() for k, v in members.items()}
     return hashlib.sha256(method.encode() + msgspec.json.encode(asked, order="sorted")).digest()

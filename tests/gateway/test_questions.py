@@ -113,6 +113,19 @@ def test_a_state_is_good_once_and_for_its_own_request_only(start: Start) -> None
                 client.wait(client.send("tools/call", **asked, **again, requestState=state))
 
 
+def test_a_call_with_a_number_that_we_cannot_hold_is_parked_as_any_other(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is legal JSON, and it passes through as it is spelled."""
+    daemon = start({"legacy": fake("--era", "legacy")})
+    client = McpClient(daemon, MODERN, server="legacy", answer=answer)
+    send = client.line.send_raw
+    monkeypatch.setattr(client.line, "send_raw", lambda line: send(line.replace(b'"huge"', b"1E+400")))
+    arguments = {"method": "elicitation/create", "params": FORM, "number": "huge"}
+    told = json.loads(client.call("ask", arguments))
+    assert told.get("result", {}).get("action") == "accept", told
+
+
 def test_a_client_may_come_back_over_another_connection(start: Start) -> None:
     """The modern revision has no sessions: the parked call belongs to the daemon."""
     daemon = start({"fake": fake("--era", "legacy")})
