@@ -2,21 +2,56 @@
 
 from __future__ import annotations
 
+import math
+import time
+
+from mcpd.model.spec import ServerSpec
+from mcpd.model.status import spoken
+from mcpd.store import Store
+
+BY_HAND = "disconnected by hand"
+"""Why a server is off that was disconnected; any other that is off has been switched off."""
+
 
 class Desired:
     """Every change says whether it is one, so that the server's task need not be disturbed for nothing."""
 
-    def __init__(self, *, enabled: bool, demanded: bool) -> None:
-        self.enabled = enabled
+    def __init__(self, spec: ServerSpec, store: Store) -> None:
+        self._name, self._store = spec.name, store
+        toggled = store.toggled(spec.name)
+        self.enabled = spec.enabled if toggled is None else toggled
         """The toggle, which outlives the daemon, or else the definition."""
         self.disconnected = False
         """By hand, until it is asked for again or the daemon starts anew."""
-        self.demanded = demanded
+        self.demanded = not spec.lazy
         """Whether somebody wants to use it; a lazy server starts with nobody."""
 
     @property
     def off(self) -> bool:
         return not self.enabled or self.disconnected
+
+    @property
+    def off_until(self) -> float | None:
+        """When it comes on by itself (seconds since 1970); None while it is on, or off for good."""
+        return None if self.enabled else self._store.off_until(self._name)
+
+    @property
+    def seconds_off(self) -> float:
+        """Until then, as the wall clock has it now; not above 0 once it has gone by."""
+        return math.inf if (until := self.off_until) is None else until - time.time()
+
+    @property
+    def why_off(self) -> str:
+        """For the status."""
+        if self.enabled:
+            return BY_HAND
+        if (until := self.off_until) is not None:
+            return f"switched off until {spoken(until)}"
+        return "switched off" if self._is_toggled else "switched off in its definition"
+
+    @property
+    def _is_toggled(self) -> bool:
+        return self._store.toggled(self._name) is not None
 
     def connect(self) -> None:
         """Be connected, as far as the toggle allows it."""
@@ -27,16 +62,26 @@ class Desired:
         self.disconnected = True
         return changed
 
-    def enable(self, on: bool) -> bool:
-        """Switching on takes back a disconnect, too."""
+    def enable(self, on: bool, until: float | None = None) -> bool:
+        """Turn the toggle: on, off, or off until then. Switching on takes back a disconnect, too."""
+        another_end = not on and until != self._store.off_until(self._name)
+        self._store.toggle(self._name, on if until is None else until)
         if on == self.enabled and not (on and self.disconnected):
-            return False
+            return another_end
         self.enabled, self.disconnected = on, False
         return True
 
-    def define(self, enabled: bool) -> None:
-        """What a new definition says, where no toggle overrules it."""
+    def time_is_over(self) -> None:
+        """That it was switched off for: on from now on, and what was disconnected besides stays so."""
+        self._store.toggle(self._name, True)
+        self.enabled = True
+
+    def define(self, enabled: bool) -> bool:
+        """What another definition says; nothing where a toggle overrules it."""
+        if self._is_toggled:
+            return False
         self.enabled = enabled
+        return True
 
     def demand(self) -> bool:
         changed = not self.demanded

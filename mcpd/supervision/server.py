@@ -21,7 +21,7 @@ from mcpd.eras.interests import Interests
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
-from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339, spoken
+from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.store import fingerprint
 from mcpd.supervision.approach import Approach
 from mcpd.supervision.attempt import Attempt
@@ -38,7 +38,7 @@ from mcpd.supervision.liveness import Prompt, watch_liveness
 from mcpd.supervision.recovery import recovery
 from mcpd.supervision.serverlog import ServerLog
 from mcpd.supervision.snapshot import Known, noise, snapshot
-from mcpd.supervision.standing import BY_HAND, Standing
+from mcpd.supervision.standing import Standing
 from mcpd.supervision.start_slot import StartSlot
 from mcpd.supervision.surroundings import Surroundings
 from mcpd.supervision.taps import Taps
@@ -106,8 +106,7 @@ class ManagedServer:
         self._heard_at: float | None = None
         """When something came last on the connection before (`trio.current_time()`)."""
         self._last_spawn = -math.inf
-        toggled = around.store.toggled(spec.name)
-        self._desired = Desired(enabled=spec.enabled if toggled is None else toggled, demanded=not spec.lazy)
+        self._desired = Desired(spec, around.store)
         self._approach = Approach(spec, around.store, self._fingerprint)
         self._wish = trio.Event()
         self._prompt = Prompt()
@@ -136,11 +135,8 @@ class ManagedServer:
 
     def enable(self, on: bool, until: float | None = None) -> None:
         """The toggle; it outlives the daemon. Off `until` a moment of the wall clock: then on by itself."""
-        store, name = self._around.store, self.spec.name
-        another_end = not on and until != store.off_until(name)
-        store.toggle(name, on if until is None else until)
-        if self._desired.enable(on) or another_end:
-            self._wish_for("it was switched on" if on else f"it was {self._why_off()}")
+        if self._desired.enable(on, until):
+            self._wish_for("it was switched on" if on else f"it was {self._desired.why_off}")
 
     def demand(self) -> None:
         """Somebody wants to use it: a lazy server starts."""
@@ -155,8 +151,7 @@ class ManagedServer:
         self._backoff.policy = patience(spec)
         self._lists.mark_stale("tools")
         self._debug()
-        if enabled_changed and self._around.store.toggled(spec.name) is None:
-            self._desired.define(spec.enabled)
+        if enabled_changed and self._desired.define(spec.enabled):
             self._wish_for("its definition changed")
 
     def _debug(self) -> None:
@@ -238,7 +233,7 @@ class ManagedServer:
                 connections=self._connections,
                 attempts=self._backoff.tries,
                 heard=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
-                off_until=self._off_until,
+                off_until=self._desired.off_until,
             )
         )
 
@@ -288,7 +283,7 @@ class ManagedServer:
             while True:
                 self._wish = trio.Event()
                 if self._desired.off:
-                    self._announce(ServerState.DISABLED, self._why_off())
+                    self._announce(ServerState.DISABLED, self._desired.why_off)
                     await self._wait_while_off()
                 elif not self._desired.demanded:
                     self._announce(ServerState.IDLE, "starts on first use")
@@ -299,25 +294,12 @@ class ManagedServer:
         finally:
             self.log.close()
 
-    def _why_off(self) -> str:
-        if not self._desired.enabled:
-            if (until := self._off_until) is not None:
-                return f"switched off until {spoken(until)}"
-            by_file = self._around.store.toggled(self.spec.name) is None
-            return "switched off in its definition" if by_file else "switched off"
-        return BY_HAND
-
-    @property
-    def _off_until(self) -> float | None:
-        return None if self._desired.enabled else self._around.store.off_until(self.spec.name)
-
     async def _wait_while_off(self) -> None:
         """Until somebody wishes something else, or the time that it was switched off for is over."""
         while not self._wish.is_set():
-            left = math.inf if (until := self._off_until) is None else until - time.time()
+            left = self._desired.seconds_off
             if left <= 0:
-                self._around.store.toggle(self.spec.name, True)
-                self._desired.define(True)
+                self._desired.time_is_over()
                 self._wish_for("the time that it was switched off for is over")
                 return
             with trio.move_on_after(left if left == math.inf else min(left, _LOOK_AGAIN)):

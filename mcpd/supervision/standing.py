@@ -9,15 +9,12 @@ import trio
 
 from mcpd.model.errors import NotReady
 from mcpd.model.status import Failure, FailureKind, ServerState, rfc3339
+from mcpd.supervision.desired import BY_HAND
 
 _HEALING = 5.0
 """A call waits for a retry that is due within this time, instead of failing on the spot."""
 _SPARED = 5.0
 """Seconds that a server which cannot be reached is left alone after an attempt, however many want it."""
-
-
-BY_HAND = "disconnected by hand"
-"""The reason of a server that was disconnected; any other that is off has been switched off."""
 
 
 class Standing:
