@@ -109,14 +109,7 @@ def _server_lines(server: Server, safe: Lifted, trouble: str, around: Surroundin
             lines.append([f"  {word}: ", ", ".join(f"{name}={value}" for name, value in values.items())])
     if "cwd" in definition:
         lines.append(["  in: ", str(definition["cwd"])])
-    lines.append(["  from: ", "; ".join(_from(one, around, server.name) for one in server.sources)])
-    lines += [["  note: ", note] for note in server.notes]
-    lines += [["  secret: ", f"{one.place} is written out in the file"] for one in safe.literals]
-    lines += [["  needs: ", f"the secret {one.name} ({one.prompt})"] for one in server.needed]
-    if trouble:
-        lines.append([paint("  not now: ", "yellow"), trouble])
-    lines.append([])
-    return lines
+    return lines + _about(server, server.notes, safe, trouble, around)
 
 
 def _change_lines(change: Change, safe: Lifted, trouble: str, around: Surroundings) -> list[Line]:
@@ -128,10 +121,16 @@ def _change_lines(change: Change, safe: Lifted, trouble: str, around: Surroundin
     for part, here, there in _parts(change, safe):
         new = f"{_value(there)} (another value)" if here == there else _value(there)
         lines.append([f"  {part}: ", f"{_value(here)} -> {new}"])
-    lines.append(["  from: ", "; ".join(_from(one, around, server.name) for one in server.sources)])
-    lines += [["  note: ", note] for note in server.notes]
-    if not trouble:
-        lines += [["  note: ", doubt] for doubt in change.doubts]
+    notes = [*server.notes, *([] if trouble else change.doubts)]
+    return lines + _about(server, notes, safe, trouble, around)
+
+
+def _about(
+    server: Server, notes: Sequence[str], safe: Lifted, trouble: str, around: Surroundings
+) -> list[Line]:
+    """Where it comes from, and what has to be known before it is taken."""
+    lines: list[Line] = [["  from: ", "; ".join(_from(one, around, server.name) for one in server.sources)]]
+    lines += [["  note: ", note] for note in notes]
     lines += [["  secret: ", f"{one.place} is written out in the file"] for one in safe.literals]
     lines += [["  needs: ", f"the secret {one.name} ({one.prompt})"] for one in server.needed]
     if trouble:

@@ -271,8 +271,10 @@ def test_two_of_one_name_in_a_list_are_not_taken_for_one_another(home: Path, alo
     """Continue keeps a list; which of the two it was the last time cannot be told."""
     path = home / ".continue/config.yaml"
     path.parent.mkdir()
-    path.write_text("mcpServers:\n- {name: a, command: one}\n- {name: a, command: two}\n")
+    one, two = "- {name: a, command: one}\n", "- {name: a, command: two}\n"
+    path.write_text(f"mcpServers:\n{one}{two}")
     alone("import", "--yes")
+    path.write_text(f"mcpServers:\n{two}{one}")
     answer = alone("import", "--yes", "--json").json()
     assert (answer["changed"], len(answer["known"])) == ([], 2)
 
