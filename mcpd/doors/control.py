@@ -14,7 +14,7 @@ from mcpd import __version__
 from mcpd.core import Core
 from mcpd.doors import metrics
 from mcpd.eras.negotiate import PROTOCOL_VERSIONS
-from mcpd.gateway import fetching
+from mcpd.gateway import control_reads
 from mcpd.model import api, codec
 from mcpd.model.clients import ClientsResult
 from mcpd.model.definitions import AddParams, Applied, ConfigView, RemoveParams, SetServersParams
@@ -104,11 +104,11 @@ async def _prompts(core: Core, params: api.MaybeServerParam) -> PromptsResult:
 
 
 async def _read(core: Core, params: ReadParams) -> object:
-    return await fetching.read(core, params.server, params.uri)
+    return await control_reads.read(core, params.server, params.uri)
 
 
 async def _prompt(core: Core, params: PromptParams) -> object:
-    return await fetching.prompt(core, params.server, params.prompt, params.arguments)
+    return await control_reads.prompt(core, params.server, params.prompt, params.arguments)
 
 
 async def _complete(core: Core, params: CompleteParams) -> object:

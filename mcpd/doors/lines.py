@@ -16,9 +16,9 @@ from mcpd.doors.batch import BatchReply, messages_of, requests_in
 from mcpd.doors.requests import Requests
 from mcpd.doors.seats import seats
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.reply import Client
+from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session, is_mcp
-from mcpd.gateway.view import View
+from mcpd.gateway.virtual_server import View
 from mcpd.support.descriptors import hung_up
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch

@@ -12,11 +12,11 @@ import trio
 from mcpd.clients import Client as Present
 from mcpd.doors.control import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.doors.openrpc import document
-from mcpd.gateway.calls import Call, read_call
+from mcpd.gateway.control_call import Call, read_call
+from mcpd.gateway.forwarded_call import refused
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.relay import refused
-from mcpd.gateway.reply import Client
-from mcpd.gateway.view import View
+from mcpd.gateway.responder import Client
+from mcpd.gateway.virtual_server import View
 from mcpd.model import api, codec
 from mcpd.model.errors import FellBehind, McpdError
 from mcpd.model.tap import TapParams

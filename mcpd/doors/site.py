@@ -16,7 +16,7 @@ from mcpd.doors.mcp.endpoint import Endpoint, Place, Visitor
 from mcpd.doors.mcp.legacy import Who
 from mcpd.doors.page.page import PATHS, Page
 from mcpd.doors.rpc import Rpc
-from mcpd.gateway.reply import Client
+from mcpd.gateway.responder import Client
 
 HEALTH = "/health"
 MCP = "/mcp"

@@ -13,19 +13,19 @@ from msgspec import Raw
 from mcpd.core import Core
 from mcpd.eras.base import Said
 from mcpd.eras.interests import LEVELS
-from mcpd.gateway import who
-from mcpd.gateway.aggregate import Aggregate
-from mcpd.gateway.instances import Instances
-from mcpd.gateway.parked import Parked
-from mcpd.gateway.questions import Questions
-from mcpd.gateway.relay import MAY_ASK, Relay
-from mcpd.gateway.reply import Client
-from mcpd.gateway.seal import Seal
+from mcpd.gateway import client_report
+from mcpd.gateway.aggregate_server import Aggregate
+from mcpd.gateway.call_tasks import Spawn
+from mcpd.gateway.client_subscriptions import Subscriptions
+from mcpd.gateway.dedicated_servers import Instances
+from mcpd.gateway.forwarded_call import MAY_ASK, Relay
+from mcpd.gateway.responder import Client
+from mcpd.gateway.server_requests import Questions
 from mcpd.gateway.session import Session
-from mcpd.gateway.subscriptions import Subscriptions
+from mcpd.gateway.signed_state import Seal
+from mcpd.gateway.suspended_calls import Parked
 from mcpd.gateway.url_elicitation import UrlElicitations
-from mcpd.gateway.view import OneServer, View
-from mcpd.gateway.waiting import Spawn
+from mcpd.gateway.virtual_server import OneServer, View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import EVERYTHING, Profile, profile_for
@@ -62,7 +62,7 @@ class Gateway:
         self._known: dict[str, ManagedServer] = {}
         """Servers that have been told of all interests, by name: a name may get a new server."""
         self._aggregates: dict[Profile, Aggregate] = {}
-        core.who = lambda: who.clients(self.sessions, core.clients.here())
+        core.who = lambda: client_report.clients(self.sessions, core.clients.here())
         clients.capabilities = CAPABILITIES
         clients.asked = self._asked
         clients.heard = self._heard

@@ -16,13 +16,21 @@ import trio
 from msgspec import Raw
 
 from mcpd.eras.legacy import BATCHES_IN
-from mcpd.gateway import inputs, legacy, lists, modern, order, passing, waiting
-from mcpd.gateway.asker import Asker, Request
-from mcpd.gateway.outstanding import Outstanding
-from mcpd.gateway.relay import MAY_ASK, Relay, refused
-from mcpd.gateway.reply import Client, Reply
-from mcpd.gateway.view import MEMBERS, View
-from mcpd.gateway.waiting import Spawn
+from mcpd.gateway import (
+    call_concurrency,
+    call_tasks,
+    client_legacy,
+    client_modern,
+    dispatch,
+    input_required,
+    list_methods,
+)
+from mcpd.gateway.call_tasks import Spawn
+from mcpd.gateway.client_context import Asker, Request
+from mcpd.gateway.client_requests import Outstanding
+from mcpd.gateway.forwarded_call import MAY_ASK, Relay, refused
+from mcpd.gateway.responder import Client, Reply
+from mcpd.gateway.virtual_server import MEMBERS, View
 from mcpd.model.errors import McpdError
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
@@ -42,7 +50,12 @@ _IDS_BEGIN_WITH = frozenset(b'"-0123456789')
 
 def is_mcp(method: str) -> bool:
     """Whether it is one of the protocol's own methods."""
-    return method in _ROUTED or method in MEMBERS or method in legacy.METHODS or method in modern.METHODS
+    return (
+        method in _ROUTED
+        or method in MEMBERS
+        or method in client_legacy.METHODS
+        or method in client_modern.METHODS
+    )
 
 
 class Session:
@@ -56,7 +69,7 @@ class Session:
         self.client = client
         self.tell = tell
         """Sends a frame that belongs to no request."""
-        self.asker = Asker(version=legacy.NEWEST)
+        self.asker = Asker(version=client_legacy.NEWEST)
         """What is known of a client that does not say it with its requests."""
         self.version = ""
         """The revision agreed in a handshake; empty before, and for a client that needs none."""
@@ -66,7 +79,7 @@ class Session:
         """How often its roots were to be learnt since it was asked for them; 0 while it is not."""
         self.peer: str = ""
         """What the client calls itself, as `name version`."""
-        self.listens: dict[bytes, modern.Listen] = {}
+        self.listens: dict[bytes, client_modern.Listen] = {}
         self.roots: tuple[Raw, ...] = ()
         self.servers: dict[ManagedServer, int] = {}
         """How many tool calls went to which, of those that were there when it last took up another."""
@@ -104,13 +117,13 @@ class Session:
             return
         try:
             if may_have_meta(params):
-                modern.open_meta(request)
+                client_modern.open_meta(request)
             else:
                 request.plain = True
             if method in _ROUTED:
-                passing.pass_on(self, request)
+                dispatch.pass_on(self, request)
             elif method in MEMBERS:
-                lists.answer(self, request)
+                list_methods.answer(self, request)
             else:
                 self._own(request)
         except Exception as error:
@@ -128,19 +141,19 @@ class Session:
 
     def _own(self, request: Request) -> None:
         """What is asked of this hop, or of a single server in words that we do not know."""
-        methods = modern.METHODS if request.asker.modern else legacy.METHODS
+        methods = client_modern.METHODS if request.asker.modern else client_legacy.METHODS
         own = methods.get(request.method)
         if own is not None:
             own(self, request)
-        elif request.method in modern.METHODS and self.version == "":
+        elif request.method in client_modern.METHODS and self.version == "":
             self.fail(request, _INVALID_PARAMS, f"{request.method} needs a `_meta` that says the revision")
         elif (
-            request.method not in legacy.METHODS  # those of the other revisions are ours to refuse
-            and request.method not in modern.METHODS
+            request.method not in client_legacy.METHODS  # those of the other revisions are ours to refuse
+            and request.method not in client_modern.METHODS
             and self.view.single is not None
-            and inputs.passes_through(self.view.single, request)
+            and input_required.passes_through(self.view.single, request)
         ):
-            passing.pass_on(self, request)
+            dispatch.pass_on(self, request)
         else:
             self.fail(request, _METHOD_NOT_FOUND, f"no method {request.method[:100]!r}")
 
@@ -152,7 +165,7 @@ class Session:
                 return
             self.cancel(bytes(members.get("requestId", b"")), "the client cancelled it")
         else:
-            heard = legacy.NOTIFICATIONS.get(message.method)
+            heard = client_legacy.NOTIFICATIONS.get(message.method)
             if heard is not None:
                 heard(self)
 
@@ -172,21 +185,21 @@ class Session:
         if relay.asked:
             self.gateway.questions.over(relay)
         if relay.lined:
-            order.leave(relay)
+            call_concurrency.leave(relay)
         if relay.parked:
             self.gateway.parked.left(relay)
 
     def became_task(self, relay: Relay, created: Raw) -> None:
         """The server works on it, and is asked after it until it is done."""
-        waiting.beside(relay, lambda: inputs.see_task_through(self, relay, created))
+        call_tasks.beside(relay, lambda: input_required.see_task_through(self, relay, created))
 
     def call_again(self, relay: Relay, until: Callable[[], Awaitable[None]]) -> None:
         """It is to be put to its server once more, when `until` has ended."""
-        passing.call_again(relay, until)
+        dispatch.call_again(relay, until)
 
     def wants_input(self, relay: Relay, request: Request, result: Raw) -> bool:
         """Whether a modern server's answer is a question, which is being seen to."""
-        return inputs.go_on(self, relay, request, result)
+        return input_required.go_on(self, relay, request, result)
 
     def park(self, relay: Relay, request: Request, frame: bytes) -> None:
         """Answer the request for now; the relay goes on without one."""
@@ -225,7 +238,7 @@ class Session:
         frame = refused(request.key, error, modern=modern_client)
         code = error.rpc
         if code == _INVALID_PARAMS and request.method == "resources/read" and not modern_client:
-            frame, code = legacy.not_found(request.key, error), legacy.NOT_FOUND
+            frame, code = client_legacy.not_found(request.key, error), client_legacy.NOT_FOUND
         request.reply.finish(frame, code)
         if relay is not None:
             self.over(relay)

@@ -14,16 +14,16 @@ import trio
 from msgspec import Raw
 
 from mcpd.eras.base import Said
-from mcpd.gateway.asker import Request
-from mcpd.gateway.translation.questions import question
-from mcpd.gateway.translation.revisions import R4
+from mcpd.gateway.client_context import Request
+from mcpd.gateway.revision_translation.revisions import R4
+from mcpd.gateway.revision_translation.server_requests import question
 from mcpd.model.errors import InputNeeded
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 
 if TYPE_CHECKING:
-    from mcpd.gateway.relay import Relay
+    from mcpd.gateway.forwarded_call import Relay
     from mcpd.gateway.session import Session
 
 REQUIRED = -32042

@@ -19,7 +19,7 @@ import trio
 from mcpd.eras.base import Said, Upstream
 from mcpd.eras.interests import Interests
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.reply import Client
+from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session
 from mcpd.model.errors import NotReady
 from mcpd.model.spec import ServerSpec, StdioSpec

@@ -10,9 +10,9 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.gateway import lists
-from mcpd.gateway.asker import Request, who_asks
-from mcpd.gateway.lists import PATIENCE
+from mcpd.gateway import list_methods
+from mcpd.gateway.client_context import Request, who_asks
+from mcpd.gateway.list_methods import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,9 @@ async def test_a_list_of_several_waits_for_those_that_start_for_the_first_time(
             answer=lambda request, body: answered.append((trio.current_time() - began, body)),
         )
         nowhere: Any = None
-        lists.answer(session, Request(b"1", "tools/list", Raw(b""), nowhere, who_asks("2025-11-25", {})))
+        list_methods.answer(
+            session, Request(b"1", "tools/list", Raw(b""), nowhere, who_asks("2025-11-25", {}))
+        )
     ((after, body),) = answered
     assert after == pytest.approx(answered_after)
     assert body == b'{"tools":[{"name":"echo"}]}'

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from mcpd.gateway.effort import BUDGET, Effort, TooMuch
-from mcpd.gateway.schemas import compile_schemas
+from mcpd.gateway.schema_cost import BUDGET, Effort, TooMuch
+from mcpd.gateway.schema_validation import compile_schemas
 from tests.e2e.conftest import start
 from tests.e2e.harness import Refused, fake
 from tests.faults.measure import stalls

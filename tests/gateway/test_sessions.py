@@ -15,13 +15,13 @@ from msgspec import Raw
 
 from mcpd.doors.batch import BatchReply
 from mcpd.eras.base import Said
-from mcpd.gateway import inputs, lists, modern, waiting
-from mcpd.gateway.asker import Request
-from mcpd.gateway.legacy import MOST_FOLLOWED
-from mcpd.gateway.questions import ANSWER, MOST_OPEN
-from mcpd.gateway.reply import Client
-from mcpd.gateway.subscriptions import EVERY
-from mcpd.gateway.who import clients
+from mcpd.gateway import call_tasks, client_modern, input_required, list_methods
+from mcpd.gateway.client_context import Request
+from mcpd.gateway.client_legacy import MOST_FOLLOWED
+from mcpd.gateway.client_report import clients
+from mcpd.gateway.client_subscriptions import EVERY
+from mcpd.gateway.responder import Client
+from mcpd.gateway.server_requests import ANSWER, MOST_OPEN
 from mcpd.model.errors import LinkLost, McpdError, Overloaded
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import CAPABLE, meta
@@ -242,7 +242,7 @@ async def test_a_call_that_was_begun_is_never_said_not_to_have_run(w: World, err
         server=w.server, params=b"{}", rounds=0, next_round=lambda: None, submit=fail, method="tools/call"
     )
     with pytest.raises(LinkLost, match="may have run in part") as lost:
-        await inputs._another_round(user.session, relay, {}, None)
+        await input_required._another_round(user.session, relay, {}, None)
     assert lost.value.may_have_run
 
 
@@ -274,7 +274,7 @@ async def test_a_client_that_never_answers_a_modern_server_does_not_hold_its_cal
     relay: Any = SimpleNamespace(server=w.server, request=request)
     question = {"method": "elicitation/create", "params": {"message": "u0: who?", "requestedSchema": {}}}
     began = trio.current_time()
-    answer = await inputs._answer(user.session, relay, Raw(json.dumps(question).encode()))
+    answer = await input_required._answer(user.session, relay, Raw(json.dumps(question).encode()))
     assert json.loads(bytes(answer)) == {"action": "cancel"}
     assert trio.current_time() - began == pytest.approx(ANSWER)
     assert user.questions == []  # taken back
@@ -292,11 +292,11 @@ async def test_a_bug_costs_the_request_that_meets_it(
             raise KeyError("a bug")
 
         if when == "later":
-            waiting.later(session, request, work)
+            call_tasks.later(session, request, work)
         else:
             raise KeyError("a bug")
 
-    monkeypatch.setattr(lists, "answer", broken)
+    monkeypatch.setattr(list_methods, "answer", broken)
     told = Told(w.user("legacy"))
     told.say(call(1))
     told.say({"id": 2, "method": "tools/list"})
@@ -315,11 +315,11 @@ async def test_a_bug_costs_the_request_that_meets_it(
 async def test_what_clients_put_into_their_meta_is_not_kept(w: World) -> None:
     """Hundreds of small ones are remembered; of large ones, that would be the daemon's memory."""
     told = Told(w.user("modern"))
-    before = modern._read.cache_info().currsize + modern._known_asker.cache_info().currsize
+    before = client_modern._read.cache_info().currsize + client_modern._known_asker.cache_info().currsize
     for n in range(20):
         large = {"experimental": {"x": "y" * 100_000}} if n % 2 else {}
         told.say(call(n, _meta=meta(large, baggage=f"{n}" * 100_000)))
-    after = modern._read.cache_info().currsize + modern._known_asker.cache_info().currsize
+    after = client_modern._read.cache_info().currsize + client_modern._known_asker.cache_info().currsize
     w.hear()
     assert len(w.work) == 20
     assert after - before <= 1  # the capabilities of those that can do nothing

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.gateway.templates import read_template
+from mcpd.gateway.uri_templates import read_template
 
 _PIECES = st.sampled_from(["a", "/", "ab", "b/", "", "{x}", "{+x}", "{x}{y}", "{/x}", "{?q}"])
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from mcpd.gateway.translation.entries import entry_translation
-from mcpd.gateway.translation.questions import question
-from mcpd.gateway.translation.results import translation
-from mcpd.gateway.translation.revisions import R1, R2, R3, R4, R5
+from mcpd.gateway.revision_translation.list_entries import entry_translation
+from mcpd.gateway.revision_translation.results import translation
+from mcpd.gateway.revision_translation.revisions import R1, R2, R3, R4, R5
+from mcpd.gateway.revision_translation.server_requests import question
 from tests.gateway.valid import complaints
 
 ALL = (R1, R2, R3, R4, R5)

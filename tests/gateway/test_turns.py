@@ -12,9 +12,9 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.gateway import parked
-from mcpd.gateway.calls import Call, CallRequest
-from mcpd.gateway.questions import ANSWER
+from mcpd.gateway import suspended_calls
+from mcpd.gateway.control_call import Call, CallRequest
+from mcpd.gateway.server_requests import ANSWER
 from mcpd.model.errors import McpdError, NotReady, Overloaded
 from mcpd.supervision.line import Line
 from tests.gateway.model import Asked, User, World, world
@@ -179,7 +179,7 @@ async def test_a_client_that_is_gone_while_asked_holds_nobody_up_for_long(
     await trio.sleep(1)
     waits.call()
     gone.leave()
-    await trio.sleep(parked.ORPHANED + 1)
+    await trio.sleep(suspended_calls.ORPHANED + 1)
     assert at_server(w) == [waits.tag]
 
 

@@ -12,7 +12,7 @@ from mcpd.doors.mcp.frames import PARSE_ERROR, refuse, refuse_as
 from mcpd.doors.mcp.legacy import Who
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import Session
-from mcpd.gateway.view import View
+from mcpd.gateway.virtual_server import View
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message

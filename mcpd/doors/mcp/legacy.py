@@ -18,9 +18,9 @@ from mcpd.doors.mcp.frames import EVENT_HEADERS, EVENTS, refuse
 from mcpd.doors.mcp.streams import Stream, Streams
 from mcpd.eras.legacy import VERSIONS
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.reply import Client
+from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session
-from mcpd.gateway.view import View
+from mcpd.gateway.virtual_server import View
 from mcpd.wire.message import ABSENT, Message
 
 log = logging.getLogger("mcpd.http")

@@ -17,7 +17,7 @@ from mcpd.doors.http.parser import Head
 from mcpd.doors.mcp.frames import ALIVE, EVENT_HEADERS, EVENTS, INVALID_PARAMS, STATUS, event, refuse
 from mcpd.eras.modern import HEADER_MISMATCH, VERSIONS
 from mcpd.gateway.session import Session
-from mcpd.gateway.view import View
+from mcpd.gateway.virtual_server import View
 from mcpd.model.errors import McpdError, shorten
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.server import ManagedServer

@@ -16,8 +16,8 @@ from mcpd.doors.http.parser import Head
 from mcpd.doors.mcp import legacy
 from mcpd.doors.mcp.legacy import HttpSession, Sessions, Who
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.reply import Client, Reply
-from mcpd.gateway.view import View
+from mcpd.gateway.responder import Client, Reply
+from mcpd.gateway.virtual_server import View
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 from tests.doors.mcp.line import Line

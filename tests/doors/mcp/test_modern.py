@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from mcpd.doors.http.parser import Head
 from mcpd.doors.mcp import modern
-from mcpd.gateway.view import Route, View
+from mcpd.gateway.virtual_server import Route, View
 from mcpd.model.errors import UnknownTool
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.server import ManagedServer

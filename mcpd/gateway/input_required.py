@@ -16,11 +16,11 @@ from msgspec import Raw
 
 from mcpd.eras import tasks
 from mcpd.eras.rounds import MOST_ROUNDS
-from mcpd.gateway import waiting
-from mcpd.gateway.asker import Request
-from mcpd.gateway.questions import ANSWER
-from mcpd.gateway.relay import Relay
-from mcpd.gateway.translation.questions import question
+from mcpd.gateway import call_tasks
+from mcpd.gateway.client_context import Request
+from mcpd.gateway.forwarded_call import Relay
+from mcpd.gateway.revision_translation.server_requests import question
+from mcpd.gateway.server_requests import ANSWER
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation, shorten
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
@@ -57,7 +57,7 @@ def go_on(session: Session, relay: Relay, request: Request, result: Raw) -> bool
             members["requestState"] = Raw(msgspec.json.encode(sealed))
         session.finished(relay, wire.result(request.key, msgspec.json.encode(members)))
         return True
-    waiting.beside(relay, lambda: _another_round(session, relay, questions, members.get("requestState")))
+    call_tasks.beside(relay, lambda: _another_round(session, relay, questions, members.get("requestState")))
     return True
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.translation.revisions import R2, R3, R4
+from mcpd.gateway.revision_translation.revisions import R2, R3, R4
 from mcpd.wire import message as wire
 
 

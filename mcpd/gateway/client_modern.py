@@ -14,8 +14,8 @@ from mcpd import __version__
 from mcpd.eras.interests import LEVELS
 from mcpd.eras.modern import VERSIONS
 from mcpd.eras.negotiate import PROTOCOL_VERSIONS
-from mcpd.gateway import waiting
-from mcpd.gateway.asker import Asker, Request, who_asks
+from mcpd.gateway import call_tasks
+from mcpd.gateway.client_context import Asker, Request, who_asks
 from mcpd.model.errors import McpdError, UnknownRevision
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -101,7 +101,7 @@ def _string(members: Mapping[str, Raw], name: str) -> str:
 
 
 def _discover(session: Session, request: Request) -> None:
-    waiting.once_known(session, request, lambda: _tell_all(session, request))
+    call_tasks.once_known(session, request, lambda: _tell_all(session, request))
 
 
 def _tell_all(session: Session, request: Request) -> None:

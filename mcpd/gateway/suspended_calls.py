@@ -17,10 +17,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.gateway import order
-from mcpd.gateway.asker import Request
-from mcpd.gateway.questions import Asking
-from mcpd.gateway.relay import Relay
+from mcpd.gateway import call_concurrency
+from mcpd.gateway.client_context import Request
+from mcpd.gateway.forwarded_call import Relay
+from mcpd.gateway.server_requests import Asking
 from mcpd.model.errors import InvalidArguments, McpdError, Problem
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
@@ -194,7 +194,7 @@ class Parked:
     def _leave_line(self, relay: Relay) -> None:
         """The server is done with it, whenever the client comes."""
         if relay.lined:
-            order.leave(relay)
+            call_concurrency.leave(relay)
 
     def _finish(self, call: _Call, request: Request) -> None:
         outcome = call.outcome

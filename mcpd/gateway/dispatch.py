@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from mcpd.gateway import inputs, order, url_elicitation, waiting
-from mcpd.gateway.asker import Request, passed_on
-from mcpd.gateway.relay import MAY_ASK, Relay
-from mcpd.gateway.translation.results import translation
-from mcpd.gateway.view import Route
+from mcpd.gateway import call_concurrency, call_tasks, input_required, url_elicitation
+from mcpd.gateway.client_context import Request, passed_on
+from mcpd.gateway.forwarded_call import MAY_ASK, Relay
+from mcpd.gateway.revision_translation.results import translation
+from mcpd.gateway.virtual_server import Route
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.supervision.server import ManagedServer
 from mcpd.transports.exchange import OF_THE_TOOL
@@ -50,7 +50,7 @@ def _send_when_ready(
         del session.waiting[request.key]
         _send(session, request, server, route, params)
 
-    waiting.later(session, request, work)
+    call_tasks.later(session, request, work)
 
 
 def _unsealed(session: Session, server: ManagedServer, params: bytes) -> bytes:
@@ -104,14 +104,14 @@ def _send(session: Session, request: Request, server: ManagedServer, route: Rout
 def _put(relay: Relay, request: Request) -> None:
     """To its server, now or in its turn."""
     alone = relay.server.spec.concurrency != "free" or relay.asker.may_be_asked
-    if not alone or order.enter(relay, request, _start):
+    if not alone or call_concurrency.enter(relay, request, _start):
         _start(relay)
 
 
 def call_again(relay: Relay, until: Callable[[], Awaitable[None]]) -> None:
     """Its server has answered, but not what it was asked. Meanwhile others have their turn."""
     if relay.lined:
-        order.leave(relay)
+        call_concurrency.leave(relay)
 
     async def call() -> None:
         await until()
@@ -120,7 +120,7 @@ def call_again(relay: Relay, until: Callable[[], Awaitable[None]]) -> None:
         assert relay.request is not None
         _put(relay, relay.request)
 
-    waiting.beside(relay, call)
+    call_tasks.beside(relay, call)
 
 
 def _start(relay: Relay) -> None:
@@ -134,6 +134,6 @@ def _start(relay: Relay) -> None:
         meta = upstream.dress(told, level)
         dressed = session.dressed = (upstream, asker, meta)
     relay.meta = dressed[2]
-    if request.method == "tools/call" and upstream.takes_tasks and inputs.only_as_task(relay):
+    if request.method == "tools/call" and upstream.takes_tasks and input_required.only_as_task(relay):
         relay.as_task = True
     relay.submit()

@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from mcpd.core import Core
-from mcpd.gateway.relay import tool_name
+from mcpd.gateway.forwarded_call import tool_name
 from mcpd.model.errors import UnknownTool
 from mcpd.supervision.catalog import Catalog, Item, allowed
 from mcpd.supervision.server import ManagedServer

@@ -23,8 +23,8 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 if TYPE_CHECKING:
+    from mcpd.gateway.call_tasks import Spawn
     from mcpd.gateway.session import Session
-    from mcpd.gateway.waiting import Spawn
 
 LINGER = 60.0
 """Seconds that a root's instance stays without a client."""

@@ -11,10 +11,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.gateway import waiting
-from mcpd.gateway.asker import Request
-from mcpd.gateway.translation.entries import entry_translation
-from mcpd.gateway.view import MEMBERS
+from mcpd.gateway import call_tasks
+from mcpd.gateway.client_context import Request
+from mcpd.gateway.revision_translation.list_entries import entry_translation
+from mcpd.gateway.virtual_server import MEMBERS
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -54,7 +54,7 @@ def answer(session: Session, request: Request) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         _answer(session, request, member)
 
-    waiting.later(session, request, when_known)
+    call_tasks.later(session, request, when_known)
 
 
 def _answer(session: Session, request: Request, member: str) -> None:

@@ -11,9 +11,9 @@ from msgspec import Raw
 
 from mcpd.eras.base import Upstream
 from mcpd.gateway import url_elicitation
-from mcpd.gateway.asker import Asker, Request
-from mcpd.gateway.translation.results import Translation
-from mcpd.gateway.translation.revisions import R5
+from mcpd.gateway.client_context import Asker, Request
+from mcpd.gateway.revision_translation.results import Translation
+from mcpd.gateway.revision_translation.revisions import R5
 from mcpd.model.errors import McpdError
 from mcpd.supervision.server import ManagedServer
 from mcpd.support.reader import traffic

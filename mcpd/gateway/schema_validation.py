@@ -13,7 +13,7 @@ import attrs
 import trio
 from msgspec import Raw
 
-from mcpd.gateway.effort import Effort
+from mcpd.gateway.schema_cost import Effort
 from mcpd.model.errors import Problem, shorten
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame

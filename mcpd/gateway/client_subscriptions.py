@@ -10,8 +10,8 @@ import trio
 from mcpd.supervision.server import ManagedServer
 
 if TYPE_CHECKING:
+    from mcpd.gateway.call_tasks import Spawn
     from mcpd.gateway.session import Session
-    from mcpd.gateway.waiting import Spawn
 
 EVERY = 0.1
 """Seconds between two words about the same resource."""

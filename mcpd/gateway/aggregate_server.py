@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.core import Core
-from mcpd.gateway.naming import Owned, public_names
-from mcpd.gateway.templates import Template, read_template
-from mcpd.gateway.view import CAPABILITIES, Route, least_fresh, listed
+from mcpd.gateway.tool_names import Owned, public_names
+from mcpd.gateway.uri_templates import Template, read_template
+from mcpd.gateway.virtual_server import CAPABILITIES, Route, least_fresh, listed
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool, shorten
 from mcpd.model.naming import ClientStyle
 from mcpd.model.profile import Profile

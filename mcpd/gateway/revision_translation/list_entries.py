@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.translation.revisions import R2, R3, R4, R5
+from mcpd.gateway.revision_translation.revisions import R2, R3, R4, R5
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

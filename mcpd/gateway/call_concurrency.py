@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import trio
 
-from mcpd.gateway import waiting
-from mcpd.gateway.asker import Request
-from mcpd.gateway.relay import MAY_ASK, Relay, tool_name
-from mcpd.gateway.translation.results import translation
+from mcpd.gateway import call_tasks
+from mcpd.gateway.client_context import Request
+from mcpd.gateway.forwarded_call import MAY_ASK, Relay, tool_name
+from mcpd.gateway.revision_translation.results import translation
 from mcpd.model.errors import InvalidArguments, Overloaded, Problem
 from mcpd.supervision.server import ManagedServer
 from mcpd.transports.exchange import Exchange
@@ -51,7 +51,7 @@ def enter(relay: Relay, request: Request, start: Callable[[Relay], None]) -> boo
 
 
 def stand_in_line(
-    server: ManagedServer, call: Exchange, owner: object, go: Callable[[], None], spawn: waiting.Spawn
+    server: ManagedServer, call: Exchange, owner: object, go: Callable[[], None], spawn: call_tasks.Spawn
 ) -> bool:
     """Whether the call may go on at once; else `go` is called when its turn has come (see `Line`), or it
     fails, when it has waited for as long as its server might be silent. `spawn`: for what outlives the call.
@@ -91,7 +91,7 @@ def _go(relay: Relay, start: Callable[[Relay], None]) -> None:
     """Its turn has come; the server may be another process by now, or about to be."""
     upstream = relay.server.upstream
     if upstream is None:
-        waiting.beside(relay, lambda: _go_when_ready(relay, start))
+        call_tasks.beside(relay, lambda: _go_when_ready(relay, start))
         return
     if upstream is not relay.upstream:
         relay.upstream = upstream
@@ -101,7 +101,7 @@ def _go(relay: Relay, start: Callable[[Relay], None]) -> None:
     except BadFrame as error:
         relay.failed(InvalidArguments(f"params: {error}", [Problem("$", str(error))]))
     except Exception as error:  # those behind it in the line must have their turn
-        relay.failed(waiting.as_ours(error, relay.server.spec.name))
+        relay.failed(call_tasks.as_ours(error, relay.server.spec.name))
 
 
 async def _go_when_ready(relay: Relay, start: Callable[[Relay], None]) -> None:

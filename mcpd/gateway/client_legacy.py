@@ -12,8 +12,8 @@ from msgspec import Raw
 from mcpd import __version__
 from mcpd.eras.interests import LEVELS
 from mcpd.eras.legacy import VERSIONS
-from mcpd.gateway import waiting
-from mcpd.gateway.asker import Request, who_asks
+from mcpd.gateway import call_tasks
+from mcpd.gateway.client_context import Request, who_asks
 from mcpd.model.errors import McpdError, Overloaded, Unsupported
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
@@ -51,7 +51,7 @@ def _initialize(session: Session, request: Request) -> None:
         session.answer(request, msgspec.json.encode(body))
         session.greeted = True
 
-    waiting.once_known(session, request, greet)
+    call_tasks.once_known(session, request, greet)
 
 
 def _agreed(asked: Raw | None) -> str:
@@ -123,7 +123,7 @@ def _subscribe(session: Session, request: Request) -> None:
             raise Unsupported(f"{name}: {outcome}", server=name)
         session.answer(request, b"{}")
 
-    waiting.later(session, request, when_agreed)
+    call_tasks.later(session, request, when_agreed)
 
 
 def _unsubscribe(session: Session, request: Request) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.reply import Reply
+from mcpd.gateway.responder import Reply
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 

@@ -15,8 +15,8 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.gateway.relay import MAY_ASK, Relay
-from mcpd.gateway.translation.questions import question
+from mcpd.gateway.forwarded_call import MAY_ASK, Relay
+from mcpd.gateway.revision_translation.server_requests import question
 from mcpd.model.errors import shorten
 from mcpd.supervision.server import ManagedServer
 from mcpd.transports.base import Channel

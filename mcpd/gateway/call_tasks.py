@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mcpd.gateway.asker import Request
-from mcpd.gateway.relay import Relay
+from mcpd.gateway.client_context import Request
+from mcpd.gateway.forwarded_call import Relay
 from mcpd.model.errors import McpdError, ProtocolViolation
 from mcpd.wire.message import BadFrame
 

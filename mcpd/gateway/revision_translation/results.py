@@ -10,8 +10,8 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.translation.content import narrowed, says_more
-from mcpd.gateway.translation.revisions import R3, R4, R5
+from mcpd.gateway.revision_translation.content import narrowed, says_more
+from mcpd.gateway.revision_translation.revisions import R3, R4, R5
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 from mcpd.wire.meta import has_reserved, strip_reserved

@@ -17,9 +17,9 @@ from mcpd.core import Core
 from mcpd.eras import tasks
 from mcpd.eras.base import Upstream, refusal
 from mcpd.eras.rounds import ask_in_rounds, nobody, result_type
-from mcpd.gateway import order
-from mcpd.gateway.schemas import MAX_CHECKED, ToolSchemas, compile_schemas
-from mcpd.gateway.waiting import Spawn, as_ours
+from mcpd.gateway import call_concurrency
+from mcpd.gateway.call_tasks import Spawn, as_ours
+from mcpd.gateway.schema_validation import MAX_CHECKED, ToolSchemas, compile_schemas
 from mcpd.model import codec
 from mcpd.model.errors import (
     InvalidArguments,
@@ -166,11 +166,11 @@ class Call(Exchange, kw_only=True):
         if schemas.only_as_task and upstream.takes_tasks:
             self.as_task = True
             params = b'%b,"task":{"ttl":%d}}' % (params[:-1], self.limit * 1000)
-        if not order.must_be_alone(server, "tools/call", request.tool):
+        if not call_concurrency.must_be_alone(server, "tools/call", request.tool):
             upstream.submit(self, "tools/call", params)
         else:
             self.lined = True
-            if order.stand_in_line(server, self, self, lambda: self._go(params), self.spawn):
+            if call_concurrency.stand_in_line(server, self, self, lambda: self._go(params), self.spawn):
                 self._submit_alone(upstream, params)
 
     def _go(self, params: bytes) -> None:

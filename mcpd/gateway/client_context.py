@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.reply import Reply
+from mcpd.gateway.responder import Reply
 
 _NOTHING: Mapping[str, object] = {}
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.translation.revisions import R3, R4, R5
+from mcpd.gateway.revision_translation.revisions import R3, R4, R5
 from mcpd.wire import message as wire
 from mcpd.wire.meta import strip_reserved
 
