@@ -16,8 +16,8 @@ from typing import Union, get_args, get_origin, get_type_hints
 import attrs
 import msgspec
 
-from mcpd.doors.control import METHODS
-from mcpd.doors.openrpc import STREAMING
+from mcpd.api.control_methods import METHODS
+from mcpd.api.openrpc import STREAMING
 
 PAGE = Path(__file__).with_name("control-api.md")
 MARK = (

@@ -21,15 +21,15 @@ import attrs
 import trio
 
 from mcpd import __version__
+from mcpd.api import listeners
+from mcpd.api.connection_limit import seats
+from mcpd.api.http_handler import Port, Web
+from mcpd.api.protocol_sniff import speaks_http
+from mcpd.api.socket_connection import Connection
 from mcpd.config.address import Address
 from mcpd.config.files import Loaded
 from mcpd.configuration import Configuration
 from mcpd.core import Core
-from mcpd.doors import listeners
-from mcpd.doors.entrance import speaks_http
-from mcpd.doors.lines import Connection
-from mcpd.doors.seats import seats
-from mcpd.doors.web import Port, Web
 from mcpd.gateway.gateway import Gateway
 from mcpd.journal import Journal
 from mcpd.model.errors import McpdError

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import trio
 
+from mcpd.api.connection_limit import Seats
+from mcpd.api.http_server.connection import HttpConnection, Spawn
+from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.http_server.parser import Head
+from mcpd.api.socket_connection import Connection
 from mcpd.clients import Clients
-from mcpd.doors.http.connection import HttpConnection, Spawn
-from mcpd.doors.http.exchange import Exchange
-from mcpd.doors.http.parser import Head
-from mcpd.doors.lines import Connection
-from mcpd.doors.seats import Seats
 
 BOUND = 60.0
 

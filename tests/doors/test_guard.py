@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.doors.guard import TcpGuard, UnixGuard, token_in
-from mcpd.doors.http.parser import BadRequest, Head
+from mcpd.api.http_guard import TcpGuard, UnixGuard, token_in
+from mcpd.api.http_server.parser import BadRequest, Head
 from mcpd.support.paths import UnusablePath
 
 TOKEN = "t" * 43

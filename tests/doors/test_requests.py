@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.doors import requests
-from mcpd.doors.control import METHODS, Method
+from mcpd.api import control_requests
+from mcpd.api.control_methods import METHODS, Method
 from mcpd.model import api
 from mcpd.wire import message as wire
 
@@ -37,7 +37,7 @@ async def test_a_bug_costs_the_request_that_meets_it(
     sent: list[bytes] = []
     stand_in: Any = SimpleNamespace(core=None, put=sent.append, who=lambda: "a test")
     async with trio.open_nursery() as nursery:
-        asked = requests.Requests(
+        asked = control_requests.Requests(
             stand_in,
             stand_in,
             stand_in,

@@ -25,8 +25,8 @@ from pathlib import Path
 
 import attrs
 
+from mcpd.api.mcp_endpoint.legacy import MAX_SESSIONS
 from mcpd.config.secrets import change_secrets
-from mcpd.doors.mcp.legacy import MAX_SESSIONS
 from mcpd.journal import KEPT
 from mcpd.support.paths import state_dir
 from tests.e2e import web

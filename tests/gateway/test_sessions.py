@@ -13,7 +13,7 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.doors.batch import BatchReply
+from mcpd.api.json_rpc_batch import BatchReply
 from mcpd.eras.base import Said
 from mcpd.gateway import call_tasks, client_modern, input_required, list_methods
 from mcpd.gateway.client_context import Request

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
-from mcpd.doors.page import page
-from mcpd.doors.page.socket import ALLOWED, MAX_MESSAGE
+from mcpd.api.dashboard import page
+from mcpd.api.dashboard.websocket import ALLOWED, MAX_MESSAGE
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Refused, fake, in_flight, wait_until

@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.doors.http.parser import Head
-from mcpd.doors.page import socket
-from mcpd.doors.page.socket import PageSocket
+from mcpd.api.dashboard import websocket
+from mcpd.api.dashboard.websocket import PageSocket
+from mcpd.api.http_server.parser import Head
 from mcpd.support.websocket import PING_AFTER, PONG_WITHIN
 
 ASKED = Head(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from mcpd.doors.page.visits import CODE_LIVES, VISIT_LIVES, UsedTwice, Visit, Visits
+from mcpd.api.dashboard.sessions import CODE_LIVES, VISIT_LIVES, UsedTwice, Visit, Visits
 
 
 @attrs.define

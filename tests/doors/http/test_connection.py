@@ -12,11 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.doors.http import connection as door
-from mcpd.doors.http.connection import HttpConnection, Spawn
-from mcpd.doors.http.exchange import Exchange
-from mcpd.doors.http.parser import BadRequest, Head
-from mcpd.doors.seats import Seats
+from mcpd.api.connection_limit import Seats
+from mcpd.api.http_server import connection as door
+from mcpd.api.http_server.connection import HttpConnection, Spawn
+from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.http_server.parser import BadRequest, Head
 
 MIB = 1 << 20
 BOUND = 20.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.doors.http.parser import MAX_HEAD, BadRequest, Head, RequestParser
+from mcpd.api.http_server.parser import MAX_HEAD, BadRequest, Head, RequestParser
 
 LIMIT = 1000
 

@@ -11,10 +11,10 @@ import pytest
 import trio
 from msgspec import Raw
 
+from mcpd.api.http_server.parser import Head
+from mcpd.api.mcp_endpoint import legacy
+from mcpd.api.mcp_endpoint.legacy import HttpSession, Sessions, Who
 from mcpd.clients import Clients
-from mcpd.doors.http.parser import Head
-from mcpd.doors.mcp import legacy
-from mcpd.doors.mcp.legacy import HttpSession, Sessions, Who
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client, Reply
 from mcpd.gateway.virtual_server import View

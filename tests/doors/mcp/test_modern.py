@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 from msgspec import Raw
 
-from mcpd.doors.http.parser import Head
-from mcpd.doors.mcp import modern
+from mcpd.api.http_server.parser import Head
+from mcpd.api.mcp_endpoint import modern
 from mcpd.gateway.virtual_server import Route, View
 from mcpd.model.errors import UnknownTool
 from mcpd.supervision.catalog import Catalog, Item

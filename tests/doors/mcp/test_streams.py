@@ -7,8 +7,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.doors.mcp.frames import event
-from mcpd.doors.mcp.streams import KEEP, Streams
+from mcpd.api.mcp_endpoint.frames import event
+from mcpd.api.mcp_endpoint.resumable_streams import KEEP, Streams
 from tests.doors.mcp.line import Line
 
 

@@ -7,15 +7,15 @@ from urllib.parse import unquote
 
 import attrs
 
-from mcpd.doors import metrics
-from mcpd.doors.guard import Guard
-from mcpd.doors.http.connection import Spawn
-from mcpd.doors.http.exchange import TEXT, Exchange
-from mcpd.doors.http.parser import Head
-from mcpd.doors.mcp.endpoint import Endpoint, Place, Visitor
-from mcpd.doors.mcp.legacy import Who
-from mcpd.doors.page.page import PATHS, Page
-from mcpd.doors.rpc import Rpc
+from mcpd.api import metrics
+from mcpd.api.dashboard.page import PATHS, Page
+from mcpd.api.http_guard import Guard
+from mcpd.api.http_rpc import Rpc
+from mcpd.api.http_server.connection import Spawn
+from mcpd.api.http_server.http_exchange import TEXT, Exchange
+from mcpd.api.http_server.parser import Head
+from mcpd.api.mcp_endpoint.endpoint import Endpoint, Place, Visitor
+from mcpd.api.mcp_endpoint.legacy import Who
 from mcpd.gateway.responder import Client
 
 HEALTH = "/health"

@@ -10,11 +10,10 @@ import socket as sockets
 
 import msgspec
 
-from mcpd.doors.http.connection import Spawn
-from mcpd.doors.http.exchange import Exchange
-from mcpd.doors.http.parser import MAX_BODY, Head
-from mcpd.doors.lines import Connection
-from mcpd.doors.mcp.frames import (
+from mcpd.api.http_server.connection import Spawn
+from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.http_server.parser import MAX_BODY, Head
+from mcpd.api.mcp_endpoint.frames import (
     ALIVE,
     EVENT_HEADERS,
     EVENTS,
@@ -23,6 +22,7 @@ from mcpd.doors.mcp.frames import (
     event,
     refuse,
 )
+from mcpd.api.socket_connection import Connection
 from mcpd.gateway.gateway import Gateway
 from mcpd.support.outbox import Outbox
 from mcpd.support.reader import Reader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mcpd.doors.http.exchange import Exchange
+from mcpd.api.http_server.http_exchange import Exchange
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
 

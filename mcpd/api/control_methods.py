@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from mcpd import __version__
+from mcpd.api import metrics
 from mcpd.core import Core
-from mcpd.doors import metrics
 from mcpd.eras.negotiate import PROTOCOL_VERSIONS
 from mcpd.gateway import control_reads
 from mcpd.model import api, codec
@@ -272,7 +272,7 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/version": Method("Who answers.", api.NoParams, api.VersionInfo, now=_version),
     "mcpd/shutdown": Method("End the daemon, in order.", api.NoParams, api.Empty, now=_shutdown),
 }
-"""Methods that answer once. Those that stream or take over the connection are in `doors/requests.py`."""
+"""Methods that answer once. Those that stream or take over the connection are in `api/control_requests.py`."""
 
 
 def decode_params(method: str, params: object, into: type[P]) -> P:

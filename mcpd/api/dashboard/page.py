@@ -12,11 +12,11 @@ from pathlib import Path
 import attrs
 import msgspec
 
+from mcpd.api.dashboard.sessions import CODE_LIVES, UsedTwice, Visit, Visits
+from mcpd.api.dashboard.websocket import PROTOCOL, PageSocket
+from mcpd.api.http_server.http_exchange import JSON, TEXT, Exchange
+from mcpd.api.http_server.parser import Head
 from mcpd.clients import Client
-from mcpd.doors.http.exchange import JSON, TEXT, Exchange
-from mcpd.doors.http.parser import Head
-from mcpd.doors.page.socket import PROTOCOL, PageSocket
-from mcpd.doors.page.visits import CODE_LIVES, UsedTwice, Visit, Visits
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import PageLink
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import attrs
 
-from mcpd.doors.http.connection import Spawn
-from mcpd.doors.http.exchange import Exchange
-from mcpd.doors.http.parser import Head
-from mcpd.doors.mcp import legacy, modern
-from mcpd.doors.mcp.frames import PARSE_ERROR, refuse, refuse_as
-from mcpd.doors.mcp.legacy import Who
+from mcpd.api.http_server.connection import Spawn
+from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.http_server.parser import Head
+from mcpd.api.mcp_endpoint import legacy, modern
+from mcpd.api.mcp_endpoint.frames import PARSE_ERROR, refuse, refuse_as
+from mcpd.api.mcp_endpoint.legacy import Who
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import Session
 from mcpd.gateway.virtual_server import View

@@ -16,10 +16,10 @@ from functools import partial
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
+from mcpd.api.http_server.connection import STALLED
+from mcpd.api.http_server.parser import Head
+from mcpd.api.socket_connection import Connection
 from mcpd.clients import Client
-from mcpd.doors.http.connection import STALLED
-from mcpd.doors.http.parser import Head
-from mcpd.doors.lines import Connection
 from mcpd.gateway.gateway import Gateway
 from mcpd.support.websocket import OVER, READ, Wire, watch_silence
 from mcpd.wire import message as wire

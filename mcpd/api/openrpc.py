@@ -12,7 +12,7 @@ import attrs
 import msgspec
 
 from mcpd import __version__
-from mcpd.doors.control import MCP_RESULT, METHODS
+from mcpd.api.control_methods import MCP_RESULT, METHODS
 from mcpd.model import api
 from mcpd.model.events import Event
 from mcpd.model.features import CallParams

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import trio
 
-from mcpd.doors.http.parser import Head
+from mcpd.api.http_server.parser import Head
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import trio
 
-from mcpd.doors.http.exchange import TEXT, Exchange, Serve, continue_line
-from mcpd.doors.http.parser import MAX_BODY, BadRequest, Head, RequestParser
-from mcpd.doors.seats import Seats
+from mcpd.api.connection_limit import Seats
+from mcpd.api.http_server.http_exchange import TEXT, Exchange, Serve, continue_line
+from mcpd.api.http_server.parser import MAX_BODY, BadRequest, Head, RequestParser
 from mcpd.support.descriptors import hung_up
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.http_server.parser import Head
+from mcpd.api.json_rpc_batch import MOST, requests_in
+from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENTS, refuse
+from mcpd.api.mcp_endpoint.resumable_streams import Stream, Streams
 from mcpd.clients import EVERYTHING
 from mcpd.clients import Client as Account
-from mcpd.doors.batch import MOST, requests_in
-from mcpd.doors.http.exchange import Exchange
-from mcpd.doors.http.parser import Head
-from mcpd.doors.mcp.frames import EVENT_HEADERS, EVENTS, refuse
-from mcpd.doors.mcp.streams import Stream, Streams
 from mcpd.eras.legacy import VERSIONS
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client

@@ -6,7 +6,7 @@ import socket as sockets
 
 import trio
 
-from mcpd.doors.seats import seats
+from mcpd.api.connection_limit import seats
 
 
 class _Undecided:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from mcpd.doors.http.parser import BadRequest, Head
+from mcpd.api.http_server.parser import BadRequest, Head
 from mcpd.model.errors import shorten
 from mcpd.support.atomic import write_atomically
 from mcpd.support.paths import UnusablePath

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import attrs
 
+from mcpd.api.connection_limit import Seats, seats
+from mcpd.api.dashboard.page import PATHS, Page
+from mcpd.api.http_guard import TcpGuard, UnixGuard, token_in
+from mcpd.api.http_routes import HEALTH, MCP, Site, Visit
+from mcpd.api.http_server.connection import HttpConnection, Spawn
+from mcpd.api.mcp_endpoint.endpoint import Endpoint
+from mcpd.api.mcp_endpoint.legacy import Sessions
 from mcpd.config.address import Address
-from mcpd.doors.guard import TcpGuard, UnixGuard, token_in
-from mcpd.doors.http.connection import HttpConnection, Spawn
-from mcpd.doors.mcp.endpoint import Endpoint
-from mcpd.doors.mcp.legacy import Sessions
-from mcpd.doors.page.page import PATHS, Page
-from mcpd.doors.seats import Seats, seats
-from mcpd.doors.site import HEALTH, MCP, Site, Visit
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpDoor
 from mcpd.support.atomic import write_atomically

@@ -9,9 +9,9 @@ from typing import TypeVar
 import msgspec
 import trio
 
+from mcpd.api.control_methods import MAX_WAIT, METHODS, Method, decode_params
+from mcpd.api.openrpc import document
 from mcpd.clients import Client as Present
-from mcpd.doors.control import MAX_WAIT, METHODS, Method, decode_params
-from mcpd.doors.openrpc import document
 from mcpd.gateway.control_call import Call, read_call
 from mcpd.gateway.forwarded_call import refused
 from mcpd.gateway.gateway import Gateway

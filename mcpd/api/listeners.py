@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from mcpd.api.connection_limit import MAX_CLIENTS, Seats
 from mcpd.config.address import Address
-from mcpd.doors.seats import MAX_CLIENTS, Seats
 
 log = logging.getLogger("mcpd.listeners")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from mcpd.doors.http.exchange import Exchange
-from mcpd.doors.mcp.frames import ALIVE, EVENT_HEADERS, EVENTS, event
+from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.mcp_endpoint.frames import ALIVE, EVENT_HEADERS, EVENTS, event
 
 KEEP = 512 * 1024
 """Bytes of events kept for a session's client to come back to; the last event is kept whatever its size."""

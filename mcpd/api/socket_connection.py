@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import trio
 
+from mcpd.api.connection_limit import seats
+from mcpd.api.control_requests import Requests
+from mcpd.api.json_rpc_batch import BatchReply, messages_of, requests_in
 from mcpd.clients import EVERYTHING
 from mcpd.clients import Client as Present
-from mcpd.doors.batch import BatchReply, messages_of, requests_in
-from mcpd.doors.requests import Requests
-from mcpd.doors.seats import seats
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session, is_mcp

@@ -12,9 +12,9 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, UnsetType
 
-from mcpd.doors.http.exchange import Exchange
-from mcpd.doors.http.parser import Head
-from mcpd.doors.mcp.frames import ALIVE, EVENT_HEADERS, EVENTS, INVALID_PARAMS, STATUS, event, refuse
+from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.http_server.parser import Head
+from mcpd.api.mcp_endpoint.frames import ALIVE, EVENT_HEADERS, EVENTS, INVALID_PARAMS, STATUS, event, refuse
 from mcpd.eras.modern import HEADER_MISMATCH, VERSIONS
 from mcpd.gateway.session import Session
 from mcpd.gateway.virtual_server import View
