@@ -15,8 +15,6 @@ from msgspec import Raw
 from mcpd import __version__, usage
 from mcpd.clients import Clients
 from mcpd.configuration import Configuration
-from mcpd.eras import rounds
-from mcpd.eras.base import Upstream
 from mcpd.journal import Journal
 from mcpd.model.api import DaemonInfo, DaemonStatus, HttpDoor, PageLink, Pong, ServerDetail
 from mcpd.model.clients import ClientsResult
@@ -29,6 +27,8 @@ from mcpd.model.naming import qualified
 from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.model.tap import TapParams
 from mcpd.model.usage import Stats
+from mcpd.protocol import input_rounds
+from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
@@ -282,8 +282,8 @@ class Core:
         timeout = server.spec.timeouts.call
         if upstream.era == "legacy":
             return await upstream.request(method, params, timeout=timeout)
-        answer = rounds.nobody(name, method)
-        return await rounds.ask_in_rounds(
+        answer = input_rounds.nobody(name, method)
+        return await input_rounds.ask_in_rounds(
             upstream, method, params, answer, timeout=timeout, meta=upstream.alone
         )
 

@@ -39,7 +39,7 @@ FORBIDDEN = {
     "resources/subscribe": ("*/legacy.py", "testserver/*"),
     "logging/setLevel": ("*/legacy.py", "testserver/*"),
     "server/discover": ("*/modern.py", "eras/negotiate.py", "testserver/*"),
-    "subscriptions/listen": ("*/modern.py", "eras/subscription.py", "testserver/*"),
+    "subscriptions/listen": ("*/modern.py", "protocol/listen_stream.py", "testserver/*"),
     "io.modelcontextprotocol/": ("*/modern.py", "wire/meta.py", "testserver/*"),
 }
 """Words of one era, and the only rooms that know it. Only string constants count: prose may name them."""

@@ -10,11 +10,11 @@ import trio
 from msgspec import Raw
 
 from mcpd import __version__
-from mcpd.eras.interests import LEVELS
-from mcpd.eras.legacy import VERSIONS
 from mcpd.gateway import call_tasks
 from mcpd.gateway.client_context import Request, who_asks
 from mcpd.model.errors import McpdError, Overloaded, Unsupported
+from mcpd.protocol.legacy import VERSIONS
+from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 

@@ -11,12 +11,12 @@ import msgspec
 from msgspec import Raw
 
 from mcpd import __version__
-from mcpd.eras.interests import LEVELS
-from mcpd.eras.modern import VERSIONS
-from mcpd.eras.negotiate import PROTOCOL_VERSIONS
 from mcpd.gateway import call_tasks
 from mcpd.gateway.client_context import Asker, Request, who_asks
 from mcpd.model.errors import McpdError, UnknownRevision
+from mcpd.protocol.modern import VERSIONS
+from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
+from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 from mcpd.wire.meta import RESERVED, may_have_meta

@@ -14,9 +14,6 @@ import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from mcpd.core import Core
-from mcpd.eras import tasks
-from mcpd.eras.base import Upstream, refusal
-from mcpd.eras.rounds import ask_in_rounds, nobody, result_type
 from mcpd.gateway import call_concurrency
 from mcpd.gateway.call_tasks import Spawn, as_ours
 from mcpd.gateway.schema_validation import MAX_CHECKED, ToolSchemas, compile_schemas
@@ -28,6 +25,9 @@ from mcpd.model.errors import (
     UnknownTool,
 )
 from mcpd.model.result import tool_result
+from mcpd.protocol import mcp_tasks
+from mcpd.protocol.input_rounds import ask_in_rounds, nobody, result_type
+from mcpd.protocol.upstream_session import Upstream, refusal
 from mcpd.supervision.catalog import Item, allowed, suggestion
 from mcpd.supervision.server import ManagedServer
 from mcpd.support.reader import traffic
@@ -223,7 +223,7 @@ class Call(Exchange, kw_only=True):
         left = self.hard_deadline - trio.current_time()
         if self.as_task or result_type(first) == "task":
             self._finish(
-                await tasks.see_through(
+                await mcp_tasks.see_through(
                     upstream,
                     first,
                     nobody(name, self.what),

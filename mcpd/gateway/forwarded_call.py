@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Raw
 
-from mcpd.eras.base import Upstream
 from mcpd.gateway import url_elicitation
 from mcpd.gateway.client_context import Asker, Request
 from mcpd.gateway.revision_translation.results import Translation
 from mcpd.gateway.revision_translation.revisions import R5
 from mcpd.model.errors import McpdError
+from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.server import ManagedServer
 from mcpd.support.reader import traffic
 from mcpd.transports.exchange import Exchange

@@ -11,8 +11,6 @@ import trio
 from msgspec import Raw
 
 from mcpd.core import Core
-from mcpd.eras.base import Said
-from mcpd.eras.interests import LEVELS
 from mcpd.gateway import client_report
 from mcpd.gateway.aggregate_server import Aggregate
 from mcpd.gateway.call_tasks import Spawn
@@ -30,6 +28,8 @@ from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import EVERYTHING, Profile, profile_for
 from mcpd.model.status import ServerState
+from mcpd.protocol.upstream_session import Said
+from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import ClientSide
 from mcpd.transports.base import Channel

@@ -14,14 +14,14 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.eras import tasks
-from mcpd.eras.rounds import MOST_ROUNDS
 from mcpd.gateway import call_tasks
 from mcpd.gateway.client_context import Request
 from mcpd.gateway.forwarded_call import Relay
 from mcpd.gateway.revision_translation.server_requests import question
 from mcpd.gateway.server_requests import ANSWER
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation, shorten
+from mcpd.protocol import mcp_tasks
+from mcpd.protocol.input_rounds import MOST_ROUNDS
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
@@ -114,7 +114,7 @@ async def see_task_through(session: Session, relay: Relay, created: Raw) -> None
         asked = Raw(msgspec.json.encode({"method": method, "params": params}))
         return wire.mapping(await _answer(session, relay, asked))
 
-    result = await tasks.see_through(
+    result = await mcp_tasks.see_through(
         relay.upstream,
         created,
         answer,

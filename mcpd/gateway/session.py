@@ -15,7 +15,6 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.eras.legacy import BATCHES_IN
 from mcpd.gateway import (
     call_concurrency,
     call_tasks,
@@ -32,6 +31,7 @@ from mcpd.gateway.forwarded_call import MAY_ASK, Relay, refused
 from mcpd.gateway.responder import Client, Reply
 from mcpd.gateway.virtual_server import MEMBERS, View
 from mcpd.model.errors import McpdError
+from mcpd.protocol.legacy import BATCHES_IN
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message

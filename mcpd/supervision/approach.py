@@ -9,11 +9,11 @@ from __future__ import annotations
 import attrs
 import trio
 
-from mcpd.eras.base import Hooks, Upstream
-from mcpd.eras.negotiate import DiedOfTheProbe, Hint, NotStreamable, Trace, negotiate, together
 from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
 from mcpd.model.spec import RemoteSpec, ServerSpec, Timeouts
 from mcpd.model.status import Failure
+from mcpd.protocol.negotiate import DiedOfTheProbe, Hint, NotStreamable, Trace, negotiate, together
+from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.store import Store
 from mcpd.supervision.connection import Kind
 from mcpd.supervision.failure import Verdict, leaves

@@ -12,7 +12,6 @@ from contextlib import suppress
 import attrs
 import trio
 
-from mcpd.eras.negotiate import DiedOfTheProbe, NotStreamable
 from mcpd.model.errors import (
     HttpRefused,
     LinkLost,
@@ -23,6 +22,7 @@ from mcpd.model.errors import (
     UpstreamRefused,
 )
 from mcpd.model.status import Failure, FailureKind, rfc3339
+from mcpd.protocol.negotiate import DiedOfTheProbe, NotStreamable
 from mcpd.transports.environment import CannotStart
 
 

@@ -8,9 +8,9 @@ from typing import NoReturn
 
 import trio
 
-from mcpd.eras.base import Upstream
 from mcpd.model.errors import McpdError
 from mcpd.model.spec import ServerSpec
+from mcpd.protocol.upstream_session import Upstream
 from mcpd.store import Store
 from mcpd.supervision import catalog as lists
 from mcpd.supervision.catalog import Catalog

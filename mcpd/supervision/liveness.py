@@ -7,9 +7,9 @@ from typing import NoReturn
 
 import trio
 
-from mcpd.eras.base import Upstream
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, UpstreamRefused
 from mcpd.model.spec import Timeouts
+from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.failure import Wedged
 
 _SILENCE = (CallTimeout, Overloaded, LinkLost)

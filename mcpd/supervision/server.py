@@ -16,12 +16,12 @@ from functools import partial
 import attrs
 import trio
 
-from mcpd.eras.base import Hooks, Said, Upstream
-from mcpd.eras.interests import Interests
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
+from mcpd.protocol.upstream_session import Hooks, Said, Upstream
+from mcpd.protocol.upstream_subscriptions import Interests
 from mcpd.store import fingerprint
 from mcpd.supervision.approach import Approach
 from mcpd.supervision.attempt import Attempt

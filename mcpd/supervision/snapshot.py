@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from mcpd.eras.base import Upstream
 from mcpd.model.errors import shorten
 from mcpd.model.spec import ServerSpec
 from mcpd.model.status import ServerStatus, rfc3339
+from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import Kind
 from mcpd.supervision.serverlog import ServerLog

@@ -18,7 +18,7 @@ from mcpd.transports.process import Guard
 from mcpd.wire.message import Message
 
 if TYPE_CHECKING:
-    from mcpd.eras.base import Said
+    from mcpd.protocol.upstream_session import Said
     from mcpd.supervision.server import ManagedServer
 
 

@@ -19,11 +19,11 @@ import attrs
 import trio
 from msgspec import Raw
 
-from mcpd.eras.base import Hooks, Upstream
-from mcpd.eras.negotiate import negotiate
-from mcpd.eras.rounds import ask_in_rounds
 from mcpd.model.errors import McpdError
 from mcpd.model.spec import RemoteSpec
+from mcpd.protocol.input_rounds import ask_in_rounds
+from mcpd.protocol.negotiate import negotiate
+from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.supervision import catalog as lists
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import open_remote

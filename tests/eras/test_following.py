@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from mcpd.eras import subscription
-from mcpd.eras.base import Hooks
-from mcpd.eras.negotiate import negotiate
+from mcpd.protocol import listen_stream
+from mcpd.protocol.negotiate import negotiate
+from mcpd.protocol.upstream_session import Hooks
 from tests.transports.peer import Json, Peer, connected
 
 DISCOVERED = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}}}

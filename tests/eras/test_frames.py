@@ -13,12 +13,12 @@ import pytest
 import trio
 from msgspec import Raw
 
-from mcpd.eras import legacy, modern
-from mcpd.eras.base import Hooks, Upstream
-from mcpd.eras.interests import Interests
-from mcpd.eras.negotiate import negotiate
-from mcpd.eras.rounds import ask_in_rounds
 from mcpd.model.spec import RemoteSpec
+from mcpd.protocol import legacy, modern
+from mcpd.protocol.input_rounds import ask_in_rounds
+from mcpd.protocol.negotiate import negotiate
+from mcpd.protocol.upstream_session import Hooks, Upstream
+from mcpd.protocol.upstream_subscriptions import Interests
 from mcpd.supervision import catalog as lists
 from mcpd.transports.base import Channel
 from mcpd.transports.exchange import Awaited, Exchange

@@ -13,10 +13,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.eras import subscription
-from mcpd.eras.base import Hooks, Said, Upstream
-from mcpd.eras.interests import Interests
-from mcpd.eras.negotiate import negotiate
+from mcpd.protocol import listen_stream
+from mcpd.protocol.negotiate import negotiate
+from mcpd.protocol.upstream_session import Hooks, Said, Upstream
+from mcpd.protocol.upstream_subscriptions import Interests
 from mcpd.transports.exchange import Awaited
 from tests.transports.peer import Json, Peer, connected
 

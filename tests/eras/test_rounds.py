@@ -10,10 +10,10 @@ import pytest
 import trio
 from msgspec import Raw
 
-from mcpd.eras.base import Hooks, Upstream
-from mcpd.eras.negotiate import negotiate
-from mcpd.eras.rounds import MOST_ROUNDS, ask_in_rounds
 from mcpd.model.errors import ProtocolViolation
+from mcpd.protocol.input_rounds import MOST_ROUNDS, ask_in_rounds
+from mcpd.protocol.negotiate import negotiate
+from mcpd.protocol.upstream_session import Hooks, Upstream
 from tests.transports.peer import Json, Peer, connected
 
 DISCOVERED = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}

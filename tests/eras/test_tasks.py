@@ -13,11 +13,11 @@ import trio
 from msgspec import Raw
 from trio.testing import MockClock
 
-from mcpd.eras import tasks
-from mcpd.eras.base import Hooks, Upstream
-from mcpd.eras.negotiate import negotiate
-from mcpd.eras.rounds import nobody
 from mcpd.model.errors import CallTimeout, InputNeeded, LinkLost, ProtocolViolation, UpstreamRefused
+from mcpd.protocol import mcp_tasks
+from mcpd.protocol.input_rounds import nobody
+from mcpd.protocol.negotiate import negotiate
+from mcpd.protocol.upstream_session import Hooks, Upstream
 from tests.eras.test_frames import SCHEMAS, complaints
 from tests.transports.peer import Json, Peer, connected
 
@@ -70,7 +70,7 @@ def course(peer: Peer, *states: Json) -> list[float]:
 async def seen_through(upstream: Upstream, first: Raw, answer: Any = None, **limits: Any) -> Json:
     asking = answer or nobody("peer", "tool 'x'")
     result: Json = json.loads(
-        bytes(await tasks.see_through(upstream, first, asking, what="tool 'x'", **limits))
+        bytes(await mcp_tasks.see_through(upstream, first, asking, what="tool 'x'", **limits))
     )
     return result
 
@@ -111,7 +111,9 @@ async def test_a_task_is_asked_after_at_the_pace_it_wishes_until_it_is_done(
         began = trio.current_time()
         assert await seen_through(upstream, created(era, **{name: 5000})) == DONE
         pauses = [at - began for at in asked_at]
-        assert pauses == pytest.approx([5, 5 + tasks.LATEST, 5 + tasks.LATEST + tasks.SOONEST], abs=0.01)
+        assert pauses == pytest.approx(
+            [5, 5 + mcp_tasks.LATEST, 5 + mcp_tasks.LATEST + mcp_tasks.SOONEST], abs=0.01
+        )
         assert peer.methods.count("tasks/cancel") == 0
         assert peer.methods.count("tasks/result") == (era == "legacy")
         all_valid(peer, era)
@@ -234,7 +236,7 @@ async def test_a_legacy_task_that_wants_input_gets_it_on_the_way_of_its_result()
 
 async def test_a_question_after_a_task_may_stay_unanswered_now_and_then(autojump_clock: MockClock) -> None:
     """The task does not depend on our looking; but a server that never answers is left."""
-    silent = {"left": tasks.MISSES - 1}
+    silent = {"left": mcp_tasks.MISSES - 1}
 
     def answer(request: Json) -> Json | None:
         silent["left"] -= 1
@@ -247,7 +249,7 @@ async def test_a_question_after_a_task_may_stay_unanswered_now_and_then(autojump
         silent["left"] = 1000
         with pytest.raises(CallTimeout):
             await seen_through(upstream, created("modern"), timeout=3)
-        assert 1000 - silent["left"] == tasks.MISSES
+        assert 1000 - silent["left"] == mcp_tasks.MISSES
         await peer.close()
         with pytest.raises(LinkLost):
             await seen_through(upstream, created("modern"), timeout=3)

@@ -16,14 +16,14 @@ from typing import Any, NoReturn
 import attrs
 import trio
 
-from mcpd.eras.base import Said, Upstream
-from mcpd.eras.interests import Interests
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session
 from mcpd.model.errors import NotReady
 from mcpd.model.spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
+from mcpd.protocol.upstream_session import Said, Upstream
+from mcpd.protocol.upstream_subscriptions import Interests
 from mcpd.supervision.line import Curiosity, Line
 from mcpd.supervision.surroundings import ClientSide
 from mcpd.support.broadcast import Broadcast

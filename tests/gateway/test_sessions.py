@@ -14,7 +14,6 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.api.json_rpc_batch import BatchReply
-from mcpd.eras.base import Said
 from mcpd.gateway import call_tasks, client_modern, input_required, list_methods
 from mcpd.gateway.client_context import Request
 from mcpd.gateway.client_legacy import MOST_FOLLOWED
@@ -23,6 +22,7 @@ from mcpd.gateway.client_subscriptions import EVERY
 from mcpd.gateway.responder import Client
 from mcpd.gateway.server_requests import ANSWER, MOST_OPEN
 from mcpd.model.errors import LinkLost, McpdError, Overloaded
+from mcpd.protocol.upstream_session import Said
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import CAPABLE, meta
 from tests.gateway.model import NAME, Json, User, World, world

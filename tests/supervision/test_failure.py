@@ -7,7 +7,6 @@ import errno
 import pytest
 import trio
 
-from mcpd.eras.negotiate import DiedOfTheProbe, NotStreamable, together
 from mcpd.model.errors import (
     CallTimeout,
     HttpRefused,
@@ -19,6 +18,7 @@ from mcpd.model.errors import (
     ProtocolViolation,
     UpstreamRefused,
 )
+from mcpd.protocol.negotiate import DiedOfTheProbe, NotStreamable, together
 from mcpd.supervision.failure import Evidence, NoTransport, Verdict, Wedged, asked_to_wait, classify, is_bug
 from mcpd.transports.environment import CannotStart
 

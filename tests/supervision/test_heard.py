@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.eras.base import Said
 from mcpd.model.status import ServerState
+from mcpd.protocol.upstream_session import Said
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import ClientSide
 from mcpd.transports.base import Channel

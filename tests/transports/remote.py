@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 import trio
 
-from mcpd.eras.base import Hooks, Upstream
-from mcpd.eras.negotiate import Hint, negotiate
 from mcpd.model.errors import McpdError
 from mcpd.model.spec import RemoteSpec
+from mcpd.protocol.negotiate import Hint, negotiate
+from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.transports.base import Channel
 from mcpd.transports.exchange import Awaited
 from mcpd.transports.http_sse import open_http_sse

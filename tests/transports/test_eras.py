@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-from mcpd.eras import legacy, modern
-from mcpd.eras.base import Hooks, Upstream
-from mcpd.eras.negotiate import DiedOfTheProbe, Hint, negotiate
 from mcpd.model.errors import LinkLost, NoCommonVersion, ProtocolViolation, UpstreamRefused
+from mcpd.protocol import legacy, modern
+from mcpd.protocol.negotiate import DiedOfTheProbe, Hint, negotiate
+from mcpd.protocol.upstream_session import Hooks, Upstream
 from tests.transports.peer import Json, Peer, connected
 
 MODERN = "2026-07-28"

@@ -15,9 +15,9 @@ import trio
 from msgspec import Raw
 from trio.testing import wait_all_tasks_blocked
 
-from mcpd.eras.base import ask
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, ProtocolViolation, UpstreamRefused
 from mcpd.model.spec import ServerSpec, Timeouts
+from mcpd.protocol.upstream_session import ask
 from mcpd.transports.exchange import Awaited
 from mcpd.transports.link import Link
 from mcpd.wire.message import BadFrame, Message

@@ -16,10 +16,10 @@ import trio.testing
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, serve_websocket
 from wsproto.events import TextMessage
 
-from mcpd.eras import negotiate as eras
-from mcpd.eras.base import Hooks
 from mcpd.model.errors import CallTimeout, HttpRefused, LinkLost, McpdError, NeedsAuth
 from mcpd.model.spec import MEBIBYTE, RemoteSpec, Timeouts
+from mcpd.protocol import negotiate as eras
+from mcpd.protocol.upstream_session import Hooks
 from mcpd.support import websocket as support
 from mcpd.transports.exchange import Awaited
 from mcpd.transports.websocket import WebSocketChannel, open_websocket

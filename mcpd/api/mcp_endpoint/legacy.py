@@ -16,11 +16,11 @@ from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENTS, refuse
 from mcpd.api.mcp_endpoint.resumable_streams import Stream, Streams
 from mcpd.clients import EVERYTHING
 from mcpd.clients import Client as Account
-from mcpd.eras.legacy import VERSIONS
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session
 from mcpd.gateway.virtual_server import View
+from mcpd.protocol.legacy import VERSIONS
 from mcpd.wire.message import ABSENT, Message
 
 log = logging.getLogger("mcpd.http")

@@ -15,10 +15,10 @@ from msgspec import UNSET, Raw, UnsetType
 from mcpd.api.http_server.http_exchange import Exchange
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint.frames import ALIVE, EVENT_HEADERS, EVENTS, INVALID_PARAMS, STATUS, event, refuse
-from mcpd.eras.modern import HEADER_MISMATCH, VERSIONS
 from mcpd.gateway.session import Session
 from mcpd.gateway.virtual_server import View
 from mcpd.model.errors import McpdError, shorten
+from mcpd.protocol.modern import HEADER_MISMATCH, VERSIONS
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire

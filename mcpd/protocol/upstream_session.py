@@ -10,9 +10,9 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.eras.interests import Interests
 from mcpd.model.errors import ProtocolViolation, UpstreamRefused, shorten
 from mcpd.model.status import ServerInfo
+from mcpd.protocol.upstream_subscriptions import Interests
 from mcpd.transports.base import Channel
 from mcpd.transports.exchange import Awaited, Exchange
 from mcpd.wire import message as wire

@@ -14,8 +14,6 @@ from typing import Literal
 import attrs
 import trio
 
-from mcpd.eras import legacy, modern
-from mcpd.eras.base import Hooks, Upstream
 from mcpd.model.errors import (
     HttpRefused,
     LinkLost,
@@ -24,6 +22,8 @@ from mcpd.model.errors import (
     ProtocolViolation,
     UpstreamRefused,
 )
+from mcpd.protocol import legacy, modern
+from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.transports.base import Channel
 
 Hint = Literal["auto", "modern", "legacy"]

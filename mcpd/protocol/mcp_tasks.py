@@ -15,8 +15,6 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.eras.base import Upstream, refusal
-from mcpd.eras.rounds import Answer, answers
 from mcpd.model.errors import (
     CallTimeout,
     HttpRefused,
@@ -27,6 +25,8 @@ from mcpd.model.errors import (
     UpstreamRefused,
     shorten,
 )
+from mcpd.protocol.input_rounds import Answer, answers
+from mcpd.protocol.upstream_session import Upstream, refusal
 from mcpd.transports.exchange import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message

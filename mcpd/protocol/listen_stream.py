@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import msgspec
 import trio
 
-from mcpd.eras.base import FEATURES, Hooks, Upstream, may_have_changed, refusal, tell
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError
+from mcpd.protocol.upstream_session import FEATURES, Hooks, Upstream, may_have_changed, refusal, tell
 from mcpd.transports.exchange import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message

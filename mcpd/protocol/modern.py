@@ -10,7 +10,10 @@ import msgspec
 import trio
 
 from mcpd import __version__
-from mcpd.eras.base import (
+from mcpd.model.errors import UpstreamRefused
+from mcpd.protocol.listen_stream import Subscription
+from mcpd.protocol.parameter_headers import Mirror
+from mcpd.protocol.upstream_session import (
     CLIENT_NAME,
     Hooks,
     Upstream,
@@ -20,9 +23,6 @@ from mcpd.eras.base import (
     server_info,
     tell,
 )
-from mcpd.eras.mirror import Mirror
-from mcpd.eras.subscription import Subscription
-from mcpd.model.errors import UpstreamRefused
 from mcpd.transports.base import Channel, Dialect, Remedy
 from mcpd.transports.exchange import Awaited, Exchange
 from mcpd.wire import message as wire

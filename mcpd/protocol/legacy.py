@@ -9,7 +9,8 @@ import attrs
 import trio
 
 from mcpd import __version__
-from mcpd.eras.base import (
+from mcpd.model.errors import McpdError, NoCommonVersion, Overloaded, shorten
+from mcpd.protocol.upstream_session import (
     CLIENT_NAME,
     FEATURES,
     Hooks,
@@ -21,7 +22,6 @@ from mcpd.eras.base import (
     server_info,
     tell,
 )
-from mcpd.model.errors import McpdError, NoCommonVersion, Overloaded, shorten
 from mcpd.transports.base import Channel, Dialect
 from mcpd.transports.exchange import Exchange
 from mcpd.wire.message import Message
