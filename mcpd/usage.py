@@ -21,7 +21,7 @@ from mcpd.model.usage import (
 from mcpd.supervision.server import ManagedServer
 from mcpd.support import processes
 from mcpd.support.processes import Cost
-from mcpd.transports.tally import Count
+from mcpd.transports.call_stats import Count
 
 _FIRST, _LAST = 0.00025, 300.0
 """Seconds; the buckets that are told lie between."""

@@ -31,7 +31,7 @@ from mcpd.protocol.upstream_session import Upstream, refusal
 from mcpd.supervision.catalog import Item, allowed, suggestion
 from mcpd.supervision.server import ManagedServer
 from mcpd.support.reader import traffic
-from mcpd.transports.exchange import OF_THE_CALLER, OF_THE_TOOL, Exchange
+from mcpd.transports.outgoing_request import OF_THE_CALLER, OF_THE_TOOL, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import RESERVED

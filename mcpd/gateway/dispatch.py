@@ -15,7 +15,7 @@ from mcpd.gateway.revision_translation.results import translation
 from mcpd.gateway.virtual_server import Route
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.supervision.server import ManagedServer
-from mcpd.transports.exchange import OF_THE_TOOL
+from mcpd.transports.outgoing_request import OF_THE_TOOL
 from mcpd.wire import message as wire
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from mcpd.model.errors import McpdError
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.server import ManagedServer
 from mcpd.support.reader import traffic
-from mcpd.transports.exchange import Exchange
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import strip_reserved

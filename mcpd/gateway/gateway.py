@@ -33,7 +33,7 @@ from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import ClientSide
 from mcpd.transports.base import Channel
-from mcpd.transports.exchange import Exchange
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 from mcpd.wire.meta import strip_reserved

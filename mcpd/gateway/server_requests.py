@@ -20,7 +20,7 @@ from mcpd.gateway.revision_translation.server_requests import question
 from mcpd.model.errors import shorten
 from mcpd.supervision.server import ManagedServer
 from mcpd.transports.base import Channel
-from mcpd.transports.exchange import Exchange
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 

@@ -23,7 +23,7 @@ from mcpd.protocol.upstream_session import (
     tell,
 )
 from mcpd.transports.base import Channel, Dialect
-from mcpd.transports.exchange import Exchange
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")

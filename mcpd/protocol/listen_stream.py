@@ -14,7 +14,7 @@ import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError
 from mcpd.protocol.upstream_session import FEATURES, Hooks, Upstream, may_have_changed, refusal, tell
-from mcpd.transports.exchange import Exchange
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import RESERVED

@@ -27,7 +27,7 @@ from mcpd.model.errors import (
 )
 from mcpd.protocol.input_rounds import Answer, answers
 from mcpd.protocol.upstream_session import Upstream, refusal
-from mcpd.transports.exchange import Exchange
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 

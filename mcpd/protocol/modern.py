@@ -24,7 +24,7 @@ from mcpd.protocol.upstream_session import (
     tell,
 )
 from mcpd.transports.base import Channel, Dialect, Remedy
-from mcpd.transports.exchange import Awaited, Exchange
+from mcpd.transports.outgoing_request import Awaited, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import RESERVED

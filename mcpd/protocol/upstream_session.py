@@ -14,7 +14,7 @@ from mcpd.model.errors import ProtocolViolation, UpstreamRefused, shorten
 from mcpd.model.status import ServerInfo
 from mcpd.protocol.upstream_subscriptions import Interests
 from mcpd.transports.base import Channel
-from mcpd.transports.exchange import Awaited, Exchange
+from mcpd.transports.outgoing_request import Awaited, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 

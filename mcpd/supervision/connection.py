@@ -12,10 +12,10 @@ from mcpd.model.spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec
 from mcpd.supervision.failure import NoTransport
 from mcpd.supervision.surroundings import Surroundings
 from mcpd.transports.base import Channel
-from mcpd.transports.environment import Launch
-from mcpd.transports.http.pool import Watch
-from mcpd.transports.http_sse import open_http_sse
-from mcpd.transports.process import Child, Guard
+from mcpd.transports.child_environment import Launch
+from mcpd.transports.child_process import Child, Guard
+from mcpd.transports.http_client.client_factory import Watch
+from mcpd.transports.legacy_http_sse import open_http_sse
 from mcpd.transports.stdio import open_stdio
 from mcpd.transports.streamable_http import open_http
 from mcpd.transports.websocket import open_websocket

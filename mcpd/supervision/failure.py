@@ -23,7 +23,7 @@ from mcpd.model.errors import (
 )
 from mcpd.model.status import Failure, FailureKind, rfc3339
 from mcpd.protocol.negotiate import DiedOfTheProbe, NotStreamable
-from mcpd.transports.environment import CannotStart
+from mcpd.transports.child_environment import CannotStart
 
 
 class Verdict(enum.Enum):

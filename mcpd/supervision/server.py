@@ -47,9 +47,9 @@ from mcpd.support.fanout import Fanout
 from mcpd.support.memory import give_back
 from mcpd.support.processes import Spent
 from mcpd.transports.base import Channel
-from mcpd.transports.environment import Launch, child_environment, prepare
-from mcpd.transports.process import Child
-from mcpd.transports.tally import Tally
+from mcpd.transports.call_stats import Tally
+from mcpd.transports.child_environment import Launch, child_environment, prepare
+from mcpd.transports.child_process import Child
 from mcpd.wire.message import ABSENT
 from mcpd.wire.url import bare
 

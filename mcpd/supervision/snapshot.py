@@ -15,7 +15,7 @@ from mcpd.supervision.connection import Kind
 from mcpd.supervision.serverlog import ServerLog
 from mcpd.supervision.standing import Standing
 from mcpd.transports.base import Channel
-from mcpd.transports.process import Child
+from mcpd.transports.child_process import Child
 
 
 @attrs.frozen(kw_only=True, eq=False)

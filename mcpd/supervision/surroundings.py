@@ -13,8 +13,8 @@ from mcpd.model.events import Event
 from mcpd.store import Store
 from mcpd.support.redact import Redactor
 from mcpd.transports.base import Channel
-from mcpd.transports.exchange import Exchange
-from mcpd.transports.process import Guard
+from mcpd.transports.child_process import Guard
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
 
 if TYPE_CHECKING:

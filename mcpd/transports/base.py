@@ -9,8 +9,8 @@ import attrs
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
-from mcpd.transports.exchange import Exchange
-from mcpd.transports.tally import Tally
+from mcpd.transports.call_stats import Tally
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
 
 

@@ -10,9 +10,9 @@ import attrs
 import trio
 
 from mcpd.model.spec import StdioSpec
-from mcpd.transports.environment import Launch
-from mcpd.transports.link import Link
-from mcpd.transports.process import Child, Guard, describe_exit, spawn
+from mcpd.transports.child_environment import Launch
+from mcpd.transports.child_process import Child, Guard, describe_exit, spawn
+from mcpd.transports.pipe_connection import Link
 
 _EXIT_AFTER_EOF = 0.25
 """How long the exit status may come after the end of stdout: it makes the better message."""

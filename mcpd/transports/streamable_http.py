@@ -19,20 +19,20 @@ import trio
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, shorten
 from mcpd.model.spec import RemoteSpec
 from mcpd.support.outbox import batch
-from mcpd.transports import unanswered
-from mcpd.transports.answers import EVENTS, JSON, error_in, session_named, whole_answer
-from mcpd.transports.events import Heard, hear
-from mcpd.transports.exchange import Exchange
-from mcpd.transports.http import bodies
-from mcpd.transports.http.bodies import BodyTooLong
-from mcpd.transports.http.breakage import explain, unsent
-from mcpd.transports.http.endpoint import Endpoint
-from mcpd.transports.http.persistent import HangUp
-from mcpd.transports.http.pool import Watch, open_client
-from mcpd.transports.notices import Notices
-from mcpd.transports.resuming import Resuming
-from mcpd.transports.retries import Retries
-from mcpd.transports.switchboard import Switchboard
+from mcpd.transports import lost_requests
+from mcpd.transports.http_client import bodies
+from mcpd.transports.http_client.bodies import BodyTooLong
+from mcpd.transports.http_client.client_factory import Watch, open_client
+from mcpd.transports.http_client.connection import HangUp
+from mcpd.transports.http_client.connection_errors import explain, unsent
+from mcpd.transports.http_client.endpoint import Endpoint
+from mcpd.transports.http_response_messages import EVENTS, JSON, error_in, session_named, whole_answer
+from mcpd.transports.multiplexer import Switchboard
+from mcpd.transports.outgoing_notifications import Notices
+from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.request_retries import Retries
+from mcpd.transports.response_stream import Heard, hear
+from mcpd.transports.sse_resume import Resuming
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, Message
 from mcpd.wire.sse import EventTooLong, SseEvent
@@ -204,7 +204,7 @@ class HttpChannel(Switchboard):
                 self._broken(exchange, error)
             except (BodyTooLong, EventTooLong):
                 limit = f"{self._max_frame} bytes (raise `maxFrame` if that is meant)"
-                self._fail(exchange, unanswered.violated(self.name, exchange, f"with more than {limit}"))
+                self._fail(exchange, lost_requests.violated(self.name, exchange, f"with more than {limit}"))
             except McpdError as error:
                 self._fail(exchange, error)
         if self._posts.get(key) is post:
@@ -238,10 +238,12 @@ class HttpChannel(Switchboard):
             await self._follow(exchange, response)
             return
         if response.status_code == HTTPStatus.ACCEPTED:
-            raise unanswered.violated(self.name, exchange, "with HTTP 202, which is for what needs no answer")
+            raise lost_requests.violated(
+                self.name, exchange, "with HTTP 202, which is for what needs no answer"
+            )
         body = await bodies.read(response, self._max_frame)
         if kind != JSON and body.lstrip()[:1] not in (b"{", b"["):
-            raise unanswered.violated(
+            raise lost_requests.violated(
                 self.name, exchange, f"with {shorten(kind or 'nothing', 60)} instead of JSON"
             )
         self._read(exchange, body)
@@ -251,7 +253,7 @@ class HttpChannel(Switchboard):
         with batch():
             self.receive(bodies.one_line(body), exchange)
         if self._waits(exchange) and not self._refused_in_words(exchange, body):
-            raise unanswered.violated(self.name, exchange, f"with something else: {shorten(body)}")
+            raise lost_requests.violated(self.name, exchange, f"with something else: {shorten(body)}")
 
     def _refused_in_words(self, exchange: Exchange, body: bytes) -> bool:
         """Whether the body is a JSON-RPC error, which may lack the id: it belongs to this request."""
@@ -295,7 +297,7 @@ class HttpChannel(Switchboard):
             partial(self._waits, exchange),
             resumable=self.dialect.resumable,
         )
-        self._fail(exchange, unanswered.lost(self.name, exchange, why, may_have_run=True))
+        self._fail(exchange, lost_requests.lost(self.name, exchange, why, may_have_run=True))
 
     async def _ask_for_events(self, last_id: str | None) -> httpx.Response:
         headers = self._headers("", b"", EVENTS)
@@ -389,7 +391,7 @@ class HttpChannel(Switchboard):
         words = "its session is over (it answered 404: restarted, or tired of us)"
         self.session = ""
         if exchange is not None:
-            self._fail(exchange, unanswered.lost(self.name, exchange, words, may_have_run=False))
+            self._fail(exchange, lost_requests.lost(self.name, exchange, words, may_have_run=False))
         self._finish(LinkLost(f"{self.name}: {words}", server=self.name))
 
     def _finish(self, error: McpdError) -> None:

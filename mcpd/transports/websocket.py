@@ -18,9 +18,9 @@ from mcpd.model.errors import shorten
 from mcpd.model.spec import RemoteSpec
 from mcpd.support.outbox import batch
 from mcpd.support.websocket import OVER, Wire, watch_silence
-from mcpd.transports.exchange import Exchange
-from mcpd.transports.switchboard import Switchboard
-from mcpd.transports.upgrade import Greeted, connect, only_reason, shake_hands
+from mcpd.transports.multiplexer import Switchboard
+from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.websocket_upgrade import Greeted, connect, only_reason, shake_hands
 
 _batch = batch()
 _GOODBYE = 0.25

@@ -29,7 +29,7 @@ from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import open_remote
 from mcpd.supervision.failure import leaves
 from mcpd.transports.base import Channel
-from mcpd.transports.exchange import Exchange
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 

@@ -21,7 +21,7 @@ from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.protocol.upstream_subscriptions import Interests
 from mcpd.supervision import catalog as lists
 from mcpd.transports.base import Channel
-from mcpd.transports.exchange import Awaited, Exchange
+from mcpd.transports.outgoing_request import Awaited, Exchange
 from mcpd.wire.message import Message
 from tests.transports.peer import Json, Peer, connected
 

@@ -17,7 +17,7 @@ from mcpd.protocol import listen_stream
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Said, Upstream
 from mcpd.protocol.upstream_subscriptions import Interests
-from mcpd.transports.exchange import Awaited
+from mcpd.transports.outgoing_request import Awaited
 from tests.transports.peer import Json, Peer, connected
 
 EVERYTHING = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "logging": {}}

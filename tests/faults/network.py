@@ -21,7 +21,7 @@ import trio
 from mcpd.model.errors import LinkLost
 from mcpd.model.spec import RestartPolicy, Timeouts
 from mcpd.model.status import ServerState
-from mcpd.transports.http import dial
+from mcpd.transports.http_client import dial
 from tests.fakes.http import LegacyScript, Request, fake_http
 from tests.stopwatch import Stopwatch, stopwatch
 from tests.supervision.test_remote import World, living

@@ -28,8 +28,8 @@ from mcpd.supervision.line import Curiosity, Line
 from mcpd.supervision.surroundings import ClientSide
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.outbox import batch
-from mcpd.transports.exchange import Exchange
-from mcpd.transports.switchboard import Switchboard
+from mcpd.transports.multiplexer import Switchboard
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 from tests.gateway.mcp_client import CAPABLE, meta

@@ -21,9 +21,9 @@ from mcpd.store import Store
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import Surroundings
 from mcpd.support.redact import Redactor
-from mcpd.transports.environment import Launch
-from mcpd.transports.link import Link
-from mcpd.transports.process import describe_exit
+from mcpd.transports.child_environment import Launch
+from mcpd.transports.child_process import describe_exit
+from mcpd.transports.pipe_connection import Link
 
 Json = dict[str, Any]
 

@@ -20,7 +20,7 @@ from mcpd.model.errors import (
 )
 from mcpd.protocol.negotiate import DiedOfTheProbe, NotStreamable, together
 from mcpd.supervision.failure import Evidence, NoTransport, Verdict, Wedged, asked_to_wait, classify, is_bug
-from mcpd.transports.environment import CannotStart
+from mcpd.transports.child_environment import CannotStart
 
 LOST = LinkLost("it: exited with status 3", server="it")
 

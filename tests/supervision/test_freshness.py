@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from mcpd.model.status import ServerState
 from mcpd.supervision import catalog as lists
 from mcpd.supervision.catalog import Catalog
-from mcpd.transports.exchange import Awaited
+from mcpd.transports.outgoing_request import Awaited
 from tests.fakes.http import ModernScript, Request, fake_http
 from tests.supervision.peer import Life, World, living
 from tests.supervision.test_catalog import SPEC, FakeUpstream, fetched

@@ -15,7 +15,7 @@ from mcpd.protocol.upstream_session import Said
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import ClientSide
 from mcpd.transports.base import Channel
-from mcpd.transports.exchange import Exchange
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.supervision import peer, test_remote

@@ -21,7 +21,7 @@ from mcpd.model.spec import RemoteSpec, RestartPolicy, StdioSpec, Timeouts
 from mcpd.model.status import FailureKind, ServerState, ServerStatus
 from mcpd.supervision.connection import REMOTE_CAP, patience
 from mcpd.supervision.server import ManagedServer
-from mcpd.transports.exchange import Awaited
+from mcpd.transports.outgoing_request import Awaited
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
 from tests.stopwatch import stopwatch
 from tests.supervision.peer import surroundings

@@ -13,7 +13,7 @@ import trio
 
 from mcpd.model.errors import LinkLost
 from mcpd.model.spec import ServerSpec, Timeouts
-from mcpd.transports.link import Link
+from mcpd.transports.pipe_connection import Link
 
 Json = dict[str, Any]
 Answer = Callable[[Json], Json | bytes | None]

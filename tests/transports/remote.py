@@ -15,8 +15,8 @@ from mcpd.model.spec import RemoteSpec
 from mcpd.protocol.negotiate import Hint, negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.transports.base import Channel
-from mcpd.transports.exchange import Awaited
-from mcpd.transports.http_sse import open_http_sse
+from mcpd.transports.legacy_http_sse import open_http_sse
+from mcpd.transports.outgoing_request import Awaited
 from mcpd.transports.streamable_http import HttpChannel, open_http
 from tests.fakes.http import FakeHttp, Request
 

@@ -6,9 +6,9 @@ import httpx
 import pytest
 import trio
 
-from mcpd.transports.http.bodies import whole
-from mcpd.transports.http.engine import Engine
-from mcpd.transports.http.pool import Client, open_client
+from mcpd.transports.http_client.bodies import whole
+from mcpd.transports.http_client.client_factory import Client, open_client
+from mcpd.transports.http_client.connection_pool import Engine
 from tests.fakes.http import FakeHttp, Request, fake_http
 
 BOUND = 30
@@ -72,7 +72,7 @@ async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> No
 async def test_a_server_that_keeps_connections_shortly_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Keep-Alive: timeout=5`: a second before that it is too late to rely on it."""
     clock = [100.0]
-    monkeypatch.setattr("mcpd.transports.http.persistent.now", lambda: clock[0])
+    monkeypatch.setattr("mcpd.transports.http_client.connection.now", lambda: clock[0])
 
     async def brief(request: Request) -> None:
         await request.reply(200, b"", Keep_Alive="timeout=5")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcpd.model.spec import StdioSpec
-from mcpd.transports.environment import CannotStart, prepare
+from mcpd.transports.child_environment import CannotStart, prepare
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, NeedsAuth, ProtocolViolation
 from mcpd.model.spec import RemoteSpec
-from mcpd.transports.exchange import Awaited
-from mcpd.transports.http_sse import open_http_sse
+from mcpd.transports.legacy_http_sse import open_http_sse
+from mcpd.transports.outgoing_request import Awaited
 from tests.fakes.http import FakeHttp, Json, Request, fake_http
 from tests.transports.remote import talking
 

@@ -18,8 +18,8 @@ from trio.testing import wait_all_tasks_blocked
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, ProtocolViolation, UpstreamRefused
 from mcpd.model.spec import ServerSpec, Timeouts
 from mcpd.protocol.upstream_session import ask
-from mcpd.transports.exchange import Awaited
-from mcpd.transports.link import Link
+from mcpd.transports.outgoing_request import Awaited
+from mcpd.transports.pipe_connection import Link
 from mcpd.wire.message import BadFrame, Message
 from tests.transports.peer import Json, connected
 

@@ -10,8 +10,8 @@ import trio
 
 from mcpd.model.errors import LinkLost
 from mcpd.model.spec import RemoteSpec
-from mcpd.transports.environment import CannotStart
-from mcpd.transports.exchange import Awaited
+from mcpd.transports.child_environment import CannotStart
+from mcpd.transports.outgoing_request import Awaited
 from mcpd.transports.streamable_http import open_http
 from tests.fakes.http import ModernScript, fake_http
 from tests.fakes.proxy import fake_proxy

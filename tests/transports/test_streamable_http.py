@@ -19,7 +19,7 @@ from mcpd.model.errors import (
 )
 from mcpd.model.spec import RemoteSpec
 from mcpd.supervision.catalog import fetch
-from mcpd.transports.exchange import Awaited
+from mcpd.transports.outgoing_request import Awaited
 from tests.fakes.http import LegacyScript, ModernScript, Request, Script, fake_http
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking, until
 
@@ -348,7 +348,7 @@ def test_a_dead_link_is_noticed_by_the_kernel() -> None:
     """RELIABILITY H1: keepalive 15/5/3 and a user timeout of 30 s are set on every connection."""
     import socket
 
-    from mcpd.transports.http.dial import KEEPALIVE
+    from mcpd.transports.http_client.dial import KEEPALIVE
 
     options = {(level, name): value for level, name, value in KEEPALIVE}
     tcp = socket.IPPROTO_TCP

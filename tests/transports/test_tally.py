@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from mcpd.transports.tally import MOST_TOOLS, Count, Tally
+from mcpd.transports.call_stats import MOST_TOOLS, Count, Tally
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 

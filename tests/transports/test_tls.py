@@ -13,9 +13,9 @@ import trio
 
 from mcpd.model.errors import LinkLost
 from mcpd.model.spec import RemoteSpec
-from mcpd.transports.environment import CannotStart
-from mcpd.transports.exchange import Awaited
-from mcpd.transports.http.pool import proxy_for, ssl_context
+from mcpd.transports.child_environment import CannotStart
+from mcpd.transports.http_client.client_factory import proxy_for, ssl_context
+from mcpd.transports.outgoing_request import Awaited
 from mcpd.transports.streamable_http import open_http
 from tests.fakes.http import ModernScript, fake_http
 from tests.transports.remote import talking

@@ -21,7 +21,7 @@ from mcpd.model.spec import MEBIBYTE, RemoteSpec, Timeouts
 from mcpd.protocol import negotiate as eras
 from mcpd.protocol.upstream_session import Hooks
 from mcpd.support import websocket as support
-from mcpd.transports.exchange import Awaited
+from mcpd.transports.outgoing_request import Awaited
 from mcpd.transports.websocket import WebSocketChannel, open_websocket
 
 Handler = Callable[[WebSocketRequest], Awaitable[None]]

@@ -11,7 +11,7 @@ import trio
 
 from mcpd.model.errors import McpdError
 from mcpd.transports.base import Remedy
-from mcpd.transports.exchange import Exchange
+from mcpd.transports.outgoing_request import Exchange
 
 
 class Retries:

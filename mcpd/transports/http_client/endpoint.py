@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import httpx
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, shorten
-from mcpd.transports.http import bodies
-from mcpd.transports.http.breakage import explain, unsent
-from mcpd.transports.http.persistent import HangUp, Then
-from mcpd.transports.http.pool import Client
+from mcpd.transports.http_client import bodies
+from mcpd.transports.http_client.client_factory import Client
+from mcpd.transports.http_client.connection import HangUp, Then
+from mcpd.transports.http_client.connection_errors import explain, unsent
 from mcpd.wire.url import bare, within
 
 _REDIRECTS = 3

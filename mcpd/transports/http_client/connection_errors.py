@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 
 from mcpd.model.errors import shorten
-from mcpd.transports.http.dial import CONNECT_TIMEOUT
+from mcpd.transports.http_client.dial import CONNECT_TIMEOUT
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
 """OpenSSL's words for an answer that is no TLS at all; the last one since OpenSSL 3.2."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 from msgspec import Raw
 
-from mcpd.transports.http import bodies
+from mcpd.transports.http_client import bodies
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 from mcpd.wire.sse import SseDecoder

@@ -10,8 +10,8 @@ import httpx
 import trio
 
 from mcpd.support.outbox import batch
-from mcpd.transports.http import bodies
-from mcpd.transports.http.breakage import explain
+from mcpd.transports.http_client import bodies
+from mcpd.transports.http_client.connection_errors import explain
 from mcpd.wire.sse import SseDecoder, SseEvent
 
 SILENCE = 90.0

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from mcpd.transports.environment import CannotStart
-from mcpd.transports.http.dial import Proxy, basic
-from mcpd.transports.http.engine import Engine
-from mcpd.transports.http.persistent import HangUp, Then
+from mcpd.transports.child_environment import CannotStart
+from mcpd.transports.http_client.connection import HangUp, Then
+from mcpd.transports.http_client.connection_pool import Engine
+from mcpd.transports.http_client.dial import Proxy, basic
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request, with the whole URL
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcpd.model.errors import CallTimeout, LinkLost, ProtocolViolation, shorten
-from mcpd.transports.exchange import Exchange
+from mcpd.transports.outgoing_request import Exchange
 
 
 def lost(server: str, exchange: Exchange, reason: str, *, may_have_run: bool) -> LinkLost:

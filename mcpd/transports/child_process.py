@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 
 from mcpd.support import orphans
-from mcpd.transports.environment import CannotStart, Launch
+from mcpd.transports.child_environment import CannotStart, Launch
 
 PIPE_SIZE = 1 << 18
 """Of a child's stdout. An ordinary user may have 64 MiB of pipes in all, so not more: 256 servers."""

@@ -14,15 +14,15 @@ import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation, shorten
 from mcpd.model.spec import RemoteSpec
-from mcpd.transports.answers import EVENTS
-from mcpd.transports.events import Heard, hear
-from mcpd.transports.exchange import Exchange
-from mcpd.transports.http import bodies
-from mcpd.transports.http.breakage import explain
-from mcpd.transports.http.endpoint import Endpoint
-from mcpd.transports.http.pool import Client, Watch, open_client
-from mcpd.transports.notices import Notices
-from mcpd.transports.switchboard import Switchboard
+from mcpd.transports.http_client import bodies
+from mcpd.transports.http_client.client_factory import Client, Watch, open_client
+from mcpd.transports.http_client.connection_errors import explain
+from mcpd.transports.http_client.endpoint import Endpoint
+from mcpd.transports.http_response_messages import EVENTS
+from mcpd.transports.multiplexer import Switchboard
+from mcpd.transports.outgoing_notifications import Notices
+from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.response_stream import Heard, hear
 from mcpd.wire import message as wire
 from mcpd.wire.sse import EventTooLong, SseEvent
 from mcpd.wire.url import bare, within

@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from mcpd.model.errors import ProtocolViolation, shorten
-from mcpd.transports.http.persistent import Body
+from mcpd.transports.http_client.connection import Body
 
 _PORTION = 1 << 20
 """What is inflated at once: a portion of a few KiB may hold many MiB."""

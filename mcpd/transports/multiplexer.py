@@ -20,10 +20,10 @@ from msgspec import Raw
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation, shorten
 from mcpd.model.spec import ServerSpec
 from mcpd.support.outbox import batch
-from mcpd.transports import unanswered
+from mcpd.transports import lost_requests
 from mcpd.transports.base import Deaf, Dialect, Inbound
-from mcpd.transports.exchange import Exchange
-from mcpd.transports.tally import Tally
+from mcpd.transports.call_stats import Tally
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.meta import stamped_request
@@ -248,7 +248,7 @@ class Switchboard:
             self._next_in_queue()
         if message.result is ABSENT and message.error is ABSENT:
             how = f"with neither result nor error: {shorten(line)}"
-            self._lose(exchange, unanswered.violated(self.name, exchange, how))
+            self._lose(exchange, lost_requests.violated(self.name, exchange, how))
             return
         if exchange.count is not None:
             if message.error is ABSENT:
@@ -305,7 +305,7 @@ class Switchboard:
         answered = self._pick(wire.answered_in(line))
         if answered is not None:
             self._next_in_queue()
-            self._lose(answered, unanswered.unreadable(self.name, answered, line))
+            self._lose(answered, lost_requests.unreadable(self.name, answered, line))
 
     def _receive_stray(self, message: Message, line: bytes) -> None:
         key = message.key
@@ -360,7 +360,7 @@ class Switchboard:
             for exchange, ran in may_have_run:
                 # Where nothing could be sent at all, the reason of that says more.
                 plain = ran or isinstance(error, LinkLost)
-                told = unanswered.lost(self.name, exchange, reason, may_have_run=ran) if plain else error
+                told = lost_requests.lost(self.name, exchange, reason, may_have_run=ran) if plain else error
                 self._lose(exchange, told)
 
     # ── watching the clock ──────────────────────────────────────────────────────────────────────
@@ -383,4 +383,4 @@ class Switchboard:
             for exchange in waiting:
                 if exchange.deadline <= now:
                     self._take_back(exchange, "timed out")
-                    self._lose(exchange, unanswered.timed_out(self.name, exchange, now))
+                    self._lose(exchange, lost_requests.timed_out(self.name, exchange, now))

@@ -13,8 +13,8 @@ import ssl
 
 import httpx
 
-from mcpd.transports.http.dial import Dialer, Proxy
-from mcpd.transports.http.persistent import JOINED, Connection, HangUp, NothingLeft, Then
+from mcpd.transports.http_client.connection import JOINED, Connection, HangUp, NothingLeft, Then
+from mcpd.transports.http_client.dial import Dialer, Proxy
 
 _KEEP_IDLE = 64
 """Idle connections kept. What a burst opened beyond that is closed again."""

@@ -9,7 +9,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
-from mcpd.transports.tally import Count
+from mcpd.transports.call_stats import Count
 from mcpd.wire.message import Message
 
 OF_THE_TOOL = "`toolTimeouts` in its definition sets"

@@ -10,10 +10,10 @@ import httpx
 import trio
 
 from mcpd.model.errors import HttpRefused, ProtocolViolation
-from mcpd.transports.answers import EVENTS
-from mcpd.transports.events import Heard
-from mcpd.transports.http import bodies
-from mcpd.transports.http.breakage import explain
+from mcpd.transports.http_client import bodies
+from mcpd.transports.http_client.connection_errors import explain
+from mcpd.transports.http_response_messages import EVENTS
+from mcpd.transports.response_stream import Heard
 from mcpd.wire.sse import EventTooLong
 
 _RESUMES = 5

@@ -16,9 +16,9 @@ from trio_websocket import ConnectionRejected, WebSocketConnection, wrap_client_
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, shorten
 from mcpd.model.spec import RemoteSpec
 from mcpd.support.websocket import GREETING, READ, Wire
-from mcpd.transports.http.breakage import explain
-from mcpd.transports.http.dial import CONNECT_TIMEOUT, guard
-from mcpd.transports.http.pool import ssl_context
+from mcpd.transports.http_client.client_factory import ssl_context
+from mcpd.transports.http_client.connection_errors import explain
+from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, guard
 
 SUBPROTOCOL = "mcp"
 _STATUS = re.compile(rb"HTTP/1\.\d (\d{3})")

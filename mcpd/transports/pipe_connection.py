@@ -11,9 +11,9 @@ from mcpd.model.spec import ServerSpec
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import Reader, traffic
-from mcpd.transports import unanswered
-from mcpd.transports.exchange import Exchange
-from mcpd.transports.switchboard import Switchboard
+from mcpd.transports import lost_requests
+from mcpd.transports.multiplexer import Switchboard
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.lines import LineSplitter, LineTooLong
 from mcpd.wire.message import ABSENT, BadFrame
@@ -126,7 +126,7 @@ class Link(Switchboard):
                     if isinstance(tag, Exchange) and self._table.pop(tag.key, None) is tag:
                         self._outbox.withdraw(tag)
                         words = f"it has not read its input for {stalled_for:.0f} s"
-                        self._lose(tag, unanswered.lost(self.name, tag, words, may_have_run=False))
+                        self._lose(tag, lost_requests.lost(self.name, tag, words, may_have_run=False))
             self._next_in_queue()
             with trio.move_on_after(self._write_timeout):  # then it is the turn of those that came since
                 await self._outbox.wait_drained()
