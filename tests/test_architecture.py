@@ -40,7 +40,7 @@ FORBIDDEN = {
     "logging/setLevel": ("*/legacy.py", "testserver/*"),
     "server/discover": ("*/modern.py", "eras/negotiate.py", "testserver/*"),
     "subscriptions/listen": ("*/modern.py", "protocol/listen_stream.py", "testserver/*"),
-    "io.modelcontextprotocol/": ("*/modern.py", "wire/meta.py", "testserver/*"),
+    "io.modelcontextprotocol/": ("*/modern.py", "wire/request_meta.py", "testserver/*"),
 }
 """Words of one era, and the only rooms that know it. Only string constants count: prose may name them."""
 

@@ -27,7 +27,7 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.support.outbox import Outbox
 from mcpd.support.reader import Reader
 from mcpd.wire import message as wire
-from mcpd.wire.lines import LineSplitter
+from mcpd.wire.framing import LineSplitter
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
 _OURS = ("mcpd/", "rpc.")

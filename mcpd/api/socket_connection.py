@@ -24,7 +24,7 @@ from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import READ_SMALL, Reader
 from mcpd.wire import message as wire
-from mcpd.wire.lines import LineSplitter, LineTooLong
+from mcpd.wire.framing import LineSplitter, LineTooLong
 from mcpd.wire.message import ABSENT, BadFrame
 
 log = logging.getLogger("mcpd.client")

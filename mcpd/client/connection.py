@@ -14,7 +14,7 @@ from anyio.abc import ByteStream
 
 from mcpd.client.errors import ClientError, ConnectionClosed, NotRunning, of_answer
 from mcpd.support.paths import UnusablePath, socket_path
-from mcpd.wire.lines import LineSplitter, LineTooLong
+from mcpd.wire.framing import LineSplitter, LineTooLong
 
 Progress = Callable[[float, float | None, str], None]
 """Called with how far a call is, of how much (None: not known), and a word about it. What it raises ends the

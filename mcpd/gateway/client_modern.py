@@ -19,7 +19,7 @@ from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
-from mcpd.wire.meta import RESERVED, may_have_meta
+from mcpd.wire.request_meta import RESERVED, may_have_meta
 
 if TYPE_CHECKING:
     from mcpd.gateway.session import Session

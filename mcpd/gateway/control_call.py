@@ -34,7 +34,7 @@ from mcpd.support.reader import traffic
 from mcpd.transports.outgoing_request import OF_THE_CALLER, OF_THE_TOOL, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.meta import RESERVED
+from mcpd.wire.request_meta import RESERVED
 
 
 class CallRequest(msgspec.Struct, forbid_unknown_fields=True):

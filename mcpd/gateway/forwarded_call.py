@@ -20,7 +20,7 @@ from mcpd.support.reader import traffic
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.meta import strip_reserved
+from mcpd.wire.request_meta import strip_reserved
 
 if TYPE_CHECKING:
     from mcpd.gateway.session import Session

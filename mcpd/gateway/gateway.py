@@ -36,7 +36,7 @@ from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
-from mcpd.wire.meta import strip_reserved
+from mcpd.wire.request_meta import strip_reserved
 
 log = logging.getLogger("mcpd.gateway")
 

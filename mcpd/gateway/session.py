@@ -35,7 +35,7 @@ from mcpd.protocol.legacy import BATCHES_IN
 from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.meta import may_have_meta
+from mcpd.wire.request_meta import may_have_meta
 
 if TYPE_CHECKING:
     from mcpd.gateway.gateway import Gateway

@@ -17,7 +17,7 @@ from mcpd.protocol.upstream_session import FEATURES, Hooks, Upstream, may_have_c
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.meta import RESERVED
+from mcpd.wire.request_meta import RESERVED
 
 LISTEN_AGAIN_AFTER, LISTEN_AGAIN_AT_MOST = 5.0, 60.0
 """Seconds of pause when a subscription has ended; they double, and vary by half, until one lasts."""

@@ -27,7 +27,7 @@ from mcpd.transports.base import Channel, Dialect, Remedy
 from mcpd.transports.outgoing_request import Awaited, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.meta import RESERVED
+from mcpd.wire.request_meta import RESERVED
 
 VERSIONS = ("2026-07-28",)
 """Newest first."""

@@ -7,8 +7,8 @@ from msgspec import Raw
 
 from mcpd.transports.http_client import bodies
 from mcpd.wire import message as wire
+from mcpd.wire.event_stream import SseDecoder
 from mcpd.wire.message import BadFrame, Message
-from mcpd.wire.sse import SseDecoder
 
 EVENTS, JSON = "text/event-stream", "application/json"
 

@@ -24,7 +24,7 @@ from mcpd.transports.outgoing_notifications import Notices
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.response_stream import Heard, hear
 from mcpd.wire import message as wire
-from mcpd.wire.sse import EventTooLong, SseEvent
+from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.url import bare, within
 
 _POST_TIMEOUT = 30.0

@@ -26,7 +26,7 @@ from mcpd.transports.call_stats import Tally
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.meta import stamped_request
+from mcpd.wire.request_meta import stamped_request
 
 log = logging.getLogger("mcpd.link")
 _batch = batch()

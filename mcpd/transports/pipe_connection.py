@@ -15,9 +15,9 @@ from mcpd.transports import lost_requests
 from mcpd.transports.multiplexer import Switchboard
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
-from mcpd.wire.lines import LineSplitter, LineTooLong
+from mcpd.wire.framing import LineSplitter, LineTooLong
 from mcpd.wire.message import ABSENT, BadFrame
-from mcpd.wire.spread import Spread
+from mcpd.wire.multiline import Spread
 
 _batch = batch()
 _LAST_ANSWERS = 0.5

@@ -12,7 +12,7 @@ import trio
 from mcpd.support.outbox import batch
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.connection_errors import explain
-from mcpd.wire.sse import SseDecoder, SseEvent
+from mcpd.wire.event_stream import SseDecoder, SseEvent
 
 SILENCE = 90.0
 """A stream that has sent keep-alive comments, and is silent for so long, is dead."""

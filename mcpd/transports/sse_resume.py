@@ -14,7 +14,7 @@ from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.connection_errors import explain
 from mcpd.transports.http_response_messages import EVENTS
 from mcpd.transports.response_stream import Heard
-from mcpd.wire.sse import EventTooLong
+from mcpd.wire.event_stream import EventTooLong
 
 _RESUMES = 5
 """Attempts in a row, without a single event, to resume a stream."""

@@ -34,8 +34,8 @@ from mcpd.transports.request_retries import Retries
 from mcpd.transports.response_stream import Heard, hear
 from mcpd.transports.sse_resume import Resuming
 from mcpd.wire import message as wire
+from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.message import ABSENT, Message
-from mcpd.wire.sse import EventTooLong, SseEvent
 
 _ORDERLY_END = 0.25
 """Seconds a server has to end its stream after the answer: then the connection can be used again."""

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import httpx
 
-from mcpd.wire.sse import SseDecoder, SseEvent
+from mcpd.wire.event_stream import SseDecoder, SseEvent
 from tests.e2e.harness import BOUND, Daemon, Json
 
 PORT = ("--http", "127.0.0.1:0")

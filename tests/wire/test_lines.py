@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.wire.lines import LineSplitter, LineTooLong
+from mcpd.wire.framing import LineSplitter, LineTooLong
 
 
 @settings(derandomize=True, max_examples=300)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame
-from mcpd.wire.meta import stamp
+from mcpd.wire.request_meta import stamp
 
 numbers = st.one_of(
     st.integers(-(10**40), 10**40).map(str),

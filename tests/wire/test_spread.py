@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.wire.spread import Spread
+from mcpd.wire.multiline import Spread
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -11,7 +11,7 @@ from httpx_sse._decoders import SSEDecoder, SSELineDecoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.wire.sse import EventTooLong, SseDecoder, SseEvent
+from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
 
 CASES = 100_000
 LIMIT = 1 << 20

@@ -23,7 +23,7 @@ from mcpd.clients import Client
 from mcpd.gateway.gateway import Gateway
 from mcpd.support.websocket import OVER, READ, Wire, watch_silence
 from mcpd.wire import message as wire
-from mcpd.wire.lines import LineSplitter
+from mcpd.wire.framing import LineSplitter
 from mcpd.wire.message import ABSENT, BadFrame
 
 log = logging.getLogger("mcpd.http")

@@ -24,7 +24,7 @@ from mcpd.supervision.server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.headers import NAMED_BY, annotated, decode_header_value, param_headers
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.meta import RESERVED, may_have_meta
+from mcpd.wire.request_meta import RESERVED, may_have_meta
 
 _HEADERS = frozenset(version.encode() for version in VERSIONS)
 _LOOK_AGAIN = 1.0

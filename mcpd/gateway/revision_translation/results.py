@@ -14,7 +14,7 @@ from mcpd.gateway.revision_translation.content import narrowed, says_more
 from mcpd.gateway.revision_translation.revisions import R3, R4, R5
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
-from mcpd.wire.meta import has_reserved, strip_reserved
+from mcpd.wire.request_meta import has_reserved, strip_reserved
 
 _WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from mcpd.gateway.revision_translation.revisions import R3, R4, R5
 from mcpd.wire import message as wire
-from mcpd.wire.meta import strip_reserved
+from mcpd.wire.request_meta import strip_reserved
 
 _Object = dict[str, Any]
 

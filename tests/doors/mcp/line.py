@@ -6,7 +6,7 @@ import json
 
 from mcpd.api.http_server.http_exchange import Exchange, Serve
 from mcpd.api.http_server.parser import Head
-from mcpd.wire.sse import SseDecoder, SseEvent
+from mcpd.wire.event_stream import SseDecoder, SseEvent
 
 GET = Head("GET", "/mcp", "", {}, frozenset(), False, True)  # 1.0: no chunks to take apart
 
