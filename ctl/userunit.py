@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ctl.errors import CtlError, DaemonUnreachable
-from mcpd.support.atomic import write_atomically
+from mcpd.support.atomic_files import write_atomically
 
 SERVICE, SOCKET = "mcpd.service", "mcpd.socket"
 _ASKED = (

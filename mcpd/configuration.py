@@ -21,8 +21,8 @@ from mcpd.model.events import Event, EventKind
 from mcpd.model.status import rfc3339
 from mcpd.store import AppliedSet, Store
 from mcpd.supervision.supervisor import Supervisor
+from mcpd.support.async_value import Watched
 from mcpd.support.redact import Redactor
-from mcpd.support.watched import Watched
 
 log = logging.getLogger("mcpd.configuration")
 

@@ -39,8 +39,8 @@ from mcpd.store import Store
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.surroundings import ClientSide, Surroundings
-from mcpd.support import orphans, paths, single, systemd
-from mcpd.support.actor import acting, actor
+from mcpd.support import instance_lock, orphans, paths, systemd
+from mcpd.support.audit_actor import acting, actor
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.guardian import Guardian
 from mcpd.support.redact import Redactor
@@ -76,7 +76,7 @@ async def run(options: Options, redactor: Redactor) -> None:
     with ExitStack() as held:
         given = systemd.listen_fds()
         runtime = paths.socket_directory(options.socket)
-        held.enter_context(single.sole_daemon(options.socket))
+        held.enter_context(instance_lock.sole_daemon(options.socket))
         unix, ports, warnings = _listeners(options, given, held)
         if warnings:
             loaded = options.loaded
@@ -107,7 +107,7 @@ def _listeners(
     passed = [held.enter_context(listeners.adopt_fd(fd)) for fd in given.values()]
     unix = next((each for each in passed if each.family == sockets.AF_UNIX), None)
     if unix is None:
-        single.remove_stale_socket(options.socket)
+        instance_lock.remove_stale_socket(options.socket)
         unix = held.enter_context(listeners.bind_unix(options.socket))
         held.callback(_unlink, options.socket)
     ports = [each for each in passed if each.family != sockets.AF_UNIX]

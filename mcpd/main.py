@@ -53,8 +53,8 @@ def _run(given: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded, 
     import trio  # only once there is something to run: --validate-config stays quick
 
     from mcpd import daemon
+    from mcpd.support.instance_lock import AlreadyRunning
     from mcpd.support.memory import stay_small
-    from mcpd.support.single import AlreadyRunning
 
     debug = given.debug or environ.get("MCPD_DEBUG") == "1"
     level = "debug" if debug else given.log_level or loaded.settings.log_level or "info"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from mcpd.configuration import Configuration
-from mcpd.support.actor import acting
-from mcpd.support.changes import watching
+from mcpd.support.audit_actor import acting
+from mcpd.support.file_watcher import watching
 
 log = logging.getLogger("mcpd.configuration")
 

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from mcpd.model import codec
-from mcpd.support.atomic import remove_left_overs, write_atomically
+from mcpd.support.atomic_files import remove_left_overs, write_atomically
 
 log = logging.getLogger("mcpd.store")
 

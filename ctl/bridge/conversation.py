@@ -19,7 +19,7 @@ from ctl.bridge.pending import MAX_OPEN, Pending
 from ctl.bridge.questions import CANCELLED, Questions
 from ctl.bridge.requests import HANDSHAKES, LEARNT_FROM, PASSED, REPEATABLE, Request
 from ctl.bridge.resuming import Resuming
-from mcpd.support.mending import mended
+from mcpd.support.json_repair import mended
 
 Put = Callable[[bytes], None]
 

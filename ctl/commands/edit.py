@@ -104,7 +104,7 @@ def _problem(path: Path, data: bytes) -> Refused | None:
 
 
 def _put(session: Session, path: Path, before: bytes | None, data: bytes, there: bool) -> int:
-    from mcpd.support.atomic import write_atomically
+    from mcpd.support.atomic_files import write_atomically
 
     if (path.read_bytes() if path.exists() else None) != before:
         kept = path.with_name(f"{path.name}.yours")

@@ -13,7 +13,7 @@ import attrs
 
 from ctl.editors.undoing import Hunk
 from mcpd.config.document import Slot
-from mcpd.support.atomic import write_atomically
+from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import private_directory, state_dir
 
 

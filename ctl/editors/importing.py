@@ -23,7 +23,7 @@ from ctl.views import objects
 from mcpd.config.edit import put_servers
 from mcpd.config.secrets import change_secrets, read_secrets
 from mcpd.model.errors import BadSpec
-from mcpd.support.atomic import write_atomically
+from mcpd.support.atomic_files import write_atomically
 
 Definition = dict[str, object]
 _REMOVED = "it was imported before, and removed from mcpd since"

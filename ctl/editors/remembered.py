@@ -13,7 +13,7 @@ import attrs
 
 from ctl.editors.survey import Source
 from mcpd.model.diff import fields
-from mcpd.support.atomic import write_atomically
+from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, private_directory, state_dir
 
 Digests = Mapping[str, str]

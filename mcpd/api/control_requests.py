@@ -20,7 +20,7 @@ from mcpd.gateway.virtual_server import View
 from mcpd.model import api, codec
 from mcpd.model.errors import FellBehind, McpdError
 from mcpd.model.tap import TapParams
-from mcpd.support.actor import acting
+from mcpd.support.audit_actor import acting
 from mcpd.support.outbox import Outbox
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message

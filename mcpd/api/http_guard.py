@@ -20,7 +20,7 @@ from typing import Protocol
 
 from mcpd.api.http_server.parser import BadRequest, Head
 from mcpd.model.errors import shorten
-from mcpd.support.atomic import write_atomically
+from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath
 
 log = logging.getLogger("mcpd.http")

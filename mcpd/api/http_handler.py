@@ -22,7 +22,7 @@ from mcpd.api.mcp_endpoint.legacy import Sessions
 from mcpd.config.address import Address
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpDoor
-from mcpd.support.atomic import write_atomically
+from mcpd.support.atomic_files import write_atomically
 
 log = logging.getLogger("mcpd.http")
 

@@ -14,7 +14,7 @@ import attrs
 
 from mcpd.config.formats import LARGEST, decode, format_of, parse
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.support.atomic import write_atomically
+from mcpd.support.atomic_files import write_atomically
 
 Slot = tuple[str, ...]
 """The keys that lead to an object or list of entries."""

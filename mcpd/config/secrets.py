@@ -16,7 +16,7 @@ from mcpd.config.formats import decode, parse
 from mcpd.config.places import at
 from mcpd.model.errors import BadSpec, Problem, shorten
 from mcpd.model.secret import Reference, Unavailable
-from mcpd.support.atomic import write_atomically
+from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, config_dir, private_directory
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

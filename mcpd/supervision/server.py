@@ -43,7 +43,7 @@ from mcpd.supervision.start_slot import StartSlot
 from mcpd.supervision.surroundings import Surroundings
 from mcpd.supervision.taps import Taps
 from mcpd.supervision.trace import Trace
-from mcpd.support.fanout import Fanout
+from mcpd.support.callbacks import Fanout
 from mcpd.support.memory import give_back
 from mcpd.support.processes import Spent
 from mcpd.transports.base import Channel

@@ -17,8 +17,8 @@ from mcpd.model.spec import ServerSpec
 from mcpd.model.status import rfc3339
 from mcpd.supervision.server import ManagedServer
 from mcpd.supervision.surroundings import Surroundings
-from mcpd.support.suspend import watch_suspend
-from mcpd.support.watched import Watched
+from mcpd.support.async_value import Watched
+from mcpd.support.suspend_detection import watch_suspend
 
 log = logging.getLogger("mcpd.supervisor")
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.model.errors import shorten
-from mcpd.support.mending import mended
+from mcpd.support.json_repair import mended
 
 ABSENT = Raw(b"")
 MAX_DEPTH = 1000

@@ -13,8 +13,8 @@ import sys
 import threading
 import time
 
+from mcpd.support.instance_lock import AlreadyRunning, remove_stale_socket, sole_daemon
 from mcpd.support.paths import socket_directory, socket_path
-from mcpd.support.single import AlreadyRunning, remove_stale_socket, sole_daemon
 
 
 def main() -> int:

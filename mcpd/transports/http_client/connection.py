@@ -12,7 +12,7 @@ import trio
 
 from mcpd.support.descriptors import readable
 from mcpd.support.reader import LINGER, traffic, unwatch, watch
-from mcpd.support.suspend import now
+from mcpd.support.suspend_detection import now
 from mcpd.transports.http_client.dial import BROKEN, beneath
 from mcpd.wire.http1 import BadResponse, Response
 
