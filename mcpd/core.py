@@ -30,9 +30,9 @@ from mcpd.model.usage import Stats
 from mcpd.protocol import input_rounds
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog, Item
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.message_tap import Tap
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.supervision.taps import Tap
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.orphans import MARK
 from mcpd.support.redact import Redactor

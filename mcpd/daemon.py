@@ -36,9 +36,9 @@ from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
 from mcpd.reloading import follow
 from mcpd.store import Store
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.context import ClientSide, Surroundings
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.supervision.surroundings import ClientSide, Surroundings
 from mcpd.support import instance_lock, orphans, paths, systemd
 from mcpd.support.audit_actor import acting, actor
 from mcpd.support.broadcast import Broadcast

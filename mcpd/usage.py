@@ -18,7 +18,7 @@ from mcpd.model.usage import (
     Stats,
     ToolStats,
 )
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support import processes
 from mcpd.support.processes import Cost
 from mcpd.transports.call_stats import Count

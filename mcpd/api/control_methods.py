@@ -30,7 +30,7 @@ from mcpd.model.history import History, HistoryParams
 from mcpd.model.status import timestamp
 from mcpd.model.usage import Stats, StatsParams
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 
 P = TypeVar("P")
 

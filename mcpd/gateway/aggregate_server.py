@@ -23,7 +23,7 @@ from mcpd.model.naming import ClientStyle
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
 from mcpd.supervision.catalog import Catalog
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

@@ -17,7 +17,7 @@ from mcpd.gateway.client_context import Request
 from mcpd.gateway.forwarded_call import MAY_ASK, Relay, tool_name
 from mcpd.gateway.revision_translation.results import translation
 from mcpd.model.errors import InvalidArguments, Overloaded, Problem
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame

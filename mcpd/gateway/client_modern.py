@@ -23,7 +23,7 @@ from mcpd.wire.request_meta import RESERVED, may_have_meta
 
 if TYPE_CHECKING:
     from mcpd.gateway.session import Session
-    from mcpd.supervision.server import ManagedServer
+    from mcpd.supervision.managed_server import ManagedServer
 
 _VERSION = f"{RESERVED}protocolVersion"
 _CAPABILITIES = f"{RESERVED}clientCapabilities"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 
 if TYPE_CHECKING:
     from mcpd.gateway.call_tasks import Spawn

@@ -29,7 +29,7 @@ from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import ask_in_rounds, nobody, result_type
 from mcpd.protocol.upstream_session import Upstream, refusal
 from mcpd.supervision.catalog import Item, allowed, suggestion
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.reader import traffic
 from mcpd.transports.outgoing_request import OF_THE_CALLER, OF_THE_TOOL, Exchange
 from mcpd.wire import message as wire

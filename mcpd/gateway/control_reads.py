@@ -16,7 +16,7 @@ from mcpd.model.errors import (
     shorten,
 )
 from mcpd.supervision.catalog import Item, suggestion
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

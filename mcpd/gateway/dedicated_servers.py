@@ -18,7 +18,7 @@ import trio
 from mcpd.core import Core
 from mcpd.model.spec import StdioSpec
 from mcpd.model.status import ServerState
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

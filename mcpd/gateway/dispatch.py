@@ -14,7 +14,7 @@ from mcpd.gateway.forwarded_call import MAY_ASK, Relay
 from mcpd.gateway.revision_translation.results import translation
 from mcpd.gateway.virtual_server import Route
 from mcpd.model.errors import InvalidArguments, Problem
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import OF_THE_TOOL
 from mcpd.wire import message as wire
 

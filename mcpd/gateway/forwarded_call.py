@@ -15,7 +15,7 @@ from mcpd.gateway.revision_translation.results import Translation
 from mcpd.gateway.revision_translation.revisions import R5
 from mcpd.model.errors import McpdError
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.reader import traffic
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire

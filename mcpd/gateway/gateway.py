@@ -30,8 +30,8 @@ from mcpd.model.profile import EVERYTHING, Profile, profile_for
 from mcpd.model.status import ServerState
 from mcpd.protocol.upstream_session import Said
 from mcpd.protocol.upstream_subscriptions import LEVELS
-from mcpd.supervision.server import ManagedServer
-from mcpd.supervision.surroundings import ClientSide
+from mcpd.supervision.context import ClientSide
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire

@@ -22,7 +22,7 @@ from mcpd.gateway.server_requests import ANSWER
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation, shorten
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import MOST_ROUNDS
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 

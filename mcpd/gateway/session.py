@@ -32,7 +32,7 @@ from mcpd.gateway.responder import Client, Reply
 from mcpd.gateway.virtual_server import MEMBERS, View
 from mcpd.model.errors import McpdError
 from mcpd.protocol.legacy import BATCHES_IN
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import may_have_meta

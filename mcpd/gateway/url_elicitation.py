@@ -18,7 +18,7 @@ from mcpd.gateway.revision_translation.revisions import R4
 from mcpd.gateway.revision_translation.server_requests import question
 from mcpd.model.errors import InputNeeded
 from mcpd.protocol.upstream_session import Said
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 

@@ -13,7 +13,7 @@ from mcpd.core import Core
 from mcpd.gateway.forwarded_call import tool_name
 from mcpd.model.errors import UnknownTool
 from mcpd.supervision.catalog import Catalog, Item, allowed
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 
 MEMBERS = {
     "tools/list": "tools",

@@ -10,7 +10,7 @@ import trio
 from mcpd.model.runner import Runner
 from mcpd.model.spec import RestartPolicy
 from mcpd.model.status import Failure
-from mcpd.supervision.approach import Approach
+from mcpd.supervision.connect_strategy import Approach
 from mcpd.supervision.failure import Evidence, Verdict, classify
 
 

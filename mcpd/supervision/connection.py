@@ -9,8 +9,8 @@ from typing import Literal, NoReturn
 import attrs
 
 from mcpd.model.spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec
+from mcpd.supervision.context import Surroundings
 from mcpd.supervision.failure import NoTransport
-from mcpd.supervision.surroundings import Surroundings
 from mcpd.transports.base import Channel
 from mcpd.transports.child_environment import Launch
 from mcpd.transports.child_process import Child, Guard

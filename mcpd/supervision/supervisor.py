@@ -15,8 +15,8 @@ from mcpd.model.errors import UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.spec import ServerSpec
 from mcpd.model.status import rfc3339
-from mcpd.supervision.server import ManagedServer
-from mcpd.supervision.surroundings import Surroundings
+from mcpd.supervision.context import Surroundings
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.async_value import Watched
 from mcpd.support.suspend_detection import watch_suspend
 

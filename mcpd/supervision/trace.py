@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mcpd.config.masking import MASK, SCHEME, scrubbed, secret_name
 from mcpd.model.api import Step
 from mcpd.model.status import rfc3339
-from mcpd.supervision.taps import RoundTrips, shown
+from mcpd.supervision.message_tap import RoundTrips, shown
 from mcpd.support.logs import TRAFFIC
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ EVERYTHING = " ".join(CANARY.values())
 
 BUG = """
 import os
-from mcpd.supervision import server
+from mcpd.supervision import managed_server
 sound = server.ManagedServer._wait_while_off
 def broken(self, *given):
     if self.spec.name == "told" and os.path.exists({flag!r}):

@@ -354,7 +354,7 @@ BUGS = {
 
 INJECTION = """
 import os
-from mcpd.supervision import server
+from mcpd.supervision import managed_server
 sound = getattr(server.ManagedServer, {method!r})
 def broken(self, *given):
     if self.spec.name == "buggy" and os.path.exists({flag!r}):

@@ -24,8 +24,8 @@ from mcpd.model.spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
 from mcpd.protocol.upstream_session import Said, Upstream
 from mcpd.protocol.upstream_subscriptions import Interests
-from mcpd.supervision.line import Curiosity, Line
-from mcpd.supervision.surroundings import ClientSide
+from mcpd.supervision.context import ClientSide
+from mcpd.supervision.turn_queue import Curiosity, Line
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.outbox import batch
 from mcpd.transports.multiplexer import Switchboard

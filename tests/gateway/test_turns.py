@@ -16,7 +16,7 @@ from mcpd.gateway import suspended_calls
 from mcpd.gateway.control_call import Call, CallRequest
 from mcpd.gateway.server_requests import ANSWER
 from mcpd.model.errors import McpdError, NotReady, Overloaded
-from mcpd.supervision.line import Line
+from mcpd.supervision.turn_queue import Line
 from tests.gateway.model import Asked, User, World, world
 
 Clock = trio.testing.MockClock

@@ -18,8 +18,8 @@ from mcpd.model.events import Event
 from mcpd.model.spec import StdioSpec
 from mcpd.model.status import ServerState, ServerStatus
 from mcpd.store import Store
-from mcpd.supervision.server import ManagedServer
-from mcpd.supervision.surroundings import Surroundings
+from mcpd.supervision.context import Surroundings
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.redact import Redactor
 from mcpd.transports.child_environment import Launch
 from mcpd.transports.child_process import describe_exit

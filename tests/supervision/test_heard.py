@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 from mcpd.model.status import ServerState
 from mcpd.protocol.upstream_session import Said
-from mcpd.supervision.server import ManagedServer
-from mcpd.supervision.surroundings import ClientSide
+from mcpd.supervision.context import ClientSide
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message

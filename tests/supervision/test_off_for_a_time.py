@@ -15,7 +15,7 @@ from mcpd.journal import Journal
 from mcpd.model.errors import NotReady
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.store import Store
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from tests.supervision.peer import living
 
 HOUR = 3600.0

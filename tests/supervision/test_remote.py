@@ -20,7 +20,7 @@ from mcpd.model.events import Event
 from mcpd.model.spec import RemoteSpec, RestartPolicy, StdioSpec, Timeouts
 from mcpd.model.status import FailureKind, ServerState, ServerStatus
 from mcpd.supervision.connection import REMOTE_CAP, patience
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Awaited
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
 from tests.stopwatch import stopwatch
@@ -306,7 +306,7 @@ async def test_who_wants_a_server_that_could_not_be_reached_has_it_looked_for_ag
         attempts.append(trio.current_time())
         raise LinkLost("it: it cannot be reached: Connection refused", server="it", may_have_run=False)
 
-    monkeypatch.setattr("mcpd.supervision.server.opened", nobody_listens)
+    monkeypatch.setattr("mcpd.supervision.managed_server.opened", nobody_listens)
     async with living(tmp_path, "http://127.0.0.1:1/mcp", restart=RestartPolicy(base=1000)) as world:
         with trio.fail_after(1000):
             while world.server.status().retry_at is None:  # noqa: ASYNC110 - a test's wait

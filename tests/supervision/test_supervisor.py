@@ -15,7 +15,7 @@ from mcpd.model.errors import NotReady, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.spec import StdioSpec
 from mcpd.model.status import ServerState
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from tests.supervision.peer import Life, Script, scripted, surroundings
 

@@ -14,7 +14,7 @@ import trio.testing
 
 from mcpd.config.masking import scrubbed, scrubbed_json
 from mcpd.model.tap import Direction, TapFrame
-from mcpd.supervision.taps import MOST_FRAMES, Tap, Taps
+from mcpd.supervision.message_tap import MOST_FRAMES, Tap, Taps
 from mcpd.supervision.trace import Trace
 from mcpd.support.logs import TRAFFIC
 from mcpd.support.redact import Redactor

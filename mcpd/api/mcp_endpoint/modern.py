@@ -20,7 +20,7 @@ from mcpd.gateway.virtual_server import View
 from mcpd.model.errors import McpdError, shorten
 from mcpd.protocol.modern import HEADER_MISMATCH, VERSIONS
 from mcpd.supervision.catalog import Catalog
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.headers import NAMED_BY, annotated, decode_header_value, param_headers
 from mcpd.wire.message import ABSENT, BadFrame, Message

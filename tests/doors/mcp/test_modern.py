@@ -12,7 +12,7 @@ from mcpd.api.mcp_endpoint import modern
 from mcpd.gateway.virtual_server import Route, View
 from mcpd.model.errors import UnknownTool
 from mcpd.supervision.catalog import Catalog, Item
-from mcpd.supervision.server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 

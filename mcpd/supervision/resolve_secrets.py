@@ -15,8 +15,8 @@ from mcpd.config.secrets import LARGEST, as_text, fetch
 from mcpd.model.errors import BadSpec, shorten
 from mcpd.model.secret import Reference, Unavailable
 from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
+from mcpd.supervision.context import Surroundings
 from mcpd.supervision.failure import NoSecret
-from mcpd.supervision.surroundings import Surroundings
 from mcpd.support.orphans import MARK
 
 PATIENCE = 30.0

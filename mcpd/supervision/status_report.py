@@ -12,8 +12,8 @@ from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import Kind
-from mcpd.supervision.serverlog import ServerLog
-from mcpd.supervision.standing import Standing
+from mcpd.supervision.server_log import ServerLog
+from mcpd.supervision.state import Standing
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import Child
 

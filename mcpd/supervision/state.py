@@ -9,7 +9,7 @@ import trio
 
 from mcpd.model.errors import NotReady
 from mcpd.model.status import Failure, FailureKind, ServerState, rfc3339
-from mcpd.supervision.desired import BY_HAND
+from mcpd.supervision.desired_state import BY_HAND
 
 _HEALING = 5.0
 """A call waits for a retry that is due within this time, instead of failing on the spot."""

@@ -19,7 +19,7 @@ from mcpd.wire.message import Message
 
 if TYPE_CHECKING:
     from mcpd.protocol.upstream_session import Said
-    from mcpd.supervision.server import ManagedServer
+    from mcpd.supervision.managed_server import ManagedServer
 
 
 @attrs.define(kw_only=True, eq=False)

@@ -23,26 +23,26 @@ from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.protocol.upstream_session import Hooks, Said, Upstream
 from mcpd.protocol.upstream_subscriptions import Interests
 from mcpd.store import fingerprint
-from mcpd.supervision.approach import Approach
 from mcpd.supervision.attempt import Attempt
 from mcpd.supervision.backoff import Backoff
 from mcpd.supervision.catalog import Catalog
+from mcpd.supervision.catalog_sync import ListKeeper
+from mcpd.supervision.connect_strategy import Approach
 from mcpd.supervision.connection import Connection, opened, patience
-from mcpd.supervision.desired import Desired
+from mcpd.supervision.context import Surroundings
+from mcpd.supervision.desired_state import Desired
 from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, is_bug
-from mcpd.supervision.filling import filled
-from mcpd.supervision.installing import fetched, runner_for
-from mcpd.supervision.line import Curiosity, Line
-from mcpd.supervision.list_keeper import ListKeeper
-from mcpd.supervision.liveness import Prompt, watch_liveness
+from mcpd.supervision.health import Prompt, watch_liveness
+from mcpd.supervision.message_tap import Taps
+from mcpd.supervision.package_download import fetched, runner_for
 from mcpd.supervision.recovery import recovery
-from mcpd.supervision.serverlog import ServerLog
-from mcpd.supervision.snapshot import Known, noise, snapshot
-from mcpd.supervision.standing import Standing
+from mcpd.supervision.resolve_secrets import filled
+from mcpd.supervision.server_log import ServerLog
 from mcpd.supervision.start_slot import StartSlot
-from mcpd.supervision.surroundings import Surroundings
-from mcpd.supervision.taps import Taps
+from mcpd.supervision.state import Standing
+from mcpd.supervision.status_report import Known, noise, snapshot
 from mcpd.supervision.trace import Trace
+from mcpd.supervision.turn_queue import Curiosity, Line
 from mcpd.support.callbacks import Fanout
 from mcpd.support.memory import give_back
 from mcpd.support.processes import Spent
