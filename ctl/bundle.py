@@ -21,7 +21,7 @@ from ctl.errors import CtlError
 from ctl.examination import Examination
 from mcpd import __version__
 from mcpd.config.masking import masked, scrubbed, scrubbed_json, secret_name
-from mcpd.config.secrets import read_secrets
+from mcpd.config.secret_store import read_secrets
 from mcpd.model.errors import BadSpec
 from mcpd.support import paths
 from mcpd.support.redact import Redactor

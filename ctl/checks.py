@@ -16,7 +16,7 @@ from ctl.autostart import daemon_command
 from ctl.errors import CtlError
 from ctl.text import count
 from ctl.views import quoted
-from mcpd.config.secrets import read_secrets, secrets_path
+from mcpd.config.secret_store import read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 
 OK, WARN, FAIL, SKIP = "ok", "warning", "failure", "skipped"

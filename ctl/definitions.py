@@ -9,7 +9,7 @@ from pathlib import Path
 from ctl.errors import Refused, Usage
 from ctl.render import Out
 from mcpd.config.formats import decode, format_of, parse
-from mcpd.config.shapes import outline
+from mcpd.config.layout import outline
 from mcpd.model.errors import BadSpec, Problem
 
 

@@ -14,7 +14,7 @@ from ctl.session import Session
 from ctl.text import count, seconds_since
 from ctl.views import mapping, number, objects, strings, what_failed
 from mcpd import __version__
-from mcpd.config.files import Loaded, load
+from mcpd.config.loader import Loaded, load
 from mcpd.model.errors import BadSpec
 from mcpd.model.spec import RemoteSpec, StdioSpec
 from mcpd.support import paths

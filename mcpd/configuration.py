@@ -9,10 +9,10 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.config.edit import add_server, prepare, remove_server
-from mcpd.config.files import Loaded, candidates, load
+from mcpd.config.definition import ParsedServers, parse_servers
+from mcpd.config.edit_file import add_server, prepare, remove_server
+from mcpd.config.loader import Loaded, candidates, load
 from mcpd.config.masking import masked
-from mcpd.config.schema import ParsedServers, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.definitions import Applied, ConfigStatus, ConfigView
 from mcpd.model.diff import ServersDiff, differing

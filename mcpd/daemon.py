@@ -27,7 +27,7 @@ from mcpd.api.http_handler import Port, Web
 from mcpd.api.protocol_sniff import speaks_http
 from mcpd.api.socket_connection import Connection
 from mcpd.config.address import Address
-from mcpd.config.files import Loaded
+from mcpd.config.loader import Loaded
 from mcpd.configuration import Configuration
 from mcpd.core import Core
 from mcpd.gateway.gateway import Gateway

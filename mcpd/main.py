@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from mcpd import __version__
 from mcpd.config.address import Address, parse_address
-from mcpd.config.files import Loaded, load
+from mcpd.config.loader import Loaded, load
 from mcpd.model.errors import BadSpec
 from mcpd.support import logs, paths
 from mcpd.support.redact import Redactor

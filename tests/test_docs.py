@@ -17,7 +17,7 @@ from ctl.app import app
 from ctl.commands import COMMANDS
 from ctl.editors.catalogue import BY_NAME
 from ctl.errors import EXIT_CODES
-from mcpd.config.schema import json_schema
+from mcpd.config.definition import json_schema
 from mcpd.model import errors
 from mcpd.model.status import FailureKind, ServerState
 

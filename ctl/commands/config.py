@@ -32,7 +32,7 @@ def validate(session: Session, file: str | None) -> int:
     Without FILE, the one that mcpd would read. Needs no daemon. Exit 2 when it cannot be used, with
     every complaint, its place and how to mend it.
     """
-    from mcpd.config.files import load
+    from mcpd.config.loader import load
     from mcpd.model.errors import BadSpec
 
     try:

@@ -15,7 +15,7 @@ import click
 from ctl.errors import CtlError, DaemonUnreachable, Refused, Usage
 from ctl.render import paint
 from ctl.session import Session
-from mcpd.config.files import path_of, would_be
+from mcpd.config.loader import path_of, would_be
 from mcpd.model.errors import BadSpec
 
 EDITORS = ("sensible-editor", "editor", "nano", "vi")

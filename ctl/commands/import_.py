@@ -24,7 +24,7 @@ from ctl.render import paint
 from ctl.session import Session
 from ctl.text import clean, count
 from mcpd.config.formats import SUFFIXES
-from mcpd.config.secrets import secrets_path
+from mcpd.config.secret_store import secrets_path
 
 
 @click.command(

@@ -27,7 +27,7 @@ from ctl.editors.survey import look_into
 from ctl.errors import CtlError, NotFound, Refused, Usage
 from ctl.render import paint
 from ctl.session import Session
-from mcpd.config.document import Document, Slot, document_of
+from mcpd.config.in_place_edits.document import Document, Slot, document_of
 from mcpd.model.errors import BadSpec
 
 NAME = "mcpd"

@@ -14,7 +14,7 @@ from ctl.render import Line, paint
 from ctl.session import Session
 from ctl.table import table
 from ctl.views import mapping
-from mcpd.config.secrets import LARGEST, NAME, change_secrets, read_secrets, secrets_path
+from mcpd.config.secret_store import LARGEST, NAME, change_secrets, read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import attrs
 
-from mcpd.config.document import Slot
+from mcpd.config.in_place_edits.document import Slot
 
 Scope = Literal["project", "local", "user", "system"]
 """Whose file it is. Of two servers with one name, the one further left keeps it."""

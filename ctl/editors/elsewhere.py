@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ctl.editors import dotenv
 from ctl.editors.places import Found, Surroundings
-from mcpd.config.document import Document, Slot, read_document
+from mcpd.config.in_place_edits.document import Document, Slot, read_document
 from mcpd.model.errors import BadSpec
 
 REFUSED = "disabledMcpjsonServers"

@@ -12,7 +12,7 @@ from ctl.editors.catalogue import BY_NAME, SCOPES, Editor, Place
 from ctl.editors.places import Surroundings, paths_of
 from ctl.editors.reading import v2
 from ctl.errors import CtlError
-from mcpd.config.document import Document, Slot
+from mcpd.config.in_place_edits.document import Document, Slot
 
 _CALL = 600
 """Seconds that Codex may wait for a tool: mcpd has the patience that each server needs, and ends the rest."""

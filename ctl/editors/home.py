@@ -13,11 +13,11 @@ from ctl.client import Json
 from ctl.errors import DaemonUnreachable, Refused
 from ctl.session import Session
 from ctl.views import mapping, objects, strings
-from mcpd.config.document import read_document
-from mcpd.config.files import path_of
-from mcpd.config.schema import parse_servers
+from mcpd.config.definition import parse_servers
+from mcpd.config.in_place_edits.document import read_document
+from mcpd.config.layout import outline
+from mcpd.config.loader import path_of
 from mcpd.config.settings import Settings
-from mcpd.config.shapes import outline
 from mcpd.model.errors import BadSpec, Problem
 
 

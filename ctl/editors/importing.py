@@ -20,8 +20,8 @@ from ctl.editors.variables import Needed, secret_reference
 from ctl.errors import Refused
 from ctl.session import Session
 from ctl.views import objects
-from mcpd.config.edit import put_servers
-from mcpd.config.secrets import change_secrets, read_secrets
+from mcpd.config.edit_file import put_servers
+from mcpd.config.secret_store import change_secrets, read_secrets
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
 

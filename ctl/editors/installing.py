@@ -16,7 +16,14 @@ from ctl.editors.ourselves import is_ours
 from ctl.editors.taking import allowed, entry_at, give_back, in_list, take, unlisted
 from ctl.editors.undoing import hunks, undone
 from ctl.errors import CtlError
-from mcpd.config.document import Document, Slot, cannot, document_of, must_be_writable, write_document
+from mcpd.config.in_place_edits.document import (
+    Document,
+    Slot,
+    cannot,
+    document_of,
+    must_be_writable,
+    write_document,
+)
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.support.paths import UnusablePath
 

@@ -12,8 +12,8 @@ import attrs
 
 from ctl.editors.survey import Candidate, Source
 from ctl.editors.variables import Needed, secret_reference
-from mcpd.config.schema import LONGEST_NAME, parse_servers
-from mcpd.config.secrets import read_secrets
+from mcpd.config.definition import LONGEST_NAME, parse_servers
+from mcpd.config.secret_store import read_secrets
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
 from mcpd.model.spec import RemoteSpec, StdioSpec

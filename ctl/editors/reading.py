@@ -12,7 +12,7 @@ import attrs
 from ctl.editors.catalogue import BY_NAME, GENERIC, SERVERS, Editor, Place, Scope
 from ctl.editors.elsewhere import switched_off, texts
 from ctl.editors.places import Found, Surroundings
-from mcpd.config.document import Document, Slot
+from mcpd.config.in_place_edits.document import Document, Slot
 
 Fields = Mapping[str, object]
 

@@ -15,8 +15,8 @@ from ctl.editors.places import Found, Surroundings
 from ctl.editors.reading import Raw, entries, whose
 from ctl.editors.remotes import behind
 from ctl.editors.variables import Needed, Translator, Unusable
-from mcpd.config.document import Document, read_document
-from mcpd.config.schema import LONGEST_NAME
+from mcpd.config.definition import LONGEST_NAME
+from mcpd.config.in_place_edits.document import Document, read_document
 from mcpd.model.errors import BadSpec
 
 OURSELVES = "it is mcpd itself"

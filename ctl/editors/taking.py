@@ -6,7 +6,7 @@ from typing import Literal
 
 from ctl.editors.backup import Record, Taken
 from ctl.editors.catalogue import Editor
-from mcpd.config.document import Document, Slot
+from mcpd.config.in_place_edits.document import Document, Slot
 
 
 def take(editor: Editor, document: Document, slot: Slot, name: str) -> tuple[Document, Taken]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from mcpd.config.json_path import at, too_deep
 from mcpd.config.jsonc import Members, SyntaxFault
 from mcpd.config.jsonc import parse as parse_json
 from mcpd.config.masking import quote_line
-from mcpd.config.places import at, too_deep
 from mcpd.model.errors import BadSpec, Problem, shorten
 
 SUFFIXES = {

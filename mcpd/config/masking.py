@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, urlsplit
 
-from mcpd.config.expand import Taken
+from mcpd.config.variables import Taken
 from mcpd.model.errors import shorten
 
 SHORTEST = 6

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from mcpd.config.places import at, nearest, what
+from mcpd.config.json_path import at, nearest, what
 from mcpd.model.errors import Problem, shorten
 
 

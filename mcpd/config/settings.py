@@ -9,11 +9,11 @@ from typing import Any
 import attrs
 
 from mcpd.config.address import Address, parse_address
-from mcpd.config.durations import restart, timeouts
-from mcpd.config.expand import expand, not_here
 from mcpd.config.fields import FLAG, MILLISECONDS, NUMBERS, TEXT, TEXTS, Field
-from mcpd.config.places import at, nearest
+from mcpd.config.json_path import at, nearest
 from mcpd.config.section import Section
+from mcpd.config.timeouts import restart, timeouts
+from mcpd.config.variables import expand, not_here
 from mcpd.model.errors import Problem, shorten
 from mcpd.model.naming import ClientStyle, NameStyle
 from mcpd.model.profile import EVERYTHING, Profile

@@ -1,7 +1,7 @@
 """What a server's definition says, once checked: frozen values, equal when they mean the same server.
 
 All durations are seconds. The spelling of these fields in a configuration file (`timeout` in
-milliseconds, `includeTools`, …) is the business of `config/schema.py`.
+milliseconds, `includeTools`, …) is the business of `config/definition.py`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from functools import partial
 import attrs
 import trio
 
-from mcpd.config.secrets import LARGEST, as_text, fetch
+from mcpd.config.secret_store import LARGEST, as_text, fetch
 from mcpd.model.errors import BadSpec, shorten
 from mcpd.model.secret import Reference, Unavailable
 from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec

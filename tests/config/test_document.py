@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from mcpd.config.document import document_of, read_document
+from mcpd.config.in_place_edits.document import document_of, read_document
 from mcpd.model.errors import BadSpec
 
 

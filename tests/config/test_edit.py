@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcpd.config import edit_json
-from mcpd.config.edit import add_server, remove_server
-from mcpd.config.files import load
+from mcpd.config.edit_file import add_server, remove_server
+from mcpd.config.in_place_edits import edit_json
 from mcpd.config.jsonc import blank, parse
+from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 
 NEW = {"command": "npx", "args": ["-y", "x # y"], "env": {"K": "v: 1"}, "timeout": 3000, "lazy": True}

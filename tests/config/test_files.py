@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.config.files import load
+from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 from mcpd.model.spec import StdioSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.config.known import known
+from mcpd.config.known_servers import known
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import attrs
 import jsonschema_rs
 import pytest
 
+from mcpd.config.definition import json_schema
 from mcpd.config.fields import FIELDS
-from mcpd.config.files import load
 from mcpd.config.jsonc import parse
-from mcpd.config.schema import json_schema
+from mcpd.config.loader import load
 from mcpd.config.settings import SETTINGS
 from mcpd.model.errors import BadSpec
 from mcpd.model.spec import RestartPolicy, Timeouts

@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mcpd.config.schema import ParsedServers, masked, parse_servers
+from mcpd.config.definition import ParsedServers, masked, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec, Timeouts

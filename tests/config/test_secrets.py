@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.config.expand import expand
-from mcpd.config.files import load
+from mcpd.config.loader import load
 from mcpd.config.masking import masked
-from mcpd.config.secrets import change_secrets, fetch, read_secrets, secrets_path
+from mcpd.config.secret_store import change_secrets, fetch, read_secrets, secrets_path
+from mcpd.config.variables import expand
 from mcpd.model.errors import BadSpec
 from mcpd.model.secret import Reference, Unavailable
 from mcpd.model.spec import RemoteSpec

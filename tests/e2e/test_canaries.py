@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from wsproto.events import TextMessage
 
-from mcpd.config.secrets import change_secrets
+from mcpd.config.secret_store import change_secrets
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, wait_until

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mcpd.config.secrets import change_secrets
+from mcpd.config.secret_store import change_secrets
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
 from tests.processes import gone

@@ -26,7 +26,7 @@ from pathlib import Path
 import attrs
 
 from mcpd.api.mcp_endpoint.legacy import MAX_SESSIONS
-from mcpd.config.secrets import change_secrets
+from mcpd.config.secret_store import change_secrets
 from mcpd.journal import KEPT
 from mcpd.support.paths import state_dir
 from tests.e2e import web

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.config.files import load
+from mcpd.config.loader import load
 from mcpd.configuration import Configuration
 from mcpd.model.errors import BadSpec
 from mcpd.model.events import Event

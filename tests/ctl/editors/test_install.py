@@ -16,7 +16,7 @@ from ctl.editors.catalogue import BY_NAME
 from ctl.editors.entry import able, entry, slot_of, target
 from ctl.editors.installing import install, uninstall
 from ctl.editors.places import Surroundings
-from mcpd.config.document import document_of, read_document
+from mcpd.config.in_place_edits.document import document_of, read_document
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import CASES, GOLDEN, installed, settle
 

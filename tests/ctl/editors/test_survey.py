@@ -11,7 +11,7 @@ import pytest
 from ctl.editors.catalogue import EDITORS
 from ctl.editors.places import Surroundings, existing
 from ctl.editors.survey import Candidate, survey
-from mcpd.config.schema import parse_servers
+from mcpd.config.definition import parse_servers
 from mcpd.config.settings import Settings
 from tests.ctl.editors.golden import CASES, expected, settle
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ctl.editors import dotenv
 from ctl.editors.catalogue import BY_NAME, GENERIC
 from ctl.editors.variables import Translator, Unusable, secret_name
-from mcpd.config.expand import expand
+from mcpd.config.variables import expand
 
 
 def translator(editor: str, *, workspace: bool = True) -> Translator:

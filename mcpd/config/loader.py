@@ -10,11 +10,11 @@ from pathlib import Path
 
 import attrs
 
+from mcpd.config.definition import parse_placed
 from mcpd.config.formats import SUFFIXES, decode, format_of, parse
-from mcpd.config.places import at, nearest
-from mcpd.config.schema import parse_placed
+from mcpd.config.json_path import at, nearest
+from mcpd.config.layout import Outline, named_list, outline
 from mcpd.config.settings import Settings, parse_settings
-from mcpd.config.shapes import Outline, named_list, outline
 from mcpd.model.errors import BadSpec, Problem, shorten
 from mcpd.model.spec import ServerSpec
 

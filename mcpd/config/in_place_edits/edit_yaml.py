@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from ruamel.yaml import YAML
 
-from mcpd.config.lines import append, content
+from mcpd.config.in_place_edits.line_files import append, content
 
 
 class _Mark(Protocol):

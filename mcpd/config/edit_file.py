@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from mcpd.config.document import Document, Slot, editor_of, read_document, write_document
 from mcpd.config.formats import format_of
+from mcpd.config.in_place_edits.document import Document, Slot, editor_of, read_document, write_document
 from mcpd.model.errors import BadSpec, Problem
 
 

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from mcpd.config.common_fields import Shared
 from mcpd.config.fields import FIELDS, TYPES
-from mcpd.config.places import at, nearest
+from mcpd.config.json_path import at, nearest
 from mcpd.config.section import Section
-from mcpd.config.sharing import Shared
 from mcpd.model.errors import Problem, shorten
 from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
 

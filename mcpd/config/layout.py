@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from mcpd.config.fields import is_comment
-from mcpd.config.places import at, nearest, what
+from mcpd.config.json_path import at, nearest, what
 from mcpd.config.section import Section
 from mcpd.config.settings import SETTINGS
 from mcpd.model.errors import Problem, shorten

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mcpd.config.document import cannot
 from mcpd.config.formats import decode, parse
-from mcpd.config.places import at
+from mcpd.config.in_place_edits.document import cannot
+from mcpd.config.json_path import at
 from mcpd.model.errors import BadSpec, Problem, shorten
 from mcpd.model.secret import Reference, Unavailable
 from mcpd.support.atomic_files import write_atomically

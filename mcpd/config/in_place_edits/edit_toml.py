@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import tomlkit
 
-from mcpd.config.lines import append, content
+from mcpd.config.in_place_edits.line_files import append, content
 
 _HEADER = re.compile(r"\s*(\[\[?)[^\[\]]*?(\]\]?)\s*(?:#.*)?$")
 

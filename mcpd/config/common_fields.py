@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import attrs
 
-from mcpd.config.durations import restart, timeouts
 from mcpd.config.section import Section
 from mcpd.config.settings import Settings
+from mcpd.config.timeouts import restart, timeouts
 from mcpd.model.errors import shorten
 from mcpd.model.spec import Concurrency, Era, RestartPolicy, ServerSpec, Share, Timeouts
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.config.expand import expand, not_here
+from mcpd.config.common_fields import shared
 from mcpd.config.fields import FIELDS, IGNORED, INSTEAD, SPELLINGS, is_comment
-from mcpd.config.known import as_known
+from mcpd.config.json_path import at, nearest, too_deep, what
+from mcpd.config.json_schema import json_schema
+from mcpd.config.known_servers import as_known
 from mcpd.config.masking import VALUES, masked, secret_values
-from mcpd.config.places import at, nearest, too_deep, what
-from mcpd.config.published import json_schema
-from mcpd.config.reach import reach
 from mcpd.config.section import Section
 from mcpd.config.settings import Settings
-from mcpd.config.sharing import shared
+from mcpd.config.transport_fields import reach
+from mcpd.config.variables import expand, not_here
 from mcpd.model.errors import BadSpec, Problem, shorten
 from mcpd.model.secret import Filled, Known, Reference
 from mcpd.model.spec import ServerSpec, StdioSpec

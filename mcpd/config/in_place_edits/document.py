@@ -208,15 +208,15 @@ def editor_of(kind: str) -> Editor:
     """Imported when used: the libraries behind two of them are large."""
     match kind:
         case "JSON":
-            from mcpd.config import edit_json
+            from mcpd.config.in_place_edits import edit_json
 
             return edit_json
         case "TOML":
-            from mcpd.config import edit_toml
+            from mcpd.config.in_place_edits import edit_toml
 
             return edit_toml
         case _:
-            from mcpd.config import edit_yaml
+            from mcpd.config.in_place_edits import edit_yaml
 
             return edit_yaml
 

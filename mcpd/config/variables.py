@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.config.places import at
+from mcpd.config.json_path import at
 from mcpd.model.errors import Problem, shorten
 from mcpd.model.secret import Known, Reference, SecretKind, Unavailable
 
