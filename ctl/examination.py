@@ -16,7 +16,7 @@ from ctl.views import mapping, number, objects, strings, what_failed
 from mcpd import __version__
 from mcpd.config.loader import Loaded, load
 from mcpd.model.errors import BadSpec
-from mcpd.model.spec import RemoteSpec, StdioSpec
+from mcpd.model.server_spec import RemoteSpec, StdioSpec
 from mcpd.support import paths
 
 _ANSWER = 5.0

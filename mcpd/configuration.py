@@ -15,9 +15,9 @@ from mcpd.config.loader import Loaded, candidates, load
 from mcpd.config.masking import masked
 from mcpd.config.settings import Settings
 from mcpd.model.definitions import Applied, ConfigStatus, ConfigView
-from mcpd.model.diff import ServersDiff, differing
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
+from mcpd.model.spec_diff import ServersDiff, differing
 from mcpd.model.status import rfc3339
 from mcpd.store import AppliedSet, Store
 from mcpd.supervision.supervisor import Supervisor

@@ -23,9 +23,9 @@ from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefuse
 from mcpd.model.events import Event, EventKind
 from mcpd.model.features import PromptsResult, ResourcesResult, ToolsResult
 from mcpd.model.history import History
-from mcpd.model.naming import qualified
+from mcpd.model.message_tap import TapParams
+from mcpd.model.qualified_names import qualified
 from mcpd.model.status import ServerStatus, rfc3339
-from mcpd.model.tap import TapParams
 from mcpd.model.usage import Stats
 from mcpd.protocol import input_rounds
 from mcpd.protocol.upstream_session import Upstream

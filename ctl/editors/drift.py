@@ -17,7 +17,7 @@ from ctl.editors.merging import Lookup, Server, keys_of, known_as, replaced, wit
 from ctl.editors.remembered import Memory, Remembered, where
 from ctl.editors.survey import Candidate, Source, Survey
 from ctl.editors.variables import secret_reference
-from mcpd.model.diff import fields
+from mcpd.model.spec_diff import fields
 
 Definition = Mapping[str, object]
 _SWITCH = "enabled"

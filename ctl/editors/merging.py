@@ -16,7 +16,7 @@ from mcpd.config.definition import LONGEST_NAME, parse_servers
 from mcpd.config.secret_store import read_secrets
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
-from mcpd.model.spec import RemoteSpec, StdioSpec
+from mcpd.model.server_spec import RemoteSpec, StdioSpec
 
 Key = tuple[object, ...]
 Lookup = Mapping[str, str]

@@ -16,7 +16,7 @@ from ctl.render import Line, paint
 from ctl.text import count
 from ctl.views import quoted
 from mcpd.config.masking import masked
-from mcpd.model.diff import fields
+from mcpd.model.spec_diff import fields
 
 
 def found_lines(made: Plan, around: Surroundings, only_here: Sequence[str]) -> list[Line]:

@@ -16,8 +16,8 @@ from mcpd.api.control_methods import MCP_RESULT, METHODS
 from mcpd.model import api
 from mcpd.model.events import Event
 from mcpd.model.features import CallParams
-from mcpd.model.result import ToolResult
-from mcpd.model.tap import TapFrame, TapParams
+from mcpd.model.message_tap import TapFrame, TapParams
+from mcpd.model.tool_result import ToolResult
 
 STREAMING: Mapping[str, tuple[str, type, object]] = {
     "mcpd/call": (

@@ -24,7 +24,7 @@ from mcpd.client.errors import (
 )
 from mcpd.client.mcp import Mcp, connect
 from mcpd.client.tool import Tool
-from mcpd.model.result import ToolResult
+from mcpd.model.tool_result import ToolResult
 
 __all__ = [
     "CallTimedOut",

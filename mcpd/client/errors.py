@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mcpd.model.result import ToolResult
+    from mcpd.model.tool_result import ToolResult
 
 
 class ClientError(Exception):

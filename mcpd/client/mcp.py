@@ -17,7 +17,7 @@ from msgspec import Raw
 from mcpd.client.connection import Connection, Progress, open_connection
 from mcpd.client.errors import NotRunning, ToolFailed
 from mcpd.client.tool import Tool, tool_of
-from mcpd.model.result import ToolResult
+from mcpd.model.tool_result import ToolResult
 
 
 class Mcp:

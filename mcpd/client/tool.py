@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from mcpd.client.connection import Progress
-from mcpd.model.result import ToolResult
+from mcpd.model.tool_result import ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import attrs
 
 from mcpd.config.fields import FIELDS, IGNORED, Field
 from mcpd.config.settings import SETTINGS
-from mcpd.model.spec import RestartPolicy, Timeouts
+from mcpd.model.server_spec import RestartPolicy, Timeouts
 
 
 def json_schema() -> dict[str, object]:

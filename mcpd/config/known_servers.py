@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import attrs
 
 from mcpd.config.section import Section
-from mcpd.model.spec import Concurrency, Share, StdioSpec
+from mcpd.model.server_spec import Concurrency, Share, StdioSpec
 
 
 @attrs.frozen

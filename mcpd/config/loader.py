@@ -16,7 +16,7 @@ from mcpd.config.json_path import at, nearest
 from mcpd.config.layout import Outline, named_list, outline
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem, shorten
-from mcpd.model.spec import ServerSpec
+from mcpd.model.server_spec import ServerSpec
 
 DEFAULT_NAME = "config.json"
 VARIABLE = "$MCPD_SERVERS"

@@ -15,9 +15,9 @@ from mcpd.config.section import Section
 from mcpd.config.timeouts import restart, timeouts
 from mcpd.config.variables import expand, not_here
 from mcpd.model.errors import Problem, shorten
-from mcpd.model.naming import ClientStyle, NameStyle
 from mcpd.model.profile import EVERYTHING, Profile
-from mcpd.model.spec import RestartPolicy, Timeouts
+from mcpd.model.qualified_names import ClientStyle, NameStyle
+from mcpd.model.server_spec import RestartPolicy, Timeouts
 
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import attrs
 
 from mcpd.config.section import Section
-from mcpd.model.spec import RestartPolicy, Timeouts
+from mcpd.model.server_spec import RestartPolicy, Timeouts
 
 T = TypeVar("T", Timeouts, RestartPolicy)
 

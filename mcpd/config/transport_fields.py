@@ -16,7 +16,7 @@ from mcpd.config.fields import FIELDS, TYPES
 from mcpd.config.json_path import at, nearest
 from mcpd.config.section import Section
 from mcpd.model.errors import Problem, shorten
-from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
+from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 
 Kind = Literal["stdio", "http", "sse", "ws"]
 

@@ -24,7 +24,7 @@ from mcpd.model.errors import (
     Problem,
     UnknownTool,
 )
-from mcpd.model.result import tool_result
+from mcpd.model.tool_result import tool_result
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import ask_in_rounds, nobody, result_type
 from mcpd.protocol.upstream_session import Upstream, refusal

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from mcpd.core import Core
-from mcpd.model.spec import StdioSpec
+from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire

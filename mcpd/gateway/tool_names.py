@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from mcpd.model.naming import ClientStyle, NameStyle, qualified
+from mcpd.model.qualified_names import ClientStyle, NameStyle, qualified
 
 LONGEST = 64
 _HASH = 8

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from mcpd.model.diff import ServersDiff
 from mcpd.model.errors import Problem
+from mcpd.model.spec_diff import ServersDiff
 
 
 @attrs.frozen(kw_only=True)

@@ -7,8 +7,8 @@ import math
 import attrs
 import trio
 
-from mcpd.model.runner import Runner
-from mcpd.model.spec import RestartPolicy
+from mcpd.model.package_runners import Runner
+from mcpd.model.server_spec import RestartPolicy
 from mcpd.model.status import Failure
 from mcpd.supervision.connect_strategy import Approach
 from mcpd.supervision.failure import Evidence, Verdict, classify

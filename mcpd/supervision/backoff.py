@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import attrs
 
-from mcpd.model.spec import RestartPolicy
+from mcpd.model.server_spec import RestartPolicy
 
 
 @attrs.frozen

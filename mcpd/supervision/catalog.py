@@ -13,7 +13,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.model.errors import ProtocolViolation, UpstreamRefused, shorten
-from mcpd.model.spec import ServerSpec
+from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import rfc3339
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.wire import message as wire

@@ -9,7 +9,7 @@ from typing import NoReturn
 import trio
 
 from mcpd.model.errors import McpdError
-from mcpd.model.spec import ServerSpec
+from mcpd.model.server_spec import ServerSpec
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.store import Store
 from mcpd.supervision import catalog as lists

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
-from mcpd.model.spec import RemoteSpec, ServerSpec, Timeouts
+from mcpd.model.server_spec import RemoteSpec, ServerSpec, Timeouts
 from mcpd.model.status import Failure
 from mcpd.protocol.negotiate import DiedOfTheProbe, Hint, NotStreamable, Trace, negotiate, together
 from mcpd.protocol.upstream_session import Hooks, Upstream

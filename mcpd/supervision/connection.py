@@ -8,7 +8,7 @@ from typing import Literal, NoReturn
 
 import attrs
 
-from mcpd.model.spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec
+from mcpd.model.server_spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec
 from mcpd.supervision.context import Surroundings
 from mcpd.supervision.failure import NoTransport
 from mcpd.transports.base import Channel

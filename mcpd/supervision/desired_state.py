@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from mcpd.model.spec import ServerSpec
+from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import spoken
 from mcpd.store import Store
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 import trio
 
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, UpstreamRefused
-from mcpd.model.spec import Timeouts
+from mcpd.model.server_spec import Timeouts
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.failure import Wedged
 

@@ -18,7 +18,7 @@ import trio
 
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
-from mcpd.model.spec import RemoteSpec, ServerSpec, StdioSpec
+from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.protocol.upstream_session import Hooks, Said, Upstream
 from mcpd.protocol.upstream_subscriptions import Interests

@@ -14,8 +14,8 @@ import trio
 from msgspec import Raw
 
 from mcpd.config.masking import scrubbed_json
+from mcpd.model.message_tap import Direction, TapFrame
 from mcpd.model.status import rfc3339
-from mcpd.model.tap import Direction, TapFrame
 from mcpd.transports.base import Channel
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message

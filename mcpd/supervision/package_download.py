@@ -13,8 +13,8 @@ from contextlib import suppress
 
 import trio
 
-from mcpd.model.runner import Runner, is_runner, runner_of
-from mcpd.model.spec import ServerSpec, StdioSpec
+from mcpd.model.package_runners import Runner, is_runner, runner_of
+from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.supervision.connection import Connection
 
 _SOON = 1.0

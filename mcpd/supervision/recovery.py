@@ -7,7 +7,7 @@ import logging
 import attrs
 import trio
 
-from mcpd.model.spec import RestartPolicy
+from mcpd.model.server_spec import RestartPolicy
 from mcpd.model.status import ServerState
 from mcpd.supervision.backoff import Backoff
 from mcpd.supervision.failure import Verdict

@@ -10,10 +10,10 @@ from contextlib import suppress
 import attrs
 import trio
 
-from mcpd.model.diff import ServersDiff, diff
 from mcpd.model.errors import UnknownServer
 from mcpd.model.events import Event, EventKind
-from mcpd.model.spec import ServerSpec
+from mcpd.model.server_spec import ServerSpec
+from mcpd.model.spec_diff import ServersDiff, diff
 from mcpd.model.status import rfc3339
 from mcpd.supervision.context import Surroundings
 from mcpd.supervision.managed_server import ManagedServer

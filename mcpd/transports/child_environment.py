@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from mcpd.model.spec import StdioSpec
+from mcpd.model.server_spec import StdioSpec
 from mcpd.support.orphans import MARK
 
 ALLOWED = frozenset(

@@ -13,7 +13,7 @@ import httpx
 import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation, shorten
-from mcpd.model.spec import RemoteSpec
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import Client, Watch, open_client
 from mcpd.transports.http_client.connection_errors import explain

@@ -18,7 +18,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation, shorten
-from mcpd.model.spec import ServerSpec
+from mcpd.model.server_spec import ServerSpec
 from mcpd.support.outbox import batch
 from mcpd.transports import lost_requests
 from mcpd.transports.base import Deaf, Dialect, Inbound

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import trio
 
-from mcpd.model.spec import ServerSpec
+from mcpd.model.server_spec import ServerSpec
 from mcpd.support.memory import give_back
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import Reader, traffic

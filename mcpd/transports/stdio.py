@@ -9,7 +9,7 @@ from typing import NoReturn
 import attrs
 import trio
 
-from mcpd.model.spec import StdioSpec
+from mcpd.model.server_spec import StdioSpec
 from mcpd.transports.child_environment import Launch
 from mcpd.transports.child_process import Child, Guard, describe_exit, spawn
 from mcpd.transports.pipe_connection import Link

@@ -17,7 +17,7 @@ import httpx
 import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, shorten
-from mcpd.model.spec import RemoteSpec
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.support.outbox import batch
 from mcpd.transports import lost_requests
 from mcpd.transports.http_client import bodies

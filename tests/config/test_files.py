@@ -12,7 +12,7 @@ import pytest
 
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
-from mcpd.model.spec import StdioSpec
+from mcpd.model.server_spec import StdioSpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "config"
 

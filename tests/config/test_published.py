@@ -15,7 +15,7 @@ from mcpd.config.jsonc import parse
 from mcpd.config.loader import load
 from mcpd.config.settings import SETTINGS
 from mcpd.model.errors import BadSpec
-from mcpd.model.spec import RestartPolicy, Timeouts
+from mcpd.model.server_spec import RestartPolicy, Timeouts
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples/config").iterdir() if path.suffix in (".json", ".jsonc"))

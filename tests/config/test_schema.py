@@ -10,7 +10,7 @@ import pytest
 from mcpd.config.definition import ParsedServers, masked, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.model.spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec, Timeouts
+from mcpd.model.server_spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec, Timeouts
 
 
 def deep() -> object:

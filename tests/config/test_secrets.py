@@ -14,8 +14,8 @@ from mcpd.config.masking import masked
 from mcpd.config.secret_store import change_secrets, fetch, read_secrets, secrets_path
 from mcpd.config.variables import expand
 from mcpd.model.errors import BadSpec
-from mcpd.model.secret import Reference, Unavailable
-from mcpd.model.spec import RemoteSpec
+from mcpd.model.secret_references import Reference, Unavailable
+from mcpd.model.server_spec import RemoteSpec
 
 
 @pytest.fixture

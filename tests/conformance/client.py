@@ -20,7 +20,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
-from mcpd.model.spec import RemoteSpec
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.protocol.input_rounds import ask_in_rounds
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream

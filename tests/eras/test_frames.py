@@ -13,7 +13,7 @@ import pytest
 import trio
 from msgspec import Raw
 
-from mcpd.model.spec import RemoteSpec
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.protocol import legacy, modern
 from mcpd.protocol.input_rounds import ask_in_rounds
 from mcpd.protocol.negotiate import negotiate

@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 
 from mcpd.model.errors import LinkLost
-from mcpd.model.spec import RestartPolicy, Timeouts
+from mcpd.model.server_spec import RestartPolicy, Timeouts
 from mcpd.model.status import ServerState
 from mcpd.transports.http_client import dial
 from tests.fakes.http import LegacyScript, Request, fake_http

@@ -20,7 +20,7 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session
 from mcpd.model.errors import NotReady
-from mcpd.model.spec import ServerSpec, StdioSpec
+from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
 from mcpd.protocol.upstream_session import Said, Upstream
 from mcpd.protocol.upstream_subscriptions import Interests

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.gateway.tool_names import LONGEST, public_names
-from mcpd.model.naming import ClientStyle
+from mcpd.model.qualified_names import ClientStyle
 
 PAIR = st.tuples(st.sampled_from(["a", "a_", "git", "x" * 60]), st.text(min_size=1, max_size=80))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.model.runner import is_runner, runner_of
+from mcpd.model.package_runners import is_runner, runner_of
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.model import codec
-from mcpd.model.diff import diff
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, UnknownTool, UpstreamRefused, shorten
-from mcpd.model.result import tool_result
-from mcpd.model.spec import StdioSpec
+from mcpd.model.server_spec import StdioSpec
+from mcpd.model.spec_diff import diff
 from mcpd.model.status import ServerState, rfc3339
+from mcpd.model.tool_result import tool_result
 
 S = ServerState
 

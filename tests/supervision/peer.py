@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from mcpd.model.events import Event
-from mcpd.model.spec import StdioSpec
+from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState, ServerStatus
 from mcpd.store import Store
 from mcpd.supervision.context import Surroundings

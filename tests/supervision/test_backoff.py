@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 
-from mcpd.model.spec import RestartPolicy
+from mcpd.model.server_spec import RestartPolicy
 from mcpd.supervision.backoff import Backoff
 
 POLICY = RestartPolicy(intensity=1_000_000)

@@ -12,7 +12,7 @@ from msgspec import Raw
 from trio.testing import MockClock
 
 from mcpd.model.errors import LinkLost, UpstreamRefused
-from mcpd.model.spec import StdioSpec
+from mcpd.model.server_spec import StdioSpec
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision import catalog as lists
 from mcpd.supervision.catalog import MAX_PAGES, Catalog, Item

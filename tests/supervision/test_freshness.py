@@ -98,7 +98,7 @@ async def test_a_list_that_cannot_be_fetched_again_stays_as_it_was(
 
 
 def lists_within(seconds: float) -> Any:
-    from mcpd.model.spec import Timeouts
+    from mcpd.model.server_spec import Timeouts
 
     return Timeouts(list=seconds)
 

@@ -14,7 +14,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from mcpd.model.errors import LinkLost, NoCommonVersion, NotReady
-from mcpd.model.spec import RestartPolicy, StdioSpec, Timeouts
+from mcpd.model.server_spec import RestartPolicy, StdioSpec, Timeouts
 from mcpd.model.status import FailureKind, ServerState
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.transports.child_environment import CannotStart

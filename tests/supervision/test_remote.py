@@ -17,7 +17,7 @@ from trio.testing import MockClock
 
 from mcpd.model.errors import LinkLost, McpdError, NotReady
 from mcpd.model.events import Event
-from mcpd.model.spec import RemoteSpec, RestartPolicy, StdioSpec, Timeouts
+from mcpd.model.server_spec import RemoteSpec, RestartPolicy, StdioSpec, Timeouts
 from mcpd.model.status import FailureKind, ServerState, ServerStatus
 from mcpd.supervision.connection import REMOTE_CAP, patience
 from mcpd.supervision.managed_server import ManagedServer

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from mcpd.model.errors import NotReady, UnknownServer
 from mcpd.model.events import Event, EventKind
-from mcpd.model.spec import StdioSpec
+from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor

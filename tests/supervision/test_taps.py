@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from mcpd.config.masking import scrubbed, scrubbed_json
-from mcpd.model.tap import Direction, TapFrame
+from mcpd.model.message_tap import Direction, TapFrame
 from mcpd.supervision.message_tap import MOST_FRAMES, Tap, Taps
 from mcpd.supervision.trace import Trace
 from mcpd.support.logs import TRAFFIC

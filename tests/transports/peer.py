@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from mcpd.model.errors import LinkLost
-from mcpd.model.spec import ServerSpec, Timeouts
+from mcpd.model.server_spec import ServerSpec, Timeouts
 from mcpd.transports.pipe_connection import Link
 
 Json = dict[str, Any]

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from mcpd.model.errors import McpdError
-from mcpd.model.spec import RemoteSpec
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.protocol.negotiate import Hint, negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.transports.base import Channel

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.model.spec import StdioSpec
+from mcpd.model.server_spec import StdioSpec
 from mcpd.transports.child_environment import CannotStart, prepare
 
 

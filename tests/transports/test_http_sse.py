@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, NeedsAuth, ProtocolViolation
-from mcpd.model.spec import RemoteSpec
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.transports.legacy_http_sse import open_http_sse
 from mcpd.transports.outgoing_request import Awaited
 from tests.fakes.http import FakeHttp, Json, Request, fake_http

@@ -16,7 +16,7 @@ from msgspec import Raw
 from trio.testing import wait_all_tasks_blocked
 
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, ProtocolViolation, UpstreamRefused
-from mcpd.model.spec import ServerSpec, Timeouts
+from mcpd.model.server_spec import ServerSpec, Timeouts
 from mcpd.protocol.upstream_session import ask
 from mcpd.transports.outgoing_request import Awaited
 from mcpd.transports.pipe_connection import Link

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mcpd.model.errors import LinkLost
-from mcpd.model.spec import RemoteSpec
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.transports.child_environment import CannotStart
 from mcpd.transports.outgoing_request import Awaited
 from mcpd.transports.streamable_http import open_http

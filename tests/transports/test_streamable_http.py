@@ -17,7 +17,7 @@ from mcpd.model.errors import (
     ProtocolViolation,
     UpstreamRefused,
 )
-from mcpd.model.spec import RemoteSpec
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.supervision.catalog import fetch
 from mcpd.transports.outgoing_request import Awaited
 from tests.fakes.http import LegacyScript, ModernScript, Request, Script, fake_http

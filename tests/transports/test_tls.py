@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from mcpd.model.errors import LinkLost
-from mcpd.model.spec import RemoteSpec
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.transports.child_environment import CannotStart
 from mcpd.transports.http_client.client_factory import proxy_for, ssl_context
 from mcpd.transports.outgoing_request import Awaited

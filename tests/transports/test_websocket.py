@@ -17,7 +17,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketReque
 from wsproto.events import TextMessage
 
 from mcpd.model.errors import CallTimeout, HttpRefused, LinkLost, McpdError, NeedsAuth
-from mcpd.model.spec import MEBIBYTE, RemoteSpec, Timeouts
+from mcpd.model.server_spec import MEBIBYTE, RemoteSpec, Timeouts
 from mcpd.protocol import negotiate as eras
 from mcpd.protocol.upstream_session import Hooks
 from mcpd.support import websocket as support

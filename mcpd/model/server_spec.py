@@ -11,7 +11,7 @@ from typing import Literal
 
 import attrs
 
-from mcpd.model.secret import Late
+from mcpd.model.secret_references import Late
 
 MEBIBYTE = 1024 * 1024
 

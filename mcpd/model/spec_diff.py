@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from mcpd.model.spec import ServerSpec
+from mcpd.model.server_spec import ServerSpec
 
 
 @attrs.frozen

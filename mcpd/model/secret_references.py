@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import attrs
 
 if TYPE_CHECKING:
-    from mcpd.model.spec import ServerSpec
+    from mcpd.model.server_spec import ServerSpec
 
 SecretKind = Literal["secret", "credential", "file", "cmd"]
 
