@@ -21,6 +21,7 @@ import attrs
 import trio
 
 from mcpd import __version__
+from mcpd.active_config import Configuration
 from mcpd.api import listeners
 from mcpd.api.connection_limit import seats
 from mcpd.api.http_handler import Port, Web
@@ -28,14 +29,13 @@ from mcpd.api.protocol_sniff import speaks_http
 from mcpd.api.socket_connection import Connection
 from mcpd.config.address import Address
 from mcpd.config.loader import Loaded
-from mcpd.configuration import Configuration
-from mcpd.core import Core
+from mcpd.config_watcher import follow
+from mcpd.event_history import Journal
 from mcpd.gateway.gateway import Gateway
-from mcpd.journal import Journal
 from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
-from mcpd.reloading import follow
-from mcpd.store import Store
+from mcpd.operations import Core
+from mcpd.state_file import Store
 from mcpd.supervision.context import ClientSide, Surroundings
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor

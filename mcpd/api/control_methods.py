@@ -12,7 +12,6 @@ import attrs
 
 from mcpd import __version__
 from mcpd.api import metrics
-from mcpd.core import Core
 from mcpd.gateway import control_reads
 from mcpd.model import api, codec
 from mcpd.model.clients import ClientsResult
@@ -29,6 +28,7 @@ from mcpd.model.features import (
 from mcpd.model.history import History, HistoryParams
 from mcpd.model.status import timestamp
 from mcpd.model.usage import Stats, StatsParams
+from mcpd.operations import Core
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.supervision.managed_server import ManagedServer
 

@@ -11,7 +11,7 @@ import trio
 
 from mcpd.api.control_methods import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.api.openrpc import document
-from mcpd.clients import Client as Present
+from mcpd.client_registry import Client as Present
 from mcpd.gateway.control_call import Call, read_call
 from mcpd.gateway.forwarded_call import refused
 from mcpd.gateway.gateway import Gateway

@@ -13,8 +13,8 @@ import trio
 from mcpd.api.connection_limit import seats
 from mcpd.api.control_requests import Requests
 from mcpd.api.json_rpc_batch import BatchReply, messages_of, requests_in
-from mcpd.clients import EVERYTHING
-from mcpd.clients import Client as Present
+from mcpd.client_registry import EVERYTHING
+from mcpd.client_registry import Client as Present
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session, is_mcp

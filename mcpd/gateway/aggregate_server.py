@@ -14,7 +14,6 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.core import Core
 from mcpd.gateway.tool_names import Owned, public_names
 from mcpd.gateway.uri_templates import Template, read_template
 from mcpd.gateway.virtual_server import CAPABILITIES, Route, least_fresh, listed
@@ -22,6 +21,7 @@ from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, Unknow
 from mcpd.model.profile import Profile
 from mcpd.model.qualified_names import ClientStyle
 from mcpd.model.status import ServerState
+from mcpd.operations import Core
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from mcpd.clients import Client, program_of
+from mcpd.client_registry import Client, program_of
 from mcpd.gateway.session import Session
 from mcpd.model.clients import ClientsResult, Conversation, ServerUse
 from mcpd.model.status import rfc3339

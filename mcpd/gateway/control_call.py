@@ -13,7 +13,6 @@ import msgspec
 import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from mcpd.core import Core
 from mcpd.gateway import call_concurrency
 from mcpd.gateway.call_tasks import Spawn, as_ours
 from mcpd.gateway.schema_validation import MAX_CHECKED, ToolSchemas, compile_schemas
@@ -25,6 +24,7 @@ from mcpd.model.errors import (
     UnknownTool,
 )
 from mcpd.model.tool_result import tool_result
+from mcpd.operations import Core
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import ask_in_rounds, nobody, result_type
 from mcpd.protocol.upstream_session import Upstream, refusal

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from msgspec import Raw
 
-from mcpd.core import Core
 from mcpd.model.errors import (
     InvalidArguments,
     Problem,
@@ -15,6 +14,7 @@ from mcpd.model.errors import (
     UpstreamRefused,
     shorten,
 )
+from mcpd.operations import Core
 from mcpd.supervision.catalog import Item, suggestion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire

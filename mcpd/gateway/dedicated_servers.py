@@ -15,9 +15,9 @@ import attrs
 import msgspec
 import trio
 
-from mcpd.core import Core
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState
+from mcpd.operations import Core
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame

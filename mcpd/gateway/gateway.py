@@ -10,7 +10,6 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.core import Core
 from mcpd.gateway import client_report
 from mcpd.gateway.aggregate_server import Aggregate
 from mcpd.gateway.call_tasks import Spawn
@@ -28,6 +27,7 @@ from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import EVERYTHING, Profile, profile_for
 from mcpd.model.status import ServerState
+from mcpd.operations import Core
 from mcpd.protocol.upstream_session import Said
 from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.supervision.context import ClientSide

@@ -9,9 +9,9 @@ import attrs
 import msgspec
 import trio
 
-from mcpd.core import Core
 from mcpd.gateway.forwarded_call import tool_name
 from mcpd.model.errors import UnknownTool
+from mcpd.operations import Core
 from mcpd.supervision.catalog import Catalog, Item, allowed
 from mcpd.supervision.managed_server import ManagedServer
 

@@ -11,7 +11,7 @@ import trio
 from mcpd.model.errors import McpdError
 from mcpd.model.server_spec import ServerSpec
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.store import Store
+from mcpd.state_file import Store
 from mcpd.supervision import catalog as lists
 from mcpd.supervision.catalog import Catalog
 

@@ -14,7 +14,7 @@ from mcpd.model.server_spec import RemoteSpec, ServerSpec, Timeouts
 from mcpd.model.status import Failure
 from mcpd.protocol.negotiate import DiedOfTheProbe, Hint, NotStreamable, Trace, negotiate, together
 from mcpd.protocol.upstream_session import Hooks, Upstream
-from mcpd.store import Store
+from mcpd.state_file import Store
 from mcpd.supervision.connection import Kind
 from mcpd.supervision.failure import Verdict, leaves
 from mcpd.transports.base import Channel

@@ -7,7 +7,7 @@ import time
 
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import spoken
-from mcpd.store import Store
+from mcpd.state_file import Store
 
 BY_HAND = "disconnected by hand"
 """Why a server is off that was disconnected; any other that is off has been switched off."""

@@ -22,7 +22,7 @@ from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.protocol.upstream_session import Hooks, Said, Upstream
 from mcpd.protocol.upstream_subscriptions import Interests
-from mcpd.store import fingerprint
+from mcpd.state_file import fingerprint
 from mcpd.supervision.attempt import Attempt
 from mcpd.supervision.backoff import Backoff
 from mcpd.supervision.catalog import Catalog

@@ -21,7 +21,7 @@ from mcpd.api.http_server.connection import HttpConnection, Spawn
 from mcpd.api.http_server.http_exchange import Exchange
 from mcpd.api.http_server.parser import Head
 from mcpd.api.socket_connection import Connection
-from mcpd.clients import Clients
+from mcpd.client_registry import Clients
 
 BOUND = 60.0
 

@@ -27,7 +27,7 @@ import attrs
 
 from mcpd.api.mcp_endpoint.legacy import MAX_SESSIONS
 from mcpd.config.secret_store import change_secrets
-from mcpd.journal import KEPT
+from mcpd.event_history import KEPT
 from mcpd.support.paths import state_dir
 from tests.e2e import web
 from tests.e2e.harness import Daemon, Json, fake, private_environment, running, wait_until

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.store import Store
+from mcpd.state_file import Store
 from tests.e2e.conftest import Start
 from tests.e2e.harness import (
     BOUND,
@@ -401,7 +401,7 @@ SAVER = """
 import os, random, signal, sys, time
 from pathlib import Path
 import trio
-from mcpd.store import AppliedSet, Store
+from mcpd.state_file import AppliedSet, Store
 
 home, rounds, dice = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
 

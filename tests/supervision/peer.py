@@ -17,7 +17,7 @@ import trio
 from mcpd.model.events import Event
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState, ServerStatus
-from mcpd.store import Store
+from mcpd.state_file import Store
 from mcpd.supervision.context import Surroundings
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.redact import Redactor

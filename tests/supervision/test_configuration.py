@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mcpd.active_config import Configuration
 from mcpd.config.loader import load
-from mcpd.configuration import Configuration
 from mcpd.model.errors import BadSpec
 from mcpd.model.events import Event
 from mcpd.supervision.supervisor import Supervisor

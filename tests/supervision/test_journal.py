@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd import journal
-from mcpd.journal import Journal, append
+from mcpd import event_history
+from mcpd.event_history import Journal, append
 from mcpd.model.events import Event, EventKind
 from mcpd.model.status import Failure, FailureKind, ServerState, ServerStatus
 from tests.supervision.peer import Life, living
@@ -127,7 +127,7 @@ async def test_it_is_bounded_in_memory(tmp_path: Path) -> None:
     for number in range(3000):
         it.note(Event(kind=EventKind.TOOLS, at=AT, server=f"s{number % 1500}", message="+1: +a"))
         it.note(Event(kind=EventKind.TOOLS, at=AT, server="busy", message="+1: +a"))
-    assert len(it.history("busy", 10_000).entries) == journal.KEPT
+    assert len(it.history("busy", 10_000).entries) == event_history.KEPT
     assert len(it._kept) <= 1000
     await saved(it)
 

@@ -11,10 +11,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.journal import Journal
+from mcpd.event_history import Journal
 from mcpd.model.errors import NotReady
 from mcpd.model.status import ServerState, rfc3339
-from mcpd.store import Store
+from mcpd.state_file import Store
 from mcpd.supervision.managed_server import ManagedServer
 from tests.supervision.peer import living
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.store import AppliedSet, Store, fingerprint
+from mcpd.state_file import AppliedSet, Store, fingerprint
 
 
 async def saving(store: Store, change: object = None) -> None:
@@ -70,7 +70,7 @@ async def test_lists_are_there_after_the_end_and_not_collected_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The definitions that were used last; what was kept just before the end is among them."""
-    monkeypatch.setattr("mcpd.store._MOST_LISTS", 3)
+    monkeypatch.setattr("mcpd.state_file._MOST_LISTS", 3)
     store = Store(tmp_path, tmp_path)
 
     def change() -> None:
@@ -114,7 +114,7 @@ async def test_what_a_full_disk_would_not_take_is_written_when_there_is_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RELIABILITY F1: without another change; said once, however often it is tried."""
-    monkeypatch.setattr("mcpd.store._TRY_AGAIN", 0.005)
+    monkeypatch.setattr("mcpd.state_file._TRY_AGAIN", 0.005)
     state = tmp_path / "state"
     state.write_text("a file where the directory should be")
     store = Store(state, state)

@@ -16,7 +16,7 @@ from mcpd.api.dashboard.sessions import CODE_LIVES, UsedTwice, Visit, Visits
 from mcpd.api.dashboard.websocket import PROTOCOL, PageSocket
 from mcpd.api.http_server.http_exchange import JSON, TEXT, Exchange
 from mcpd.api.http_server.parser import Head
-from mcpd.clients import Client
+from mcpd.client_registry import Client
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import PageLink
 

@@ -19,7 +19,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 from mcpd.api.http_server.connection import STALLED
 from mcpd.api.http_server.parser import Head
 from mcpd.api.socket_connection import Connection
-from mcpd.clients import Client
+from mcpd.client_registry import Client
 from mcpd.gateway.gateway import Gateway
 from mcpd.support.websocket import OVER, READ, Wire, watch_silence
 from mcpd.wire import message as wire

@@ -14,8 +14,8 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.json_rpc_batch import MOST, requests_in
 from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENTS, refuse
 from mcpd.api.mcp_endpoint.resumable_streams import Stream, Streams
-from mcpd.clients import EVERYTHING
-from mcpd.clients import Client as Account
+from mcpd.client_registry import EVERYTHING
+from mcpd.client_registry import Client as Account
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session

@@ -14,7 +14,7 @@ from msgspec import Raw
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import legacy
 from mcpd.api.mcp_endpoint.legacy import HttpSession, Sessions, Who
-from mcpd.clients import Clients
+from mcpd.client_registry import Clients
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client, Reply
 from mcpd.gateway.virtual_server import View

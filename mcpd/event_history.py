@@ -24,7 +24,7 @@ from mcpd.model.events import Event, EventKind
 from mcpd.model.history import Happening, History, HistoryEntry
 from mcpd.model.status import ServerState, rfc3339
 
-log = logging.getLogger("mcpd.journal")
+log = logging.getLogger("mcpd.event_history")
 
 QUOTA = 1024 * 1024
 """Bytes of a file, after which it becomes the older one."""

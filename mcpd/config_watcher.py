@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from mcpd.configuration import Configuration
+from mcpd.active_config import Configuration
 from mcpd.support.audit_actor import acting
 from mcpd.support.file_watcher import watching
 
-log = logging.getLogger("mcpd.configuration")
+log = logging.getLogger("mcpd.active_config")
 
 
 async def follow(configuration: Configuration) -> None:

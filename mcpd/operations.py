@@ -12,10 +12,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd import __version__, usage
-from mcpd.clients import Clients
-from mcpd.configuration import Configuration
-from mcpd.journal import Journal
+from mcpd import __version__, usage_report
+from mcpd.active_config import Configuration
+from mcpd.client_registry import Clients
+from mcpd.event_history import Journal
 from mcpd.model.api import DaemonInfo, DaemonStatus, HttpDoor, PageLink, Pong, ServerDetail
 from mcpd.model.clients import ClientsResult
 from mcpd.model.definitions import ConfigStatus
@@ -133,8 +133,8 @@ class Core:
         """Raises UnknownServer."""
         servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
         instances = [each for each in self.supervisor.instances() if each.of in servers]
-        costs = await usage.costs([*servers, *instances]) if processes else None
-        return usage.stats(servers, instances, self.clients.here(), self._started_at, costs)
+        costs = await usage_report.costs([*servers, *instances]) if processes else None
+        return usage_report.stats(servers, instances, self.clients.here(), self._started_at, costs)
 
     @contextmanager
     def tap(self, params: TapParams) -> Iterator[Tap]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from mcpd.clients import Client
+from mcpd.client_registry import Client
 from mcpd.model.status import rfc3339
 from mcpd.model.usage import (
     CallCounts,

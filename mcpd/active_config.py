@@ -19,12 +19,12 @@ from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.spec_diff import ServersDiff, differing
 from mcpd.model.status import rfc3339
-from mcpd.store import AppliedSet, Store
+from mcpd.state_file import AppliedSet, Store
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.async_value import Watched
 from mcpd.support.redact import Redactor
 
-log = logging.getLogger("mcpd.configuration")
+log = logging.getLogger("mcpd.active_config")
 
 
 class Configuration:

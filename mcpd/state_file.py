@@ -19,7 +19,7 @@ import trio
 from mcpd.model import codec
 from mcpd.support.atomic_files import remove_left_overs, write_atomically
 
-log = logging.getLogger("mcpd.store")
+log = logging.getLogger("mcpd.state_file")
 
 _TRY_AGAIN = 2.0
 """Seconds until the next attempt to write what a full disk would not take."""
