@@ -10,9 +10,9 @@ from typing import Any, cast
 import click
 
 from ctl.commands import COMMANDS, SECTIONS
+from ctl.context import Session
 from ctl.errors import CtlError, Usage
-from ctl.render import FORMS
-from ctl.session import Session
+from ctl.output import FORMS
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -208,7 +208,7 @@ def run_app(session: Session, argv: Sequence[str], environ: Mapping[str, str]) -
     if instruction := environ.get("_MCPCTL_COMPLETE"):
         from click.shell_completion import add_completion_class, shell_complete
 
-        from ctl.shells import SHELLS
+        from ctl.completion_scripts import SHELLS
 
         for shell in SHELLS.values():
             add_completion_class(shell)

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from ctl import userunit
-from ctl.client import LocalClient
+from ctl import systemd_units
+from ctl.daemon_client import LocalClient
 from ctl.errors import CtlError, DaemonUnreachable
 from mcpd.support import paths
 
@@ -63,9 +63,9 @@ def ensure_daemon(socket: str | os.PathLike[str]) -> None:
     with _our_turn(path):
         if _somebody_listens(path):
             return
-        if userunit.serves(path):
+        if systemd_units.serves(path):
             print("mcpctl: starting mcpd (systemctl --user start mcpd)", file=sys.stderr)
-            userunit.start()
+            systemd_units.start()
         else:
             print(f"mcpctl: starting mcpd in the background (log: {log_path()})", file=sys.stderr)
             _start(path)

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from typing import BinaryIO
 
 from ctl import autostart
-from ctl.client import LocalClient
+from ctl.daemon_client import LocalClient
 from ctl.errors import CtlError, DaemonUnreachable
 
 STOP_WITHIN = 15.0

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ctl.errors import Refused, Usage
-from ctl.render import Out
+from ctl.output import Out
 from mcpd.config.formats import decode, format_of, parse
 from mcpd.config.layout import outline
 from mcpd.model.errors import BadSpec, Problem

@@ -16,7 +16,7 @@ from ctl.errors import CtlError
 
 TYPE_CHECKING = False  # checkers know the name; `typing` takes long to import
 if TYPE_CHECKING:
-    from ctl.session import Session
+    from ctl.context import Session
 
 COMPLETION = "_MCPCTL_COMPLETE"
 """Set by the shell when it wants completions (click's protocol)."""
@@ -49,7 +49,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         # Text that the terminal's encoding does not have must not end in a traceback.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # TextIO has no such method
-    from ctl.session import Session
+    from ctl.context import Session
 
     session = Session(environ)
     try:

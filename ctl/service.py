@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ctl import autostart, background, userunit
+from ctl import autostart, background, systemd_units
+from ctl.context import Session
 from ctl.errors import CtlError
-from ctl.render import paint
-from ctl.session import Session
+from ctl.output import paint
 
 
 def install(session: Session) -> bool:
     """Write the units, enable and start them, and say so. Whether how it is now remains to be told."""
     command = autostart.daemon_command()
-    search_path = userunit.usable_path(os.environ.get("PATH", os.defpath))
-    written = userunit.write(command, search_path)
-    manager = userunit.reachable()
+    search_path = systemd_units.usable_path(os.environ.get("PATH", os.defpath))
+    written = systemd_units.write(command, search_path)
+    manager = systemd_units.reachable()
     if manager:
-        userunit.systemctl("daemon-reload")
-        userunit.systemctl("enable", userunit.SOCKET, userunit.SERVICE)
+        systemd_units.systemctl("daemon-reload")
+        systemd_units.systemctl("enable", systemd_units.SOCKET, systemd_units.SERVICE)
         if session.may_start:
             _start_installed(session)
     started = manager and session.may_start
@@ -51,10 +51,10 @@ def install(session: Session) -> bool:
 def show_units(session: Session) -> None:
     """What `install` would write."""
     command = autostart.daemon_command()
-    search_path = userunit.usable_path(os.environ.get("PATH", os.defpath))
+    search_path = systemd_units.usable_path(os.environ.get("PATH", os.defpath))
     units = {
-        str(Path(userunit.directory(), name)): userunit.filled(name, command, search_path)
-        for name in (userunit.SERVICE, userunit.SOCKET)
+        str(Path(systemd_units.directory(), name)): systemd_units.filled(name, command, search_path)
+        for name in (systemd_units.SERVICE, systemd_units.SOCKET)
     }
     if session.out.json:
         session.out.value({"units": units})
@@ -67,14 +67,16 @@ def show_units(session: Session) -> None:
 def uninstall(session: Session) -> None:
     """Stop the service, remove its units, and say so."""
     found = [
-        path for name in (userunit.SERVICE, userunit.SOCKET) if (path := userunit.directory() / name).exists()
+        path
+        for name in (systemd_units.SERVICE, systemd_units.SOCKET)
+        if (path := systemd_units.directory() / name).exists()
     ]
-    if found and userunit.reachable():
-        userunit.systemctl("disable", "--now", userunit.SOCKET, userunit.SERVICE)
+    if found and systemd_units.reachable():
+        systemd_units.systemctl("disable", "--now", systemd_units.SOCKET, systemd_units.SERVICE)
     for path in found:
         path.unlink()
-    if found and userunit.reachable():
-        userunit.systemctl("daemon-reload")
+    if found and systemd_units.reachable():
+        systemd_units.systemctl("daemon-reload")
     if session.out.json:
         session.out.value({"removed": [str(path) for path in found]})
         return
@@ -88,7 +90,7 @@ def journal(session: Session, lines: int, follow: bool) -> int:
     """Show the end of it; the exit code."""
     import subprocess
 
-    command = ["journalctl", "--user", "--no-pager", "--quiet", "-u", userunit.SERVICE, "-n", str(lines)]
+    command = ["journalctl", "--user", "--no-pager", "--quiet", "-u", systemd_units.SERVICE, "-n", str(lines)]
     command += ["-o", "json" if session.out.json and follow else "cat"] + ["-f"] * follow
     session.out.flush()
     try:
@@ -108,17 +110,17 @@ def journal(session: Session, lines: int, follow: bool) -> int:
 
 def stop(session: Session) -> bool:
     """Stop whichever daemon there is. Whether one was running."""
-    if userunit.serves(session.socket):
-        active = userunit.properties().get("ActiveState") in ("active", "activating", "reloading")
+    if systemd_units.serves(session.socket):
+        active = systemd_units.properties().get("ActiveState") in ("active", "activating", "reloading")
         if active or socket_listens():
-            userunit.stop()
+            systemd_units.stop()
             return active
     return stop_background(session)
 
 
 def stop_background(session: Session) -> bool:
     """Stop the daemon in the background, which would be in the way. Whether there was one."""
-    if userunit.serves(session.socket) and socket_listens():
+    if systemd_units.serves(session.socket) and socket_listens():
         return False  # whoever answers there is the service; asking would start it
     return background.stop(session.socket)
 
@@ -126,20 +128,20 @@ def stop_background(session: Session) -> bool:
 def socket_listens() -> bool:
     """Whether connecting would start the service."""
     try:
-        return userunit.systemctl("is-active", userunit.SOCKET).strip() == "active"
+        return systemd_units.systemctl("is-active", systemd_units.SOCKET).strip() == "active"
     except CtlError:
         return False
 
 
 def _start_installed(session: Session) -> None:
     """Start the service; a daemon in the background would be in its way, and is stopped first."""
-    if not userunit.serves(session.socket):
+    if not systemd_units.serves(session.socket):
         session.out.talk(
             f"note: the service listens on {userunit.socket_path()}, and you chose {session.socket}"
         )
-    elif userunit.properties().get("ActiveState") == "active":
-        userunit.systemctl("restart", userunit.SERVICE)
+    elif systemd_units.properties().get("ActiveState") == "active":
+        systemd_units.systemctl("restart", systemd_units.SERVICE)
         return
     else:
         stop_background(session)
-    userunit.start()
+    systemd_units.start()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ctl.session import Session
-from ctl.views import mapping, not_ready_exit, server_block, status_table
+from ctl.context import Session
+from ctl.status_view import mapping, not_ready_exit, server_block, status_table
 
 STATUS_TIMEOUT = 10.0
 """Seconds. The daemon answers from memory; one that needs longer is not well."""

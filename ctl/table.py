@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctl.render import Line, Painted, paint
-from ctl.text import clean, cut, width
+from ctl.output import Line, Painted, paint
+from ctl.terminal_text import clean, cut, width
 
 _USEFUL, _LEAST = 24, 12
 """Columns that the last column, and a squeezed one, keep where there is a choice."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from ctl.client import Json
 from ctl.commands.logs import print_events
+from ctl.context import Session
+from ctl.daemon_client import Json
 from ctl.keys import Keys
-from ctl.render import Line, paint
-from ctl.session import Session
-from ctl.usage import top_table
-from ctl.views import server_block, status_table
+from ctl.output import Line, paint
+from ctl.status_view import server_block, status_table
+from ctl.usage_view import top_table
 
 TICK = 1.0
 """Seconds after which relative times are drawn afresh."""
@@ -66,7 +66,7 @@ def _live(session: Session, server: str | None, servers: list[str]) -> int:
     from rich.live import Live
     from rich.text import Text
 
-    from ctl.client import LocalClient
+    from ctl.daemon_client import LocalClient
 
     method, asked = ("mcpd/server", {"server": server}) if server else ("mcpd/status", {})
 

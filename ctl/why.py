@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ctl import loginshell, userunit, written
-from ctl.advice import next_command
-from ctl.client import Json
-from ctl.happenings import history_table
-from ctl.render import Line, paint
-from ctl.text import ago, until
-from ctl.views import READY, ending, facts, mapping, objects, state, strings, what_failed, when
+from ctl import definition_fields, login_shell, systemd_units
+from ctl.daemon_client import Json
+from ctl.history_view import history_table
+from ctl.next_steps import next_command
+from ctl.output import Line, paint
+from ctl.status_view import READY, ending, facts, mapping, objects, state, strings, what_failed, when
+from ctl.terminal_text import ago, until
 
 Explanation = dict[str, object]
 
@@ -90,18 +90,20 @@ def _down_since(server: Json, history: list[Json]) -> str | None:
 
 def _binary(detail: Json, login: Mapping[str, str] | None) -> Explanation | None:
     """What is run, and what a shell would run; None for a remote server."""
-    command = strings(detail.get("command")) or written.command(mapping(detail.get("definition")))
+    command = strings(detail.get("command")) or definition_fields.command(mapping(detail.get("definition")))
     if not command:
         return None
     path = str(detail.get("path") or "")
-    found = detail.get("executable") or loginshell.found_in(command[0], path)
-    in_shell = None if login is None else loginshell.found_in(command[0], login.get("PATH", ""))
+    found = detail.get("executable") or login_shell.found_in(command[0], path)
+    in_shell = None if login is None else login_shell.found_in(command[0], login.get("PATH", ""))
     return {
         "command": command[0],
         "found": found,
         "searched": path.split(":") if path else [],
         "in_login_shell": in_shell,
-        "elsewhere": [] if found else [each for each in loginshell.elsewhere(command[0]) if each != in_shell],
+        "elsewhere": []
+        if found
+        else [each for each in login_shell.elsewhere(command[0]) if each != in_shell],
     }
 
 
@@ -110,10 +112,10 @@ def _environment(detail: Json, login: Mapping[str, str] | None) -> Explanation |
         return None
     names = set(strings(detail.get("env")))
     return {
-        "path_only_in_login_shell": loginshell.missing_directories(
+        "path_only_in_login_shell": login_shell.missing_directories(
             login.get("PATH", ""), str(detail.get("path"))
         ),
-        "variables_only_in_login_shell": loginshell.only_there(login, names),
+        "variables_only_in_login_shell": login_shell.only_there(login, names),
     }
 
 
@@ -122,11 +124,11 @@ def _next(detail: Json, failure: Json, binary: Explanation | None) -> str:
     name = server.get("name")
     if failure.get("kind") == "spawn" and binary is not None and not binary["found"] and _is_searched(binary):
         if full := binary["in_login_shell"]:
-            if "PATH" in written.environment(
+            if "PATH" in definition_fields.environment(
                 mapping(detail.get("definition"))
             ):  # which no PATH of ours changes
                 return f"mcpctl edit   (write {full} as its command, or correct the PATH in its `env`)"
-            takes = "mcpctl daemon install" if userunit.installed() else "mcpctl daemon restart"
+            takes = "mcpctl daemon install" if systemd_units.installed() else "mcpctl daemon restart"
             return f"{takes}   (takes over this shell's PATH; or write {full} as its command)"
         if places := strings(binary["elsewhere"]):
             return f"mcpctl edit   (write {places[0]} as its command)"

@@ -15,7 +15,7 @@ import pytest
 
 from ctl.app import app
 from ctl.commands import COMMANDS
-from ctl.editors.catalogue import BY_NAME
+from ctl.editors.editor_catalog import BY_NAME
 from ctl.errors import EXIT_CODES
 from mcpd.config.definition import json_schema
 from mcpd.model import errors

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from ctl.bridge.conversation import Conversation
-from ctl.bridge.link import Aim, Link, Starts
+from ctl.bridge.daemon_link import Aim, Link, Starts
+from ctl.bridge.daemon_starter import Starter
+from ctl.bridge.editor_session import Conversation
 from ctl.bridge.pipes import Lines, Outbox
-from ctl.bridge.starter import Starter
 from mcpd.support.paths import socket_path
 
 LONGEST = 32 * 1024 * 1024

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from ctl.client import Json
-from ctl.complete import command_names
+from ctl.completion_candidates import command_names
+from ctl.context import Session
+from ctl.daemon_client import Json
 from ctl.errors import EXIT_CODES, DaemonUnreachable
-from ctl.session import Session
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl version\n  mcpctl version --json")

@@ -6,8 +6,8 @@ import os
 
 import click
 
-from ctl.complete import server_names
-from ctl.session import Session
+from ctl.completion_candidates import server_names
+from ctl.context import Session
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl bridge --client zed\n  mcpctl bridge --server github")

@@ -6,13 +6,13 @@ import json
 
 import click
 
-from ctl.client import Json, Reply
-from ctl.complete import tool_targets
+from ctl.call_arguments import document, pairs, split_target
+from ctl.completion_candidates import tool_targets
+from ctl.context import Session
+from ctl.daemon_client import Json, Reply
 from ctl.errors import CtlError, Refused, ToolFailed, Usage
-from ctl.names import document, pairs, split_target
-from ctl.session import Session
-from ctl.text import span
-from ctl.views import objects, strings
+from ctl.status_view import objects, strings
+from ctl.terminal_text import span
 
 
 @click.command(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from ctl.client import Json
-from ctl.render import Line, paint
-from ctl.session import Session
+from ctl.context import Session
+from ctl.daemon_client import Json
+from ctl.output import Line, paint
+from ctl.status_view import mapping, objects
 from ctl.table import table
-from ctl.text import ago
-from ctl.views import mapping, objects
+from ctl.terminal_text import ago
 
 HEADER = ("CLIENT", "PID", "DOOR", "CONNECTED", "SEES", "REVISION", "CALLS", "USES")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ctl.session import Session
+from ctl.context import Session
 
 
 @click.command(
@@ -20,7 +20,7 @@ def completion(session: Session, shell: str) -> int:
     makes no JSON of the script, which a shell is to read; --json does.
     """
     from ctl.app import app
-    from ctl.shells import SHELLS
+    from ctl.completion_scripts import SHELLS
 
     script = SHELLS[shell](app, {}, "mcpctl", "_MCPCTL_COMPLETE").source()
     if session.out.json and not session.out.by_default:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from ctl import written
+from ctl import definition_fields
+from ctl.context import Session
 from ctl.errors import Refused
-from ctl.render import Line
-from ctl.session import Session
+from ctl.output import Line
+from ctl.status_view import facts, mapping, quoted
 from ctl.table import table
-from ctl.text import count
-from ctl.views import facts, mapping, quoted
+from ctl.terminal_text import count
 
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl config validate\n  mcpctl config path")
@@ -66,8 +66,8 @@ def show(session: Session) -> int:
     rows: list[Line] = []
     for name, value in definitions.items():
         definition = mapping(value)
-        what = written.address(definition) or quoted(written.command(definition))
-        rows.append([name, "on" if written.is_on(definition) else "off", what])
+        what = definition_fields.address(definition) or quoted(definition_fields.command(definition))
+        rows.append([name, "on" if definition_fields.is_on(definition) else "off", what])
     if rows:
         session.out.line()
         session.out.lines(table(("SERVER", "SWITCHED", "COMMAND OR URL"), rows, fit=session.out.columns))

@@ -7,11 +7,11 @@ import os
 
 import click
 
-from ctl import autostart, background, service, userunit
-from ctl.client import LocalClient
+from ctl import autostart, background, service, systemd_units
+from ctl.context import Session
+from ctl.daemon_client import LocalClient
 from ctl.errors import CtlError, DaemonUnreachable
-from ctl.render import paint
-from ctl.session import Session
+from ctl.output import paint
 
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl daemon install\n  mcpctl daemon status")
@@ -29,10 +29,10 @@ def start(session: Session) -> int:
 
     Through the service manager when the service is installed, else in the background.
     """
-    if userunit.serves(session.socket):
-        if userunit.properties().get("ActiveState") != "active":
+    if systemd_units.serves(session.socket):
+        if systemd_units.properties().get("ActiveState") != "active":
             service.stop_background(session)
-        userunit.start()
+        systemd_units.start()
     else:
         autostart.start_in_background(session.socket)
     return _report(session)
@@ -57,12 +57,12 @@ def stop(session: Session) -> int:
 @click.pass_obj
 def restart(session: Session) -> int:
     """Stop the daemon if it runs, and start it."""
-    if userunit.serves(session.socket) and userunit.properties().get("ActiveState") == "active":
-        userunit.systemctl("restart", userunit.SERVICE)
+    if systemd_units.serves(session.socket) and systemd_units.properties().get("ActiveState") == "active":
+        systemd_units.systemctl("restart", systemd_units.SERVICE)
     else:
         service.stop(session)
-        if userunit.serves(session.socket):
-            userunit.start()
+        if systemd_units.serves(session.socket):
+            systemd_units.start()
         else:
             autostart.start_in_background(session.socket)
     return _report(session)
@@ -88,7 +88,7 @@ def logs(session: Session, lines: int, follow: bool) -> int:
     The journal of the service, or the log of the one in the background. A server's log is
     `mcpctl logs SERVER`.
     """
-    if userunit.serves(session.socket):
+    if systemd_units.serves(session.socket):
         return service.journal(session, lines, follow)
     path = autostart.log_path()
     if not os.path.exists(path):
@@ -160,7 +160,7 @@ def _report(session: Session) -> int:
 def _facts(session: Session) -> dict[str, object]:
     """How the daemon is. Takes care not to connect where connecting would start it."""
     socket = session.socket
-    unit = userunit.properties() if userunit.serves(socket) else None
+    unit = systemd_units.properties() if systemd_units.serves(socket) else None
     by_manager = unit is not None and unit.get("ActiveState") in ("active", "reloading", "deactivating")
     facts: dict[str, object] = {
         "running": False,
@@ -169,7 +169,7 @@ def _facts(session: Session) -> dict[str, object]:
         "socket": socket,
         "started_by": None,
         "log": "journalctl --user -u mcpd" if unit is not None else autostart.log_path(),
-        "installed": userunit.installed(),
+        "installed": systemd_units.installed(),
         "unit": None if unit is None else _unit_facts(unit),
     }
     if unit is not None and not by_manager and service.socket_listens():

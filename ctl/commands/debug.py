@@ -6,12 +6,12 @@ import json
 
 import click
 
-from ctl.client import Json
-from ctl.complete import server_names
-from ctl.render import Line, paint
-from ctl.session import Session
+from ctl.completion_candidates import server_names
+from ctl.context import Session
+from ctl.daemon_client import Json
+from ctl.output import Line, paint
+from ctl.status_view import facts, mapping, not_ready_exit, number, objects, quoted, server_block, strings
 from ctl.table import table
-from ctl.views import facts, mapping, not_ready_exit, number, objects, quoted, server_block, strings
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl debug github\n  mcpctl debug github --json")

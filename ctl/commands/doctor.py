@@ -6,10 +6,10 @@ import os
 
 import click
 
-from ctl.checks import Finding
-from ctl.render import Line, paint
-from ctl.session import Session
-from ctl.text import count
+from ctl.context import Session
+from ctl.doctor_checks import Finding
+from ctl.output import Line, paint
+from ctl.terminal_text import count
 
 _MARKS = {
     "ok": ("ok", "green"),
@@ -35,12 +35,12 @@ def doctor(session: Session, shell: bool, bundle: str | None) -> int:
     configuration, and each server with a real round trip. Works without a daemon, and starts none. Each
     thing that is not well comes with a line that mends it; exit 1 when any check fails.
     """
-    from ctl.examination import examine
+    from ctl.doctor import examine
 
     seen = examine(session, os.environ, shell=shell)
     failed = [finding for finding in seen.findings if finding.result == "failure"]
     if bundle is not None:
-        from ctl.bundle import write_bundle
+        from ctl.support_bundle import write_bundle
 
         write_bundle(bundle, seen, os.environ)
     if session.out.json:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import click
 
+from ctl.context import Session
 from ctl.errors import CtlError, DaemonUnreachable, Refused, Usage
-from ctl.render import paint
-from ctl.session import Session
+from ctl.output import paint
 from mcpd.config.loader import path_of, would_be
 from mcpd.model.errors import BadSpec
 

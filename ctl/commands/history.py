@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from ctl.complete import server_names
-from ctl.happenings import history_table
-from ctl.session import Session
-from ctl.views import objects
+from ctl.completion_candidates import server_names
+from ctl.context import Session
+from ctl.history_view import history_table
+from ctl.status_view import objects
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl history\n  mcpctl history github -n 20 --json")

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import click
 
-from ctl.complete import editors_and_files
-from ctl.editors.catalogue import BY_NAME, EDITORS, Editor
+from ctl.completion_candidates import editors_and_files
+from ctl.context import Session
+from ctl.editors.discovery import Candidate, Survey, survey
 from ctl.editors.drift import Change
-from ctl.editors.home import Home, find_home
+from ctl.editors.editor_catalog import BY_NAME, EDITORS, Editor
+from ctl.editors.editor_paths import Surroundings, existing
+from ctl.editors.import_history import Memory, kept
+from ctl.editors.import_report import as_json, found_lines, only_in, taking_over, what_runs
+from ctl.editors.import_target import Home, find_home
 from ctl.editors.importing import Outcome, Plan, outcome, plan, remember, write
-from ctl.editors.literals import lifted, shown
+from ctl.editors.inline_secrets import lifted, shown
 from ctl.editors.merging import Server
-from ctl.editors.places import Surroundings, existing
-from ctl.editors.remembered import Memory, kept
-from ctl.editors.showing import as_json, found_lines, only_in, taking_over, what_runs
-from ctl.editors.survey import Candidate, Survey, survey
 from ctl.errors import NotFound, Usage
-from ctl.render import paint
-from ctl.session import Session
-from ctl.text import clean, count
+from ctl.output import paint
+from ctl.terminal_text import clean, count
 from mcpd.config.formats import SUFFIXES
 from mcpd.config.secret_store import secrets_path
 

@@ -8,25 +8,25 @@ from pathlib import Path
 
 import click
 
-from ctl import userunit, written
-from ctl.client import Json
+from ctl import definition_fields, systemd_units
 from ctl.commands.import_ import unknown_editor
-from ctl.complete import editor_names, server_names
+from ctl.completion_candidates import editor_names, server_names
+from ctl.context import Session
+from ctl.daemon_client import Json
 from ctl.editors.backup import Backups
-from ctl.editors.catalogue import BY_NAME, Editor
-from ctl.editors.entry import Target, able, entry, entry_by_url, preface, slot_of, targets
-from ctl.editors.entry import listed as is_listed
-from ctl.editors.home import find_home
+from ctl.editors.discovery import look_into
+from ctl.editors.editor_catalog import BY_NAME, Editor
+from ctl.editors.editor_paths import Found, Surroundings, existing
+from ctl.editors.import_target import find_home
 from ctl.editors.installing import Change
 from ctl.editors.installing import install as install_entry
 from ctl.editors.installing import uninstall as uninstall_entry
+from ctl.editors.mcpd_entry import Target, able, entry, entry_by_url, preface, slot_of, targets
+from ctl.editors.mcpd_entry import listed as is_listed
 from ctl.editors.merging import keys_of, known_as
-from ctl.editors.ourselves import mcpctl_path, socket_url
-from ctl.editors.places import Found, Surroundings, existing
-from ctl.editors.survey import look_into
+from ctl.editors.self_detection import mcpctl_path, socket_url
 from ctl.errors import CtlError, NotFound, Refused, Usage
-from ctl.render import paint
-from ctl.session import Session
+from ctl.output import paint
 from mcpd.config.in_place_edits.document import Document, Slot, document_of
 from mcpd.model.errors import BadSpec
 
@@ -89,7 +89,7 @@ def install(
     program = mcpctl_path()
 
     def made(editor: Editor) -> Callable[[Slot], dict[str, object]]:
-        if via == "socket" or (via is None and editor.sockets and userunit.serves(session.socket)):
+        if via == "socket" or (via is None and editor.sockets and systemd_units.serves(session.socket)):
             return lambda slot: entry_by_url(socket_url(session.socket, server, profile))
         args = ["bridge", "--client", editor.name]
         args += ["--server", server] if server else ["--profile", profile] if profile else []
@@ -247,7 +247,9 @@ def _shared_with(
         session.out.talk(paint("warning: ", "yellow"), f"{error.message}, so nothing can be taken over")
         return lambda one, document: []
     offered = home.shown_by(server, profile)
-    ours = keys_of({name: fields for name, fields in offered.items() if written.is_on(fields)}, os.environ)
+    ours = keys_of(
+        {name: fields for name, fields in offered.items() if definition_fields.is_on(fields)}, os.environ
+    )
 
     def find(one: Target, document: Document) -> list[str]:
         project = around.project if one.place.scope == "project" else None
@@ -256,7 +258,7 @@ def _shared_with(
             candidate.source.name
             for candidate in seen.candidates
             if candidate.source.scope == one.place.scope
-            and written.is_on(candidate.definition)
+            and definition_fields.is_on(candidate.definition)
             and known_as(candidate, ours, os.environ) is not None
         ]
 

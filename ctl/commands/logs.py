@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import click
 
-from ctl.client import Json
-from ctl.commands.wishes import outcome_text
-from ctl.complete import server_names
-from ctl.render import Line, paint
-from ctl.session import Session
-from ctl.views import mapping, state, strings
+from ctl.commands.lifecycle import outcome_text
+from ctl.completion_candidates import server_names
+from ctl.context import Session
+from ctl.daemon_client import Json
+from ctl.output import Line, paint
+from ctl.status_view import mapping, state, strings
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl logs github -n 20\n  mcpctl logs github -f")

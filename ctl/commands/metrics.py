@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ctl.session import Session
+from ctl.context import Session
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl metrics\n  mcpctl metrics --json | jq -r .text")

@@ -6,14 +6,14 @@ import json
 
 import click
 
-from ctl.client import Json
-from ctl.complete import prompt_targets, server_names
+from ctl.call_arguments import pairs, split_target
+from ctl.completion_candidates import prompt_targets, server_names
+from ctl.context import Session
+from ctl.daemon_client import Json
 from ctl.errors import Usage
-from ctl.names import pairs, split_target
-from ctl.render import Line, paint
-from ctl.session import Session
+from ctl.output import Line, paint
+from ctl.status_view import mapping, objects
 from ctl.table import table
-from ctl.views import mapping, objects
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl prompts\n  mcpctl prompts everything --json")

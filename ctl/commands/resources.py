@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from ctl.client import Json
-from ctl.complete import server_names
+from ctl.completion_candidates import server_names
+from ctl.context import Session
+from ctl.daemon_client import Json
 from ctl.errors import CtlError, Usage
-from ctl.render import Line
-from ctl.session import Session
+from ctl.output import Line
+from ctl.status_view import objects
 from ctl.table import table
-from ctl.views import objects
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl resources\n  mcpctl resources everything --json")

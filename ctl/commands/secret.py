@@ -9,11 +9,11 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
+from ctl.context import Session
 from ctl.errors import CtlError, Refused, Usage
-from ctl.render import Line, paint
-from ctl.session import Session
+from ctl.output import Line, paint
+from ctl.status_view import mapping
 from ctl.table import table
-from ctl.views import mapping
 from mcpd.config.secret_store import LARGEST, NAME, change_secrets, read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 

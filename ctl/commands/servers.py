@@ -7,14 +7,14 @@ import sys
 
 import click
 
-from ctl.client import Reply
-from ctl.commands.wishes import outcome_text
-from ctl.complete import server_names
+from ctl.commands.lifecycle import outcome_text
+from ctl.completion_candidates import server_names
+from ctl.context import Session
+from ctl.daemon_client import Reply
 from ctl.errors import Usage
-from ctl.render import Line, paint
-from ctl.session import Session
-from ctl.text import count
-from ctl.views import mapping, objects, problem_lines, state, strings
+from ctl.output import Line, paint
+from ctl.status_view import mapping, objects, problem_lines, state, strings
+from ctl.terminal_text import count
 
 _NO_SAVE = "Leave the configuration file alone; lasts until a reload, or until the file is changed."
 

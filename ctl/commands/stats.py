@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ctl.complete import server_names
-from ctl.session import Session
-from ctl.usage import server_stats, stats_table
+from ctl.completion_candidates import server_names
+from ctl.context import Session
+from ctl.usage_view import server_stats, stats_table
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl stats\n  mcpctl stats github --json")

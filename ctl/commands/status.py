@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ctl.complete import server_names
-from ctl.session import Session
+from ctl.completion_candidates import server_names
+from ctl.context import Session
 from ctl.status import show_status
 
 

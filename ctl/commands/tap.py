@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from ctl.client import Json
-from ctl.complete import server_names
-from ctl.render import Line, paint
-from ctl.session import Session
-from ctl.text import clean, cut
-from ctl.views import mapping
+from ctl.completion_candidates import server_names
+from ctl.context import Session
+from ctl.daemon_client import Json
+from ctl.output import Line, paint
+from ctl.status_view import mapping
+from ctl.terminal_text import clean, cut
 
 _ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note": ("·", "dim")}
 

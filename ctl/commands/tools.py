@@ -6,13 +6,13 @@ import json
 
 import click
 
-from ctl.client import Json
-from ctl.complete import server_names
-from ctl.render import Line, paint
-from ctl.session import Session
+from ctl.completion_candidates import server_names
+from ctl.context import Session
+from ctl.daemon_client import Json
+from ctl.output import Line, paint
+from ctl.status_view import mapping, objects, strings
 from ctl.table import table
-from ctl.text import count
-from ctl.views import mapping, objects, strings
+from ctl.terminal_text import count
 
 
 @click.command(

@@ -6,8 +6,8 @@ import time
 
 import click
 
-from ctl.session import Session
-from ctl.usage import SORTS, top_table
+from ctl.context import Session
+from ctl.usage_view import SORTS, top_table
 
 _SAMPLE = 0.5
 """Seconds between the two looks that a rate needs."""

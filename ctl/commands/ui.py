@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import click
 
+from ctl.context import Session
 from ctl.errors import Refused
-from ctl.session import Session
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl ui\n  mcpctl ui --print")

@@ -7,13 +7,13 @@ import time
 
 import click
 
-from ctl.advice import next_command
-from ctl.client import Json
-from ctl.commands.wishes import outcome_text
-from ctl.complete import server_names
+from ctl.commands.lifecycle import outcome_text
+from ctl.completion_candidates import server_names
+from ctl.context import Session
+from ctl.daemon_client import Json
 from ctl.errors import AuthNeeded, CtlError, NotReady, TimedOut
-from ctl.session import Session
-from ctl.views import mapping, objects, state
+from ctl.next_steps import next_command
+from ctl.status_view import mapping, objects, state
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl wait github --timeout 10\n  mcpctl wait --for settled")

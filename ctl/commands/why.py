@@ -6,10 +6,10 @@ import os
 
 import click
 
-from ctl import loginshell
-from ctl.complete import server_names
-from ctl.session import Session
-from ctl.views import mapping, not_ready_exit, objects
+from ctl import login_shell
+from ctl.completion_candidates import server_names
+from ctl.context import Session
+from ctl.status_view import mapping, not_ready_exit, objects
 
 _PAST = 200
 """Entries of the history in which the beginning of the trouble is looked for: all that there are."""
@@ -31,7 +31,7 @@ def why(session: Session, server: str, shell: bool | None) -> int:
     status = mapping(detail.get("server"))
     compare = status.get("status") in ("failed", "pending") if shell is None else shell
     past = objects(session.call("mcpd/history", {"server": server, "limit": _PAST}).value.get("entries"))
-    login = loginshell.login_environment(os.environ) if compare and detail.get("command") else None
+    login = login_shell.login_environment(os.environ) if compare and detail.get("command") else None
     told = explain(detail, past, login)
     if session.out.json:
         session.out.value(told)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.undoing import Hunk
+from ctl.editors.text_patch import Hunk
 from mcpd.config.in_place_edits.document import Slot
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import private_directory, state_dir

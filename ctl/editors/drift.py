@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from ctl.editors.catalogue import BY_NAME
-from ctl.editors.literals import Lifted, lifted
+from ctl.editors.discovery import Candidate, Source, Survey
+from ctl.editors.editor_catalog import BY_NAME
+from ctl.editors.import_history import Memory, Remembered, where
+from ctl.editors.inline_secrets import Lifted, lifted
 from ctl.editors.merging import Lookup, Server, keys_of, known_as, replaced, with_secrets
-from ctl.editors.remembered import Memory, Remembered, where
-from ctl.editors.survey import Candidate, Source, Survey
 from ctl.editors.variables import secret_reference
 from mcpd.model.spec_diff import fields
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import attrs
 
+from ctl.context import Session
 from ctl.editors.backup import Backups
+from ctl.editors.discovery import Source, Survey, unfolded
 from ctl.editors.drift import Change, Drift, drift, safely
-from ctl.editors.home import Home, troubles, written_in
-from ctl.editors.literals import Lifted, free_name, lifted
+from ctl.editors.import_history import Memory, Remembered, where
+from ctl.editors.import_target import Home, troubles, written_in
+from ctl.editors.inline_secrets import Lifted, free_name, lifted
 from ctl.editors.merging import Merged, Server, merged, replaced, with_secrets
-from ctl.editors.remembered import Memory, Remembered, where
-from ctl.editors.survey import Source, Survey, unfolded
 from ctl.editors.variables import Needed, secret_reference
 from ctl.errors import Refused
-from ctl.session import Session
-from ctl.views import objects
+from ctl.status_view import objects
 from mcpd.config.edit_file import put_servers
 from mcpd.config.secret_store import change_secrets, read_secrets
 from mcpd.model.errors import BadSpec

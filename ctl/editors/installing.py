@@ -10,11 +10,11 @@ from pathlib import Path
 import attrs
 
 from ctl.editors.backup import Backups, Record, Taken, digest
-from ctl.editors.catalogue import Editor
-from ctl.editors.entry import Target, listed, preface, slot_of
-from ctl.editors.ourselves import is_ours
-from ctl.editors.taking import allowed, entry_at, give_back, in_list, take, unlisted
-from ctl.editors.undoing import hunks, undone
+from ctl.editors.disable_entries import allowed, entry_at, give_back, in_list, take, unlisted
+from ctl.editors.editor_catalog import Editor
+from ctl.editors.mcpd_entry import Target, listed, preface, slot_of
+from ctl.editors.self_detection import is_ours
+from ctl.editors.text_patch import hunks, undone
 from ctl.errors import CtlError
 from mcpd.config.in_place_edits.document import (
     Document,

@@ -16,7 +16,7 @@ from pathlib import Path
 import attrs
 
 from ctl.editors import dotenv
-from ctl.editors.reading import Fields, Raw
+from ctl.editors.read_entries import Fields, Raw
 from ctl.editors.variables import Needed, Translator, Unusable
 from mcpd.config.fields import TYPES
 

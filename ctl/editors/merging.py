@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.survey import Candidate, Source
+from ctl.editors.discovery import Candidate, Source
 from ctl.editors.variables import Needed, secret_reference
 from mcpd.config.definition import LONGEST_NAME, parse_servers
 from mcpd.config.secret_store import read_secrets

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ctl.bridge.link import Aim, Starts
+from ctl.bridge.daemon_link import Aim, Starts
 from ctl.bridge.loop import Loop
 from tests.bridge.world import World
 from tests.stopwatch import stopwatch
@@ -20,10 +20,10 @@ from tests.stopwatch import stopwatch
 Json = dict[str, Any]
 BOUND = 60.0
 PATIENCE = (
-    "ctl.bridge.link.ANSWER_WITHIN",
-    "ctl.bridge.pending.HANDSHAKE_WITHIN",
-    "ctl.bridge.pending.DAEMON_WITHIN",
-    "ctl.bridge.pending.PATIENCE",
+    "ctl.bridge.daemon_link.ANSWER_WITHIN",
+    "ctl.bridge.pending_requests.HANDSHAKE_WITHIN",
+    "ctl.bridge.pending_requests.DAEMON_WITHIN",
+    "ctl.bridge.pending_requests.PATIENCE",
 )
 """What a bridge waits for a daemon: the one that a test plays may be held up."""
 
@@ -152,7 +152,7 @@ def be_patient(soon: Callable[..., None]) -> None:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """How long something is waited for: `soon("ctl.bridge.link.ANSWER_WITHIN", 0.1)`."""
+    """How long something is waited for: `soon("ctl.bridge.daemon_link.ANSWER_WITHIN", 0.1)`."""
     return lambda name, value: monkeypatch.setattr(name, value)
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from ctl.bridge import pending
-from ctl.bridge.conversation import Conversation
+from ctl.bridge import pending_requests
+from ctl.bridge.editor_session import Conversation
 from ctl.bridge.envelope import Error
 from tests.bridge.world import HELLO, Json, World
 
@@ -60,14 +60,14 @@ def test_a_handshake_is_answered_in_time_whatever_the_daemon_does(world: World) 
     """Editors wait ten seconds for it; then they show the server as broken, without a reason."""
     world.say("initialize", HELLO, 1)
     world.books.why_down = "no mcpd is running at /x"
-    world.now = pending.HANDSHAKE_WITHIN
+    world.now = pending_requests.HANDSHAKE_WITHIN
     world.books.tick(world.now)
     assert world.answers(1)[0]["error"]["message"].startswith("no mcpd is running at /x")
     world.come()
     world.settle()
     world.say("initialize", HELLO, 2)
     world.deliver()
-    world.now += pending.HANDSHAKE_WITHIN + pending.DAEMON_WITHIN
+    world.now += pending_requests.HANDSHAKE_WITHIN + pending_requests.DAEMON_WITHIN
     world.books.tick(world.now)
     assert "has not answered" in world.answers(2)[0]["error"]["message"]
     world.answer()
@@ -77,7 +77,7 @@ def test_a_handshake_is_answered_in_time_whatever_the_daemon_does(world: World) 
 def test_a_request_waits_for_a_daemon_a_while_and_then_says_that_it_did_not_run(world: World) -> None:
     """A restart takes a second; an editor must not hang for ever."""
     world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
-    world.now = pending.PATIENCE - 0.1
+    world.now = pending_requests.PATIENCE - 0.1
     world.books.tick(world.now)
     assert world.answers(5) == []
     world.now = world.books.next_at()
@@ -183,7 +183,7 @@ def test_an_id_under_way_is_not_taken_twice(world: World) -> None:
 
 def test_what_waits_is_bounded(world: World) -> None:
     """An editor that goes on asking while there is no daemon cannot make us grow without end."""
-    for key in range(pending.MAX_OPEN + 10):
+    for key in range(pending_requests.MAX_OPEN + 10):
         world.say("tools/list", key=key)
     refused = [m for m in world.got if "error" in m]
     assert len(refused) == 10

@@ -81,13 +81,13 @@ def test_a_daemon_that_does_not_answer_is_left_for_another_connection(bridge: Br
     deaf = bridge.accept()
     deaf.next()
     for name in ("RETRY", "RETRY_AT_MOST"):
-        soon(f"ctl.bridge.link.{name}", BOUND)  # it dials again when the editor asks for something
-    soon("ctl.bridge.link.ANSWER_WITHIN", 0.1)
+        soon(f"ctl.bridge.daemon_link.{name}", BOUND)  # it dials again when the editor asks for something
+    soon("ctl.bridge.daemon_link.ANSWER_WITHIN", 0.1)
     bridge.editor.send(id=0, method="ping")  # so that it looks at the clock
     with pytest.raises(EOFError):
         deaf.next()
     assert bridge.editor.next()["id"] == 0
-    soon("ctl.bridge.link.ANSWER_WITHIN", BOUND)
+    soon("ctl.bridge.daemon_link.ANSWER_WITHIN", BOUND)
     bridge.editor.send(id=1, method="tools/list")
     daemon = bridge.attach()
     assert daemon.next()["id"] == 1
@@ -123,7 +123,7 @@ def test_a_daemon_that_will_not_have_us_is_quoted(bridge: Bridge, line: bytes, w
 
 def test_without_a_daemon_a_handshake_is_answered_and_the_bridge_stays(bridge: Bridge, soon: Soon) -> None:
     """Whoever starts one later is served."""
-    soon("ctl.bridge.pending.HANDSHAKE_WITHIN", 0.2)
+    soon("ctl.bridge.pending_requests.HANDSHAKE_WITHIN", 0.2)
     bridge.editor.send(id=1, method="initialize", params=HELLO)
     error = bridge.editor.next()["error"]
     assert "no mcpd is running at" in error["message"]
@@ -131,13 +131,13 @@ def test_without_a_daemon_a_handshake_is_answered_and_the_bridge_stays(bridge: B
     bridge.editor.send(id=2, method="ping")
     assert bridge.editor.next()["result"] == {}
     bridge.listen()
-    soon("ctl.bridge.pending.HANDSHAKE_WITHIN", BOUND)
+    soon("ctl.bridge.pending_requests.HANDSHAKE_WITHIN", BOUND)
     bridge.editor.send(id=3, method="initialize", params=HELLO)
     assert bridge.attach().next()["id"] == 3
 
 
 class Starter:
-    """One that never succeeds, as `ctl.bridge.starter` tells it."""
+    """One that never succeeds, as `ctl.bridge.daemon_starter` tells it."""
 
     def __init__(self) -> None:
         self.fd: int | None = None
@@ -162,7 +162,7 @@ def test_a_daemon_that_cannot_be_started_is_said_to_be_so_and_tried_again_later(
 ) -> None:
     """The reason outlasts the attempts to connect that follow, and starting is not tried at each of them."""
     be_patient(soon)
-    soon("ctl.bridge.link.LAST_CHANCE", 0.7)
+    soon("ctl.bridge.daemon_link.LAST_CHANCE", 0.7)
     starter = Starter()
     bridge = Bridge(tmp_path, starter)
     try:

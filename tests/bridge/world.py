@@ -6,7 +6,7 @@ import json
 from collections import Counter, deque
 from typing import Any
 
-from ctl.bridge.conversation import Conversation
+from ctl.bridge.editor_session import Conversation
 
 Json = dict[str, Any]
 META = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ctl.advice import next_command
+from ctl.next_steps import next_command
 
 SOON = "2026-11-22T00:00:00.000Z"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ctl import background
-from ctl.client import Json, LocalClient
+from ctl.daemon_client import Json, LocalClient
 from ctl.errors import TimedOut
 from tests.ctl.fake_daemon import FakeDaemon
 

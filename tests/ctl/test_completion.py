@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl.shells import last_word, reply_in_bash
+from ctl.completion_scripts import last_word, reply_in_bash
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon
 
@@ -44,8 +44,8 @@ TOOLS = {
     "dropped": 0,
 }
 PROGRAM = f"""#!{sys.executable}
-import ctl.complete, ctl.main
-ctl.complete.PATIENCE = 60.0
+import ctl.completion_candidates, ctl.main
+ctl.completion_candidates.PATIENCE = 60.0
 raise SystemExit(ctl.main.main())
 """
 """mcpctl, but that it waits for its daemon longer than the second that a person does."""

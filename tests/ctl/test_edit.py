@@ -105,8 +105,8 @@ def test_the_first_edit_begins_with_a_configuration_that_is_good(tmp_path: Path)
 def test_what_was_written_is_not_lost_when_it_cannot_be_put_in_its_place() -> None:
     """RELIABILITY F1: ten minutes of editing, and then the disk is full."""
     from ctl.commands.edit import _put
+    from ctl.context import Session
     from ctl.errors import CtlError
-    from ctl.session import Session
 
     place = Path("/proc/self/config.json")  # where nobody can make a file, root neither
     with pytest.raises(CtlError, match=r"cannot write .*; what you wrote is ") as refused:

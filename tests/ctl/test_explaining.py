@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl import checks, loginshell, userunit
+from ctl import doctor_checks, login_shell, systemd_units
 from ctl.commands.ui import has_browser
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Fault, detail, failure, server
@@ -203,8 +203,8 @@ def test_a_shell_that_does_not_answer_is_left(
     shell = tmp_path / "shell"
     shell.write_text(f"#!/bin/sh\n{script}\n")
     shell.chmod(0o755)
-    assert loginshell.login_environment({"SHELL": str(shell)}) is None
-    assert loginshell.login_environment({"SHELL": str(tmp_path / "none")}) is None
+    assert login_shell.login_environment({"SHELL": str(shell)}) is None
+    assert login_shell.login_environment({"SHELL": str(tmp_path / "none")}) is None
 
 
 def test_a_shell_that_leaves_something_running_is_heard_all_the_same(
@@ -217,7 +217,7 @@ def test_a_shell_that_leaves_something_running_is_heard_all_the_same(
     shell.chmod(0o755)
     began = time.monotonic()
     try:
-        found = loginshell.login_environment({"SHELL": str(shell), "HOME": "/h"})
+        found = login_shell.login_environment({"SHELL": str(shell), "HOME": "/h"})
     finally:
         os.kill(int(pid.read_text()), signal.SIGKILL)
     assert found is not None
@@ -234,8 +234,8 @@ def test_programs_of_version_managers_are_found_where_they_put_them(
     place.parent.mkdir(parents=True)
     place.write_text("")
     place.chmod(0o755)
-    assert loginshell.elsewhere("npx-of-mine") == [str(place)]
-    assert loginshell.elsewhere("/usr/bin/npx-of-mine") == []
+    assert login_shell.elsewhere("npx-of-mine") == [str(place)]
+    assert login_shell.elsewhere("/usr/bin/npx-of-mine") == []
 
 
 def test_history_is_a_table_oldest_first(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
@@ -345,9 +345,9 @@ def test_the_page_is_opened_in_the_users_browser(
 
 def test_an_installation_under_a_running_daemon_is_told(mcpctl: Mcpctl) -> None:
     """RELIABILITY E11: files replaced under us; the fix is a restart."""
-    (finding,) = checks.newer_files(started_at=0.0)
+    (finding,) = doctor_checks.newer_files(started_at=0.0)
     assert (finding.result, finding.fix) == ("warning", "mcpctl daemon restart")
-    (finding,) = checks.newer_files(started_at=time.time() + 3600)
+    (finding,) = doctor_checks.newer_files(started_at=time.time() + 3600)
     assert finding.result == "ok"
 
 
@@ -357,18 +357,20 @@ def test_a_broken_program_fails_only_where_it_is_needed(tmp_path: Path) -> None:
     shim.write_text("#!/bin/sh\necho 'no version is set' >&2\nexit 126\n")
     shim.chmod(0o755)
     for needed, result in ({"npx"}, "failure"), (set[str](), "warning"):
-        found = [f for f in checks.programs(needed, str(tmp_path), None) if "does not run" in f.message]
+        found = [
+            f for f in doctor_checks.programs(needed, str(tmp_path), None) if "does not run" in f.message
+        ]
         assert [(f.result, f.message) for f in found] == [(result, f"{shim} does not run: no version is set")]
 
 
 def test_a_directory_that_others_may_read_is_told(tmp_path: Path) -> None:
     """And one that is not there yet is no failure where it can be made."""
     place = tmp_path / "state"
-    (finding,) = checks.directories({"state directory": str(place)})
+    (finding,) = doctor_checks.directories({"state directory": str(place)})
     assert finding.result == "ok"
     place.mkdir(mode=0o755)
     place.chmod(0o755)
-    (finding,) = checks.directories({"state directory": str(place)})
+    (finding,) = doctor_checks.directories({"state directory": str(place)})
     assert (finding.result, finding.fix) == ("failure", f"chmod 700 {place}")
 
 
@@ -376,17 +378,17 @@ def test_units_that_start_something_else_are_told(tmp_path: Path, monkeypatch: p
     """After `pipx reinstall`, another Python, an upgrade: the service runs what it was written for."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     ours = ["/usr/bin/env", "mcpd"]
-    userunit.write(ours, "/home/me/100% mine/bin:/usr/bin")
-    assert userunit.out_of_date(ours) == ""
-    assert "mcpd.service starts /usr/bin/env mcpd, and" in userunit.out_of_date(["/opt/mcpd"])
-    userunit.write(["/gone away/100%/mcpd"], "/usr/bin")
-    assert userunit.out_of_date(ours) == "mcpd.service starts /gone away/100%/mcpd, which is not there"
-    (service, socket) = userunit.write(ours, "/usr/bin")
+    systemd_units.write(ours, "/home/me/100% mine/bin:/usr/bin")
+    assert systemd_units.out_of_date(ours) == ""
+    assert "mcpd.service starts /usr/bin/env mcpd, and" in systemd_units.out_of_date(["/opt/mcpd"])
+    systemd_units.write(["/gone away/100%/mcpd"], "/usr/bin")
+    assert systemd_units.out_of_date(ours) == "mcpd.service starts /gone away/100%/mcpd, which is not there"
+    (service, socket) = systemd_units.write(ours, "/usr/bin")
     service.write_text(service.read_text().replace("KillMode=mixed", "KillMode=process"))
-    assert "of another version" in userunit.out_of_date(ours)
-    userunit.write(ours, "/usr/bin")
+    assert "of another version" in systemd_units.out_of_date(ours)
+    systemd_units.write(ours, "/usr/bin")
     socket.unlink()
-    assert "mcpd.socket cannot be read" in userunit.out_of_date(ours)
+    assert "mcpd.socket cannot be read" in systemd_units.out_of_date(ours)
 
 
 def test_a_configuration_that_others_may_write_or_read_is_told(tmp_path: Path) -> None:
@@ -402,11 +404,11 @@ def test_a_configuration_that_others_may_write_or_read_is_told(tmp_path: Path) -
         (0o602, ["failure"]),
     ):
         file.chmod(mode)
-        found = list(checks.configuration_file(str(file), ["hunter-of-tokens", "elsewhere"]))
+        found = list(doctor_checks.configuration_file(str(file), ["hunter-of-tokens", "elsewhere"]))
         assert [finding.result for finding in found] == results
         for finding in found:
             subprocess.run(finding.fix, shell=True, check=True)
-        assert not list(checks.configuration_file(str(file), ["hunter-of-tokens"]))
+        assert not list(doctor_checks.configuration_file(str(file), ["hunter-of-tokens"]))
     file.chmod(0o644)
-    assert not list(checks.configuration_file(str(file), []))
-    assert not list(checks.configuration_file(str(tmp_path / "none"), []))
+    assert not list(doctor_checks.configuration_file(str(file), []))
+    assert not list(doctor_checks.configuration_file(str(tmp_path / "none"), []))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from ctl.moments import moment, rfc3339, span
+from ctl.time_options import moment, rfc3339, span
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ctl.text import ago, until
+from ctl.terminal_text import ago, until
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import NOW, FakeDaemon, Fault, detail, failure, server, status
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctl.render import Line
+from ctl.output import Line
 from ctl.table import table
 from ctl.watch import fitted
 

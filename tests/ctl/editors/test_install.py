@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctl.editors.backup import Backups
-from ctl.editors.catalogue import BY_NAME
-from ctl.editors.entry import able, entry, slot_of, target
+from ctl.editors.editor_catalog import BY_NAME
+from ctl.editors.editor_paths import Surroundings
 from ctl.editors.installing import install, uninstall
-from ctl.editors.places import Surroundings
+from ctl.editors.mcpd_entry import able, entry, slot_of, target
 from mcpd.config.in_place_edits.document import document_of, read_document
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import CASES, GOLDEN, installed, settle
@@ -237,7 +237,7 @@ def test_vs_code_can_be_given_the_socket_instead_of_a_program(
     assert written() == {
         "mcpd": {"type": "stdio", "command": "/opt/mcpctl", "args": ["bridge", "--client", "vscode"]}
     }
-    monkeypatch.setattr("ctl.userunit.serves", lambda _: True)
+    monkeypatch.setattr("ctl.systemd_units.serves", lambda _: True)
     assert alone("install", "vscode", "--server", "a/b").code == 0
     assert json.loads(path.read_text())["servers"]["mcpd-a/b"]["url"].endswith(".sock#/servers/a%2Fb/mcp")
     for kept in (home / ".local/state/mcpd/editors").iterdir():

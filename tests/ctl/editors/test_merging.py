@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.catalogue import BY_NAME
-from ctl.editors.literals import lifted, random, shown
+from ctl.editors.discovery import Candidate, Source, our_name
+from ctl.editors.editor_catalog import BY_NAME
+from ctl.editors.inline_secrets import lifted, random, shown
 from ctl.editors.mapping import mapped
 from ctl.editors.merging import merged
-from ctl.editors.ourselves import is_ours
-from ctl.editors.reading import Raw
-from ctl.editors.remotes import behind
-from ctl.editors.survey import Candidate, Source, our_name
+from ctl.editors.read_entries import Raw
+from ctl.editors.remote_proxies import behind
+from ctl.editors.self_detection import is_ours
 from ctl.editors.variables import Translator, Unusable
 
 NPX: dict[str, object] = {"command": "npx", "args": ["-y", "x"]}

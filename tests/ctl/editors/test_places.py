@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.catalogue import BY_NAME, EDITORS
-from ctl.editors.entry import able, target
-from ctl.editors.places import Surroundings, existing
+from ctl.editors.editor_catalog import BY_NAME, EDITORS
+from ctl.editors.editor_paths import Surroundings, existing
+from ctl.editors.mcpd_entry import able, target
 
 
 def files(home: Path, *paths: str) -> None:

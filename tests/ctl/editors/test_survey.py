@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.catalogue import EDITORS
-from ctl.editors.places import Surroundings, existing
-from ctl.editors.survey import Candidate, survey
+from ctl.editors.discovery import Candidate, survey
+from ctl.editors.editor_catalog import EDITORS
+from ctl.editors.editor_paths import Surroundings, existing
 from mcpd.config.definition import parse_servers
 from mcpd.config.settings import Settings
 from tests.ctl.editors.golden import CASES, expected, settle

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctl.editors import dotenv
-from ctl.editors.catalogue import BY_NAME, GENERIC
+from ctl.editors.editor_catalog import BY_NAME, GENERIC
 from ctl.editors.variables import Translator, Unusable, secret_name
 from mcpd.config.variables import expand
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from ctl.autostart import log_path
+from ctl.doctor import Examination
 from ctl.errors import CtlError
-from ctl.examination import Examination
 from mcpd import __version__
 from mcpd.config.masking import masked, scrubbed, scrubbed_json, secret_name
 from mcpd.config.secret_store import read_secrets

@@ -10,7 +10,7 @@ import os
 
 from click.shell_completion import CompletionItem, FishComplete, ShellComplete, ZshComplete, split_arg_string
 
-from ctl.text import clean
+from ctl.terminal_text import clean
 
 _BASH = r"""_mcpctl_completion() {
     local kind value

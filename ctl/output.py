@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from ctl.errors import CtlError, Refused
-from ctl.jsontext import escape, indent
-from ctl.text import clean, clean_block, cut
+from ctl.json_text import escape, indent
+from ctl.terminal_text import clean, clean_block, cut
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:

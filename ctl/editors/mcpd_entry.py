@@ -8,9 +8,9 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.catalogue import BY_NAME, SCOPES, Editor, Place
-from ctl.editors.places import Surroundings, paths_of
-from ctl.editors.reading import v2
+from ctl.editors.editor_catalog import BY_NAME, SCOPES, Editor, Place
+from ctl.editors.editor_paths import Surroundings, paths_of
+from ctl.editors.read_entries import v2
 from ctl.errors import CtlError
 from mcpd.config.in_place_edits.document import Document, Slot
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ctl.client import Json
+from ctl.daemon_client import Json
+from ctl.editors.discovery import OURSELVES, Source
 from ctl.editors.drift import Change
-from ctl.editors.home import Home
+from ctl.editors.editor_paths import Surroundings
+from ctl.editors.import_target import Home
 from ctl.editors.importing import Plan
-from ctl.editors.literals import Lifted, shown
+from ctl.editors.inline_secrets import Lifted, shown
 from ctl.editors.merging import Server
-from ctl.editors.places import Surroundings
-from ctl.editors.survey import OURSELVES, Source
-from ctl.render import Line, paint
-from ctl.text import count
-from ctl.views import quoted
+from ctl.output import Line, paint
+from ctl.status_view import quoted
+from ctl.terminal_text import count
 from mcpd.config.masking import masked
 from mcpd.model.spec_diff import fields
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.catalogue import BY_NAME, GENERIC, SERVERS, Editor, Place, Scope
-from ctl.editors.elsewhere import switched_off, texts
-from ctl.editors.places import Found, Surroundings
+from ctl.editors.editor_catalog import BY_NAME, GENERIC, SERVERS, Editor, Place, Scope
+from ctl.editors.editor_paths import Found, Surroundings
+from ctl.editors.external_settings import switched_off, texts
 from mcpd.config.in_place_edits.document import Document, Slot
 
 Fields = Mapping[str, object]

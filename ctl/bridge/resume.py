@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ctl.bridge import envelope, legacy, refusals
+from ctl.bridge import envelope, error_replies, legacy
 from ctl.bridge.envelope import ABSENT, Message
 
 AGAIN, AGAIN_AT_MOST = 1.0, 10.0
@@ -63,7 +63,7 @@ class Resuming:
             self.later(now)
         else:
             why = envelope.error_of(answer.error).message
-            what = refusals.shortened(params.decode(errors="replace"))
+            what = error_replies.shortened(params.decode(errors="replace"))
             self._log(f"the new daemon refuses {method} {what}: {why}")
         return None
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ctl.advice import next_command
-from ctl.client import Json
-from ctl.render import Line, paint
+from ctl.daemon_client import Json
+from ctl.next_steps import next_command
+from ctl.output import Line, paint
 from ctl.table import table
-from ctl.text import ago, count, until
+from ctl.terminal_text import ago, count, until
 
 COLORS = {
     "connected": "green",
@@ -283,6 +283,6 @@ def quoted(command: Sequence[str]) -> str:
 
 def _written(definition: Json) -> list[str]:
     """The command line as it was written, for a server of which nothing could be started."""
-    from ctl.written import command  # here, because the table does not need it
+    from ctl.definition_fields import command  # here, because the table does not need it
 
     return command(definition)

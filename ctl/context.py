@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from ctl.client import Json, Listener, LocalClient, Reply, socket_path
+from ctl.daemon_client import Json, Listener, LocalClient, Reply, socket_path
 from ctl.errors import CtlError, DaemonUnreachable, Refused
-from ctl.render import Out
+from ctl.output import Out
 
 
 class Session:

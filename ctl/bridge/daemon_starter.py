@@ -1,7 +1,7 @@
 """Starting the daemon beside the loop: `ctl.autostart` waits, so a process of its own does it for us.
 
 That process is a new Python, and begins with what is installed by then: an editor's bridge lives for days,
-and may be older than the daemon it starts. Run as: python -P -m ctl.bridge.starter SOCKET
+and may be older than the daemon it starts. Run as: python -P -m ctl.bridge.daemon_starter SOCKET
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _become_starter(socket: str, told: int) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(told, 1)
         # -P: whatever lies in the editor's directory is no module of ours.
-        argv = [sys.executable, "-P", "-m", "ctl.bridge.starter", socket]
+        argv = [sys.executable, "-P", "-m", "ctl.bridge.daemon_starter", socket]
         os.execv(argv[0], argv)  # noqa: S606 - a shell would be one more to trust
     except BaseException as error:  # whatever it is, this process ends here, and says why
         with suppress(BaseException):

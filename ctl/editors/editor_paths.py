@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.catalogue import EDITORS, SCOPES, Editor, Place
+from ctl.editors.editor_catalog import EDITORS, SCOPES, Editor, Place
 
 _VARIABLE = re.compile(r"\{([A-Z_]+):([^}]*)\}")
 

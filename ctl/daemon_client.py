@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 from ctl.errors import CtlError, DaemonUnreachable, Refused, TimedOut
-from ctl.jsontext import split_message
+from ctl.json_text import split_message
 
 Json = Mapping[str, object]
 Listener = Callable[[str, Json], None]

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
-from ctl.bridge import envelope, legacy, modern, refusals
+from ctl.bridge import envelope, error_replies, legacy, modern
 from ctl.bridge.batch import Batches
 from ctl.bridge.envelope import ABSENT, Head, Malformed
-from ctl.bridge.pending import MAX_OPEN, Pending
-from ctl.bridge.questions import CANCELLED, Questions
+from ctl.bridge.pending_requests import MAX_OPEN, Pending
 from ctl.bridge.requests import HANDSHAKES, LEARNT_FROM, PASSED, REPEATABLE, Request
-from ctl.bridge.resuming import Resuming
+from ctl.bridge.resume import Resuming
+from ctl.bridge.server_requests import CANCELLED, Questions
 from mcpd.support.json_repair import mended
 
 Put = Callable[[bytes], None]
@@ -106,7 +106,7 @@ class Conversation:
     def line_left_out(self, limit: int) -> None:
         """The editor sent a line longer than the loop takes."""
         words = f"a message is longer than the limit of {limit} bytes, and was not read"
-        self._to_editor(refusals.invalid(b"null", words))
+        self._to_editor(error_replies.invalid(b"null", words))
 
     def _received(self, line: bytes, head: Head, now: float) -> None:
         method = head.method
@@ -116,12 +116,12 @@ class Conversation:
         elif not key:
             self._editor_tells(method, line)
         elif not envelope.is_id(head.id):
-            self._to_editor(refusals.invalid(b"null", "the id of a request is a string or a number"))
+            self._to_editor(error_replies.invalid(b"null", "the id of a request is a string or a number"))
         elif key in self._open or key in self._resuming:
             words = "a request with this id is under way: its answer could not be told from this one's"
-            self._to_editor(refusals.invalid(key, words))
+            self._to_editor(error_replies.invalid(key, words))
         elif method.startswith(_NOT_FOR_EDITORS):
-            self._answer(key, refusals.not_mcp(key, method))
+            self._answer(key, error_replies.not_mcp(key, method))
         elif method == legacy.PING and modern.RESERVED not in line:
             self._answer(key, envelope.result(key, b"{}"))  # it asks for this hop, which is us
         else:
@@ -129,7 +129,7 @@ class Conversation:
 
     def _ask(self, key: bytes, method: str, line: bytes, now: float) -> None:
         if not self._pending.add(key, method, line, now, sent=self.up):
-            self._answer(key, refusals.too_many(key, method))
+            self._answer(key, error_replies.too_many(key, method))
             return
         if method in HANDSHAKES:
             self._given_up.discard(key)
@@ -156,7 +156,7 @@ class Conversation:
     def _editor_answers(self, line: bytes, key: bytes) -> None:
         if not key:
             words = "no `method`, and no `id` of a question that it would answer"
-            self._to_editor(refusals.invalid(b"null", words))
+            self._to_editor(error_replies.invalid(b"null", words))
         elif (answer := self._questions.answered(line, key)) is not None:
             self._to_daemon(answer)
 
@@ -179,7 +179,7 @@ class Conversation:
         keys = [bytes(head.id) for head in heads if head.method and envelope.is_id(head.id)]
         if not heads or len(set(keys)) < len(keys) or any(key in self._open for key in keys):
             words = "an empty batch, or two requests with the same id"
-            self._to_editor(refusals.invalid(b"null", words))
+            self._to_editor(error_replies.invalid(b"null", words))
             return
         self._batches.begin(keys)
         for each, head in zip(lines, heads, strict=True):
@@ -322,7 +322,7 @@ class Conversation:
                 self._pending.wait_again(key, request.line, now)
             else:
                 self._pending.forget(key)
-                self._answer(key, refusals.lost(key, request.method, reason))
+                self._answer(key, error_replies.lost(key, request.method, reason))
         for line in self._questions.lost(reason):
             self._to_editor(line)
 
@@ -367,8 +367,8 @@ class Conversation:
     def _give_up(self, key: bytes) -> None:
         request = self._pending.forget(key)
         if not request.sent:
-            self._answer(key, refusals.unreachable(key, request.method, self.why_down))
+            self._answer(key, error_replies.unreachable(key, request.method, self.why_down))
             return
         if len(self._given_up) < MAX_OPEN:
             self._given_up.add(key)
-        self._answer(key, refusals.unanswered(key, request.method))
+        self._answer(key, error_replies.unanswered(key, request.method))

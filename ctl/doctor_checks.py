@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ctl import loginshell, userunit
+from ctl import login_shell, systemd_units
 from ctl.autostart import daemon_command
 from ctl.errors import CtlError
-from ctl.text import count
-from ctl.views import quoted
+from ctl.status_view import quoted
+from ctl.terminal_text import count
 from mcpd.config.secret_store import read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 
@@ -71,17 +71,17 @@ def socket(path: str) -> Iterator[Finding]:
 
 def service(path: str) -> Iterator[Finding]:
     """The unit, and whether it may go on when nobody is logged in."""
-    if not userunit.reachable():
+    if not systemd_units.reachable():
         words = "no service manager of this user runs here: mcpd runs in the background"
         yield Finding("service", SKIP, words)
         return
-    if not userunit.installed():
+    if not systemd_units.installed():
         yield Finding(
             "service", WARN, "mcpd is no service, so it does not start at login", "mcpctl daemon install"
         )
         return
     try:
-        unit = userunit.properties()
+        unit = systemd_units.properties()
     except CtlError as error:
         yield Finding("service", FAIL, error.message, error.hint or "systemctl --user status mcpd")
         return
@@ -100,10 +100,10 @@ def service(path: str) -> Iterator[Finding]:
     if unit.get("NeedDaemonReload") == "yes":
         words = "its unit has changed since the service manager read it"
         yield Finding("service", WARN, words, "systemctl --user daemon-reload, then: mcpctl daemon restart")
-    if stale := userunit.out_of_date(daemon_command()):
+    if stale := systemd_units.out_of_date(daemon_command()):
         gone = stale.endswith("not there")
         yield Finding("unit", FAIL if gone else WARN, stale, "mcpctl daemon install")
-    if not userunit.serves(path):
+    if not systemd_units.serves(path):
         fix = "unset MCPD_SOCKET, or stop the service: mcpctl daemon uninstall"
         yield Finding(
             "service", WARN, f"it listens on {userunit.socket_path()}, and {path} is used here", fix
@@ -182,9 +182,9 @@ def search_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Ite
     if daemon_path is None:
         yield Finding("PATH", SKIP, "no daemon runs whose PATH could be compared")
         return
-    lacking = loginshell.missing_directories(login.get("PATH", ""), daemon_path)
+    lacking = login_shell.missing_directories(login.get("PATH", ""), daemon_path)
     if lacking:
-        fix = "mcpctl daemon install" if userunit.installed() else "mcpctl daemon restart"
+        fix = "mcpctl daemon install" if systemd_units.installed() else "mcpctl daemon restart"
         words = f"the daemon does not look in {':'.join(lacking)}, and your shell does"
         yield Finding("PATH", WARN, words, f"{fix}, from a terminal: the daemon takes over its PATH")
     else:
@@ -194,7 +194,7 @@ def search_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Ite
 def programs(needed: set[str], path: str, login: Mapping[str, str] | None) -> Iterator[Finding]:
     """The interpreters and package runners that servers are usually started with."""
     for name in dict.fromkeys((*RUNTIMES, *sorted(needed))):
-        found = loginshell.found_in(name, path)
+        found = login_shell.found_in(name, path)
         if found is not None:
             if name in RUNTIMES:
                 yield _version(name, found, path, needed=name in needed)
@@ -202,8 +202,8 @@ def programs(needed: set[str], path: str, login: Mapping[str, str] | None) -> It
         if name not in needed:
             yield Finding("program", SKIP, f"{name} is not installed, and no server needs it")
             continue
-        in_shell = None if login is None else loginshell.found_in(name, login.get("PATH", ""))
-        places = [in_shell] if in_shell else loginshell.elsewhere(name)
+        in_shell = None if login is None else login_shell.found_in(name, login.get("PATH", ""))
+        places = [in_shell] if in_shell else login_shell.elsewhere(name)
         if places:
             fix = f"write {places[0]} as the command, or mcpctl daemon install from a terminal that finds it"
             yield Finding(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctl.client import Json
-from ctl.render import Line, paint
+from ctl.daemon_client import Json
+from ctl.output import Line, paint
+from ctl.status_view import facts, mapping, number, objects, state, when
 from ctl.table import table
-from ctl.text import ago, count, seconds_since
-from ctl.views import facts, mapping, number, objects, state, when
+from ctl.terminal_text import ago, count, seconds_since
 
 _LEAST_MISSED = (4, 5, 8, 7, 6, 1)
 """Columns of `top` that a narrow terminal goes without, in this order: processes first, the state last."""

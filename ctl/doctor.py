@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from ctl import checks, loginshell, service, userunit, written
-from ctl.advice import next_command
-from ctl.checks import FAIL, OK, SKIP, WARN, Finding
-from ctl.client import Json, LocalClient
+from ctl import definition_fields, doctor_checks, login_shell, service, systemd_units
+from ctl.context import Session
+from ctl.daemon_client import Json, LocalClient
+from ctl.doctor_checks import FAIL, OK, SKIP, WARN, Finding
 from ctl.errors import CtlError, DaemonUnreachable, Refused
-from ctl.session import Session
-from ctl.text import count, seconds_since
-from ctl.views import mapping, number, objects, strings, what_failed
+from ctl.next_steps import next_command
+from ctl.status_view import mapping, number, objects, strings, what_failed
+from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
 from mcpd.config.loader import Loaded, load
 from mcpd.model.errors import BadSpec
@@ -43,28 +43,28 @@ def examine(session: Session, environ: Mapping[str, str], *, shell: bool) -> Exa
         seen.findings.append(Finding("socket", FAIL, error.message, error.hint or "set MCPD_SOCKET"))
         path = ""
     if path:
-        seen.findings += checks.socket(path)
+        seen.findings += doctor_checks.socket(path)
         seen.findings += _daemon(seen, path)
-        seen.findings += checks.service(path)
+        seen.findings += doctor_checks.service(path)
     state, cache = paths.state_dir(environ), paths.cache_dir(environ)
-    seen.findings += checks.directories({"state directory": state, "cache directory": cache})
+    seen.findings += doctor_checks.directories({"state directory": state, "cache directory": cache})
     seen.findings += _configuration(seen, environ)
-    seen.findings += checks.secrets(environ)
-    login = loginshell.login_environment(environ) if shell else None
+    seen.findings += doctor_checks.secrets(environ)
+    login = login_shell.login_environment(environ) if shell else None
     version = seen.answers.get("mcpd/version", {})
     daemon_path = str(version["search_path"]) if version.get("search_path") else None
     if shell:
-        seen.findings += checks.search_path(daemon_path, login)
+        seen.findings += doctor_checks.search_path(daemon_path, login)
     looked_in = daemon_path or (login or environ).get("PATH", _DEFAULT_PATH)
-    seen.findings += checks.programs(_needed(seen), looked_in, login)
+    seen.findings += doctor_checks.programs(_needed(seen), looked_in, login)
     seen.findings += _servers(seen, looked_in)
     return seen
 
 
 def _daemon(seen: Examination, path: str) -> Iterator[Finding]:
-    if userunit.serves(path) and service.socket_listens():
+    if systemd_units.serves(path) and service.socket_listens():
         try:
-            active = userunit.properties().get("ActiveState") == "active"
+            active = systemd_units.properties().get("ActiveState") == "active"
         except CtlError:
             active = False
         if not active:  # asking would start it
@@ -95,7 +95,7 @@ def _daemon(seen: Examination, path: str) -> Iterator[Finding]:
         yield Finding("daemon", OK, f"mcpd {running} answers (pid {version.get('pid')})")
     age = seconds_since(str(version.get("started_at", "")), 0.0)
     if age is not None:
-        yield from checks.newer_files(-age)
+        yield from doctor_checks.newer_files(-age)
 
 
 def _configuration(seen: Examination, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -121,7 +121,7 @@ def _configuration(seen: Examination, environ: Mapping[str, str]) -> Iterator[Fi
         yield from _loaded(len(seen.loaded.specs), seen.loaded.source, seen.loaded.warnings)
     path = status.get("path") or (seen.loaded.path if seen.loaded is not None else "")
     if path:
-        yield from checks.configuration_file(str(path), seen.loaded.secrets if seen.loaded else ())
+        yield from doctor_checks.configuration_file(str(path), seen.loaded.secrets if seen.loaded else ())
 
 
 def _loaded(number: int, source: str, warnings: Sequence[str]) -> Iterator[Finding]:
@@ -151,11 +151,11 @@ def _needed(seen: Examination) -> set[str]:
             if status.get("status") == "disabled"
         }
         on = [mapping(view[name]) for name in view if name not in off]
-        words = [word for definition in on for word in written.command(definition)[:1]]
-        return checks.commands([word for word in words if "${" not in word])
+        words = [word for definition in on for word in definition_fields.command(definition)[:1]]
+        return doctor_checks.commands([word for word in words if "${" not in word])
     specs = list(seen.loaded.specs.values()) if seen.loaded is not None else []
     programs = [spec for spec in specs if isinstance(spec, StdioSpec)]
-    return checks.commands([spec.command for spec in programs if spec.enabled])
+    return doctor_checks.commands([spec.command for spec in programs if spec.enabled])
 
 
 def _servers(seen: Examination, looked_in: str) -> Iterator[Finding]:
@@ -217,7 +217,7 @@ def _unstarted(seen: Examination, looked_in: str) -> Iterator[Finding]:
         elif isinstance(spec, RemoteSpec):
             yield Finding(check, SKIP, "not asked: no daemon runs")
         elif isinstance(spec, StdioSpec):
-            found = loginshell.found_in(spec.command, spec.env.get("PATH", looked_in))
+            found = login_shell.found_in(spec.command, spec.env.get("PATH", looked_in))
             if found is None:
                 words = f"command not found: {spec.command}"
                 yield Finding(check, FAIL, words, "mcpctl edit   (write its full path as `command`)")

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from ctl.client import Json
-from ctl.complete import server_names
+from ctl.completion_candidates import server_names
+from ctl.context import Session
+from ctl.daemon_client import Json
 from ctl.errors import Refused, Usage
-from ctl.moments import moment, rfc3339, span
-from ctl.session import Session
-from ctl.text import count, until
-from ctl.views import mapping, not_ready_exit, objects, state
+from ctl.status_view import mapping, not_ready_exit, objects, state
+from ctl.terminal_text import count, until
+from ctl.time_options import moment, rfc3339, span
 
 servers_argument = click.argument(
     "servers", metavar="SERVER...", nargs=-1, required=True, shell_complete=server_names

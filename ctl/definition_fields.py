@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ctl.views import mapping, strings
+from ctl.status_view import mapping, strings
 from mcpd.config.fields import SPELLINGS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ctl.editors.backup import Record, Taken
-from ctl.editors.catalogue import Editor
+from ctl.editors.editor_catalog import Editor
 from mcpd.config.in_place_edits.document import Document, Slot
 
 

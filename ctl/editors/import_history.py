@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.survey import Source
+from ctl.editors.discovery import Source
 from mcpd.model.spec_diff import fields
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, private_directory, state_dir

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ctl.editors import dotenv
-from ctl.editors.places import Found, Surroundings
+from ctl.editors.editor_paths import Found, Surroundings
 from mcpd.config.in_place_edits.document import Document, Slot, read_document
 from mcpd.model.errors import BadSpec
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ctl.client import Json
+from ctl.daemon_client import Json
 
 BY_HAND = "disconnected by hand"
 """The daemon's word for a server that `mcpctl disconnect` stopped."""

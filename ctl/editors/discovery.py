@@ -8,12 +8,12 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.elsewhere import variables
+from ctl.editors.editor_paths import Found, Surroundings
+from ctl.editors.external_settings import variables
 from ctl.editors.mapping import mapped
-from ctl.editors.ourselves import is_ours
-from ctl.editors.places import Found, Surroundings
-from ctl.editors.reading import Raw, entries, whose
-from ctl.editors.remotes import behind
+from ctl.editors.read_entries import Raw, entries, whose
+from ctl.editors.remote_proxies import behind
+from ctl.editors.self_detection import is_ours
 from ctl.editors.variables import Needed, Translator, Unusable
 from mcpd.config.definition import LONGEST_NAME
 from mcpd.config.in_place_edits.document import Document, read_document

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ctl.bridge import envelope
-from ctl.bridge.conversation import Conversation
+from ctl.bridge.editor_session import Conversation
 from ctl.bridge.envelope import ABSENT, Malformed
 from ctl.bridge.pipes import Lines, Outbox
 from mcpd.support.paths import UnusablePath
@@ -62,7 +62,7 @@ class Aim(NamedTuple):
 
 
 class Starts(Protocol):
-    """See `ctl.bridge.starter.Starter`."""
+    """See `ctl.bridge.daemon_starter.Starter`."""
 
     @property
     def fd(self) -> int | None: ...

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from ctl.client import Json, LocalClient
 from ctl.commands import COMMANDS
+from ctl.context import Session
+from ctl.daemon_client import Json, LocalClient
 from ctl.errors import CtlError
-from ctl.session import Session
-from ctl.views import objects
+from ctl.status_view import objects
 
 PATIENCE = 1.0
 """Seconds. A completion that takes longer is worse than none."""
@@ -45,7 +45,7 @@ def command_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
 
 def editor_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The editors that can be given an entry."""
-    from ctl.editors.catalogue import EDITORS
+    from ctl.editors.editor_catalog import EDITORS
 
     return [
         CompletionItem(editor.name, help=editor.title)
@@ -56,7 +56,7 @@ def editor_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 
 def editors_and_files(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The editors whose files can be read, and any file."""
-    from ctl.editors.catalogue import EDITORS
+    from ctl.editors.editor_catalog import EDITORS
 
     names = [
         CompletionItem(editor.name, help=editor.title)

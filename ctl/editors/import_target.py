@@ -9,10 +9,10 @@ from pathlib import Path
 
 import attrs
 
-from ctl.client import Json
+from ctl.context import Session
+from ctl.daemon_client import Json
 from ctl.errors import DaemonUnreachable, Refused
-from ctl.session import Session
-from ctl.views import mapping, objects, strings
+from ctl.status_view import mapping, objects, strings
 from mcpd.config.definition import parse_servers
 from mcpd.config.in_place_edits.document import read_document
 from mcpd.config.layout import outline

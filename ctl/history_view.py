@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctl.client import Json
-from ctl.render import Line, paint
+from ctl.daemon_client import Json
+from ctl.output import Line, paint
+from ctl.status_view import COLORS, WIDE, ending, what_failed
 from ctl.table import table
-from ctl.views import COLORS, WIDE, ending, what_failed
 
 
 def history_table(entries: Sequence[Json], *, servers: bool, fit: int | None) -> list[Line]:
