@@ -15,10 +15,10 @@ from urllib.parse import quote
 from wsproto.events import TextMessage
 
 from mcpd.config.secret_store import change_secrets
+from tests.dashboard.visitor import let_in, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, wait_until
-from tests.page.visitor import let_in, socket_of
 
 PLACES = ("stored", "file", "command", "env", "argument", "header", "query", "user", "variable", "quoted")
 CANARY = {where: f"kanarie-{where}-{number}x{number}" for number, where in enumerate(PLACES, 1234)}

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import attrs
 import httpx
 
+from tests.dashboard import visitor
 from tests.e2e import web
 from tests.e2e.harness import BOUND, Daemon, Json, Refused, fake, wait_until
 from tests.gateway.mcp_client import LEGACY, MODERN, McpClient
-from tests.page import visitor
 
 LONG = ("--max-life", "100000")
 """Seconds: a soak takes long."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.dashboard.window import Window, window
 from tests.e2e.harness import Daemon, running
 from tests.e2e.web import PORT
-from tests.page.window import Window, window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.dashboard.window import launched
 from tests.e2e.conftest import start
-from tests.page.window import launched
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.dashboard.test_form import RICH
+from tests.dashboard.window import Window, window
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, fake
 from tests.e2e.web import PORT
-from tests.page.test_form import RICH
-from tests.page.window import Window, window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -9,12 +9,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.dashboard.test_form import RICH
+from tests.dashboard.visitor import code_of
+from tests.dashboard.window import window
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, fake, wait_until
 from tests.e2e.web import PORT
-from tests.page.test_form import RICH
-from tests.page.visitor import code_of
-from tests.page.window import window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, WebSocketRoute

@@ -12,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.dashboard.hostile import PAYLOADS
+from tests.dashboard.visitor import code_of
+from tests.dashboard.window import window
 from tests.e2e.conftest import Start
 from tests.e2e.harness import fake, wait_until
 from tests.e2e.web import PORT, Door, door
-from tests.page.hostile import PAYLOADS
-from tests.page.visitor import code_of
-from tests.page.window import window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -20,7 +20,7 @@ from mcpd.gateway.responder import Client, Reply
 from mcpd.gateway.virtual_server import View
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
-from tests.doors.mcp.line import Line
+from tests.api.mcp_endpoint.line import Line
 
 Work = Callable[[], Awaitable[None]]
 

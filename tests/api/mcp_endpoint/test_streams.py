@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mcpd.api.mcp_endpoint.frames import event
 from mcpd.api.mcp_endpoint.resumable_streams import KEEP, Streams
-from tests.doors.mcp.line import Line
+from tests.api.mcp_endpoint.line import Line
 
 
 def test_an_event_is_one_line_of_data_whatever_the_frame() -> None:

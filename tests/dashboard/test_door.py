@@ -12,11 +12,11 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessag
 
 from mcpd.api.dashboard import page
 from mcpd.api.dashboard.websocket import ALLOWED, MAX_MESSAGE
+from tests.dashboard.visitor import KEY, Socket, Visitor, code_of, let_in, opened, redeem, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Refused, fake, in_flight, wait_until
 from tests.e2e.web import PORT, door, over_unix, request
-from tests.page.visitor import KEY, Socket, Visitor, code_of, let_in, opened, redeem, socket_of
 
 
 @pytest.fixture

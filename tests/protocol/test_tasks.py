@@ -18,7 +18,7 @@ from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import nobody
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
-from tests.eras.test_frames import SCHEMAS, complaints
+from tests.protocol.test_frames import SCHEMAS, complaints
 from tests.transports.peer import Json, Peer, connected
 
 EXTENSION = "io.modelcontextprotocol/tasks"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.dashboard.visitor import code_of
 from tests.e2e.harness import Daemon
 from tests.e2e.web import door
-from tests.page.visitor import code_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
