@@ -106,7 +106,7 @@ def service(path: str) -> Iterator[Finding]:
     if not systemd_units.serves(path):
         fix = "unset MCPD_SOCKET, or stop the service: mcpctl daemon uninstall"
         yield Finding(
-            "service", WARN, f"it listens on {userunit.socket_path()}, and {path} is used here", fix
+            "service", WARN, f"it listens on {systemd_units.socket_path()}, and {path} is used here", fix
         )
     yield _lingering()
 

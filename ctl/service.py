@@ -137,7 +137,7 @@ def _start_installed(session: Session) -> None:
     """Start the service; a daemon in the background would be in its way, and is stopped first."""
     if not systemd_units.serves(session.socket):
         session.out.talk(
-            f"note: the service listens on {userunit.socket_path()}, and you chose {session.socket}"
+            f"note: the service listens on {systemd_units.socket_path()}, and you chose {session.socket}"
         )
     elif systemd_units.properties().get("ActiveState") == "active":
         systemd_units.systemctl("restart", systemd_units.SERVICE)

@@ -14,16 +14,16 @@ ROOT = Path(__file__).parent.parent
 LADDER = (
     ("main", "__main__", "testserver", "client"),
     ("daemon",),
-    ("reloading",),
-    ("doors",),
+    ("config_watcher",),
+    ("api",),
     ("gateway",),
-    ("core",),
-    ("usage",),
-    ("configuration",),
+    ("operations",),
+    ("usage_report",),
+    ("active_config",),
     ("supervision",),
-    ("eras",),
+    ("protocol",),
     ("transports",),
-    ("store", "journal", "clients"),
+    ("state_file", "event_history", "client_registry"),
     ("wire",),
     ("config",),
     ("support",),
@@ -34,13 +34,13 @@ LADDER = (
 NO_TRIO = ("model", "wire", "config")
 
 FORBIDDEN = {
-    "initialize": ("*/legacy.py", "eras/negotiate.py", "testserver/*"),
-    "Mcp-Session-Id": ("*/legacy.py", "testserver/*"),
-    "resources/subscribe": ("*/legacy.py", "testserver/*"),
-    "logging/setLevel": ("*/legacy.py", "testserver/*"),
-    "server/discover": ("*/modern.py", "eras/negotiate.py", "testserver/*"),
-    "subscriptions/listen": ("*/modern.py", "protocol/listen_stream.py", "testserver/*"),
-    "io.modelcontextprotocol/": ("*/modern.py", "wire/request_meta.py", "testserver/*"),
+    "initialize": ("*legacy.py", "protocol/negotiate.py", "testserver/*"),
+    "Mcp-Session-Id": ("*legacy.py", "testserver/*"),
+    "resources/subscribe": ("*legacy.py", "testserver/*"),
+    "logging/setLevel": ("*legacy.py", "testserver/*"),
+    "server/discover": ("*modern.py", "protocol/negotiate.py", "testserver/*"),
+    "subscriptions/listen": ("*modern.py", "protocol/listen_stream.py", "testserver/*"),
+    "io.modelcontextprotocol/": ("*modern.py", "wire/request_meta.py", "testserver/*"),
 }
 """Words of one era, and the only rooms that know it. Only string constants count: prose may name them."""
 
@@ -131,7 +131,7 @@ def test_a_planted_violation_is_found() -> None:
     assert wire is not None
     assert upward_imports("from mcpd.operations import Core", wire) == ["line 1: mcpd.operations.Core"]
     assert forbidden_words('METHOD = "server/discover"', "core.py") == ["line 1: server/discover"]
-    assert forbidden_words('METHOD = "server/discover"', "eras/modern.py") == []
+    assert forbidden_words('METHOD = "server/discover"', "protocol/modern.py") == []
 
 
 @pytest.mark.parametrize("package", NO_TRIO)

@@ -25,11 +25,11 @@ _SERVERS, _OFFERS, _SET, _LOOK, _SELF = SECTIONS
 
 COMMANDS: dict[str, Entry] = {
     "status": Entry(_SERVERS, "status", "status", "How every server is, or one with its evidence."),
-    "connect": Entry(_SERVERS, "wishes", "connect", "Connect servers now."),
-    "disconnect": Entry(_SERVERS, "wishes", "disconnect", "Disconnect servers until somebody connects them."),
-    "reconnect": Entry(_SERVERS, "wishes", "reconnect", "End servers and connect them afresh."),
-    "enable": Entry(_SERVERS, "wishes", "enable", "Switch servers on; lasts."),
-    "disable": Entry(_SERVERS, "wishes", "disable", "Switch servers off; lasts."),
+    "connect": Entry(_SERVERS, "lifecycle", "connect", "Connect servers now."),
+    "disconnect": Entry(_SERVERS, "lifecycle", "disconnect", "Disconnect servers until connected again."),
+    "reconnect": Entry(_SERVERS, "lifecycle", "reconnect", "End servers and connect them afresh."),
+    "enable": Entry(_SERVERS, "lifecycle", "enable", "Switch servers on; lasts."),
+    "disable": Entry(_SERVERS, "lifecycle", "disable", "Switch servers off; lasts."),
     "wait": Entry(_SERVERS, "wait", "wait", "Wait until servers are connected."),
     "list-tools": Entry(_OFFERS, "tools", "list_tools", "The tools of every server, or of one."),
     "tools": Entry(_OFFERS, "tools", "list_tools", "The same as list-tools.", hidden=True),

@@ -272,7 +272,7 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/version": Method("Who answers.", api.NoParams, api.VersionInfo, now=_version),
     "mcpd/shutdown": Method("End the daemon, in order.", api.NoParams, api.Empty, now=_shutdown),
 }
-"""Methods that answer once. Those that stream or take over the connection are in `api/control_requests.py`."""
+"""Methods that answer once. Those that stream or take over the connection: `api/control_requests.py`."""
 
 
 def decode_params(method: str, params: object, into: type[P]) -> P:

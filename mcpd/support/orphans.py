@@ -11,7 +11,7 @@ import time
 from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 
-from mcpd.support.single import is_still
+from mcpd.support.instance_lock import is_still
 
 MARK = "MCPD_INSTANCE"
 """The environment variable. Its value is the instance's id, and may go on with `.` and more."""

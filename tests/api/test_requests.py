@@ -32,8 +32,8 @@ async def test_a_bug_costs_the_request_that_meets_it(
     """It ended the connection, and with it every other request of that client."""
     later = broken_later if where == "later" else None
     method = Method("", api.NoParams, "", now=broken if later is None else None, later=later)
-    monkeypatch.setattr(requests, "METHODS", {**METHODS, "mcpd/broken": method})
-    monkeypatch.setattr(requests, "read_call", broken)
+    monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/broken": method})
+    monkeypatch.setattr(control_requests, "read_call", broken)
     sent: list[bytes] = []
     stand_in: Any = SimpleNamespace(core=None, put=sent.append, who=lambda: "a test")
     async with trio.open_nursery() as nursery:

@@ -199,7 +199,7 @@ def test_a_shell_that_does_not_answer_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     """Somebody's start-up files hang: that must not hang us."""
-    monkeypatch.setattr(loginshell, "PATIENCE", 0.3)
+    monkeypatch.setattr(login_shell, "PATIENCE", 0.3)
     shell = tmp_path / "shell"
     shell.write_text(f"#!/bin/sh\n{script}\n")
     shell.chmod(0o755)
@@ -211,7 +211,7 @@ def test_a_shell_that_leaves_something_running_is_heard_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent that a start-up file begins, in a session of its own, holds our pipe until it ends."""
-    monkeypatch.setattr(loginshell, "PATIENCE", 8.0)
+    monkeypatch.setattr(login_shell, "PATIENCE", 8.0)
     shell, pid = tmp_path / "shell", tmp_path / "pid"
     shell.write_text(f'#!/bin/sh\nsetsid sleep 120 &\necho $! >{pid}\nexec sh -c "$4"\n')
     shell.chmod(0o755)

@@ -107,7 +107,7 @@ async def test_what_never_becomes_a_message_is_not_listened_to_for_ever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, first: bytes, more: bytes
 ) -> None:
     """No limit of a message's length counts what has none: fragments with nothing in them were all kept."""
-    monkeypatch.setattr(socket, "MAX_MESSAGE", 1000)
+    monkeypatch.setattr(websocket, "MAX_MESSAGE", 1000)
     caplog.set_level(logging.INFO)
     async with conversing() as browser:
         await browser.stream.send_all(first)
@@ -120,7 +120,7 @@ async def test_what_never_becomes_a_message_is_not_listened_to_for_ever(
 
 
 async def test_any_number_of_messages_is_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "MAX_MESSAGE", 1000)
+    monkeypatch.setattr(websocket, "MAX_MESSAGE", 1000)
     text = b'{"jsonrpc":"2.0","method":"unknown"}'
     question = b'{"jsonrpc":"2.0","method":"unknown","id":1}'
     async with conversing() as browser:

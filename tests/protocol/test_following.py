@@ -26,7 +26,7 @@ async def test_lists_are_fetched_anew_once_a_subscription_has_been_renewed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A change between the old subscription's end and the new one's beginning is told to nobody."""
-    monkeypatch.setattr(subscription, "LISTEN_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(listen_stream, "LISTEN_AGAIN_AFTER", 0.01)
     changed: list[str] = []
     script: dict[str, Any] = {"server/discover": {"result": DISCOVERED}}
     async with connected(script) as peer, trio.open_nursery() as nursery:

@@ -358,7 +358,7 @@ async def test_a_subscription_that_the_server_cancels_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On stdio that is how a server ends one. It gets no cancellation back."""
-    monkeypatch.setattr(subscription, "LISTEN_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(listen_stream, "LISTEN_AGAIN_AFTER", 0.01)
     async with talking(modern(EVERYTHING)) as talk:
         await acknowledge(talk.peer, await talk.peer.hear("subscriptions/listen"))
         talk.interests.follow_resources("x", [A])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd.support.changes import Changes, watching
+from mcpd.support.file_watcher import Changes, watching
 
 BOUND = 60
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.support.single import AlreadyRunning, remove_stale_socket, sole_daemon
+from mcpd.support.instance_lock import AlreadyRunning, remove_stale_socket, sole_daemon
 from tests.stopwatch import stopwatch
 
 HOLDER = """
 import socket, sys
-from mcpd.support.single import sole_daemon, remove_stale_socket
+from mcpd.support.instance_lock import sole_daemon, remove_stale_socket
 path = sys.argv[1]
 with sole_daemon(path):
     remove_stale_socket(path)
@@ -156,7 +156,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 
 CONTENDER = """
 import os, sys, time
-from mcpd.support.single import AlreadyRunning, sole_daemon
+from mcpd.support.instance_lock import AlreadyRunning, sole_daemon
 inside = sys.argv[1] + ".inside"
 wins = 0
 end = time.monotonic() + 1

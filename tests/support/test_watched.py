@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mcpd.support.watched import Watched
+from mcpd.support.async_value import Watched
 
 
 async def test_a_waiter_wakes_at_the_first_value_it_wants() -> None:
