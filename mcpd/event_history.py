@@ -19,10 +19,10 @@ import msgspec
 import trio
 
 from mcpd.model import codec
-from mcpd.model.errors import shorten
 from mcpd.model.events import Event, EventKind
 from mcpd.model.history import Happening, History, HistoryEntry
 from mcpd.model.status import ServerState, rfc3339
+from mcpd.model.text import shorten
 
 log = logging.getLogger("mcpd.event_history")
 

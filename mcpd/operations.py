@@ -19,13 +19,14 @@ from mcpd.event_history import Journal
 from mcpd.model.api import DaemonInfo, DaemonStatus, HttpDoor, PageLink, Pong, ServerDetail
 from mcpd.model.clients import ClientsResult
 from mcpd.model.definitions import ConfigStatus
-from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused, shorten
+from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused
 from mcpd.model.events import Event, EventKind
 from mcpd.model.features import PromptsResult, ResourcesResult, ToolsResult
 from mcpd.model.history import History
 from mcpd.model.message_tap import TapParams
 from mcpd.model.qualified_names import qualified
 from mcpd.model.status import ServerStatus, rfc3339
+from mcpd.model.text import shorten
 from mcpd.model.usage import Stats
 from mcpd.protocol import input_rounds
 from mcpd.protocol.upstream_session import Upstream

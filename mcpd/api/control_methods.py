@@ -16,7 +16,7 @@ from mcpd.gateway import control_reads
 from mcpd.model import api, codec
 from mcpd.model.clients import ClientsResult
 from mcpd.model.definitions import AddParams, Applied, ConfigView, RemoveParams, SetServersParams
-from mcpd.model.errors import InvalidArguments, Problem, shorten
+from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.features import (
     CompleteParams,
     PromptParams,
@@ -27,6 +27,7 @@ from mcpd.model.features import (
 )
 from mcpd.model.history import History, HistoryParams
 from mcpd.model.status import timestamp
+from mcpd.model.text import shorten
 from mcpd.model.usage import Stats, StatsParams
 from mcpd.operations import Core
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mcpd.api.http_server.parser import BadRequest, Head
-from mcpd.model.errors import shorten
+from mcpd.model.text import shorten
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath
 

@@ -10,8 +10,8 @@ import attrs
 from mcpd.config.section import Section
 from mcpd.config.settings import Settings
 from mcpd.config.timeouts import restart, timeouts
-from mcpd.model.errors import shorten
 from mcpd.model.server_spec import Concurrency, Era, RestartPolicy, ServerSpec, Share, Timeouts
+from mcpd.model.text import shorten
 
 T = TypeVar("T")
 _DEFAULT = ServerSpec(name="")

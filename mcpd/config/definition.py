@@ -18,9 +18,10 @@ from mcpd.config.section import Section
 from mcpd.config.settings import Settings
 from mcpd.config.transport_fields import reach
 from mcpd.config.variables import expand, not_here
-from mcpd.model.errors import BadSpec, Problem, shorten
+from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.secret_references import Filled, Known, Reference
 from mcpd.model.server_spec import ServerSpec, StdioSpec
+from mcpd.model.text import shorten
 
 __all__ = ["ParsedServers", "json_schema", "masked", "parse_servers"]
 

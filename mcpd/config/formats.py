@@ -9,7 +9,8 @@ from mcpd.config.json_path import at, too_deep
 from mcpd.config.jsonc import Members, SyntaxFault
 from mcpd.config.jsonc import parse as parse_json
 from mcpd.config.masking import quote_line
-from mcpd.model.errors import BadSpec, Problem, shorten
+from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.text import shorten
 
 SUFFIXES = {
     ".json": "JSON",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from mcpd.model.errors import shorten
+from mcpd.model.text import shorten
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 

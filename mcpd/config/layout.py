@@ -10,7 +10,8 @@ from mcpd.config.fields import is_comment
 from mcpd.config.json_path import at, nearest, what
 from mcpd.config.section import Section
 from mcpd.config.settings import SETTINGS
-from mcpd.model.errors import Problem, shorten
+from mcpd.model.errors import Problem
+from mcpd.model.text import shorten
 
 _EXAMPLE = 'write {"mcpServers": {"NAME": {"command": "…"}}}'
 _ELSEWHERE = {"servers", "mcp_servers", "context_servers", "extensions", "amp.mcpServers"}

@@ -15,8 +15,9 @@ from mcpd.config.formats import SUFFIXES, decode, format_of, parse
 from mcpd.config.json_path import at, nearest
 from mcpd.config.layout import Outline, named_list, outline
 from mcpd.config.settings import Settings, parse_settings
-from mcpd.model.errors import BadSpec, Problem, shorten
+from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import ServerSpec
+from mcpd.model.text import shorten
 
 DEFAULT_NAME = "config.json"
 VARIABLE = "$MCPD_SERVERS"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, urlsplit
 
 from mcpd.config.variables import Taken
-from mcpd.model.errors import shorten
+from mcpd.model.text import shorten
 
 SHORTEST = 6
 """Characters. Masking a shorter value everywhere would hide ordinary words."""

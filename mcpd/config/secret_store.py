@@ -14,8 +14,9 @@ from pathlib import Path
 from mcpd.config.formats import decode, parse
 from mcpd.config.in_place_edits.document import cannot
 from mcpd.config.json_path import at
-from mcpd.model.errors import BadSpec, Problem, shorten
+from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.secret_references import Reference, Unavailable
+from mcpd.model.text import shorten
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, config_dir, private_directory
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from mcpd.config.json_path import at, nearest, what
-from mcpd.model.errors import Problem, shorten
+from mcpd.model.errors import Problem
+from mcpd.model.text import shorten
 
 
 @attrs.define(eq=False)

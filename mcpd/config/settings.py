@@ -14,10 +14,11 @@ from mcpd.config.json_path import at, nearest
 from mcpd.config.section import Section
 from mcpd.config.timeouts import restart, timeouts
 from mcpd.config.variables import expand, not_here
-from mcpd.model.errors import Problem, shorten
+from mcpd.model.errors import Problem
 from mcpd.model.profile import EVERYTHING, Profile
 from mcpd.model.qualified_names import ClientStyle, NameStyle
 from mcpd.model.server_spec import RestartPolicy, Timeouts
+from mcpd.model.text import shorten
 
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -15,8 +15,9 @@ from mcpd.config.common_fields import Shared
 from mcpd.config.fields import FIELDS, TYPES
 from mcpd.config.json_path import at, nearest
 from mcpd.config.section import Section
-from mcpd.model.errors import Problem, shorten
+from mcpd.model.errors import Problem
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
+from mcpd.model.text import shorten
 
 Kind = Literal["stdio", "http", "sse", "ws"]
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import attrs
 
 from mcpd.config.json_path import at
-from mcpd.model.errors import Problem, shorten
+from mcpd.model.errors import Problem
 from mcpd.model.secret_references import Known, Reference, SecretKind, Unavailable
+from mcpd.model.text import shorten
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CREDENTIAL = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")

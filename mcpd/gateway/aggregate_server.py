@@ -17,10 +17,11 @@ from msgspec import Raw
 from mcpd.gateway.tool_names import Owned, public_names
 from mcpd.gateway.uri_templates import Template, read_template
 from mcpd.gateway.virtual_server import CAPABILITIES, Route, least_fresh, listed
-from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool, shorten
+from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.qualified_names import ClientStyle
 from mcpd.model.status import ServerState
+from mcpd.model.text import shorten
 from mcpd.operations import Core
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.managed_server import ManagedServer

@@ -6,14 +6,8 @@ from collections.abc import Mapping
 
 from msgspec import Raw
 
-from mcpd.model.errors import (
-    InvalidArguments,
-    Problem,
-    UnknownPrompt,
-    UnknownResource,
-    UpstreamRefused,
-    shorten,
-)
+from mcpd.model.errors import InvalidArguments, Problem, UnknownPrompt, UnknownResource, UpstreamRefused
+from mcpd.model.text import shorten
 from mcpd.operations import Core
 from mcpd.supervision.catalog import Item, suggestion
 from mcpd.supervision.managed_server import ManagedServer

@@ -19,7 +19,8 @@ from mcpd.gateway.client_context import Request
 from mcpd.gateway.forwarded_call import Relay
 from mcpd.gateway.revision_translation.server_requests import question
 from mcpd.gateway.server_requests import ANSWER
-from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation, shorten
+from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
+from mcpd.model.text import shorten
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import MOST_ROUNDS
 from mcpd.supervision.managed_server import ManagedServer

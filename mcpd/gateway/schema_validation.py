@@ -14,7 +14,8 @@ import trio
 from msgspec import Raw
 
 from mcpd.gateway.schema_cost import Effort
-from mcpd.model.errors import Problem, shorten
+from mcpd.model.errors import Problem
+from mcpd.model.text import shorten
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

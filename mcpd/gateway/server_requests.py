@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from mcpd.gateway.forwarded_call import MAY_ASK, Relay
 from mcpd.gateway.revision_translation.server_requests import question
-from mcpd.model.errors import shorten
+from mcpd.model.text import shorten
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange

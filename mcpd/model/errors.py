@@ -33,6 +33,8 @@ from typing import ClassVar, final
 
 import attrs
 
+from mcpd.model.text import shorten
+
 
 @attrs.frozen
 class Problem:
@@ -308,10 +310,3 @@ class UnknownRevision(McpdError):
 
     def data(self) -> dict[str, object]:
         return {**super().data(), "requested": self.requested, "supported": list(self.supported)}
-
-
-def shorten(data: bytes | str, limit: int = 120) -> str:
-    """A harmless, bounded quotation of untrusted bytes, for messages and logs."""
-    text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
-    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: limit + 1])
-    return text if len(text) <= limit else text[:limit] + "…"

@@ -13,7 +13,8 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.model.errors import InputNeeded, ProtocolViolation, shorten
+from mcpd.model.errors import InputNeeded, ProtocolViolation
+from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame

@@ -9,7 +9,8 @@ import attrs
 import trio
 
 from mcpd import __version__
-from mcpd.model.errors import McpdError, NoCommonVersion, Overloaded, shorten
+from mcpd.model.errors import McpdError, NoCommonVersion, Overloaded
+from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import (
     CLIENT_NAME,
     FEATURES,

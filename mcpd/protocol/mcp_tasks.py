@@ -23,8 +23,8 @@ from mcpd.model.errors import (
     Overloaded,
     ProtocolViolation,
     UpstreamRefused,
-    shorten,
 )
+from mcpd.model.text import shorten
 from mcpd.protocol.input_rounds import Answer, answers
 from mcpd.protocol.upstream_session import Upstream, refusal
 from mcpd.transports.outgoing_request import Exchange

@@ -10,8 +10,9 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.model.errors import ProtocolViolation, UpstreamRefused, shorten
+from mcpd.model.errors import ProtocolViolation, UpstreamRefused
 from mcpd.model.status import ServerInfo
+from mcpd.model.text import shorten
 from mcpd.protocol.upstream_subscriptions import Interests
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Awaited, Exchange

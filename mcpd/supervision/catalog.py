@@ -12,9 +12,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.model.errors import ProtocolViolation, UpstreamRefused, shorten
+from mcpd.model.errors import ProtocolViolation, UpstreamRefused
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import rfc3339
+from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame

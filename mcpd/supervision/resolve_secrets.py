@@ -12,9 +12,10 @@ import attrs
 import trio
 
 from mcpd.config.secret_store import LARGEST, as_text, fetch
-from mcpd.model.errors import BadSpec, shorten
+from mcpd.model.errors import BadSpec
 from mcpd.model.secret_references import Reference, Unavailable
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
+from mcpd.model.text import shorten
 from mcpd.supervision.context import Surroundings
 from mcpd.supervision.failure import NoSecret
 from mcpd.support.orphans import MARK

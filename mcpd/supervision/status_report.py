@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from mcpd.model.errors import shorten
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import ServerStatus, rfc3339
+from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import Kind

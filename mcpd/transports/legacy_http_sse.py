@@ -12,8 +12,9 @@ from typing import NoReturn
 import httpx
 import trio
 
-from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation, shorten
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation
 from mcpd.model.server_spec import RemoteSpec
+from mcpd.model.text import shorten
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import Client, Watch, open_client
 from mcpd.transports.http_client.connection_errors import explain

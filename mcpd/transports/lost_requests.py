@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mcpd.model.errors import CallTimeout, LinkLost, ProtocolViolation, shorten
+from mcpd.model.errors import CallTimeout, LinkLost, ProtocolViolation
+from mcpd.model.text import shorten
 from mcpd.transports.outgoing_request import Exchange
 
 

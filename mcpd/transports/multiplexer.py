@@ -17,8 +17,9 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation, shorten
+from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.server_spec import ServerSpec
+from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.transports import lost_requests
 from mcpd.transports.base import Deaf, Dialect, Inbound

@@ -16,8 +16,9 @@ import attrs
 import httpx
 import trio
 
-from mcpd.model.errors import HttpRefused, LinkLost, McpdError, shorten
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError
 from mcpd.model.server_spec import RemoteSpec
+from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.transports import lost_requests
 from mcpd.transports.http_client import bodies

@@ -14,8 +14,8 @@ from typing import NoReturn
 import trio
 from trio_websocket import CloseReason, ConnectionClosed, WebSocketConnection
 
-from mcpd.model.errors import shorten
 from mcpd.model.server_spec import RemoteSpec
+from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.support.websocket import OVER, Wire, watch_silence
 from mcpd.transports.multiplexer import Switchboard

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import trio
 from trio_websocket import ConnectionRejected, WebSocketConnection, wrap_client_stream
 
-from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, shorten
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth
 from mcpd.model.server_spec import RemoteSpec
+from mcpd.model.text import shorten
 from mcpd.support.websocket import GREETING, READ, Wire
 from mcpd.transports.http_client.client_factory import ssl_context
 from mcpd.transports.http_client.connection_errors import explain

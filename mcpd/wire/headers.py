@@ -11,7 +11,7 @@ import binascii
 import re
 from collections.abc import Iterator, Mapping
 
-from mcpd.model.errors import shorten
+from mcpd.model.text import shorten
 
 PARAM_PREFIX = "Mcp-Param-"
 NAMED_BY = {

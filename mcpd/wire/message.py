@@ -12,7 +12,7 @@ from itertools import accumulate
 import msgspec
 from msgspec import Raw
 
-from mcpd.model.errors import shorten
+from mcpd.model.text import shorten
 from mcpd.support.json_repair import mended
 
 ABSENT = Raw(b"")

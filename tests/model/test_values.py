@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.model import codec
-from mcpd.model.errors import CallTimeout, LinkLost, McpdError, UnknownTool, UpstreamRefused, shorten
+from mcpd.model.errors import CallTimeout, LinkLost, McpdError, UnknownTool, UpstreamRefused
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.spec_diff import diff
 from mcpd.model.status import ServerState, rfc3339
+from mcpd.model.text import shorten
 from mcpd.model.tool_result import tool_result
 
 S = ServerState

@@ -17,7 +17,8 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint.frames import ALIVE, EVENT_HEADERS, EVENTS, INVALID_PARAMS, STATUS, event, refuse
 from mcpd.gateway.session import Session
 from mcpd.gateway.virtual_server import View
-from mcpd.model.errors import McpdError, shorten
+from mcpd.model.errors import McpdError
+from mcpd.model.text import shorten
 from mcpd.protocol.modern import HEADER_MISMATCH, VERSIONS
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.managed_server import ManagedServer

@@ -9,7 +9,8 @@ import httpx
 import msgspec
 import trio
 
-from mcpd.model.errors import ProtocolViolation, shorten
+from mcpd.model.errors import ProtocolViolation
+from mcpd.model.text import shorten
 from mcpd.transports.http_client.connection import Body
 
 _PORTION = 1 << 20

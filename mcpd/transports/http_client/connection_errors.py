@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import httpx
 
-from mcpd.model.errors import shorten
+from mcpd.model.text import shorten
 from mcpd.transports.http_client.dial import CONNECT_TIMEOUT
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")

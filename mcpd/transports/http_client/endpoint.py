@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import httpx
 
-from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, shorten
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth
+from mcpd.model.text import shorten
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import Client
 from mcpd.transports.http_client.connection import HangUp, Then
