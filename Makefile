@@ -36,7 +36,7 @@ format: .venv/made ## Put the code into its form
 bench: .venv/made ## What the daemon costs, as ratios; ARGS=--write puts them into benchmarks/RESULTS.md
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
-docs: .venv/made ## Make docs/control-api.md from the types
+docs: .venv/made ## Make docs/reference/control-api.md from the types
 	@$(BIN)/python docs/make_control_api.py
 
 man: .venv/made ## Make man/mcpctl.1 and man/mcpd.1 from the command lines

@@ -1,4 +1,4 @@
-"""Makes the reference half of control-api.md from the types: `make docs`. Its prose is left alone."""
+"""Generate the methods and types of docs/reference/control-api.md: `make docs`. Its prose is left alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import msgspec
 from mcpd.api.control_methods import METHODS
 from mcpd.api.openrpc import STREAMING
 
-PAGE = Path(__file__).with_name("control-api.md")
+PAGE = Path(__file__).parent / "reference" / "control-api.md"
 MARK = (
     "<!-- From here on made by docs/make_control_api.py from the types. Change those, then: make docs -->\n"
 )

@@ -22,12 +22,13 @@ from mcpd.model import errors
 from mcpd.model.status import FailureKind, ServerState
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-GUIDE, API, REFERENCE, MCPCTL = (
-    (ROOT / "docs" / f"{name}.md").read_text() for name in ("guide", "control-api", "configuration", "mcpctl")
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+STATES, EXITS, API, REFERENCE, MCPCTL = (
+    (ROOT / "docs" / "reference" / f"{name}.md").read_text()
+    for name in ("states", "exit-codes", "control-api", "configuration", "mcpctl")
 )
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def subcommands(command: click.Command, path: str) -> Iterator[str]:
@@ -89,21 +90,21 @@ def anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("state", ServerState)
-def test_every_state_is_explained_in_the_guide(state: ServerState) -> None:
+def test_every_state_is_in_the_reference(state: ServerState) -> None:
     """A status is only honest with people who can look up what it means."""
-    assert f"| `{state.value}` |" in GUIDE
+    assert f"| `{state.value}` |" in STATES
 
 
 @pytest.mark.parametrize("kind", FailureKind)
-def test_every_kind_of_failure_is_explained_in_the_guide(kind: FailureKind) -> None:
+def test_every_kind_of_failure_is_in_the_reference(kind: FailureKind) -> None:
     """And whether it is tried again."""
-    assert f"| `{kind.value}` |" in GUIDE
+    assert f"| `{kind.value}` |" in STATES
 
 
 @pytest.mark.parametrize(("code", "meaning"), EXIT_CODES)
-def test_every_exit_code_is_in_the_guide(code: int, meaning: str) -> None:
+def test_every_exit_code_is_in_the_reference(code: int, meaning: str) -> None:
     """In the words of `mcpctl help exit-codes`."""
-    assert f"| {code} | {meaning} |" in GUIDE
+    assert f"| {code} | {meaning} |" in EXITS
 
 
 def error_classes() -> list[type[errors.McpdError]]:
@@ -119,7 +120,7 @@ def test_every_error_is_on_the_page_of_the_control_api(kind: type[errors.McpdErr
 
 def test_every_editor_is_on_its_page() -> None:
     """By the name that people type."""
-    page = (ROOT / "docs" / "editors.md").read_text()
+    page = (ROOT / "docs" / "reference" / "editors.md").read_text()
     assert [name for name in BY_NAME if f"`{name}`" not in page] == []
 
 

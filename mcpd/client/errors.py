@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """Base of all. `code` and `data` are the daemon's (docs/control-api.md), empty where it had no say."""
+    """Base class. `code` and `data` are the daemon's (docs/reference/control-api.md), or empty."""
 
     def __init__(self, message: str, code: str = "", data: Mapping[str, object] | None = None) -> None:
         super().__init__(message)

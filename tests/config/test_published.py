@@ -30,7 +30,7 @@ def test_the_schema_agrees_with_the_examples(path: Path) -> None:
 
 def test_the_reference_page_has_a_row_for_every_field() -> None:
     """A field nobody can look up does not exist."""
-    page = (ROOT / "docs/configuration.md").read_text()
+    page = (ROOT / "docs/reference/configuration.md").read_text()
     names = [field.name for field in (*FIELDS, *SETTINGS)]
     names += [field.name for kind in (Timeouts, RestartPolicy) for field in attrs.fields(kind)]
     assert [name for name in names if f"| `{name}` |" not in page] == []
@@ -43,4 +43,4 @@ def test_the_complaints_on_the_reference_page_are_the_real_ones() -> None:
     with pytest.raises(BadSpec) as caught:
         load(ROOT / "examples/config/broken.json", {})
     told = "".join(f"{p.path}: {p.message}\n    {p.fix}\n" for p in caught.value.problems)
-    assert told in (ROOT / "docs/configuration.md").read_text()
+    assert told in (ROOT / "docs/reference/configuration.md").read_text()

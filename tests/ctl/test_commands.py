@@ -451,7 +451,7 @@ def test_the_exit_codes_can_be_looked_up(mcpctl: Mcpctl) -> None:
     """In two ways, and in the documentation."""
     out = mcpctl("help", "exit-codes").out
     assert mcpctl("exit-codes").out == out
-    page = (Path(__file__).parents[2] / "docs" / "mcpctl.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md").read_text()
     for code, meaning in EXIT_CODES:
         assert meaning in out
         assert f"| {code} | {meaning} |" in page
@@ -459,7 +459,7 @@ def test_the_exit_codes_can_be_looked_up(mcpctl: Mcpctl) -> None:
 
 def test_every_command_is_in_the_documentation() -> None:
     """With a heading or an example of its own."""
-    page = (Path(__file__).parents[2] / "docs" / "mcpctl.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "mcpctl.md").read_text()
     for name, entry in COMMANDS.items():
         assert entry.hidden or f"mcpctl {name}" in page, name
 

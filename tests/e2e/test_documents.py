@@ -1,4 +1,4 @@
-"""What `--json` prints is what docs/mcpctl.md says: every command, really run, held against its row there."""
+"""Each command prints the `--json` document that docs/reference/mcpctl.md describes in its row."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ NEEDS_MORE = {"status SERVER", "debug SERVER", "why SERVER"}
 
 def table() -> dict[str, tuple[dict[str, str], bool]]:
     """Command → its members and their kinds, and whether a server may add to them."""
-    page = (ROOT / "docs" / "mcpctl.md").read_text()
+    page = (ROOT / "docs" / "reference" / "mcpctl.md").read_text()
     section = page.partition("## What --json prints\n")[2].partition("\n## ")[0]
     found = {}
     for row in re.findall(r"^\| (`.*?) \| (.*) \|$", section, re.M):
