@@ -22,76 +22,76 @@ from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
-_LOOK = 1.0
+_TIMEOUT_CHECK_INTERVAL = 1.0
 """Seconds between two looks at who has waited too long."""
 
 
-def enter(relay: Relay, request: Request, start: Callable[[Relay], None]) -> bool:
+def acquire_turn(relay: Relay, request: Request, start: Callable[[Relay], None]) -> bool:
     """Whether the relay may be submitted at once; else `start` does that when its turn has come.
 
     Nobody waits for it longer than for a server that is silent (`timeout` in the definition).
     """
     server = relay.server
     owner: object = None
-    if server.spec.concurrency != "free" and must_be_alone(server, request.method, tool_name(relay.params)):
+    if server.spec.concurrency != "free" and is_exclusive(server, request.method, tool_name(relay.params)):
         owner = relay
     elif (
         relay.asker.may_be_asked
         and request.method in MAY_ASK
         and not relay.translation.from_modern
         and not relay.upstream.link.tells_apart
-        and not server.curiosity.is_quiet
-        and not (request.method == "tools/call" and _reads_only(server, tool_name(relay.params)))
+        and not server.elicitation_history.never_asks
+        and not (request.method == "tools/call" and _is_read_only(server, tool_name(relay.params)))
     ):
         owner = relay.session
     if owner is None:
         return True
     relay.lined = True
-    return stand_in_line(server, relay, owner, lambda: _go(relay, start), relay.session.gateway.spawn)
+    return wait_for_turn(server, relay, owner, lambda: _start_turn(relay, start), relay.session.gateway.spawn)
 
 
-def stand_in_line(
+def wait_for_turn(
     server: ManagedServer, call: Exchange, owner: object, go: Callable[[], None], spawn: call_tasks.Spawn
 ) -> bool:
-    """Whether the call may go on at once; else `go` is called when its turn has come (see `Line`), or it
+    """Whether the call may go on at once; else `go` is called when its turn has come (see `TurnQueue`), or it
     fails, when it has waited for as long as its server might be silent. `spawn`: for what outlives the call.
 
     Raises Overloaded where too many wait; it stands in no line then.
     """
-    line = server.line
-    if line.enter(call, owner, go):
+    line = server.turn_queue
+    if line.acquire(call, owner, go):
         return True
     if len(line.waiting()) > server.spec.max_queued:
-        line.leave(call)
+        line.release(call)
         words = f"{server.spec.name}: {server.spec.max_queued} calls wait for their turn already"
         raise Overloaded(f"{words}; nothing was sent, try again later", server=server.spec.name)
     call.deadline = trio.current_time() + call.idle
-    if not line.watched:
-        line.watched = True
-        spawn(lambda: _watch(server))
+    if not line.has_timeout_watcher:
+        line.has_timeout_watcher = True
+        spawn(lambda: _refuse_overdue(server))
     return False
 
 
-def leave(relay: Relay) -> None:
+def release_turn(relay: Relay) -> None:
     """It is over."""
     relay.lined = False
     if relay.asker.may_be_asked and relay.key:  # it was sent
-        relay.server.curiosity.called()
-    relay.server.line.leave(relay)
+        relay.server.elicitation_history.record_call()
+    relay.server.turn_queue.release(relay)
 
 
-def must_be_alone(server: ManagedServer, method: str, tool: str) -> bool:
+def is_exclusive(server: ManagedServer, method: str, tool: str) -> bool:
     """Whether the server's definition keeps other calls away from this one."""
     if method != "tools/call" or server.spec.concurrency == "free":
         return False
-    return server.spec.concurrency == "serial" or not _reads_only(server, tool)
+    return server.spec.concurrency == "serial" or not _is_read_only(server, tool)
 
 
-def _go(relay: Relay, start: Callable[[Relay], None]) -> None:
+def _start_turn(relay: Relay, start: Callable[[Relay], None]) -> None:
     """Its turn has come; the server may be another process by now, or about to be."""
     upstream = relay.server.upstream
     if upstream is None:
-        call_tasks.beside(relay, lambda: _go_when_ready(relay, start))
+        call_tasks.beside(relay, lambda: _start_turn_when_ready(relay, start))
         return
     if upstream is not relay.upstream:
         relay.upstream = upstream
@@ -104,19 +104,19 @@ def _go(relay: Relay, start: Callable[[Relay], None]) -> None:
         relay.failed(call_tasks.as_ours(error, relay.server.spec.name))
 
 
-async def _go_when_ready(relay: Relay, start: Callable[[Relay], None]) -> None:
+async def _start_turn_when_ready(relay: Relay, start: Callable[[Relay], None]) -> None:
     await relay.session.gateway.core.ready(relay.server)
     await trio.lowlevel.checkpoint_if_cancelled()
     relay.stop = None
-    _go(relay, start)
+    _start_turn(relay, start)
 
 
-async def _watch(server: ManagedServer) -> None:
+async def _refuse_overdue(server: ManagedServer) -> None:
     """Refuse those who have waited too long, for as long as anybody waits."""
-    line, name = server.line, server.spec.name
+    line, name = server.turn_queue, server.spec.name
     try:
         while line.waiting():
-            await trio.sleep(_LOOK)
+            await trio.sleep(_TIMEOUT_CHECK_INTERVAL)
             now = trio.current_time()
             for entry in line.waiting():
                 if isinstance(entry, Exchange) and entry.deadline <= now:
@@ -128,17 +128,17 @@ async def _watch(server: ManagedServer) -> None:
                         words += f" (`share: client` in the definition of {name} gives each client its own)"
                     entry.failed(Overloaded(words, server=name))
     finally:
-        line.watched = False
+        line.has_timeout_watcher = False
 
 
-def _reads_only(server: ManagedServer, tool: str) -> bool:
+def _is_read_only(server: ManagedServer, tool: str) -> bool:
     catalog = server.catalog
     item = catalog.tool(tool) if catalog is not None else None
-    return item is not None and says_it_reads_only(item.raw)
+    return item is not None and declares_read_only(item.raw)
 
 
 @functools.lru_cache(maxsize=1024)
-def says_it_reads_only(tool: bytes) -> bool:
+def declares_read_only(tool: bytes) -> bool:
     """The server's own word, `annotations.readOnlyHint`."""
     try:
         annotations = wire.value(wire.members(tool).get("annotations", b"null"))

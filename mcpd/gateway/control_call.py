@@ -166,11 +166,11 @@ class Call(Exchange, kw_only=True):
         if schemas.only_as_task and upstream.takes_tasks:
             self.as_task = True
             params = b'%b,"task":{"ttl":%d}}' % (params[:-1], self.limit * 1000)
-        if not call_concurrency.must_be_alone(server, "tools/call", request.tool):
+        if not call_concurrency.is_exclusive(server, "tools/call", request.tool):
             upstream.submit(self, "tools/call", params)
         else:
             self.lined = True
-            if call_concurrency.stand_in_line(server, self, self, lambda: self._go(params), self.spawn):
+            if call_concurrency.wait_for_turn(server, self, self, lambda: self._go(params), self.spawn):
                 self._submit_alone(upstream, params)
 
     def _go(self, params: bytes) -> None:
@@ -197,7 +197,7 @@ class Call(Exchange, kw_only=True):
         """The next may go."""
         if self.lined and self.server is not None:
             self.lined = False
-            self.server.line.leave(self)
+            self.server.turn_queue.release(self)
 
     # ── what comes back: in the server's reader ─────────────────────────────────────────────────
 

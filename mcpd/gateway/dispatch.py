@@ -104,14 +104,14 @@ def _send(session: Session, request: Request, server: ManagedServer, route: Rout
 def _put(relay: Relay, request: Request) -> None:
     """To its server, now or in its turn."""
     alone = relay.server.spec.concurrency != "free" or relay.asker.may_be_asked
-    if not alone or call_concurrency.enter(relay, request, _start):
+    if not alone or call_concurrency.acquire_turn(relay, request, _start):
         _start(relay)
 
 
 def call_again(relay: Relay, until: Callable[[], Awaitable[None]]) -> None:
     """Its server has answered, but not what it was asked. Meanwhile others have their turn."""
     if relay.lined:
-        call_concurrency.leave(relay)
+        call_concurrency.release_turn(relay)
 
     async def call() -> None:
         await until()

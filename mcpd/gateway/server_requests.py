@@ -111,7 +111,7 @@ class Questions:
             return True
         if message.method not in ("elicitation/create", "sampling/createMessage"):
             return False
-        server.curiosity.asked()
+        server.elicitation_history.record_request()
         if sum(known is link for known, _ in self._open) >= MOST_OPEN:
             asking.refuse(_REJECTED, f"{MOST_OPEN} questions have no answer yet")
             return True

@@ -185,7 +185,7 @@ class Session:
         if relay.asked:
             self.gateway.questions.over(relay)
         if relay.lined:
-            call_concurrency.leave(relay)
+            call_concurrency.release_turn(relay)
         if relay.parked:
             self.gateway.parked.left(relay)
 

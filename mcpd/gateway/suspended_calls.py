@@ -194,7 +194,7 @@ class Parked:
     def _leave_line(self, relay: Relay) -> None:
         """The server is done with it, whenever the client comes."""
         if relay.lined:
-            call_concurrency.leave(relay)
+            call_concurrency.release_turn(relay)
 
     def _finish(self, call: _Call, request: Request) -> None:
         outcome = call.outcome

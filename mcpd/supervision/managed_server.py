@@ -42,7 +42,7 @@ from mcpd.supervision.start_slot import StartSlot
 from mcpd.supervision.state import Standing
 from mcpd.supervision.status_report import Known, noise, snapshot
 from mcpd.supervision.trace import Trace
-from mcpd.supervision.turn_queue import Curiosity, Line
+from mcpd.supervision.turn_queue import ElicitationHistory, TurnQueue
 from mcpd.support.callbacks import Fanout
 from mcpd.support.memory import give_back
 from mcpd.support.processes import Spent
@@ -97,10 +97,10 @@ class ManagedServer:
         self._connections = 0
         if around.clients.heard is not None:
             self.heard.add(partial(around.clients.heard, self))
-        self.line = Line()
+        self.turn_queue = TurnQueue()
         """Whose turn it is, where calls of different clients must not overlap."""
-        self.curiosity = Curiosity(
-            is_quiet=around.store.is_quiet(self._fingerprint),
+        self.elicitation_history = ElicitationHistory(
+            never_asks=around.store.is_quiet(self._fingerprint),
             learn=partial(around.store.learn_quiet, self._fingerprint),
         )
         self._heard_at: float | None = None

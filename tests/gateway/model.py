@@ -25,7 +25,7 @@ from mcpd.model.status import ServerInfo, ServerState
 from mcpd.protocol.upstream_session import Said, Upstream
 from mcpd.protocol.upstream_subscriptions import Interests
 from mcpd.supervision.context import ClientSide
-from mcpd.supervision.turn_queue import Curiosity, Line
+from mcpd.supervision.turn_queue import ElicitationHistory, TurnQueue
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.outbox import batch
 from mcpd.transports.multiplexer import Switchboard
@@ -105,8 +105,8 @@ class World:
             catalog=None,
             upstream=None,
             interests=Interests(),
-            line=Line(),
-            curiosity=Curiosity(is_quiet=False, learn=lambda quiet: None),
+            turn_queue=TurnQueue(),
+            elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
             log=SimpleNamespace(add=lambda line: None),
         )
         supervisor = SimpleNamespace(
@@ -256,7 +256,7 @@ class World:
     def empty(self) -> list[str]:
         """What is still there of calls, though nobody has one under way."""
         left = {
-            "in line": len(self.server.line),
+            "in line": len(self.server.turn_queue),
             "questions": len(self.gateway.questions._open),
             "parked": len(self.gateway.parked._calls) + len(self.gateway.parked._states),
             "at the server": len(self.wire.under_way()),

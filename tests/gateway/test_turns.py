@@ -16,7 +16,7 @@ from mcpd.gateway import suspended_calls
 from mcpd.gateway.control_call import Call, CallRequest
 from mcpd.gateway.server_requests import ANSWER
 from mcpd.model.errors import McpdError, NotReady, Overloaded
-from mcpd.supervision.turn_queue import Line
+from mcpd.supervision.turn_queue import TurnQueue
 from tests.gateway.model import Asked, User, World, world
 
 Clock = trio.testing.MockClock
@@ -271,22 +271,22 @@ async def test_no_more_wait_for_their_turn_than_the_definition_says(autojump_clo
             refused = w.user("legacy").call()
             assert refused.done is not None
             assert refused.done["error"]["data"]["code"] == "overloaded"
-        assert len(w.server.line) == 1 + most
+        assert len(w.server.turn_queue) == 1 + most
         assert failed == []
 
 
 def test_however_many_leave_at_their_turn_the_last_one_has_its_own() -> None:
     """As when a server is gone: each one's turn ends as it begins."""
-    line, turns = Line(), list[int]()
-    line.enter("first", "first", lambda: None)
+    line, turns = TurnQueue(), list[int]()
+    line.acquire("first", "first", lambda: None)
 
     def pass_on(entry: int) -> None:
         turns.append(entry)
-        line.leave(entry)
+        line.release(entry)
 
     for entry in range(5000):
-        line.enter(entry, entry // 3, lambda entry=entry: pass_on(entry))  # type: ignore[misc]
-    line.leave("first")
+        line.acquire(entry, entry // 3, lambda entry=entry: pass_on(entry))  # type: ignore[misc]
+    line.release("first")
     assert turns == list(range(5000))
     assert len(line) == 0
 
@@ -300,7 +300,7 @@ def test_a_call_of_a_script_whose_turn_comes_to_nothing_gives_it_to_the_next(the
 
     upstream = SimpleNamespace(alone=b"", submit=broken) if there else None
     server: Any = SimpleNamespace(
-        line=Line(),
+        turn_queue=TurnQueue(),
         upstream=upstream,
         not_ready=lambda: NotReady("it is gone", server="it", state="failed"),
         spec=SimpleNamespace(name="it"),
@@ -317,10 +317,10 @@ def test_a_call_of_a_script_whose_turn_comes_to_nothing_gives_it_to_the_next(the
         lined=True,
         server=server,
     )
-    server.line.enter("first", "first", lambda: None)
-    server.line.enter(call, call, lambda: call._go(b"{}"))
-    server.line.enter("last", "last", lambda: turns.append("last"))
-    server.line.leave("first")
+    server.turn_queue.acquire("first", "first", lambda: None)
+    server.turn_queue.acquire(call, call, lambda: call._go(b"{}"))
+    server.turn_queue.acquire("last", "last", lambda: turns.append("last"))
+    server.turn_queue.release("first")
     assert len(failed) == 1
     assert turns == ["last"]
-    assert len(server.line) == 1
+    assert len(server.turn_queue) == 1
