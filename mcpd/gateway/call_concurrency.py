@@ -8,6 +8,7 @@ updates gets one call at a time, if its definition says so.
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable
 
 import trio
@@ -24,6 +25,79 @@ from mcpd.wire.message import BadFrame
 
 _TIMEOUT_CHECK_INTERVAL = 1.0
 """Seconds between two looks at who has waited too long."""
+
+
+class TurnQueue:
+    """The calls of one server that take turns: one owner at a time, with all of its calls together.
+
+    Turns are granted in order of arrival. While others wait, new calls of the current owner queue up too,
+    so that nobody starves. An entry is any object; it holds or awaits a turn at most once.
+    """
+
+    def __init__(self) -> None:
+        self._owner: object = None
+        self._holders: set[object] = set()
+        self._waiting: deque[tuple[object, object, Callable[[], None]]] = deque()
+        self._starting_calls = False
+        self.has_timeout_watcher = False
+        """Whether `_refuse_overdue` is running for this queue."""
+
+    def acquire(self, entry: object, owner: object, go: Callable[[], None]) -> bool:
+        """Return True if `entry` may start immediately. Otherwise queue it and call `go`, which must not
+        raise, when its turn comes."""
+        if not self._waiting and (not self._holders or self._owner is owner):
+            self._owner = owner
+            self._holders.add(entry)
+            return True
+        self._waiting.append((entry, owner, go))
+        return False
+
+    def release(self, entry: object) -> None:
+        """End the turn of `entry`, or stop waiting for one. Does nothing for an unknown entry."""
+        if entry in self._holders:
+            self._holders.remove(entry)
+            self._start_next()
+        elif self._waiting:
+            self._waiting = deque(each for each in self._waiting if each[0] is not entry)
+
+    def waiting(self) -> list[object]:
+        """Return the entries that wait for a turn, in order."""
+        return [entry for entry, _, _ in self._waiting]
+
+    def _start_next(self) -> None:
+        """Start the next owner's calls. A loop, not recursion: if nothing can be sent, each `go` releases its
+        turn immediately, however many wait."""
+        if self._starting_calls:
+            return
+        self._starting_calls = True
+        try:
+            while self._waiting and not self._holders:
+                for entry, go in self._admit_next_owner():
+                    if entry in self._holders:  # an earlier `go` may have released it
+                        go()
+        finally:
+            self._starting_calls = False
+
+    def _admit_next_owner(self) -> list[tuple[object, Callable[[], None]]]:
+        """Give a turn to the first waiting entry and to those of the same owner directly behind it."""
+        self._owner = self._waiting[0][1]
+        admitted = []
+        while self._waiting and self._waiting[0][1] is self._owner:
+            entry, _, go = self._waiting.popleft()
+            self._holders.add(entry)
+            admitted.append((entry, go))
+        return admitted
+
+    def __len__(self) -> int:
+        return len(self._holders) + len(self._waiting)
+
+
+def turn_queue(server: ManagedServer) -> TurnQueue:
+    """Return the queue of `server`, created on first use. `ManagedServer` only keeps the reference."""
+    if server.turn_queue is None:
+        server.turn_queue = TurnQueue()
+    assert isinstance(server.turn_queue, TurnQueue)
+    return server.turn_queue
 
 
 def acquire_turn(relay: Relay, request: Request, start: Callable[[Relay], None]) -> bool:
@@ -58,16 +132,16 @@ def wait_for_turn(
 
     Raises Overloaded where too many wait; it stands in no line then.
     """
-    line = server.turn_queue
-    if line.acquire(call, owner, go):
+    queue = turn_queue(server)
+    if queue.acquire(call, owner, go):
         return True
-    if len(line.waiting()) > server.spec.max_queued:
-        line.release(call)
+    if len(queue.waiting()) > server.spec.max_queued:
+        queue.release(call)
         words = f"{server.spec.name}: {server.spec.max_queued} calls wait for their turn already"
         raise Overloaded(f"{words}; nothing was sent, try again later", server=server.spec.name)
     call.deadline = trio.current_time() + call.idle
-    if not line.has_timeout_watcher:
-        line.has_timeout_watcher = True
+    if not queue.has_timeout_watcher:
+        queue.has_timeout_watcher = True
         spawn(lambda: _refuse_overdue(server))
     return False
 
@@ -77,7 +151,7 @@ def release_turn(relay: Relay) -> None:
     relay.lined = False
     if relay.asker.may_be_asked and relay.key:  # it was sent
         relay.server.elicitation_history.record_call()
-    relay.server.turn_queue.release(relay)
+    turn_queue(relay.server).release(relay)
 
 
 def is_exclusive(server: ManagedServer, method: str, tool: str) -> bool:
@@ -113,12 +187,12 @@ async def _start_turn_when_ready(relay: Relay, start: Callable[[Relay], None]) -
 
 async def _refuse_overdue(server: ManagedServer) -> None:
     """Refuse those who have waited too long, for as long as anybody waits."""
-    line, name = server.turn_queue, server.spec.name
+    queue, name = turn_queue(server), server.spec.name
     try:
-        while line.waiting():
+        while queue.waiting():
             await trio.sleep(_TIMEOUT_CHECK_INTERVAL)
             now = trio.current_time()
-            for entry in line.waiting():
+            for entry in queue.waiting():
                 if isinstance(entry, Exchange) and entry.deadline <= now:
                     words = (
                         f"{name}: waited {entry.idle:g} s for calls of other clients, which must not overlap "
@@ -128,7 +202,7 @@ async def _refuse_overdue(server: ManagedServer) -> None:
                         words += f" (`share: client` in the definition of {name} gives each client its own)"
                     entry.failed(Overloaded(words, server=name))
     finally:
-        line.has_timeout_watcher = False
+        queue.has_timeout_watcher = False
 
 
 def _is_read_only(server: ManagedServer, tool: str) -> bool:

@@ -197,7 +197,7 @@ class Call(Exchange, kw_only=True):
         """The next may go."""
         if self.lined and self.server is not None:
             self.lined = False
-            self.server.turn_queue.release(self)
+            call_concurrency.turn_queue(self.server).release(self)
 
     # ── what comes back: in the server's reader ─────────────────────────────────────────────────
 

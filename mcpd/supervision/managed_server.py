@@ -31,6 +31,7 @@ from mcpd.supervision.connect_strategy import Approach
 from mcpd.supervision.connection import Connection, opened, patience
 from mcpd.supervision.context import Surroundings
 from mcpd.supervision.desired_state import Desired
+from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, is_bug
 from mcpd.supervision.health import Prompt, watch_liveness
 from mcpd.supervision.message_tap import Taps
@@ -42,7 +43,6 @@ from mcpd.supervision.start_slot import StartSlot
 from mcpd.supervision.state import Standing
 from mcpd.supervision.status_report import Known, noise, snapshot
 from mcpd.supervision.trace import Trace
-from mcpd.supervision.turn_queue import ElicitationHistory, TurnQueue
 from mcpd.support.callbacks import Fanout
 from mcpd.support.memory import give_back
 from mcpd.support.processes import Spent
@@ -97,8 +97,8 @@ class ManagedServer:
         self._connections = 0
         if around.clients.heard is not None:
             self.heard.add(partial(around.clients.heard, self))
-        self.turn_queue = TurnQueue()
-        """Whose turn it is, where calls of different clients must not overlap."""
+        self.turn_queue: object = None
+        """Reserved for `gateway.call_concurrency`, which keeps the server's turn queue here."""
         self.elicitation_history = ElicitationHistory(
             never_asks=around.store.is_quiet(self._fingerprint),
             learn=partial(around.store.learn_quiet, self._fingerprint),

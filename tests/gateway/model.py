@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import attrs
 import trio
 
+from mcpd.gateway.call_concurrency import TurnQueue
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session
@@ -25,7 +26,7 @@ from mcpd.model.status import ServerInfo, ServerState
 from mcpd.protocol.upstream_session import Said, Upstream
 from mcpd.protocol.upstream_subscriptions import Interests
 from mcpd.supervision.context import ClientSide
-from mcpd.supervision.turn_queue import ElicitationHistory, TurnQueue
+from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.outbox import batch
 from mcpd.transports.multiplexer import Switchboard

@@ -13,10 +13,10 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.gateway import suspended_calls
+from mcpd.gateway.call_concurrency import TurnQueue
 from mcpd.gateway.control_call import Call, CallRequest
 from mcpd.gateway.server_requests import ANSWER
 from mcpd.model.errors import McpdError, NotReady, Overloaded
-from mcpd.supervision.turn_queue import TurnQueue
 from tests.gateway.model import Asked, User, World, world
 
 Clock = trio.testing.MockClock
