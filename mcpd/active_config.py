@@ -21,7 +21,7 @@ from mcpd.model.spec_diff import ServersDiff, differing
 from mcpd.model.status import rfc3339
 from mcpd.state_file import AppliedSet, Store
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.support.async_value import Watched
+from mcpd.support.async_value import AsyncValue
 from mcpd.support.redact import Redactor
 
 log = logging.getLogger("mcpd.active_config")
@@ -55,7 +55,7 @@ class Configuration:
         self._loaded_at = time.time()
         self._problems: tuple[Problem, ...] = ()
         self._at_start = first.settings
-        self.is_watched = Watched(False)
+        self.is_watched = AsyncValue(False)
         """Whether a change of the file is to be noticed."""
         self._bring_into_force(first)
         self._restore_applied()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from mcpd.active_config import Configuration
-from mcpd.support.audit_actor import acting
-from mcpd.support.file_watcher import watching
+from mcpd.support.audit_actor import acting_for
+from mcpd.support.file_watcher import watch_files
 
 log = logging.getLogger("mcpd.active_config")
 
@@ -16,10 +16,10 @@ async def follow(configuration: Configuration) -> None:
     while True:
         await configuration.is_watched.wait_until(bool)
         try:
-            with watching(map(str, configuration.places())) as changes:
+            with watch_files(map(str, configuration.places())) as changes:
                 while configuration.is_watched.value:
                     _look(configuration)  # at first too: it may have changed since it was read
-                    await changes.next()
+                    await changes.next_change()
         except OSError as error:
             log.warning("changes of the configuration are not noticed (%s); use `mcpctl reload`", error)
             await configuration.is_watched.wait_until(lambda watched: not watched)
@@ -27,7 +27,7 @@ async def follow(configuration: Configuration) -> None:
 
 def _look(configuration: Configuration) -> None:
     try:
-        with acting(lambda: "a change of the file"):
+        with acting_for(lambda: "a change of the file"):
             configuration.look()
     except Exception:
         log.exception("reading the configuration again failed; nothing has changed")

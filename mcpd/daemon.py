@@ -40,7 +40,7 @@ from mcpd.supervision.context import ClientSide, Surroundings
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support import instance_lock, orphans, paths, systemd
-from mcpd.support.audit_actor import acting, actor
+from mcpd.support.audit_actor import acting_for, current_actor
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.guardian import Guardian
 from mcpd.support.redact import Redactor
@@ -76,7 +76,7 @@ async def run(options: Options, redactor: Redactor) -> None:
     with ExitStack() as held:
         given = systemd.listen_fds()
         runtime = paths.socket_directory(options.socket)
-        held.enter_context(instance_lock.sole_daemon(options.socket))
+        held.enter_context(instance_lock.hold_instance_lock(options.socket))
         unix, ports, warnings = _listeners(options, given, held)
         if warnings:
             loaded = options.loaded
@@ -88,10 +88,10 @@ async def run(options: Options, redactor: Redactor) -> None:
         for instance, found in orphans.sweep_dead_instances(instances).items():
             log.warning("ended %d processes that daemon %s had left behind", found, instance)
         instance = secrets.token_hex(8)
-        held.enter_context(orphans.instance_recorded(instances, instance))
-        held.callback(orphans.end_marked, instance)  # normally nobody: each server's stop has ended its own
+        held.enter_context(orphans.record_instance(instances, instance))
+        held.callback(orphans.kill_marked, instance)  # normally nobody: each server's stop has ended its own
         orphans.become_subreaper()
-        orphans.undumpable()
+        orphans.disable_core_dumps()
         await _Daemon(options, redactor, instance, unix, ports, runtime).run()
     log.info("stopped")
 
@@ -188,14 +188,14 @@ class _Daemon:
 
     def _announce(self, event: Event) -> None:
         """Every event passes here: to whoever listens, and into the journal."""
-        if who := actor():
+        if who := current_actor():
             event = attrs.evolve(event, by=who)
         self._events.send(event)
         self._journal.note(event)
 
     def _stop(self, reason: str) -> None:
         if not self._stop_asked.is_set():
-            self._journal.note_daemon(f"stopping: {reason}", actor())
+            self._journal.note_daemon(f"stopping: {reason}", current_actor())
             self._stop_reason = reason
             self._stop_asked.set()
 
@@ -276,7 +276,7 @@ class _Daemon:
     def _reload(self) -> None:
         systemd.notify(STATUS="reading the configuration again")
         try:
-            with acting(lambda: "SIGHUP"):
+            with acting_for(lambda: "SIGHUP"):
                 self._configuration.reload()
         except McpdError:
             log.debug("the refusal is in the log and in `mcpctl status`")
@@ -297,10 +297,10 @@ class _Daemon:
         """Grandchildren whose parents died come to us, the subreaper, and must not stay zombies."""
         with trio.open_signal_receiver(signal.SIGCHLD) as received:
             async for _ in received:
-                orphans.reap_strays(self._our_children())
+                orphans.reap_orphans(self._our_children())
                 # By then each that is dead now is old enough to be told from a child that is being started.
-                await trio.sleep(orphans.YOUNG + 0.1)
-                orphans.reap_strays(self._our_children())
+                await trio.sleep(orphans.MIN_REAP_AGE + 0.1)
+                orphans.reap_orphans(self._our_children())
 
     def _everyone(self) -> list[ManagedServer]:
         return [*self._supervisor.servers(), *self._supervisor.instances()]

@@ -54,14 +54,14 @@ def _run(given: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded, 
 
     from mcpd import daemon
     from mcpd.support.instance_lock import AlreadyRunning
-    from mcpd.support.memory import stay_small
+    from mcpd.support.memory import limit_memory_growth
 
     debug = given.debug or environ.get("MCPD_DEBUG") == "1"
     level = "debug" if debug else given.log_level or loaded.settings.log_level or "info"
     redactor = Redactor()
     redactor.add(loaded.secrets)
-    stay_small()
-    with logs.logging_to_stderr(level, redactor):
+    limit_memory_growth()
+    with logs.log_to_stderr(level, redactor):
         try:
             options = daemon.Options(
                 flag=given.config,

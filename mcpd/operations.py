@@ -35,7 +35,7 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.broadcast import Broadcast
-from mcpd.support.orphans import MARK
+from mcpd.support.orphans import INSTANCE_VARIABLE
 from mcpd.support.redact import Redactor
 
 LOG_TAIL = 10
@@ -104,7 +104,7 @@ class Core:
             command=tuple(map(mask, argv)),
             url=mask(server.place),
             cwd=cwd,
-            env=tuple(sorted(env.keys() - {MARK})),
+            env=tuple(sorted(env.keys() - {INSTANCE_VARIABLE})),
             executable=launch.executable if launch else None,
             path=env.get("PATH", ""),
             log=server.log.tail(LOG_TAIL),

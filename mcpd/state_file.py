@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from mcpd.model import codec
-from mcpd.support.atomic_files import remove_left_overs, write_atomically
+from mcpd.support.atomic_files import remove_stale_temporaries, write_atomically
 
 log = logging.getLogger("mcpd.state_file")
 
@@ -63,7 +63,7 @@ class Store:
         self._changed = trio.Event()
         self.trouble = ""
         """Why the state could not be read or written; shown in the log, tried again until it can."""
-        remove_left_overs(self._path)
+        remove_stale_temporaries(self._path)
         self.lasting = self._saved = self._read()
 
     # ── toggles, eras, the applied set ──────────────────────────────────────────────────────────

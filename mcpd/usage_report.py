@@ -20,7 +20,7 @@ from mcpd.model.usage import (
 )
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support import processes
-from mcpd.support.processes import Cost
+from mcpd.support.processes import TreeUsage
 from mcpd.transports.call_stats import Count
 
 _FIRST, _LAST = 0.00025, 300.0
@@ -32,7 +32,7 @@ def stats(
     instances: Sequence[ManagedServer],
     clients: Sequence[Client],
     started_at: float,
-    costs: Mapping[str, Cost] | None = None,
+    costs: Mapping[str, TreeUsage] | None = None,
 ) -> Stats:
     """A snapshot, with an instance's use among that of the server it is one of; memory and processor time
     only where `costs` has them."""
@@ -50,7 +50,7 @@ def stats(
     )
 
 
-async def costs(servers: Sequence[ManagedServer]) -> dict[str, Cost]:
+async def costs(servers: Sequence[ManagedServer]) -> dict[str, TreeUsage]:
     """What each server's processes cost, and under the empty name we ourselves; read in a thread.
 
     Instances come with the server that they are of: what is spent is noted there.
@@ -60,19 +60,19 @@ async def costs(servers: Sequence[ManagedServer]) -> dict[str, Cost]:
         for server in servers
         if server.child is not None
     }
-    found = await trio.to_thread.run_sync(processes.trees, roots)
+    found = await trio.to_thread.run_sync(processes.measure_trees, roots)
     for server in servers:
         if server.of is None:
             own = (each.spec.name for each in servers if each is server or each.of is server)
-            server.spent.look({roots[name][1]: found[name].cpu_seconds for name in own if name in roots})
-    return {**found, "": processes.own()}
+            server.spent.update({roots[name][1]: found[name].cpu_seconds for name in own if name in roots})
+    return {**found, "": processes.measure_self()}
 
 
-def _sum(costs: Sequence[Cost | None]) -> Cost | None:
+def _sum(costs: Sequence[TreeUsage | None]) -> TreeUsage | None:
     known = [cost for cost in costs if cost is not None]
     if not known:
         return None
-    return Cost(
+    return TreeUsage(
         processes=sum(cost.processes for cost in known),
         memory=sum(cost.memory for cost in known),
         cpu_seconds=round(sum(cost.cpu_seconds for cost in known), 2),
@@ -80,7 +80,10 @@ def _sum(costs: Sequence[Cost | None]) -> Cost | None:
 
 
 def _of_server(
-    server: ManagedServer, all_of_it: Sequence[ManagedServer], clients: Sequence[Client], cost: Cost | None
+    server: ManagedServer,
+    all_of_it: Sequence[ManagedServer],
+    clients: Sequence[Client],
+    cost: TreeUsage | None,
 ) -> ServerStats:
     name, tally, status = server.spec.name, server.tally, server.status()
     whole = tally.whole()
@@ -94,7 +97,7 @@ def _of_server(
         restarts=status.restarts,
         buckets=tuple(
             LatencyBucket(seconds=seconds, calls=calls)
-            for seconds, calls in whole.times.octaves()
+            for seconds, calls in whole.times.cumulative_counts()
             if _FIRST < seconds < _LAST
         ),
         tools=tuple(ToolStats(tool=tool, counts=_counts(count)) for tool, count in tools),
@@ -132,7 +135,7 @@ def _use(client: Client, server: str | None) -> ClientUse:
     )
 
 
-def _cost(cost: Cost | None) -> ProcessCost | None:
+def _cost(cost: TreeUsage | None) -> ProcessCost | None:
     if cost is None:
         return None
     return ProcessCost(processes=cost.processes, memory=cost.memory, cpu_seconds=cost.cpu_seconds)

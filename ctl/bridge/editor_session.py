@@ -19,7 +19,7 @@ from ctl.bridge.pending_requests import MAX_OPEN, Pending
 from ctl.bridge.requests import HANDSHAKES, LEARNT_FROM, PASSED, REPEATABLE, Request
 from ctl.bridge.resume import Resuming
 from ctl.bridge.server_requests import CANCELLED, Questions
-from mcpd.support.json_repair import mended
+from mcpd.support.json_repair import repair_json
 
 Put = Callable[[bytes], None]
 
@@ -162,7 +162,7 @@ class Conversation:
 
     def _odd_line(self, line: bytes, now: float, problem: Malformed) -> None:
         bare = line.strip()
-        if (sound := mended(bare)) != bare:
+        if (sound := repair_json(bare)) != bare:
             self.from_editor(sound + b"\n", now)
         elif bare[:1] == b"[" and self._session is not None and self._session.batches:
             self._batch(bare, now)

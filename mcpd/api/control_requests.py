@@ -20,7 +20,7 @@ from mcpd.gateway.virtual_server import View
 from mcpd.model import api, codec
 from mcpd.model.errors import FellBehind, McpdError
 from mcpd.model.message_tap import TapParams
-from mcpd.support.audit_actor import acting
+from mcpd.support.audit_actor import acting_for
 from mcpd.support.outbox import Outbox
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
@@ -58,7 +58,7 @@ class Requests:
 
     def receive(self, message: Message) -> None:
         """Any but `call`: answered now, or begun."""
-        with acting(self._client.who):
+        with acting_for(self._client.who):
             self._do(message)
 
     def _do(self, message: Message) -> None:

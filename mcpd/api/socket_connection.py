@@ -19,8 +19,8 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session, is_mcp
 from mcpd.gateway.virtual_server import View
-from mcpd.support.descriptors import hung_up
-from mcpd.support.memory import give_back
+from mcpd.support.descriptors import has_hung_up
+from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import READ_SMALL, Reader
 from mcpd.wire import message as wire
@@ -110,14 +110,14 @@ class Connection:
             body = wire.error_body(_INVALID_REQUEST, f"{error}; the connection is closed")
             self._send(wire.error(b"null", body))
             self._cancel_everything("the client sent what cannot be framed")
-            give_back()
+            trim_heap()
         except OSError as error:
             log.debug("client %d: %s", self._pid, error)
 
     async def _finish(self) -> None:
         """A client that has only stopped writing (`… | nc -U`) still waits for its answers."""
         # No event tells that the other direction was closed too; looked at for as long as a call takes.
-        while self._is_at_work and not hung_up(self._fd):  # noqa: ASYNC110
+        while self._is_at_work and not has_hung_up(self._fd):  # noqa: ASYNC110
             await trio.sleep(_LOOK_AGAIN)
 
     @property
@@ -215,7 +215,7 @@ class Connection:
             async def stalled() -> None:
                 while True:
                     await self._outbox.wait_blocked()
-                    left = STALLED - (trio.current_time() - self._outbox.moved_at)
+                    left = STALLED - (trio.current_time() - self._outbox.last_progress_at)
                     if left <= 0:
                         break
                     with trio.move_on_after(left):

@@ -43,9 +43,9 @@ from mcpd.supervision.start_slot import StartSlot
 from mcpd.supervision.state import Standing
 from mcpd.supervision.status_report import Known, noise, snapshot
 from mcpd.supervision.trace import Trace
-from mcpd.support.callbacks import Fanout
-from mcpd.support.memory import give_back
-from mcpd.support.processes import Spent
+from mcpd.support.callbacks import CallbackList
+from mcpd.support.memory import trim_heap
+from mcpd.support.processes import CpuTimeTotal
 from mcpd.transports.base import Channel
 from mcpd.transports.call_stats import Tally
 from mcpd.transports.child_environment import Launch, child_environment, prepare
@@ -78,11 +78,11 @@ class ManagedServer:
         self.taps = Taps(spec.name, around.redactor.mask)
         self.tally: Tally = Tally() if of is None else of.tally
         """Of all its connections, and of those of its instances."""
-        self.spent = Spent()
+        self.spent = CpuTimeTotal()
         """Processor time, its instances' included, as often as somebody asks."""
         self.interests = Interests()
         """What clients want to hear of it beside answers; held across its connections."""
-        self.heard: Fanout[Said] = Fanout()
+        self.heard: CallbackList[Said] = CallbackList()
         """Calls every listener with what the server says unasked: see `Said`. Called in the reader, so
         that it keeps its place among the answers: a listener must not block."""
         self.upstream: Upstream | None = None
@@ -314,7 +314,7 @@ class ManagedServer:
                 await self._connect_and_serve()
             except* Exception as group:  # the firewall: one server's trouble is its own
                 self._note(group, None)
-        give_back()
+        trim_heap()
         if not self._wish.is_set() and attempt.over:
             with trio.move_on_at(self._standing.retry_due):
                 await self._wish.wait()

@@ -18,7 +18,7 @@ from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.text import shorten
 from mcpd.supervision.context import Surroundings
 from mcpd.supervision.failure import NoSecret
-from mcpd.support.orphans import MARK
+from mcpd.support.orphans import INSTANCE_VARIABLE
 
 PATIENCE = 30.0
 """Seconds for one secret: a password manager may have to ask a person for a finger."""
@@ -78,7 +78,7 @@ async def _fetched(reference: Reference, around: Surroundings) -> str | Unavaila
 async def _from_command(words: tuple[str, ...], around: Surroundings) -> str | Unavailable:
     """What it prints. No shell; its whole session is ended with it, whatever happens."""
     what = f"the command {shorten(words[0], 80)}"
-    environ = {**around.environ, MARK: f"{around.instance}.command"}
+    environ = {**around.environ, INSTANCE_VARIABLE: f"{around.instance}.command"}
     try:
         process = await trio.lowlevel.open_process(
             list(words),

@@ -17,8 +17,8 @@ from mcpd.model.spec_diff import ServersDiff, diff
 from mcpd.model.status import rfc3339
 from mcpd.supervision.context import Surroundings
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.support.async_value import Watched
-from mcpd.support.suspend_detection import watch_suspend
+from mcpd.support.async_value import AsyncValue
+from mcpd.support.suspend_detection import watch_for_suspend
 
 log = logging.getLogger("mcpd.supervisor")
 
@@ -47,8 +47,8 @@ class Supervisor:
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
-        self._desired: Watched[tuple[int, Mapping[str, ServerSpec]]] = Watched((0, {}))
-        self._applied: Watched[int] = Watched(0)
+        self._desired: AsyncValue[tuple[int, Mapping[str, ServerSpec]]] = AsyncValue((0, {}))
+        self._applied: AsyncValue[int] = AsyncValue(0)
         self._lives: dict[str, _Life] = {}
         self._instances: dict[ManagedServer, _Life] = {}
         self._nursery: trio.Nursery | None = None
@@ -164,7 +164,7 @@ class Supervisor:
         """Make it so, wish after wish, until cancelled; then every server has been ended."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(watch_suspend, self._woken)
+            nursery.start_soon(watch_for_suspend, self._woken)
             running: Mapping[str, ServerSpec] = {}
             seen = -1
             while True:

@@ -12,13 +12,13 @@ from mcpd.config.masking import MASK, SCHEME, scrubbed, secret_name
 from mcpd.model.api import Step
 from mcpd.model.status import rfc3339
 from mcpd.supervision.message_tap import RoundTrips, shown
-from mcpd.support.logs import TRAFFIC
+from mcpd.support.logs import TRAFFIC_LOGGER
 
 if TYPE_CHECKING:
     import httpx
 
 log = logging.getLogger("mcpd.server")
-traffic = logging.getLogger(TRAFFIC)
+traffic = logging.getLogger(TRAFFIC_LOGGER)
 
 _SHOWN = 2000
 """Bytes of a message that are logged."""

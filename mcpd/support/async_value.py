@@ -10,7 +10,7 @@ import trio
 T = TypeVar("T")
 
 
-class Watched(Generic[T]):
+class AsyncValue(Generic[T]):
     """Set it synchronously, from anywhere; wait for it to become what you need."""
 
     def __init__(self, value: T) -> None:
@@ -26,8 +26,8 @@ class Watched(Generic[T]):
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
-    async def wait_until(self, is_so: Callable[[T], bool]) -> T:
+    async def wait_until(self, condition: Callable[[T], bool]) -> T:
         """Return the first value that satisfies `is_so`; values set in between may be skipped."""
-        while not is_so(self._value):
+        while not condition(self._value):
             await self._changed.wait()
         return self._value

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-_ABANDONED = 60.0
+_STALE_AFTER = 60.0
 """Seconds after which a file beside the real one is no write under way."""
 
 
@@ -60,10 +60,10 @@ def _make_directory(directory: Path) -> None:
         parent.mkdir(mode=0o700, exist_ok=True)
 
 
-def remove_left_overs(path: Path) -> None:
+def remove_stale_temporaries(path: Path) -> None:
     """Take away what writers of `path` left beside it that were killed half-way. Never raises."""
     with contextlib.suppress(OSError):
         for found in path.parent.glob(f".{path.name}.*"):
             with contextlib.suppress(OSError):
-                if found.lstat().st_mtime < time.time() - _ABANDONED:
+                if found.lstat().st_mtime < time.time() - _STALE_AFTER:
                     found.unlink()

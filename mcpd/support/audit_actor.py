@@ -10,16 +10,16 @@ _actor: ContextVar[Callable[[], str] | None] = ContextVar("actor", default=None)
 
 
 @contextmanager
-def acting(who: Callable[[], str]) -> Iterator[None]:
+def acting_for(describe: Callable[[], str]) -> Iterator[None]:
     """Everything done in the block, and in tasks started from it, is done for `who()`."""
-    token = _actor.set(who)
+    token = _actor.set(describe)
     try:
         yield
     finally:
         _actor.reset(token)
 
 
-def actor() -> str:
+def current_actor() -> str:
     """Who asked for what is being done now; empty when it happens by itself."""
     who = _actor.get()
     return "" if who is None else who()

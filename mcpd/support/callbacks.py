@@ -11,7 +11,7 @@ log = logging.getLogger("mcpd")
 T = TypeVar("T")
 
 
-class Fanout(Generic[T]):
+class CallbackList(Generic[T]):
     """Calling it calls every listener, in the order they came. Listeners must not block.
 
     One that raises is logged and keeps listening; it costs neither the others nor the source.

@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 
 import trio
 
-QUIET = 0.25
+QUIET_PERIOD = 0.25
 """Seconds without a further change after which a change is told: editors take several steps."""
-UNFINISHED = 30.0
+UNFINISHED_LIMIT = 30.0
 """Seconds for which a file that somebody has written to and not closed is waited for."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE = 0x2, 0x4, 0x8
@@ -26,13 +26,13 @@ _ONLY_DIRECTORIES = 0x1000000
 _WANTED = (
     _MODIFY | _ATTRIB | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
 )
-_OF_THE_DIRECTORY = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _OVERFLOW | _IGNORED
+_DIRECTORY_EVENTS = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _OVERFLOW | _IGNORED
 _EVENT = struct.Struct("iIII")
-_LINKS = 40
+_MAX_LINKS = 40
 
 
-class Changes:
-    """Of some files, there or not. Made by `watching`."""
+class FileWatcher:
+    """Of some files, there or not. Made by `watch_files`."""
 
     def __init__(self, descriptor: int, paths: Iterable[str]) -> None:
         self._fd = descriptor
@@ -40,28 +40,28 @@ class Changes:
         self._directories: dict[int, str] = {}
         self._names: dict[str, set[str]] = {}
         self._unfinished: set[tuple[str, str]] = set()
-        self._look()
+        self._update_watches()
 
-    async def next(self) -> None:
+    async def next_change(self) -> None:
         """Wait for changes, and until they are over: quiet, and every file that was written to is closed."""
-        while not self._take(await self._events()):
+        while not self._process(await self._read_events()):
             pass
         while True:
-            with trio.move_on_after(UNFINISHED if self._unfinished else QUIET) as waiting:
-                while not self._take(await self._events()):
+            with trio.move_on_after(UNFINISHED_LIMIT if self._unfinished else QUIET_PERIOD) as waiting:
+                while not self._process(await self._read_events()):
                     pass  # others in the same directory do not keep us waiting
             if waiting.cancelled_caught:
                 self._unfinished.clear()
-                self._look()
+                self._update_watches()
                 return
 
-    async def _events(self) -> bytes:
+    async def _read_events(self) -> bytes:
         while True:
             await trio.lowlevel.wait_readable(self._fd)
             with suppress(BlockingIOError):
                 return os.read(self._fd, 65536)
 
-    def _take(self, events: bytes) -> bool:
+    def _process(self, events: bytes) -> bool:
         """Whether one of them is about us."""
         ours = False
         at = 0
@@ -70,15 +70,15 @@ class Changes:
             at += _EVENT.size
             name = os.fsdecode(events[at : at + length].rstrip(b"\0"))
             at += length
-            ours |= self._is_ours(watch, mask, name)
+            ours |= self._concerns_us(watch, mask, name)
         if ours:
-            self._look()
+            self._update_watches()
         return ours
 
-    def _is_ours(self, watch: int, mask: int, name: str) -> bool:
+    def _concerns_us(self, watch: int, mask: int, name: str) -> bool:
         if mask & _IGNORED:
             return self._directories.pop(watch, None) is not None
-        if mask & _OF_THE_DIRECTORY:
+        if mask & _DIRECTORY_EVENTS:
             if self._directories.pop(watch, None) is not None:  # another may have its name by now
                 _libc().inotify_rm_watch(self._fd, watch)
             return True
@@ -89,18 +89,18 @@ class Changes:
         if mask & _MODIFY:
             self._unfinished.add(place)
             return True
-        if mask & _CREATE and _will_be_closed(os.path.join(directory, name)):
+        if mask & _CREATE and _expects_close(os.path.join(directory, name)):
             return False
         if not mask & _ATTRIB:
             self._unfinished.discard(place)
         return True
 
-    def _look(self) -> None:
+    def _update_watches(self) -> None:
         """Watch the directories that matter now. What changes meanwhile is looked at once more."""
         while True:
             self._names = {}
             for path in self._paths:
-                for directory, name in _spots(path):
+                for directory, name in _watch_points(path):
                     self._names.setdefault(directory, set()).add(name)
             there = set(self._directories.values())
             for watch, directory in list(self._directories.items()):
@@ -108,15 +108,15 @@ class Changes:
                     _libc().inotify_rm_watch(self._fd, watch)
                     del self._directories[watch]
             new = self._names.keys() - there
-            if not [directory for directory in new if self._add(directory)]:
+            if not [directory for directory in new if self._add_watch(directory)]:
                 return
 
-    def _add(self, directory: str) -> bool:
+    def _add_watch(self, directory: str) -> bool:
         libc = _libc()
         watch = libc.inotify_add_watch(self._fd, os.fsencode(directory), _WANTED | _ONLY_DIRECTORIES)
         if watch < 0:
             error = ctypes.get_errno()
-            if error in _GONE:
+            if error in _IGNORABLE_ERRNOS:
                 return False
             raise OSError(error, os.strerror(error), directory)
         known = watch in self._directories  # the same directory under another name
@@ -124,11 +124,11 @@ class Changes:
         return not known
 
 
-_GONE = (2, 13, 20)  # ENOENT, EACCES, ENOTDIR: it has just gone, or is not for us
+_IGNORABLE_ERRNOS = (2, 13, 20)  # ENOENT, EACCES, ENOTDIR: it has just gone, or is not for us
 
 
 @contextmanager
-def watching(paths: Iterable[str]) -> Iterator[Changes]:
+def watch_files(paths: Iterable[str]) -> Iterator[FileWatcher]:
     """Changes of these absolute paths from here on. Raises OSError: this system cannot, or allows no more."""
     libc = _libc()
     if not hasattr(libc, "inotify_init1"):
@@ -138,7 +138,7 @@ def watching(paths: Iterable[str]) -> Iterator[Changes]:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
     try:
-        yield Changes(descriptor, paths)
+        yield FileWatcher(descriptor, paths)
     finally:
         trio.lowlevel.notify_closing(descriptor)
         os.close(descriptor)
@@ -148,7 +148,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _will_be_closed(path: str) -> bool:
+def _expects_close(path: str) -> bool:
     """Whether a file that was just made is being written, so that more will be heard of it."""
     try:
         found = os.lstat(path)
@@ -157,7 +157,7 @@ def _will_be_closed(path: str) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
-def _spots(path: str) -> Iterator[tuple[str, str]]:
+def _watch_points(path: str) -> Iterator[tuple[str, str]]:
     """The directories and names whose change can make `path` another file: itself, every symbolic link on
     the way there, or, where the way ends, what is missing."""
     current, links = "/", 0
@@ -175,7 +175,7 @@ def _spots(path: str) -> Iterator[tuple[str, str]]:
         except OSError:
             yield current, name
             return
-        if target is not None and links < _LINKS:
+        if target is not None and links < _MAX_LINKS:
             yield current, name
             links += 1
             current = "/" if target.startswith("/") else current

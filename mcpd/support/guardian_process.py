@@ -36,7 +36,7 @@ def main(instance: str) -> None:
     signal_groups(groups, KILL)
     end = time.monotonic() + PATIENCE
     while True:
-        found = marked(instance.encode())
+        found = find_marked(instance.encode())
         if not found or time.monotonic() > end:
             return
         for pid in found:
@@ -69,8 +69,8 @@ def signal_groups(groups: set[int], number: int) -> None:
             continue  # gone already, or a setuid program's
 
 
-def marked(instance: bytes) -> list[int]:
-    """Like `orphans.marked`, which cannot be imported from an isolated interpreter."""
+def find_marked(instance: bytes) -> list[int]:
+    """Like `orphans.find_marked`, which cannot be imported from an isolated interpreter."""
     needle, found, ourselves = b"\0MCPD_INSTANCE=" + instance, [], os.getpid()
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == ourselves:

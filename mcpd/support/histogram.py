@@ -12,7 +12,7 @@ _OCTAVES = 30
 _LOWEST = -17
 """The first octave begins at 2 ** -17 seconds; its first bucket holds all that is shorter, too."""
 _BUCKETS = 4 * _OCTAVES
-FOLDED_AT = 128
+FOLD_AT = 128
 _UPPER_HALF = 1 if sys.byteorder == "little" else 0
 _FIRST = (127 + _LOWEST) << 2
 
@@ -24,23 +24,23 @@ class Histogram:
     mantissa) *are* the bucket, and counting them is one call into C.
     """
 
-    __slots__ = ("_buckets", "_count", "_total", "fresh")
+    __slots__ = ("_buckets", "_count", "_total", "pending")
 
     def __init__(self) -> None:
         self._buckets = [0] * _BUCKETS
         self._count = 0
         self._total = 0.0
-        self.fresh: list[float] = []
+        self.pending: list[float] = []
         """Not sorted in yet. Who is in a hurry adds here, and calls `fold` at FOLDED_AT."""
 
     def add(self, seconds: float) -> None:
-        self.fresh.append(seconds)
-        if len(self.fresh) >= FOLDED_AT:
+        self.pending.append(seconds)
+        if len(self.pending) >= FOLD_AT:
             self.fold()
 
     @property
     def count(self) -> int:
-        return self._count + len(self.fresh)
+        return self._count + len(self.pending)
 
     @property
     def total(self) -> float:
@@ -62,20 +62,20 @@ class Histogram:
         seen = 0
         for index, number in enumerate(self.buckets):
             if seen + number >= rank:  # those of a bucket are thought to lie evenly in it
-                low = bound(index - 1) if index else 0.0
-                return low + (bound(index) - low) * (rank - seen - 0.5) / number
+                low = upper_bound(index - 1) if index else 0.0
+                return low + (upper_bound(index) - low) * (rank - seen - 0.5) / number
             seen += number
-        return bound(_BUCKETS - 1)
+        return upper_bound(_BUCKETS - 1)
 
-    def octaves(self) -> Iterator[tuple[float, int]]:
+    def cumulative_counts(self) -> Iterator[tuple[float, int]]:
         """For each power of two: seconds, and how many took less. Growing."""
         seen, buckets = 0, self.buckets
         for octave in range(_OCTAVES):
             seen += sum(buckets[4 * octave : 4 * octave + 4])
-            yield bound(4 * octave + 3), seen
+            yield upper_bound(4 * octave + 3), seen
 
     def fold(self) -> None:
-        fresh = self.fresh
+        fresh = self.pending
         if not fresh:
             return
         self._count += len(fresh)
@@ -87,13 +87,13 @@ class Histogram:
         fresh.clear()
 
 
-def bound(index: int) -> float:
+def upper_bound(index: int) -> float:
     """Where a bucket ends, in seconds."""
     octave, quarter = divmod(index, 4)
     return float(2.0 ** (octave + _LOWEST) * (1.25 + quarter / 4))
 
 
-def merged(histograms: Iterable[Histogram]) -> Histogram:
+def merge(histograms: Iterable[Histogram]) -> Histogram:
     """One of all of them; they stay as they are."""
     whole = Histogram()
     for histogram in histograms:

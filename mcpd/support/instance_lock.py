@@ -22,7 +22,7 @@ class AlreadyRunning(Exception):
 
 
 @contextmanager
-def sole_daemon(socket: str) -> Iterator[None]:
+def hold_instance_lock(socket: str) -> Iterator[None]:
     """Be the only daemon of `socket` for as long as the block lasts, or raise AlreadyRunning at once.
 
     The lock is `flock` on `<socket>.lock`, never the existence of a file: after a SIGKILL nothing has to be
@@ -30,7 +30,7 @@ def sole_daemon(socket: str) -> Iterator[None]:
     be written.
     """
     path = socket + ".lock"
-    fd = _locked(path, socket)
+    fd = _open_and_lock(path, socket)
     try:
         with suppress(OSError):  # a full disk: the lock decides, not the number
             os.ftruncate(fd, 0)
@@ -44,7 +44,7 @@ def sole_daemon(socket: str) -> Iterator[None]:
 
 
 def remove_stale_socket(socket: str) -> None:
-    """Take away what a dead daemon left at `socket`, so that it can be bound. Only inside `sole_daemon`.
+    """Take away what a dead daemon left at `socket`. Only inside `hold_instance_lock`.
 
     A socket on which somebody still listens is never taken away: AlreadyRunning (the lock file may have
     been removed by hand). FileExistsError for anything that is not a socket.
@@ -64,27 +64,27 @@ def remove_stale_socket(socket: str) -> None:
             return
         except BlockingIOError:  # its queue of connections is full: alive, and busy
             raise AlreadyRunning(None, socket) from None
-        raise AlreadyRunning(_peer(probe), socket)
+        raise AlreadyRunning(_peer_pid(probe), socket)
 
 
-def _locked(path: str, socket: str) -> int:
+def _open_and_lock(path: str, socket: str) -> int:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pid = _number(os.pread(fd, 32, 0))
+            pid = _parse_pid(os.pread(fd, 32, 0))
             os.close(fd)
             raise AlreadyRunning(pid, socket) from None
         except BaseException:
             os.close(fd)
             raise
-        if is_still(fd, path):
+        if is_same_file(fd, path):
             return fd
         os.close(fd)  # its former holder removed it between our open and our lock
 
 
-def is_still(fd: int, path: str) -> bool:
+def is_same_file(fd: int, path: str) -> bool:
     """Whether the open file is the one that `path` names now."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
@@ -92,11 +92,11 @@ def is_still(fd: int, path: str) -> bool:
         return False
 
 
-def _number(data: bytes) -> int | None:
+def _parse_pid(data: bytes) -> int | None:
     return int(data) if data.strip().isdigit() else None
 
 
-def _peer(connection: sockets.socket) -> int | None:
+def _peer_pid(connection: sockets.socket) -> int | None:
     """The process that listens, where the system tells (Linux)."""
     option = getattr(sockets, "SO_PEERCRED", None)
     if option is None:

@@ -11,7 +11,7 @@ _ESCAPE = re.compile(
 """Escapes from left to right, so that an escaped backslash is none's beginning; group 1: half a pair."""
 
 
-def mended(text: bytes) -> bytes:
+def repair_json(text: bytes) -> bytes:
     """The text without what keeps sound JSON from being read; itself when there is nothing of it.
 
     A byte order mark goes; what is no UTF-8, and half a surrogate pair (`"\\ud83d"`, which Node writes for

@@ -16,14 +16,14 @@ from mcpd.model.status import rfc3339
 from mcpd.support.redact import Redactor
 
 LEVELS = ("debug", "info", "warning", "error")
-TRAFFIC = "mcpd.traffic"
+TRAFFIC_LOGGER = "mcpd.traffic"
 """The logger for what servers that somebody debugs are told and say. The level does not hold it back: whoever
 asks for one server's messages does not want everybody's details."""
-_QUEUED = 10_000
+_MAX_QUEUED = 10_000
 """Lines that may wait for a slow stderr; more are dropped rather than keep the loop waiting."""
 
 
-class _Masked(logging.Formatter):
+class _MaskingFormatter(logging.Formatter):
     """Masks what is known to be secret, and keeps one record one line: no text can forge another."""
 
     def __init__(self, redactor: Redactor) -> None:
@@ -37,14 +37,14 @@ class _Masked(logging.Formatter):
         return self._redactor.mask(text)
 
 
-class HumanFormatter(_Masked):
+class HumanFormatter(_MaskingFormatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = f"{self.formatTime(record, '%H:%M:%S')}.{record.msecs:03.0f}"
         lines = [_printable(line) for line in self.text(record).splitlines()]
         return f"{clock} {record.levelname.lower():7} " + "\n        ".join(lines)
 
 
-class JsonFormatter(_Masked):
+class JsonFormatter(_MaskingFormatter):
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(
             {
@@ -60,7 +60,7 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-class _Lines(logging.Handler):
+class _StderrHandler(logging.Handler):
     """Whole lines on a descriptor. What it will not take is dropped and counted, and told once it does again.
 
     Not through sys.stderr, which keeps what a full disk refuses, and turns it into an exit status of 120.
@@ -78,7 +78,7 @@ class _Lines(logging.Handler):
             lines = [self.format(record)]
             if lost:
                 words = "%d lines of this log were lost: it could not be written, or not so quickly"
-                lines.insert(0, self.format(_warning(words, lost)))
+                lines.insert(0, self.format(_lost_lines_record(words, lost)))
             self._write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
         except Exception:  # a record that cannot be told, too: the thread must live to tell of the next
             self.lost += 1
@@ -96,12 +96,12 @@ class _Lines(logging.Handler):
         raise OSError(errno.ENOSPC, "not all of it could be written")
 
 
-def _warning(words: str, number: int) -> logging.LogRecord:
+def _lost_lines_record(words: str, number: int) -> logging.LogRecord:
     return logging.LogRecord("mcpd", logging.WARNING, "", 0, words, (number,), None)
 
 
-class _Queue(logging.handlers.QueueHandler):
-    def __init__(self, records: queue.Queue[logging.LogRecord], lines: _Lines) -> None:
+class _DroppingQueueHandler(logging.handlers.QueueHandler):
+    def __init__(self, records: queue.Queue[logging.LogRecord], lines: _StderrHandler) -> None:
         super().__init__(records)
         self._lines = lines
 
@@ -116,17 +116,17 @@ class _Queue(logging.handlers.QueueHandler):
 
 
 @contextlib.contextmanager
-def logging_to_stderr(level: str, redactor: Redactor) -> Iterator[None]:
+def log_to_stderr(level: str, redactor: Redactor) -> Iterator[None]:
     """Log to stderr from a thread of its own, so that a slow reader never holds up the loop."""
-    stream = _Lines(sys.stderr.fileno())
+    stream = _StderrHandler(sys.stderr.fileno())
     stream.setFormatter(HumanFormatter(redactor) if sys.stderr.isatty() else JsonFormatter(redactor))
-    records: queue.Queue[logging.LogRecord] = queue.Queue(_QUEUED)
-    handler = _Queue(records, stream)
+    records: queue.Queue[logging.LogRecord] = queue.Queue(_MAX_QUEUED)
+    handler = _DroppingQueueHandler(records, stream)
     listener = logging.handlers.QueueListener(records, stream)
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())
-    logging.getLogger(TRAFFIC).setLevel(logging.DEBUG)
+    logging.getLogger(TRAFFIC_LOGGER).setLevel(logging.DEBUG)
     logging.raiseExceptions = False  # a full disk behind stderr must not print tracebacks into it
     listener.start()
     try:

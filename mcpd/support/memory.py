@@ -10,7 +10,7 @@ _M_ARENA_MAX = -8
 _YOUNG, _OLD = 20_000, 2
 
 
-def _of_the_c_library(name: str) -> Callable[..., int]:
+def _libc_function(name: str) -> Callable[..., int]:
     """One that does nothing where there is none of that name: musl, for one, has neither of ours.
 
     Looked up once: each look makes a class, which only the collector can take away again.
@@ -22,11 +22,11 @@ def _of_the_c_library(name: str) -> Callable[..., int]:
     return found
 
 
-_malloc_trim = _of_the_c_library("malloc_trim")
-_mallopt = _of_the_c_library("mallopt")
+_malloc_trim = _libc_function("malloc_trim")
+_mallopt = _libc_function("mallopt")
 
 
-def stay_small() -> None:
+def limit_memory_growth() -> None:
     """Once, when everything has been imported and before there is a thread.
 
     One heap for all threads: each would get one of its own, and what is free in it is of no use to the
@@ -43,7 +43,7 @@ def stay_small() -> None:
     gc.set_threshold(_YOUNG, _OLD, _OLD)
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Let the C library return what is free. Costs some milliseconds; nothing happens without glibc.
 
     Portions of a message are small enough to come from the heap, and one later object at its end keeps

@@ -11,49 +11,49 @@ import time
 from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 
-from mcpd.support.instance_lock import is_still
+from mcpd.support.instance_lock import is_same_file
 
-MARK = "MCPD_INSTANCE"
+INSTANCE_VARIABLE = "MCPD_INSTANCE"
 """The environment variable. Its value is the instance's id, and may go on with `.` and more."""
 
-YOUNG = 2.0
+MIN_REAP_AGE = 2.0
 """Seconds for which a child may be one that is being started and is not known yet."""
-_SWEEP = 0.02
-_PATIENCE = 2.0
+_SWEEP_INTERVAL = 0.02
+_KILL_TIMEOUT = 2.0
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 
 
-def marked(mark: str) -> list[int]:
+def find_marked(mark: str) -> list[int]:
     """The processes whose environment carries `mark`, or `mark` followed by a dot and more.
 
     Never ourselves, never zombies (they have no environment any more), and only processes of this user.
     What a process sets for itself later does not show: the mark must be given to it when it is started.
     About 7 µs for each process of the machine. Empty on systems without /proc.
     """
-    needle = f"\0{MARK}={mark}".encode()
+    needle = f"\0{INSTANCE_VARIABLE}={mark}".encode()
     exact, prefix = needle + b"\0", needle + b"."
     found = []
     ourselves = os.getpid()
-    for pid in _processes():
+    for pid in list_pids():
         if pid != ourselves:
-            environ = _environ(pid)
+            environ = _read_environ(pid)
             if needle in environ and (exact in environ or prefix in environ):
                 found.append(pid)
     return found
 
 
-def end_marked(mark: str, *, patience: float = _PATIENCE) -> list[int]:
+def kill_marked(mark: str, *, timeout: float = _KILL_TIMEOUT) -> list[int]:
     """SIGKILL whatever carries `mark`, again and again until nothing is left that could fork anew.
 
     Blocks for as long as that takes, usually one or two sweeps of 20 ms, at most `patience` seconds.
     Returns the processes that would not die (stuck in the kernel, or setuid); normally none.
     """
-    end = time.monotonic() + patience
-    while (found := marked(mark)) and time.monotonic() < end:
+    end = time.monotonic() + timeout
+    while (found := find_marked(mark)) and time.monotonic() < end:
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(_SWEEP)
+        time.sleep(_SWEEP_INTERVAL)
     return found
 
 
@@ -62,7 +62,7 @@ def become_subreaper() -> bool:
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def undumpable() -> bool:
+def disable_core_dumps() -> bool:
     """No core dumps, and no reading of our memory by other processes of this user. Children are unaffected.
 
     Side effect: /proc/<us>/* belongs to root from here on, so that another process of the same ordinary
@@ -72,7 +72,7 @@ def undumpable() -> bool:
     return _prctl(_PR_SET_DUMPABLE, 0)
 
 
-def reap_strays(known: Container[int], *, min_age: float = YOUNG) -> int:
+def reap_orphans(owned: Container[int], *, min_age: float = MIN_REAP_AGE) -> int:
     """Collect the exit status of dead children that nobody waits for; return how many there were.
 
     For a subreaper, to be called on SIGCHLD or every now and then. Each is waited for by its number:
@@ -86,10 +86,10 @@ def reap_strays(known: Container[int], *, min_age: float = YOUNG) -> int:
     except ChildProcessError:
         return 0
     reaped, ourselves = 0, os.getpid()
-    for pid in _processes():
-        if pid in known:
+    for pid in list_pids():
+        if pid in owned:
             continue
-        fields = _stat(pid)
+        fields = read_stat(pid)
         if fields is None or fields[0] != b"Z" or int(fields[1]) != ourselves or _age(fields) < min_age:
             continue
         with suppress(ChildProcessError):
@@ -98,7 +98,7 @@ def reap_strays(known: Container[int], *, min_age: float = YOUNG) -> int:
 
 
 @contextmanager
-def instance_recorded(directory: str, instance: str) -> Iterator[None]:
+def record_instance(directory: str, instance: str) -> Iterator[None]:
     """Leave word that `instance` runs, for `sweep_dead_instances` of a later daemon to find.
 
     The file is locked while we live. `directory` must exist and be private.
@@ -107,11 +107,11 @@ def instance_recorded(directory: str, instance: str) -> Iterator[None]:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        if is_still(fd, path):
+        if is_same_file(fd, path):
             break
         os.close(fd)  # a sweep took it for a dead one's between our open and our lock
     try:
-        fields = _stat(os.getpid())
+        fields = read_stat(os.getpid())
         started = fields[19].decode() if fields else "?"
         with suppress(OSError):  # a full disk: it is for a person who looks; the lock decides
             os.pwrite(fd, f"{os.getpid()} {started}\n".encode(), 0)
@@ -141,8 +141,8 @@ def sweep_dead_instances(directory: str) -> dict[str, int]:
             continue  # removed meanwhile, or nothing of ours
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            swept[name] = len(marked(name))
-            if not end_marked(name):  # else it stays, for the next start to try again
+            swept[name] = len(find_marked(name))
+            if not kill_marked(name):  # else it stays, for the next start to try again
                 os.unlink(path)
         except OSError:
             continue  # locked: that daemon is alive
@@ -151,7 +151,7 @@ def sweep_dead_instances(directory: str) -> dict[str, int]:
     return swept
 
 
-def _processes() -> Iterator[int]:
+def list_pids() -> Iterator[int]:
     try:
         entries = os.listdir("/proc")
     except OSError:  # no /proc on this system, or no descriptor left to open it with
@@ -161,7 +161,7 @@ def _processes() -> Iterator[int]:
             yield int(entry)
 
 
-def _environ(pid: int) -> bytes:
+def _read_environ(pid: int) -> bytes:
     try:
         fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -178,7 +178,7 @@ def _environ(pid: int) -> bytes:
     return b"".join(parts)
 
 
-def _stat(pid: int) -> list[bytes] | None:
+def read_stat(pid: int) -> list[bytes] | None:
     """The fields of /proc/<pid>/stat from the state on: [0] state, [1] parent, [19] start time in ticks."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:

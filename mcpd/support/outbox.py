@@ -14,12 +14,12 @@ from types import TracebackType
 
 import trio
 
-_WRITE_AT_MOST = 1 << 20
-_PATIENCE, _FIRST_PATIENCE = 0.1, 0.01
+_MAX_WRITE = 1 << 20
+_STALL_LIMIT, _FIRST_STALL_LIMIT = 0.1, 0.01
 """Seconds in which a peer with more than `limit` before it has to take something; to begin with it."""
-_MANY = 8
+_HARD_LIMIT_FACTOR = 8
 """So many times `limit` is too much even for a peer that reads."""
-CHUNK = 16
+CHUNK_FRAMES = 16
 """Frames after which a batch is sent on before its end: the peer works on them while we go on."""
 
 
@@ -38,7 +38,7 @@ class Outbox:
         self.overflowed = trio.Event()
         self.backlog = 0
         """Bytes that have not left yet."""
-        self.moved_at = 0.0
+        self.last_progress_at = 0.0
         """`trio.current_time()` of the last progress while blocked."""
         self._limit = limit
         self._frames: list[bytes] = []
@@ -46,7 +46,7 @@ class Outbox:
         self._offset = 0
         """How much of the first frame has left."""
         self._is_blocked = False
-        self._moved = False
+        self._has_progressed = False
         """Whether the kernel took something since it was blocked."""
         self._blocked = trio.Event()
         self._drained = trio.Event()
@@ -55,7 +55,7 @@ class Outbox:
     def put(self, frame: bytes, tag: object = None) -> None:
         """Send `frame` whole, after everything put before it. `tag` names it to `unsent`."""
         if self._is_blocked and (
-            self.broken is not None or (self.backlog > self._limit and self._hopeless())
+            self.broken is not None or (self.backlog > self._limit and self._is_stalled())
         ):
             if self.broken is None:
                 self.overflowed.set()
@@ -67,7 +67,7 @@ class Outbox:
             if not self._batched:
                 self._batched = True
                 _batch.waiting.append(self)
-            elif len(self._frames) >= CHUNK and not self._is_blocked:
+            elif len(self._frames) >= CHUNK_FRAMES and not self._is_blocked:
                 self._write()
         elif not self._is_blocked:
             self._write()
@@ -97,8 +97,8 @@ class Outbox:
             await self._blocked.wait()
             while self._frames and self.broken is None:
                 await trio.lowlevel.wait_writable(self.fd)
-                self.moved_at = trio.current_time()
-                self._moved = True
+                self.last_progress_at = trio.current_time()
+                self._has_progressed = True
                 self._write()
             self._blocked = trio.Event()
             self._is_blocked = self.broken is not None
@@ -121,7 +121,7 @@ class Outbox:
 
     def _write(self) -> None:
         while self._frames:
-            data = self._portion()
+            data = self._next_portion()
             try:
                 taken = os.write(self.fd, data)
             except BlockingIOError:
@@ -129,18 +129,18 @@ class Outbox:
             except OSError as error:
                 self._break(error)
                 return
-            self._took(taken)
+            self._advance(taken)
             if taken < len(data):
                 if not self._is_blocked:
-                    self.moved_at = trio.current_time()
-                    self._moved = False
+                    self.last_progress_at = trio.current_time()
+                    self._has_progressed = False
                     self._block()
                 return
 
-    def _hopeless(self) -> bool:
-        late = self.backlog > _MANY * self._limit
-        patience = _PATIENCE if self._moved else _FIRST_PATIENCE
-        return late or trio.current_time() - self.moved_at > patience
+    def _is_stalled(self) -> bool:
+        late = self.backlog > _HARD_LIMIT_FACTOR * self._limit
+        patience = _STALL_LIMIT if self._has_progressed else _FIRST_STALL_LIMIT
+        return late or trio.current_time() - self.last_progress_at > patience
 
     def _break(self, error: OSError) -> None:
         self.broken = error
@@ -153,23 +153,23 @@ class Outbox:
         self._is_blocked = True
         self._blocked.set()
 
-    def _portion(self) -> bytes | memoryview:
+    def _next_portion(self) -> bytes | memoryview:
         first = self._frames[0]
         if self._offset:
-            return memoryview(first)[self._offset : self._offset + _WRITE_AT_MOST]
-        if len(self._frames) == 1 or len(first) >= _WRITE_AT_MOST:
+            return memoryview(first)[self._offset : self._offset + _MAX_WRITE]
+        if len(self._frames) == 1 or len(first) >= _MAX_WRITE:
             return first
-        if self.backlog <= _WRITE_AT_MOST:
+        if self.backlog <= _MAX_WRITE:
             return b"".join(self._frames)
         portion, size = [], 0
         for frame in self._frames:
             portion.append(frame)
             size += len(frame)
-            if size >= _WRITE_AT_MOST:
+            if size >= _MAX_WRITE:
                 break
         return b"".join(portion)
 
-    def _took(self, count: int) -> None:
+    def _advance(self, count: int) -> None:
         self.backlog -= count
         if not self.backlog:
             self._frames.clear()
@@ -185,7 +185,7 @@ class Outbox:
         self._offset = count
 
 
-class _Batch:
+class WriteBatch:
     """Context manager; nests. No checkpoint may pass inside: other tasks' frames would wait too."""
 
     def __init__(self) -> None:
@@ -211,9 +211,9 @@ class _Batch:
                 outbox._flush_batch()
 
 
-_batch = _Batch()
+_batch = WriteBatch()
 
 
-def batch() -> _Batch:
+def batch() -> WriteBatch:
     """Hold every outbox's frames until the block ends. Synchronous code only inside."""
     return _batch

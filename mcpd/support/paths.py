@@ -13,7 +13,7 @@ from collections.abc import Mapping
 MAX_SOCKET_PATH = 107
 """Bytes that fit into `sockaddr_un.sun_path` (108) with its closing NUL."""
 
-_LOOSE = stat.S_IRWXG | stat.S_IRWXO
+_GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class UnusablePath(Exception):
@@ -47,9 +47,9 @@ def runtime_dir(environ: Mapping[str, str]) -> str:
     make, is passed over for `/tmp/mcpd-<uid>`. Raises UnusablePath if that one exists and is not ours alone.
     """
     base = environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(base) and _is_ours_to_use(base):
+    if os.path.isabs(base) and _is_owned_or_creatable(base):
         return os.path.join(base, "mcpd")
-    return _below_tmp()
+    return _tmp_fallback()
 
 
 def config_dir(environ: Mapping[str, str]) -> str:
@@ -82,8 +82,8 @@ def private_directory(path: str) -> str:
         pass
     except OSError as error:
         raise UnusablePath(f"cannot make the directory {path}: {error.strerror}") from None
-    found = _must_be_our_directory(path)
-    if stat.S_IMODE(found.st_mode) & _LOOSE:
+    found = _check_owned_directory(path)
+    if stat.S_IMODE(found.st_mode) & _GROUP_AND_OTHERS:
         if found.st_mode & stat.S_ISVTX:
             raise UnusablePath(f"{path} is shared with other users; choose a directory inside it")
         try:
@@ -103,7 +103,7 @@ def socket_directory(socket: str) -> str:
     directory = os.path.dirname(os.path.abspath(socket))
     if not os.path.lexists(directory):
         return private_directory(directory)
-    found = _must_be_our_directory(directory)
+    found = _check_owned_directory(directory)
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UnusablePath(
             f"others may write to {directory}, so the socket cannot be there; "
@@ -117,7 +117,7 @@ def _xdg(environ: Mapping[str, str], variable: str, default: str) -> str:
     if not os.path.isabs(base):  # the specification: a relative one is invalid and to be ignored
         home = _home(environ)
         if home is None:
-            return os.path.join(_below_tmp(), variable.removeprefix("XDG_").removesuffix("_HOME").lower())
+            return os.path.join(_tmp_fallback(), variable.removeprefix("XDG_").removesuffix("_HOME").lower())
         base = os.path.join(home, default)
     return os.path.join(base, "mcpd")
 
@@ -136,16 +136,16 @@ def _home(environ: Mapping[str, str]) -> str | None:
     return home if os.path.isdir(home) else None
 
 
-def _below_tmp() -> str:
+def _tmp_fallback() -> str:
     path = f"/tmp/mcpd-{os.getuid()}"  # noqa: S108 - checked here, made 0700 by private_directory
     if os.path.lexists(path):
-        found = _must_be_our_directory(path)
-        if stat.S_IMODE(found.st_mode) & _LOOSE:
+        found = _check_owned_directory(path)
+        if stat.S_IMODE(found.st_mode) & _GROUP_AND_OTHERS:
             raise UnusablePath(f"{path} is open to other users; chmod 700 it, or set MCPD_SOCKET")
     return path
 
 
-def _is_ours_to_use(directory: str) -> bool:
+def _is_owned_or_creatable(directory: str) -> bool:
     try:
         return os.stat(directory).st_uid == os.getuid()
     except FileNotFoundError:
@@ -154,7 +154,7 @@ def _is_ours_to_use(directory: str) -> bool:
         return False
 
 
-def _must_be_our_directory(path: str) -> os.stat_result:
+def _check_owned_directory(path: str) -> os.stat_result:
     try:
         found = os.lstat(path)
     except OSError as error:

@@ -18,7 +18,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @attrs.frozen
-class Process:
+class ProcessInfo:
     """One line of the process table."""
 
     pid: int
@@ -34,7 +34,7 @@ class Process:
 
 
 @attrs.frozen(kw_only=True)
-class Cost:
+class TreeUsage:
     """A tree's. Memory counts pages that processes of the tree share once for each of them."""
 
     processes: int = 0
@@ -44,9 +44,9 @@ class Cost:
     """Of its processes, and of those of them that have ended."""
 
 
-def table() -> dict[int, Process]:
+def process_table() -> dict[int, ProcessInfo]:
     """Every process that can be seen. Blocks for some 50 µs each. Empty where there is no /proc."""
-    found: dict[int, Process] = {}
+    found: dict[int, ProcessInfo] = {}
     try:
         entries = os.listdir("/proc")
     except OSError:
@@ -57,7 +57,7 @@ def table() -> dict[int, Process]:
     return found
 
 
-def _read(pid: int) -> Process | None:
+def _read(pid: int) -> ProcessInfo | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b") ")[2].split()
@@ -67,16 +67,16 @@ def _read(pid: int) -> Process | None:
         resident = int(fields[21]) * _PAGE
     except (OSError, ValueError, IndexError):  # it has just ended
         return None
-    return Process(pid, parent, session, seconds, inherited, resident, state == b"Z")
+    return ProcessInfo(pid, parent, session, seconds, inherited, resident, state == b"Z")
 
 
-def trees(roots: Mapping[str, tuple[int, str]]) -> dict[str, Cost]:
+def measure_trees(roots: Mapping[str, tuple[int, str]]) -> dict[str, TreeUsage]:
     """What each tree costs; a root is its first process and the mark that all of it carries.
 
     To a tree belongs what descends from its root, what is in the root's session, and what carries its mark
     although it left both. Blocks: call it in a thread.
     """
-    everything = table()
+    everything = process_table()
     children: dict[int, list[int]] = {}
     sessions: dict[int, list[int]] = {}
     for process in everything.values():
@@ -96,27 +96,27 @@ def trees(roots: Mapping[str, tuple[int, str]]) -> dict[str, Cost]:
     strays = [pid for pid in children.get(os.getpid(), ()) if pid not in taken]
     if strays:  # we are the subreaper: what lost its parent is our child
         for name, (_, mark) in roots.items():
-            for pid in set(orphans.marked(mark)) & everything.keys():
+            for pid in set(orphans.find_marked(mark)) & everything.keys():
                 found[name].add(pid)
-    return {name: _cost(everything[pid] for pid in members) for name, members in found.items()}
+    return {name: _sum_usage(everything[pid] for pid in members) for name, members in found.items()}
 
 
-def own() -> Cost:
+def measure_self() -> TreeUsage:
     """What this process itself costs."""
     process = _read(os.getpid())
-    return Cost() if process is None else _cost([attrs.evolve(process, inherited=0.0)])
+    return TreeUsage() if process is None else _sum_usage([attrs.evolve(process, inherited=0.0)])
 
 
-def _cost(processes: Iterable[Process]) -> Cost:
+def _sum_usage(processes: Iterable[ProcessInfo]) -> TreeUsage:
     tree = list(processes)
-    return Cost(
+    return TreeUsage(
         processes=sum(not process.is_zombie for process in tree),
         memory=sum(process.resident for process in tree),
         cpu_seconds=round(sum(process.seconds + process.inherited for process in tree), 2),
     )
 
 
-class Spent:
+class CpuTimeTotal:
     """Processor time of all trees that there have been, one after the other: a sum that never gets less.
 
     What a tree has used since it was last looked at is missing when it ends.
@@ -126,7 +126,7 @@ class Spent:
         self._ended = 0.0
         self._running: dict[str, float] = {}
 
-    def look(self, trees: Mapping[str, float]) -> None:
+    def update(self, trees: Mapping[str, float]) -> None:
         """The seconds of those that run now, by their marks."""
         self._ended += sum(seconds for mark, seconds in self._running.items() if mark not in trees)
         self._running = {mark: max(seconds, self._running.get(mark, 0.0)) for mark, seconds in trees.items()}

@@ -26,10 +26,10 @@ READ_LARGE = 1 << 20
 """For a descriptor that fills the small size: a big message is under way."""
 LINGER = 0.001
 """Seconds to look on for more; the finest that epoll takes. Other tasks may be late by that."""
-_AWAKE = 0.0001
+_BUSY_POLL = 0.0001
 """Seconds to look on without sleeping: where a wake-up is dear (a virtual machine with idle cores), that is a
 third of a call's time, and less of the processor's besides (measured: 180 µs to 65, 110 µs of CPU to 75)."""
-_STRETCH = 0.001
+_MAX_TURN = 0.001
 """Seconds after which other tasks get their turn."""
 
 
@@ -45,15 +45,15 @@ class Reader:
         self._take = take
         self._largest = largest
         self._size = READ_SMALL
-        self._over = trio.Event()
+        self._finished = trio.Event()
         self._error: Exception | None = None
 
     async def run(self) -> None:
         """Read until the end of the stream, or cancellation. Raises OSError, and what `take` raised."""
-        hub = _hub()
+        hub = _current_hub()
         hub.add(self)
         try:
-            await self._over.wait()
+            await self._finished.wait()
         finally:
             hub.remove(self)
         error, self._error = self._error, None
@@ -77,7 +77,7 @@ class Reader:
             return True
         except Exception as error:  # the owner's task raises it
             self._error = error
-        self._over.set()
+        self._finished.set()
         return False
 
 
@@ -104,15 +104,15 @@ class Readable(Protocol):
 def watch(readable: Readable) -> None:
     """Have `on_readable` called, from now on, whenever there is something to read. `unwatch` it before its
     descriptor is closed."""
-    _hub().add(readable)
+    _current_hub().add(readable)
 
 
 def unwatch(readable: Readable) -> None:
     """Ignored when it is not watched."""
-    _hub().remove(readable)
+    _current_hub().remove(readable)
 
 
-class _Hub:
+class _EpollHub:
     """All readers of one `trio.run`."""
 
     def __init__(self) -> None:
@@ -132,45 +132,45 @@ class _Hub:
         with self._epoll:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
-                turn_ends = time.monotonic() + _STRETCH
-                while self._hand_out(self._look_on() if traffic.more_expected else self._epoll.poll(0)):
+                turn_ends = time.monotonic() + _MAX_TURN
+                while self._dispatch(self._poll_ahead() if traffic.more_expected else self._epoll.poll(0)):
                     if time.monotonic() > turn_ends:
                         await trio.lowlevel.checkpoint()
-                        turn_ends = time.monotonic() + _STRETCH
+                        turn_ends = time.monotonic() + _MAX_TURN
 
-    def _look_on(self) -> list[tuple[int, int]]:
+    def _poll_ahead(self) -> list[tuple[int, int]]:
         """What comes next, looked for awake at first: being woken costs more than what is waited for."""
         poll = self._epoll.poll
-        until = time.monotonic() + _AWAKE
+        until = time.monotonic() + _BUSY_POLL
         while True:
             events = poll(0)
             if events or time.monotonic() > until:
                 return events or poll(LINGER)
 
-    def _hand_out(self, events: list[tuple[int, int]]) -> bool:
+    def _dispatch(self, events: list[tuple[int, int]]) -> bool:
         traffic.more_expected = False
         if len(events) == 1:
-            self._give(events[0][0])
+            self._notify(events[0][0])
         else:
             with _batch:  # what many clients ask of one server leaves together
                 for fd, _ in events:
-                    self._give(fd)
+                    self._notify(fd)
         return bool(events)
 
-    def _give(self, fd: int) -> None:
+    def _notify(self, fd: int) -> None:
         reader = self._readers.get(fd)
         if reader is not None and not reader.on_readable():
             self.remove(reader)
 
 
-_current: trio.lowlevel.RunVar[_Hub] = trio.lowlevel.RunVar("reader hub")
+_current: trio.lowlevel.RunVar[_EpollHub] = trio.lowlevel.RunVar("reader hub")
 
 
-def _hub() -> _Hub:
+def _current_hub() -> _EpollHub:
     try:
         return _current.get()
     except LookupError:
-        hub = _Hub()
+        hub = _EpollHub()
         _current.set(hub)
         trio.lowlevel.spawn_system_task(hub.run, name="reader hub")
         return hub

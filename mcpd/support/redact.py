@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import quote, quote_plus
 
 MASK = "***"
-_SHORTEST = 6
+_MIN_LENGTH = 6
 """Shorter values would mask ordinary words."""
-_SHORTEST_LINE = 16
+_MIN_LINE_LENGTH = 16
 """Of a line of a secret that has several: logs are read line by line."""
-_REMEMBERED = 100
+_MAX_SETS_PER_SERVER = 100
 """Of what a server was started with, so many different sets: dozens of starts."""
 
 
-_IN_URLS: tuple[Callable[[str], str], ...] = (
+_URL_ENCODINGS: tuple[Callable[[str], str], ...] = (
     lambda text: quote(text, errors="replace"),
     lambda text: quote(text, safe="", errors="replace"),
     lambda text: quote_plus(text, errors="replace"),
@@ -28,7 +28,7 @@ class Redactor:
 
     def __init__(self) -> None:
         self._always: frozenset[str] = frozenset()
-        self._lately: dict[str, list[frozenset[str]]] = {}
+        self._recent: dict[str, list[frozenset[str]]] = {}
         """By the server that was started with them, those of its last starts at the end."""
         self._known: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
@@ -39,14 +39,14 @@ class Redactor:
         make every line of every log a little slower."""
         values = frozenset(_spellings(secrets))
         if of and values:
-            lately = self._lately.setdefault(of, [])
+            lately = self._recent.setdefault(of, [])
             if values in lately:
                 lately.remove(values)
             lately.append(values)
-            del lately[:-_REMEMBERED]
+            del lately[:-_MAX_SETS_PER_SERVER]
         else:
             self._always |= values
-        known = self._always.union(*(each for lately in self._lately.values() for each in lately))
+        known = self._always.union(*(each for lately in self._recent.values() for each in lately))
         if known != self._known:
             self._known = known
             longest_first = sorted(known, key=len, reverse=True)
@@ -66,12 +66,12 @@ class Redactor:
 
 def _spellings(secrets: Iterable[str]) -> set[str]:
     """Those that are long enough, each in every way in which it may be written."""
-    long_enough = {secret for secret in secrets if len(secret) >= _SHORTEST}
+    long_enough = {secret for secret in secrets if len(secret) >= _MIN_LENGTH}
     for secret in tuple(long_enough):
         if "\n" in secret:
             lines = (line.strip() for line in secret.splitlines())
-            long_enough.update(line for line in lines if len(line) >= _SHORTEST_LINE)
+            long_enough.update(line for line in lines if len(line) >= _MIN_LINE_LENGTH)
     # In a JSON text a quote, a backslash or an umlaut may be spelt otherwise; so in a URL.
     escaped = {json.dumps(s, ensure_ascii=plain)[1:-1] for s in long_enough for plain in (True, False)}
-    escaped |= {spell(s) for s in long_enough for spell in _IN_URLS}
+    escaped |= {spell(s) for s in long_enough for spell in _URL_ENCODINGS}
     return long_enough | escaped

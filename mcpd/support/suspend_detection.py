@@ -8,27 +8,27 @@ from typing import NoReturn
 
 import trio
 
-LOOK_EVERY = 2.5
+CHECK_INTERVAL = 2.5
 """Seconds between two looks at the clock; a wake-up each."""
-WORTH_TELLING = 5.0
+MIN_REPORTED = 5.0
 """Seconds; shorter ones are a busy machine."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-async def watch_suspend(woken: Callable[[float], None]) -> NoReturn:
-    """Call `woken` with the seconds that were slept, soon after waking: within `LOOK_EVERY`.
+async def watch_for_suspend(on_resume: Callable[[float], None]) -> NoReturn:
+    """Call `on_resume` with the seconds that were slept, soon after waking: within `CHECK_INTERVAL`.
 
     The clock of our timers stands still while the machine sleeps, CLOCK_BOOTTIME goes on. When only this
     process was stopped (SIGSTOP, a frozen cgroup), both went on, and the sleep took longer than it should.
     """
     while True:
-        before = now()
-        await trio.sleep(LOOK_EVERY)
-        slept = now() - before - LOOK_EVERY
-        if slept >= WORTH_TELLING:
-            woken(slept)
+        before = boottime()
+        await trio.sleep(CHECK_INTERVAL)
+        slept = boottime() - before - CHECK_INTERVAL
+        if slept >= MIN_REPORTED:
+            on_resume(slept)
 
 
-def now() -> float:
+def boottime() -> float:
     """Seconds, those of sleep included."""
     return time.clock_gettime(_CLOCK)

@@ -27,7 +27,7 @@ def notify(**state: str | int) -> bool:
         return False
     if state.get("RELOADING"):
         state = {**state, "MONOTONIC_USEC": time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}
-    text = "\n".join(f"{name}={_one_line(value)}" for name, value in state.items())
+    text = "\n".join(f"{name}={_to_one_line(value)}" for name, value in state.items())
     # A leading @ stands for the NUL byte of Linux's abstract namespace.
     target = "\0" + address[1:] if address[0] == "@" else address
     try:
@@ -75,5 +75,5 @@ def watchdog_interval(environ: Mapping[str, str] | None = None) -> float | None:
     return int(period) / 2_000_000
 
 
-def _one_line(value: str | int) -> str:
+def _to_one_line(value: str | int) -> str:
     return " ".join(str(value).splitlines())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw
 
-from mcpd.support.histogram import FOLDED_AT, Histogram, merged
+from mcpd.support.histogram import FOLD_AT, Histogram, merge
 from mcpd.wire.message import ABSENT, Message
 
 MOST_TOOLS = 500
@@ -40,9 +40,9 @@ class Count:
 
     def answered(self, seconds: float, message: Message, line: bytes) -> None:
         """`line` is the message as it came."""
-        fresh = self.times.fresh
+        fresh = self.times.pending
         fresh.append(seconds)
-        if len(fresh) >= FOLDED_AT:
+        if len(fresh) >= FOLD_AT:
             self.times.fold()
         if message.error is not ABSENT:
             self.errors += 1
@@ -74,7 +74,7 @@ class Tally:
     def whole(self) -> Count:
         """All tools together."""
         whole, counts = Count(), list(self._tools.values())
-        whole.times = merged(count.times for count in counts)
+        whole.times = merge(count.times for count in counts)
         whole.errors = sum(count.errors for count in counts)
         whole.lost = sum(count.lost for count in counts)
         whole.cancelled = sum(count.cancelled for count in counts)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import attrs
 
 from mcpd.model.server_spec import StdioSpec
-from mcpd.support.orphans import MARK
+from mcpd.support.orphans import INSTANCE_VARIABLE
 
 ALLOWED = frozenset(
     {"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
@@ -39,7 +39,7 @@ class Launch:
 def child_environment(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> dict[str, str]:
     """The allow-listed part of our environment, the definition's own, and our mark."""
     base = {name: text for name, text in ours.items() if name in ALLOWED or name.startswith(ALLOWED_PREFIXES)}
-    return {"PATH": DEFAULT_PATH, **base, **spec.env, MARK: mark}
+    return {"PATH": DEFAULT_PATH, **base, **spec.env, INSTANCE_VARIABLE: mark}
 
 
 def prepare(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:

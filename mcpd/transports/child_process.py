@@ -135,7 +135,7 @@ class Child:
     async def _end_strays(self) -> None:
         """What left the group. Again and again, as one that forks may be a step ahead of us."""
         with suppress(OSError), trio.move_on_after(_STRAYS):  # no descriptor left to look at /proc with
-            while strays := orphans.marked(self.mark):
+            while strays := orphans.find_marked(self.mark):
                 for pid in strays:
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
@@ -195,7 +195,7 @@ async def spawn(
         ) from None
     except ValueError as error:  # a NUL in an argument or a variable
         raise CannotStart(f"its definition cannot be passed to a program: {error}") from None
-    child = Child(process, launch.env[orphans.MARK])
+    child = Child(process, launch.env[orphans.INSTANCE_VARIABLE])
     guard.guard(child.pid)
     with suppress(OSError):  # a bigger pipe saves wake-ups with big results; there is a quota for users
         fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)

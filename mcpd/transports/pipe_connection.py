@@ -8,7 +8,7 @@ from typing import NoReturn
 import trio
 
 from mcpd.model.server_spec import ServerSpec
-from mcpd.support.memory import give_back
+from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import Reader, traffic
 from mcpd.transports import lost_requests
@@ -85,7 +85,7 @@ class Link(Switchboard):
         except OSError as error:
             return f"reading from it failed: {error}"
         except LineTooLong as error:
-            give_back()
+            trim_heap()
             return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` if that is meant)"
         return await self._why_ended()
 
@@ -116,7 +116,7 @@ class Link(Switchboard):
             await self._outbox.wait_blocked()
             if self._outbox.broken is not None:
                 break
-            stalled_for = trio.current_time() - self._outbox.moved_at
+            stalled_for = trio.current_time() - self._outbox.last_progress_at
             if stalled_for < self._write_timeout:
                 with trio.move_on_after(self._write_timeout - stalled_for):
                     await self._outbox.wait_drained()

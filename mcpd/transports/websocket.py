@@ -17,7 +17,7 @@ from trio_websocket import CloseReason, ConnectionClosed, WebSocketConnection
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
-from mcpd.support.websocket import OVER, Wire, watch_silence
+from mcpd.support.websocket import CONNECTION_ENDED, GuardedStream, keep_alive
 from mcpd.transports.multiplexer import Switchboard
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.websocket_upgrade import Greeted, connect, only_reason, shake_hands
@@ -32,7 +32,7 @@ _REPLIES = 1 << 20
 class WebSocketChannel(Switchboard):
     """One server's WebSocket; a `Channel`. Made by `open_websocket`."""
 
-    def __init__(self, spec: RemoteSpec, connection: WebSocketConnection, wire: Wire) -> None:
+    def __init__(self, spec: RemoteSpec, connection: WebSocketConnection, wire: GuardedStream) -> None:
         super().__init__(spec)
         self._connection = connection
         self._wire = wire
@@ -50,7 +50,7 @@ class WebSocketChannel(Switchboard):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
                 nursery.start_soon(self.watch_deadlines)
-                nursery.start_soon(watch_silence, self._connection, self._wire)
+                nursery.start_soon(keep_alive, self._connection, self._wire)
                 reason = await self._read()
                 nursery.cancel_scope.cancel(reason=reason)
         finally:
@@ -109,11 +109,11 @@ class WebSocketChannel(Switchboard):
         try:
             while True:
                 data = await self._connection.get_message()
-                self._wire.message_came()
+                self._wire.message_received()
                 with _batch:
                     self.receive(data.encode() if isinstance(data, str) else data)
         except ConnectionClosed as error:
-            return self._wire.gave_up or self._describe(error.reason)
+            return self._wire.close_reason or self._describe(error.reason)
 
     def _describe(self, reason: CloseReason | None) -> str:
         code = 1006 if reason is None else reason.code
@@ -153,7 +153,7 @@ async def open_websocket(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
     except BaseExceptionGroup as group:
         if channel is None:
             raise only_reason(group, spec.name) from None
-        _, others = group.split(OVER)
+        _, others = group.split(CONNECTION_ENDED)
         if others is not None:
             raise others from None
     finally:

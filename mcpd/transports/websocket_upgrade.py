@@ -16,7 +16,7 @@ from trio_websocket import ConnectionRejected, WebSocketConnection, wrap_client_
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
-from mcpd.support.websocket import GREETING, READ, Wire
+from mcpd.support.websocket import MAX_UNCOUNTED, READ_SIZE, GuardedStream
 from mcpd.transports.http_client.client_factory import ssl_context
 from mcpd.transports.http_client.connection_errors import explain
 from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, guard
@@ -25,7 +25,7 @@ SUBPROTOCOL = "mcp"
 _STATUS = re.compile(rb"HTTP/1\.\d (\d{3})")
 
 
-class Greeted(Wire):
+class Greeted(GuardedStream):
     """The stream to a server, which may greet us with something else than WebSocket, or not at all."""
 
     def __init__(self, stream: trio.abc.Stream, write_timeout: float, max_frame: int) -> None:
@@ -47,7 +47,7 @@ class Greeted(Wire):
             found = None if self._greeting else _STATUS.match(data)
             self.status = self.status if found is None else int(found[1])
             self._greeting += len(data)
-            if self._greeting > GREETING:
+            if self._greeting > MAX_UNCOUNTED:
                 self._ended()
                 raise trio.BrokenResourceError("a greeting without end")
         return data
@@ -106,7 +106,7 @@ async def shake_hands(spec: RemoteSpec, nursery: trio.Nursery, wire: Greeted) ->
             subprotocols=[SUBPROTOCOL],
             extra_headers=[(name.encode(), value.encode()) for name, value in spec.headers.items()],
             max_message_size=spec.max_frame,
-            receive_buffer_size=READ,
+            receive_buffer_size=READ_SIZE,
         )
     wire.handshake = None
     if connection is not None:

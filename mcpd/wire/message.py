@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.model.text import shorten
-from mcpd.support.json_repair import mended
+from mcpd.support.json_repair import repair_json
 
 ABSENT = Raw(b"")
 MAX_DEPTH = 1000
@@ -55,7 +55,7 @@ def parse(line: bytes) -> Message:
             line.decode()  # Raw members are not checked for UTF-8
         return _decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        sound = mended(line)
+        sound = repair_json(line)
         if sound != line:
             return parse(sound)
         raise BadFrame(f"{error}: {shorten(line)}") from None
@@ -125,7 +125,7 @@ def value(raw: Raw | bytes) -> object:
         try:
             decoded: object = msgspec.json.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            sound = mended(data)
+            sound = repair_json(data)
             if sound == data:
                 raise
             decoded = msgspec.json.decode(sound)

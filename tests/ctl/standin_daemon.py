@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from mcpd.support.instance_lock import AlreadyRunning, remove_stale_socket, sole_daemon
+from mcpd.support.instance_lock import AlreadyRunning, hold_instance_lock, remove_stale_socket
 from mcpd.support.paths import socket_directory, socket_path
 
 
@@ -34,7 +34,7 @@ def main() -> int:
     path = socket_path(os.environ)
     socket_directory(path)
     try:
-        with sole_daemon(path), socket.socket(socket.AF_UNIX) as listener:
+        with hold_instance_lock(path), socket.socket(socket.AF_UNIX) as listener:
             remove_stale_socket(path)
             listener.bind(path)
             listener.listen(128)

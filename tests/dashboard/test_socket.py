@@ -16,7 +16,7 @@ import trio.testing
 from mcpd.api.dashboard import websocket
 from mcpd.api.dashboard.websocket import PageSocket
 from mcpd.api.http_server.parser import Head
-from mcpd.support.websocket import PING_AFTER, PONG_WITHIN
+from mcpd.support.websocket import PING_INTERVAL, PONG_TIMEOUT
 
 ASKED = Head(
     method="GET",
@@ -93,10 +93,10 @@ async def test_a_silent_page_is_asked_and_left_when_it_does_not_answer(
             for _ in range(100):
                 await browser.stream.send_all(b"\x8a\x84\0\0\0\0" + await browser.pinged())
             assert not browser.ended.is_set()
-            assert trio.current_time() - began == pytest.approx(100 * PING_AFTER)
+            assert trio.current_time() - began == pytest.approx(100 * PING_INTERVAL)
             await browser.pinged()
             await browser.ended.wait()
-        assert trio.current_time() - began < 102 * PING_AFTER + PONG_WITHIN
+        assert trio.current_time() - began < 102 * PING_INTERVAL + PONG_TIMEOUT
     assert "has not answered a ping within 10 s" in caplog.text
 
 

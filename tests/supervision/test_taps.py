@@ -16,7 +16,7 @@ from mcpd.config.masking import scrubbed, scrubbed_json
 from mcpd.model.message_tap import Direction, TapFrame
 from mcpd.supervision.message_tap import MOST_FRAMES, Tap, Taps
 from mcpd.supervision.trace import Trace
-from mcpd.support.logs import TRAFFIC
+from mcpd.support.logs import TRAFFIC_LOGGER
 from mcpd.support.redact import Redactor
 from tests.supervision.peer import Life, living
 
@@ -174,7 +174,7 @@ def test_a_sessions_id_is_shown_in_part(caplog: pytest.LogCaptureFixture) -> Non
     trace = Trace("it", str)
     trace.debugged = True
     request = httpx.Request("POST", "http://h/message?x=1&sessionId=d2de7cd6-3c39-4eac&y=2")
-    with caplog.at_level("DEBUG", TRAFFIC):
+    with caplog.at_level("DEBUG", TRAFFIC_LOGGER):
         trace.request(request, httpx.Response(202), 0.002)
     assert "POST http://h/message?x=1&sessionId=d2de7cd6…&y=2: HTTP 202 (2.0 ms)" in caplog.text
 
@@ -186,7 +186,7 @@ def test_half_a_secret_is_not_logged_where_a_debugged_message_is_cut(
     redactor = Redactor()
     redactor.add(["hunter2-hunter2"])
     trace = Trace("it", redactor.mask)
-    with caplog.at_level("DEBUG", TRAFFIC):
+    with caplog.at_level("DEBUG", TRAFFIC_LOGGER):
         for before in range(1970, 2000):
             trace.frame("→", b'{"' + b"x" * before + b"hunter2-hunter2" + b"y" * 9000)
     assert len(caplog.messages) == 30

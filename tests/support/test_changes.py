@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd.support.file_watcher import Changes, watching
+from mcpd.support.file_watcher import FileWatcher, watch_files
 
 BOUND = 60
 
 
 async def noticed(path: Path, change: Callable[[], object]) -> bool:
-    with watching([str(path)]) as changes:
+    with watch_files([str(path)]) as changes:
         change()
         with trio.move_on_after(BOUND):
-            await changes.next()
+            await changes.next_change()
             return True
     return False
 
@@ -57,14 +57,14 @@ async def test_a_file_that_appears_later_is_noticed_with_its_directories(tmp_pat
     """The first run: there is not even ~/.config yet."""
     path = tmp_path / "a" / "b" / "file"
 
-    with watching([str(path)]) as changes, trio.fail_after(BOUND):
+    with watch_files([str(path)]) as changes, trio.fail_after(BOUND):
         path.parent.parent.mkdir()
-        await changes.next()
+        await changes.next_change()
         path.parent.mkdir()
         path.write_text("new")
-        await changes.next()
+        await changes.next_change()
         path.write_text("newer")
-        await changes.next()
+        await changes.next_change()
 
 
 async def test_what_a_symbolic_link_leads_to_is_watched_and_the_link_too(tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ async def test_what_a_symbolic_link_leads_to_is_watched_and_the_link_too(tmp_pat
         (tmp_path / "real" / "next").symlink_to("2")
         (tmp_path / "real" / "next").rename(tmp_path / "real" / "data")
 
-    with watching([str(path)]) as changes, trio.fail_after(BOUND):
+    with watch_files([str(path)]) as changes, trio.fail_after(BOUND):
         swap()
-        await changes.next()
+        await changes.next_change()
         (tmp_path / "real" / "2" / "file").write_text("!")
-        await changes.next()
+        await changes.next_change()
 
 
 async def test_a_directory_that_another_takes_the_place_of_is_watched_again(tmp_path: Path) -> None:
@@ -97,12 +97,12 @@ async def test_a_directory_that_another_takes_the_place_of_is_watched_again(tmp_
     new = tmp_path / "new"
     new.mkdir()
     (new / "file").write_text("new")
-    with watching([str(path)]) as changes, trio.fail_after(BOUND):
+    with watch_files([str(path)]) as changes, trio.fail_after(BOUND):
         path.parent.rename(tmp_path / "old")
         new.rename(tmp_path / "dir")
-        await changes.next()
+        await changes.next_change()
         path.write_text("newer")
-        await changes.next()
+        await changes.next_change()
 
 
 async def test_a_file_is_left_alone_while_somebody_writes_it(tmp_path: Path) -> None:
@@ -111,11 +111,11 @@ async def test_a_file_is_left_alone_while_somebody_writes_it(tmp_path: Path) -> 
     path.write_text("old")
     told: list[str] = []
 
-    async def listen(changes: Changes) -> None:
-        await changes.next()
+    async def listen(changes: FileWatcher) -> None:
+        await changes.next_change()
         told.append(path.read_text())
 
-    with watching([str(path)]) as changes, trio.fail_after(BOUND):
+    with watch_files([str(path)]) as changes, trio.fail_after(BOUND):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listen, changes)
             with path.open("w") as file:
@@ -139,19 +139,19 @@ async def test_others_in_the_same_directory_are_no_change_and_do_not_delay_one(t
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bustle)
-        with watching([str(path)]) as changes:
+        with watch_files([str(path)]) as changes:
             with trio.move_on_after(0.6) as waiting:
-                await changes.next()
+                await changes.next_change()
             assert waiting.cancelled_caught
             path.write_text("new")
             with trio.fail_after(BOUND):
-                await changes.next()
+                await changes.next_change()
         nursery.cancel_scope.cancel()
 
 
 async def test_nothing_is_left_open(tmp_path: Path) -> None:
     """One descriptor while it lasts, none after."""
     before = len(os.listdir("/proc/self/fd"))
-    with watching([str(tmp_path / "a"), str(tmp_path / "b")]):
+    with watch_files([str(tmp_path / "a"), str(tmp_path / "b")]):
         assert len(os.listdir("/proc/self/fd")) == before + 1
     assert len(os.listdir("/proc/self/fd")) == before

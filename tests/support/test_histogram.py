@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.support.histogram import Histogram, bound, merged
+from mcpd.support.histogram import Histogram, merge, upper_bound
 
 times = st.floats(min_value=2e-5, max_value=8000)
 
@@ -31,7 +31,7 @@ def test_whatever_is_added_is_counted_once(value: float) -> None:
     histogram = Histogram()
     histogram.add(value)
     assert sum(histogram.buckets) == histogram.count == 1
-    assert [calls for _, calls in histogram.octaves()][-1] == 1
+    assert [calls for _, calls in histogram.cumulative_counts()][-1] == 1
 
 
 @given(st.lists(times))
@@ -40,7 +40,7 @@ def test_octaves_tell_exactly_how_many_took_at_most_so_long(values: list[float])
     histogram = Histogram()
     for value in values:
         histogram.add(value)
-    for seconds, calls in histogram.octaves():
+    for seconds, calls in histogram.cumulative_counts():
         if 1e-4 < seconds < 4000:
             assert math.log2(seconds).is_integer()
             assert calls == sum(value < seconds for value in values)
@@ -61,10 +61,10 @@ def test_nothing_added_has_no_quantile() -> None:
 
 def test_bounds_grow_and_merging_adds() -> None:
     """And what is merged stays as it is."""
-    assert all(bound(index) < bound(index + 1) for index in range(119))
+    assert all(upper_bound(index) < upper_bound(index + 1) for index in range(119))
     one, two = Histogram(), Histogram()
     one.add(0.001)
     two.add(1.0)
-    both = merged([one, two])
+    both = merge([one, two])
     assert (both.count, one.count) == (2, 1)
     assert both.total == pytest.approx(1.001)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mcpd.support.logs import HumanFormatter, JsonFormatter, logging_to_stderr
+from mcpd.support.logs import HumanFormatter, JsonFormatter, log_to_stderr
 from mcpd.support.redact import Redactor
 
 HOSTILE = [
@@ -70,7 +70,7 @@ def test_a_record_that_cannot_be_told_is_counted_and_the_next_is_told(
     root, raises = logging.getLogger(), logging.raiseExceptions
     level = root.level
     try:
-        with logging_to_stderr("info", Redactor()):
+        with log_to_stderr("info", Redactor()):
             logging.getLogger("mcpd").info("of %s", _Untellable())
             logging.getLogger("mcpd").info("two of %s", "one")
             logging.getLogger("mcpd").info("the next")
@@ -88,7 +88,7 @@ def test_logging_ends_with_its_block(capfd: pytest.CaptureFixture[str]) -> None:
     raises = logging.raiseExceptions
     assert not sys.stderr.isatty()
     try:
-        with logging_to_stderr("info", Redactor()):
+        with log_to_stderr("info", Redactor()):
             for n in range(100):
                 logging.getLogger("mcpd").info("line %d", n)
             logging.getLogger("mcpd").debug("not this one")

@@ -7,7 +7,7 @@ import gc
 import subprocess
 import sys
 
-from mcpd.support.memory import give_back
+from mcpd.support.memory import trim_heap
 
 BOUND = 60.0
 
@@ -16,10 +16,10 @@ def test_giving_back_makes_nothing_that_has_to_be_collected() -> None:
     """Each look at the C library makes a class; one was made at the end of every connection to a server."""
     gc.disable()
     try:
-        give_back()
+        trim_heap()
         classes = len(_ctypes.CFuncPtr.__subclasses__())
         for _ in range(10):
-            give_back()
+            trim_heap()
         assert len(_ctypes.CFuncPtr.__subclasses__()) == classes
     finally:
         gc.enable()
@@ -35,13 +35,13 @@ def in_a_process_of_its_own(program: str) -> str:
 
 LONG_LIVED = """
 import gc, weakref
-from mcpd.support.memory import stay_small
+from mcpd.support.memory import limit_memory_growth
 
 class Server:
     def __init__(self):
         self.itself = self
 
-stay_small()
+limit_memory_growth()
 server = Server()
 gc.collect()
 gc.collect()  # now it is old, in any version of Python
@@ -61,9 +61,9 @@ def test_what_has_lived_for_long_is_collected_too() -> None:
 
 THREADS = """
 import ctypes, threading
-from mcpd.support.memory import stay_small
+from mcpd.support.memory import limit_memory_growth
 
-stay_small()
+limit_memory_growth()
 ready = threading.Barrier(8)
 def work(kept):
     ready.wait()

@@ -21,7 +21,7 @@ from tests.processes import wait_until
 def mark() -> Iterator[str]:
     mark = f"test-{uuid.uuid4().hex}"
     yield mark
-    assert orphans.end_marked(mark) == []
+    assert orphans.kill_marked(mark) == []
 
 
 @pytest.fixture
@@ -35,7 +35,9 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def start(children: list[subprocess.Popen[bytes]], mark: str, script: str = "exec sleep 999") -> int:
-    child = subprocess.Popen(["sh", "-c", script], env={"PATH": os.environ["PATH"], orphans.MARK: mark})
+    child = subprocess.Popen(
+        ["sh", "-c", script], env={"PATH": os.environ["PATH"], orphans.INSTANCE_VARIABLE: mark}
+    )
     children.append(child)
     wait_until(lambda: f"={mark}".encode() in Path(f"/proc/{child.pid}/environ").read_bytes())
     return child.pid
@@ -49,8 +51,8 @@ def test_a_mark_is_found_exactly_or_followed_by_a_dot(
     first, tenth = start(started, f"{mark}.1"), start(started, f"{mark}.10")
     start(started, f"{mark}b")
     start(started, f"x{mark}")
-    assert sorted(orphans.marked(mark)) == sorted([whole, first, tenth])
-    assert orphans.marked(f"{mark}.1") == [first]
+    assert sorted(orphans.find_marked(mark)) == sorted([whole, first, tenth])
+    assert orphans.find_marked(f"{mark}.1") == [first]
     for child in started:
         child.kill()
 
@@ -60,22 +62,25 @@ def test_a_grandchild_in_a_session_of_its_own_is_found_and_ended(
 ) -> None:
     """T3: killpg does not reach it; `setsid` and a SIGTERM trap do not help it here."""
     start(started, mark, "setsid sh -c 'trap \"\" TERM; sleep 999; :' & wait")
-    wait_until(lambda: len(orphans.marked(mark)) == 3)
-    assert orphans.end_marked(mark) == []
-    assert orphans.marked(mark) == []
+    wait_until(lambda: len(orphans.find_marked(mark)) == 3)
+    assert orphans.kill_marked(mark) == []
+    assert orphans.find_marked(mark) == []
 
 
 def test_ourselves_and_zombies_are_not_found(mark: str, started: list[subprocess.Popen[bytes]]) -> None:
     """A daemon started by somebody's server carries a mark itself; the dead need no killing."""
-    code = f"import os; from mcpd.support.orphans import marked; print(marked({mark!r}))"
+    code = f"import os; from mcpd.support.orphans import find_marked; print(find_marked({mark!r}))"
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, orphans.MARK: mark}, capture_output=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, orphans.INSTANCE_VARIABLE: mark},
+        capture_output=True,
+        check=True,
     )
     assert done.stdout == b"[]\n"
     pid = start(started, mark)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: " Z " in Path(f"/proc/{pid}/stat").read_text())
-    assert orphans.marked(mark) == []
+    assert orphans.find_marked(mark) == []
 
 
 def test_an_environment_longer_than_one_read_is_searched_to_its_end(
@@ -83,15 +88,15 @@ def test_an_environment_longer_than_one_read_is_searched_to_its_end(
 ) -> None:
     """The mark may stand behind a megabyte of somebody's variables."""
     padding = {f"V{number:03}": "x" * 100_000 for number in range(10)}
-    child = subprocess.Popen(["sleep", "999"], env={**os.environ, **padding, orphans.MARK: mark})
+    child = subprocess.Popen(["sleep", "999"], env={**os.environ, **padding, orphans.INSTANCE_VARIABLE: mark})
     started.append(child)
-    wait_until(lambda: orphans.marked(mark) == [child.pid])
+    wait_until(lambda: orphans.find_marked(mark) == [child.pid])
 
 
 def test_a_scan_is_fast(mark: str) -> None:
     """It runs whenever a server stops. The bound is generous; some 10 µs a process were measured."""
     processes = sum(entry.isdigit() for entry in os.listdir("/proc"))
-    best = min(timed(lambda: orphans.marked(mark)) for _ in range(20))
+    best = min(timed(lambda: orphans.find_marked(mark)) for _ in range(20))
     assert best < 0.0001 * processes, f"{best * 1000:.2f} ms for {processes} processes"
 
 
@@ -112,12 +117,12 @@ def zombies():
     return found
 end = time.monotonic() + 30
 while len(zombies()) < 2: assert time.monotonic() < end; time.sleep(0.01)
-assert orphans.reap_strays({ours.pid}, min_age=60) == 0, "too young: perhaps a child that is being started"
-assert orphans.reap_strays({ours.pid}, min_age=0) == 1
+assert orphans.reap_orphans({ours.pid}, min_age=60) == 0, "too young: perhaps a child that is being started"
+assert orphans.reap_orphans({ours.pid}, min_age=0) == 1
 assert zombies() == [ours.pid]
-assert orphans.reap_strays({ours.pid}, min_age=0) == 0
+assert orphans.reap_orphans({ours.pid}, min_age=0) == 0
 assert ours.wait() == 7, "its exit status was not stolen"
-assert orphans.reap_strays((), min_age=0) == 0
+assert orphans.reap_orphans((), min_age=0) == 0
 print("ok")
 """
 
@@ -131,12 +136,12 @@ UNDUMPABLE = """
 import os, subprocess, sys, time
 from mcpd.support import orphans
 if len(sys.argv) > 1: os.setresuid(4321, 4321, 4321)
-orphans.undumpable()
+orphans.disable_core_dumps()
 os.listdir("/proc/self/fd"); open("/proc/self/smaps_rollup").read()  # what a daemon looks at itself
 mark = f"undumpable-{os.getpid()}"
 child = subprocess.Popen(["sleep", "99"], env={"PATH": os.environ["PATH"], "MCPD_INSTANCE": mark})
 end = time.monotonic() + 30
-while orphans.marked(mark) != [child.pid]: assert time.monotonic() < end  # children are readable
+while orphans.find_marked(mark) != [child.pid]: assert time.monotonic() < end  # children are readable
 child.kill(); child.wait()
 print("ready", flush=True)
 sys.stdin.read()
@@ -159,8 +164,8 @@ def test_an_undumpable_daemon_hides_its_memory_and_still_finds_its_children(ordi
 
 RECORDED = """
 import sys
-from mcpd.support.orphans import instance_recorded
-with instance_recorded(sys.argv[1], sys.argv[2]):
+from mcpd.support.orphans import record_instance
+with record_instance(sys.argv[1], sys.argv[2]):
     print("up", flush=True)
     sys.stdin.read()
 """
@@ -187,8 +192,8 @@ def test_left_overs_of_a_dead_instance_are_ended_and_of_a_living_one_are_not(
     try:
         assert (tmp_path / dead).read_text().startswith(f"{daemons[dead].pid} ")
         assert orphans.sweep_dead_instances(str(tmp_path)) == {dead: 1}
-        assert orphans.marked(dead) == []
-        assert len(orphans.marked(living)) == 1
+        assert orphans.find_marked(dead) == []
+        assert len(orphans.find_marked(living)) == 1
         assert [path.name for path in tmp_path.iterdir()] == [living]
     finally:
         daemons[living].communicate(timeout=30)

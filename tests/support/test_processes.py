@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from mcpd.support.processes import Spent, own, trees
+from mcpd.support.processes import CpuTimeTotal, measure_self, measure_trees
 
 BURN = "import time; end = time.process_time() + 0.35\nwhile time.process_time() < end: pass"
 
@@ -13,23 +13,23 @@ BURN = "import time; end = time.process_time() + 0.35\nwhile time.process_time()
 def test_the_time_of_children_that_have_ended_is_not_lost() -> None:
     """A server that runs `git` for each call would seem to cost nothing, and its counter would go down."""
     script = f"{sys.executable} -c '{BURN}'; echo done; read line"
-    before = own().cpu_seconds
+    before = measure_self().cpu_seconds
     with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        cost = trees({"it": (process.pid, "no such mark")})["it"]
+        cost = measure_trees({"it": (process.pid, "no such mark")})["it"]
         process.stdin.close()
     assert cost.processes == 1
     assert cost.cpu_seconds >= 0.3
-    assert own().cpu_seconds < before + 0.3  # our children are not we ourselves
+    assert measure_self().cpu_seconds < before + 0.3  # our children are not we ourselves
 
 
 def test_what_was_spent_never_gets_less() -> None:
     """Over reconnects, looks that fail, and clocks that go by ticks."""
-    spent = Spent()
+    spent = CpuTimeTotal()
     told = []
     for trees_now in ({}, {"1.it": 2.0}, {"1.it": 1.99}, {"2.it": 0.5}, {}, {"3.it": 1.0, "4.it~2": 1.0}):
-        spent.look(trees_now)
+        spent.update(trees_now)
         told.append(spent.seconds)
     assert told == [0.0, 2.0, 2.0, 2.5, 2.5, 4.5]

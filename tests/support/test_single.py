@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.support.instance_lock import AlreadyRunning, remove_stale_socket, sole_daemon
+from mcpd.support.instance_lock import AlreadyRunning, hold_instance_lock, remove_stale_socket
 from tests.stopwatch import stopwatch
 
 HOLDER = """
 import socket, sys
-from mcpd.support.instance_lock import sole_daemon, remove_stale_socket
+from mcpd.support.instance_lock import hold_instance_lock, remove_stale_socket
 path = sys.argv[1]
-with sole_daemon(path):
+with hold_instance_lock(path):
     remove_stale_socket(path)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path); listener.listen()
@@ -45,7 +45,7 @@ def daemon(path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def be_the_daemon(path: Path) -> None:
     """Take the lock, bind, and prove that a client gets through."""
-    with sole_daemon(str(path)):
+    with hold_instance_lock(str(path)):
         remove_stale_socket(str(path))
         with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
             listener.bind(str(path))
@@ -59,7 +59,10 @@ def test_a_second_daemon_is_told_the_pid_of_the_first_at_once(tmp_path: Path) ->
     path = tmp_path / "s"
     with daemon(path) as first:
         with stopwatch() as watch:
-            with pytest.raises(AlreadyRunning, match="mcpctl daemon stop") as caught, sole_daemon(str(path)):
+            with (
+                pytest.raises(AlreadyRunning, match="mcpctl daemon stop") as caught,
+                hold_instance_lock(str(path)),
+            ):
                 pass
             assert watch.seconds < 0.5
         assert caught.value.pid == first.pid
@@ -114,7 +117,7 @@ def test_a_socket_that_somebody_listens_on_is_never_removed(tmp_path: Path) -> N
     path = tmp_path / "s"
     with daemon(path) as first:
         (tmp_path / "s.lock").unlink()
-        with sole_daemon(str(path)):
+        with hold_instance_lock(str(path)):
             with pytest.raises(AlreadyRunning) as caught:
                 remove_stale_socket(str(path))
             assert caught.value.pid == first.pid
@@ -149,20 +152,20 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     """Else a planted link would have another file truncated."""
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "s.lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match="symbolic links"), sole_daemon(str(tmp_path / "s")):
+    with pytest.raises(OSError, match="symbolic links"), hold_instance_lock(str(tmp_path / "s")):
         pass
     assert (tmp_path / "victim").read_text() == "precious"
 
 
 CONTENDER = """
 import os, sys, time
-from mcpd.support.instance_lock import AlreadyRunning, sole_daemon
+from mcpd.support.instance_lock import AlreadyRunning, hold_instance_lock
 inside = sys.argv[1] + ".inside"
 wins = 0
 end = time.monotonic() + 1
 while time.monotonic() < end or wins < 10:
     try:
-        with sole_daemon(sys.argv[1]):
+        with hold_instance_lock(sys.argv[1]):
             os.close(os.open(inside, os.O_CREAT | os.O_EXCL))   # fails when two are inside
             wins += 1
             os.unlink(inside)

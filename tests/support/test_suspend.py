@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.support.suspend_detection import LOOK_EVERY, watch_suspend
+from mcpd.support.suspend_detection import CHECK_INTERVAL, watch_for_suspend
 
 
 async def test_who_was_asleep_is_told_so_once(
@@ -15,15 +15,15 @@ async def test_who_was_asleep_is_told_so_once(
     """Our own clock stood still meanwhile; a busy second is no sleep."""
     slept = 0.0
     told: list[float] = []
-    monkeypatch.setattr("mcpd.support.suspend_detection.now", lambda: trio.current_time() + slept)
+    monkeypatch.setattr("mcpd.support.suspend_detection.boottime", lambda: trio.current_time() + slept)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch_suspend, told.append)
+        nursery.start_soon(watch_for_suspend, told.append)
         await trio.sleep(60)
         slept += 4
         await trio.sleep(60)
         assert told == []
         slept += 8 * 3600
-        await trio.sleep(2 * LOOK_EVERY)
+        await trio.sleep(2 * CHECK_INTERVAL)
         assert told == [8 * 3600]
         await trio.sleep(60)
         assert len(told) == 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mcpd.support.async_value import Watched
+from mcpd.support.async_value import AsyncValue
 
 
 async def test_a_waiter_wakes_at_the_first_value_it_wants() -> None:
-    number = Watched(0)
+    number = AsyncValue(0)
     got: list[int] = []
 
     async def wait() -> None:

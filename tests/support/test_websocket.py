@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.support.websocket import PING_AFTER, PONG_WITHIN, Wire
+from mcpd.support.websocket import PING_INTERVAL, PONG_TIMEOUT, GuardedStream
 
 MIB = 1 << 20
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 async def test_nothing_follows_half_a_frame() -> None:
     """What came after would be read as the rest of it."""
     near, far = trio.testing.lockstep_stream_pair()
-    wire = Wire(near, 30, MIB)
+    wire = GuardedStream(near, 30, MIB)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wire.send_all, b"a whole frame")
         assert await far.receive_some() == b"a whole frame"
@@ -27,7 +27,7 @@ async def test_nothing_follows_half_a_frame() -> None:
 async def test_who_takes_a_long_message_slowly_is_there(autojump_clock: trio.testing.MockClock) -> None:
     """It cannot answer a ping: that waits behind the message."""
     near, far = trio.testing.lockstep_stream_pair()
-    wire = Wire(near, 30, MIB)
+    wire = GuardedStream(near, 30, MIB)
     silence = 0.0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wire.send_all, bytes(MIB))
@@ -35,19 +35,19 @@ async def test_who_takes_a_long_message_slowly_is_there(autojump_clock: trio.tes
         while taken < MIB:
             await trio.sleep(5)
             taken += len(await far.receive_some(1 << 16))
-            silence = max(silence, trio.current_time() - wire.heard_at)
-    assert silence < PING_AFTER + PONG_WITHIN
+            silence = max(silence, trio.current_time() - wire.last_received_at)
+    assert silence < PING_INTERVAL + PONG_TIMEOUT
 
 
 async def test_who_takes_nothing_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
     """And the stream is closed at once: whoever reads it is woken."""
     near, _ = trio.testing.lockstep_stream_pair()
-    wire = Wire(near, 30, MIB)
+    wire = GuardedStream(near, 30, MIB)
     began = trio.current_time()
     with pytest.raises(trio.BrokenResourceError):
         await wire.send_all(bytes(MIB))
     assert trio.current_time() - began == pytest.approx(30)
-    assert wire.gave_up == "it has not read what it was sent for 30 s"
+    assert wire.close_reason == "it has not read what it was sent for 30 s"
     with pytest.raises(trio.ClosedResourceError):
         await near.receive_some()
 
@@ -55,6 +55,6 @@ async def test_who_takes_nothing_is_given_up(autojump_clock: trio.testing.MockCl
 async def test_what_was_read_before_comes_first() -> None:
     """Whoever read the request that asked for a WebSocket has read it for the library, too."""
     near, far = trio.testing.memory_stream_pair()
-    wire = Wire(near, 30, MIB, b"before")
+    wire = GuardedStream(near, 30, MIB, b"before")
     await far.send_all(b"after")
     assert [await wire.receive_some(), await wire.receive_some()] == [b"before", b"after"]

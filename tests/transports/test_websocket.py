@@ -289,8 +289,8 @@ async def test_a_silent_peer_is_asked_and_lost_when_it_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A half-open connection: nothing comes, nothing breaks."""
-    monkeypatch.setattr(support, "PING_AFTER", 0.05)
-    monkeypatch.setattr(support, "PONG_WITHIN", 0.1)
+    monkeypatch.setattr(support, "PING_INTERVAL", 0.05)
+    monkeypatch.setattr(support, "PONG_TIMEOUT", 0.1)
 
     async def handler(request: WebSocketRequest) -> None:
         connection = await request.accept(subprotocol="mcp")

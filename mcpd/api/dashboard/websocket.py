@@ -21,7 +21,7 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.socket_connection import Connection
 from mcpd.client_registry import Client
 from mcpd.gateway.gateway import Gateway
-from mcpd.support.websocket import OVER, READ, Wire, watch_silence
+from mcpd.support.websocket import CONNECTION_ENDED, READ_SIZE, GuardedStream, keep_alive
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter
 from mcpd.wire.message import ABSENT, BadFrame
@@ -76,7 +76,7 @@ class PageSocket:
 
         The stream may be closed by then, or not. Raises OSError when there are no descriptors left.
         """
-        below = Wire(stream, STALLED, 4 * MAX_MESSAGE, _retold(asked))
+        below = GuardedStream(stream, STALLED, 4 * MAX_MESSAGE, _retold(asked))
         theirs, ours = sockets.socketpair()
         with theirs, ours:
             theirs.setblocking(False)
@@ -84,23 +84,23 @@ class PageSocket:
             try:
                 async with trio.open_nursery() as nursery:
                     request = await wrap_server_stream(
-                        nursery, below, max_message_size=MAX_MESSAGE, receive_buffer_size=READ
+                        nursery, below, max_message_size=MAX_MESSAGE, receive_buffer_size=READ_SIZE
                     )
                     connection = await request.accept(subprotocol=PROTOCOL)
                     for part in (
                         Connection(self._gateway, theirs, 0, self._client).run,
                         partial(self._hear, connection, below, lines),
                         partial(self._tell, connection, lines),
-                        partial(watch_silence, connection, below),
+                        partial(keep_alive, connection, below),
                     ):
                         nursery.start_soon(self._until_over, part)
                     await self._over.wait()
                     await self._say_goodbye(connection, below)
                     nursery.cancel_scope.cancel(reason="the conversation is over")
-            except* OVER as group:
+            except* CONNECTION_ENDED as group:
                 log.debug("the page: %s", group.exceptions)
-        if below.gave_up:
-            log.info("the page is left alone: %s", below.gave_up)
+        if below.close_reason:
+            log.info("the page is left alone: %s", below.close_reason)
 
     async def _until_over(self, part: Callable[[], Awaitable[None]]) -> None:
         with suppress(ConnectionClosed, trio.BrokenResourceError):
@@ -109,10 +109,12 @@ class PageSocket:
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def _hear(self, connection: WebSocketConnection, below: Wire, lines: trio.SocketStream) -> None:
+    async def _hear(
+        self, connection: WebSocketConnection, below: GuardedStream, lines: trio.SocketStream
+    ) -> None:
         while True:
             said = await connection.get_message()
-            below.message_came()
+            below.message_received()
             if isinstance(said, bytes):
                 self.close("text is spoken here", _NO_TEXT)
                 return
@@ -132,7 +134,7 @@ class PageSocket:
             for line in splitter.feed(bytes(portion)):
                 await connection.send_message(line.decode("utf-8", "replace"))
 
-    async def _say_goodbye(self, connection: WebSocketConnection, below: Wire) -> None:
+    async def _say_goodbye(self, connection: WebSocketConnection, below: GuardedStream) -> None:
         with trio.move_on_after(_GOODBYE, shield=True), suppress(trio.BrokenResourceError):
             await connection.aclose(*self._goodbye)
             code = 0 if connection.closed is None else connection.closed.code

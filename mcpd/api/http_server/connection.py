@@ -15,8 +15,8 @@ import trio
 from mcpd.api.connection_limit import Seats
 from mcpd.api.http_server.http_exchange import TEXT, Exchange, Serve, continue_line
 from mcpd.api.http_server.parser import MAX_BODY, BadRequest, Head, RequestParser
-from mcpd.support.descriptors import hung_up
-from mcpd.support.memory import give_back
+from mcpd.support.descriptors import has_hung_up
+from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import Reader
 
@@ -144,7 +144,7 @@ class HttpConnection:
         if self._socket.family != sockets.AF_UNIX:
             return
         # No event tells that the other direction was closed too; looked at while a response is under way.
-        while self._exchange is not None and not hung_up(self._fd):  # noqa: ASYNC110
+        while self._exchange is not None and not has_hung_up(self._fd):  # noqa: ASYNC110
             await trio.sleep(_LOOK_AGAIN)
 
     def _take(self, portion: bytes) -> None:
@@ -239,7 +239,7 @@ class HttpConnection:
         if self._refusal is None and self._serve is None:
             return
         if self._refusal is not None and self._refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            give_back()
+            trim_heap()
         with contextlib.suppress(OSError), trio.move_on_after(_LINGER):
             self._socket.shutdown(sockets.SHUT_WR)
             while True:
@@ -272,7 +272,7 @@ class HttpConnection:
         """End what is over its time; when to look again."""
         outbox = self._outbox
         if outbox.backlog and not self._left:
-            stalled_at = outbox.moved_at + STALLED
+            stalled_at = outbox.last_progress_at + STALLED
             if stalled_at <= now:
                 log.warning("%s does not read its answers: its connection is closed", self._name)
                 self.leave("the client does not read")

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import trio
 
-from mcpd.support.descriptors import readable
+from mcpd.support.descriptors import is_readable
 from mcpd.support.reader import LINGER, traffic, unwatch, watch
-from mcpd.support.suspend_detection import now
+from mcpd.support.suspend_detection import boottime
 from mcpd.transports.http_client.dial import BROKEN, beneath
 from mcpd.wire.http1 import BadResponse, Response
 
@@ -50,7 +50,7 @@ class Connection:
 
     def is_usable(self) -> bool:
         """An idle connection on which something can be read has been closed, or is out of step."""
-        return now() < self._expires and not readable(self.fd)
+        return boottime() < self._expires and not is_readable(self.fd)
 
     def close(self) -> None:
         """At once, without a word."""
@@ -145,7 +145,7 @@ class Connection:
             self.close()
             return
         kept = _IDLE_FOR if response.idle_for is None else min(response.idle_for - 1, _IDLE_FOR)
-        self._expires = now() + kept
+        self._expires = boottime() + kept
         self._give_back(self)
 
     # ── bytes ───────────────────────────────────────────────────────────────────────────────────
