@@ -14,10 +14,10 @@ from mcpd.config.edit_file import add_server, prepare, remove_server
 from mcpd.config.loader import Loaded, candidates, load
 from mcpd.config.masking import masked
 from mcpd.config.settings import Settings
-from mcpd.model.definitions import Applied, ConfigStatus, ConfigView
+from mcpd.model.definitions import ApplyResult, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
-from mcpd.model.spec_diff import ServersDiff, differing
+from mcpd.model.spec_diff import ServersDiff, changed_parts
 from mcpd.model.status import rfc3339
 from mcpd.state_file import AppliedSet, Store
 from mcpd.supervision.supervisor import Supervisor
@@ -88,7 +88,7 @@ class Configuration:
 
     # ── changing it ─────────────────────────────────────────────────────────────────────────────
 
-    def reload(self) -> Applied:
+    def reload(self) -> ApplyResult:
         """Read the configuration again and apply it. Raises BadSpec, and then nothing has changed
         but `status().problems`."""
         try:
@@ -133,22 +133,22 @@ class Configuration:
         *,
         dry_run: bool = False,
         if_generation: int | None = None,
-    ) -> Applied:
+    ) -> ApplyResult:
         """SetServers: all or nothing. Raises Conflict; an unusable set is an Applied with `errors`."""
         self._check_generation(if_generation)
         try:
             parsed = self._parse(servers)
         except BadSpec as error:
-            return Applied.refused(error.problems, self._supervisor.generation, dry_run=dry_run)
+            return ApplyResult.refused(error.problems, self._supervisor.generation, dry_run=dry_run)
         if dry_run:
             plan = self._supervisor.plan(parsed.specs)
-            return Applied.plan(plan, self._supervisor.generation, dry_run=True)
+            return ApplyResult.plan(plan, self._supervisor.generation, dry_run=True)
         self._store.apply(AppliedSet(servers=servers, config_digest=self.loaded.digest))
         return self._force(parsed, servers)
 
     def add(
         self, name: str, definition: Mapping[str, object], *, save: bool, replace: bool = False
-    ) -> Applied:
+    ) -> ApplyResult:
         """Add one server. Raises BadSpec, with nothing changed or written."""
         if name in self._definitions and not replace:
             fix = f"`mcpctl remove {name}` first, or replace it"
@@ -161,7 +161,7 @@ class Configuration:
             saved = str(self.loaded.path)
         return self._changed_by_hand(parsed, {**self._definitions, name: definition}, saved)
 
-    def remove(self, name: str, *, save: bool) -> Applied:
+    def remove(self, name: str, *, save: bool) -> ApplyResult:
         """Take one server out of the set. Raises UnknownServer, BadSpec."""
         if name not in self._definitions:
             self._supervisor.get(name)  # raises, with the names that come near
@@ -180,7 +180,7 @@ class Configuration:
 
     # ── how ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _bring_into_force(self, fresh: Loaded) -> Applied:
+    def _bring_into_force(self, fresh: Loaded) -> ApplyResult:
         late = [written for field, written in _ONCE if _differ(fresh.settings, self._at_start, field)]
         if late:
             words = f"{', '.join(late)}: read when the daemon starts; mcpctl daemon restart"
@@ -214,7 +214,7 @@ class Configuration:
 
     def _changed_by_hand(
         self, parsed: ParsedServers, definitions: Mapping[str, Mapping[str, object]], saved: str | None
-    ) -> Applied:
+    ) -> ApplyResult:
         if saved is not None:
             fresh = load(self._flag, self._environ)
             if self._source != "api":
@@ -225,7 +225,7 @@ class Configuration:
 
     def _force(
         self, parsed: ParsedServers, definitions: Mapping[str, Mapping[str, object]], source: str = "api"
-    ) -> Applied:
+    ) -> ApplyResult:
         self._redactor.add(parsed.secrets)
         before = self._definitions
         self._definitions, self._source = definitions, source
@@ -233,9 +233,9 @@ class Configuration:
         changes = [f"{sign}{name}" for sign, names in _signed(plan) for name in names]
         self._tell(f"generation {generation} from {source}: {' '.join(changes) or 'nothing changed'}")
         for name in plan.changed:
-            parts = ", ".join(differing(before.get(name, {}), definitions[name])) or "what it refers to"
+            parts = ", ".join(changed_parts(before.get(name, {}), definitions[name])) or "what it refers to"
             self._tell(f"its definition changed: {parts} (generation {generation})", name)
-        return Applied.plan(plan, generation)
+        return ApplyResult.plan(plan, generation)
 
     def _parse(self, servers: Mapping[str, Mapping[str, object]]) -> ParsedServers:
         return parse_servers(

@@ -20,7 +20,7 @@ import trio
 
 from mcpd.model import codec
 from mcpd.model.events import Event, EventKind
-from mcpd.model.history import Happening, History, HistoryEntry
+from mcpd.model.history import History, HistoryEntry, HistoryEventKind
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
 
@@ -35,11 +35,11 @@ _READ_AT_START = 512 * 1024
 _LONGEST = 500
 _decode = msgspec.json.Decoder(HistoryEntry).decode
 _KINDS = {
-    EventKind.TOOLS: Happening.TOOLS,
-    EventKind.RESOURCES: Happening.RESOURCES,
-    EventKind.PROMPTS: Happening.PROMPTS,
-    EventKind.REMOVED: Happening.REMOVED,
-    EventKind.CONFIG: Happening.CONFIG,
+    EventKind.TOOLS: HistoryEventKind.TOOLS,
+    EventKind.RESOURCES: HistoryEventKind.RESOURCES,
+    EventKind.PROMPTS: HistoryEventKind.PROMPTS,
+    EventKind.REMOVED: HistoryEventKind.REMOVED,
+    EventKind.CONFIG: HistoryEventKind.CONFIG,
 }
 
 
@@ -67,16 +67,18 @@ class Journal:
         if event.kind is EventKind.STATUS:
             self._note_state(event)
         elif (what := _KINDS.get(event.kind)) is not None:
-            if event.server is not None and what is Happening.REMOVED:
+            if event.server is not None and what is HistoryEventKind.REMOVED:
                 self._states.pop(event.server, None)
                 self._repeated.pop(event.server, None)
-            if event.server is None or what is Happening.REMOVED or ":" in event.message:
+            if event.server is None or what is HistoryEventKind.REMOVED or ":" in event.message:
                 self._add(event, what)  # a list without names is the first one: no change
 
     def note_daemon(self, message: str, by: str = "") -> None:
         """About mcpd itself."""
         self._append(
-            HistoryEntry(at=rfc3339(time.time()), what=Happening.DAEMON, message=self._clean(message), by=by)
+            HistoryEntry(
+                at=rfc3339(time.time()), what=HistoryEventKind.DAEMON, message=self._clean(message), by=by
+            )
         )
 
     def _note_state(self, event: Event) -> None:
@@ -101,7 +103,7 @@ class Journal:
             return
         self._add(
             event,
-            Happening.STATE,
+            HistoryEventKind.STATE,
             state=state,
             message=message,
             kind=failure.kind if failure else None,
@@ -110,7 +112,7 @@ class Journal:
             times=times,
         )
 
-    def _add(self, event: Event, what: Happening, **more: object) -> None:
+    def _add(self, event: Event, what: HistoryEventKind, **more: object) -> None:
         message = self._clean(str(more.pop("message", event.message)))
         entry = HistoryEntry(at=event.at, what=what, server=event.server, message=message, by=event.by)
         self._append(attrs.evolve(entry, **more))  # type: ignore[arg-type]  # checked by attrs

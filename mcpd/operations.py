@@ -16,7 +16,7 @@ from mcpd import __version__, usage_report
 from mcpd.active_config import Configuration
 from mcpd.client_registry import Clients
 from mcpd.event_history import Journal
-from mcpd.model.api import DaemonInfo, DaemonStatus, HttpDoor, PageLink, Pong, ServerDetail
+from mcpd.model.api import DaemonInfo, DaemonStatus, DashboardLink, HttpListener, PingResult, ServerDetail
 from mcpd.model.clients import ClientsResult
 from mcpd.model.definitions import ConfigStatus
 from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused
@@ -24,7 +24,7 @@ from mcpd.model.events import Event, EventKind
 from mcpd.model.features import PromptsResult, ResourcesResult, ToolsResult
 from mcpd.model.history import History
 from mcpd.model.message_tap import TapParams
-from mcpd.model.qualified_names import qualified
+from mcpd.model.qualified_names import qualified_name
 from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.model.text import shorten
 from mcpd.model.usage import Stats
@@ -61,9 +61,9 @@ class Core:
     clients: Clients = attrs.field(factory=Clients)
     search_path: str = ""
     """Our own PATH."""
-    http: HttpDoor | None = None
+    http: HttpListener | None = None
     """Set by the door when it is open."""
-    opens_page: Callable[[], PageLink] | None = None
+    opens_page: Callable[[], DashboardLink] | None = None
     """Too."""
     _started_at: float = attrs.field(factory=time.time)
     _waiting: set[trio.CancelScope] = attrs.field(factory=set)
@@ -117,7 +117,7 @@ class Core:
             history=self.journal.history(name, HISTORY_TAIL).entries,
         )
 
-    def page_link(self) -> PageLink:
+    def page_link(self) -> DashboardLink:
         """Raises Unsupported when nobody listens for HTTP."""
         if self.opens_page is None:
             ways = "`--http 127.0.0.1:8931`, or `http` in its settings"
@@ -165,7 +165,7 @@ class Core:
         for server, catalog in self._catalogs(name):
             dropped += catalog.dropped_tools
             found += [
-                _with_server(tool, server, qualified_name=qualified(style, server, tool.name))
+                _with_server(tool, server, qualified_name=qualified_name(style, server, tool.name))
                 for tool in catalog.tools
             ]
         return ToolsResult(tools=tuple(found), dropped=dropped)
@@ -288,7 +288,7 @@ class Core:
             upstream, method, params, answer, timeout=timeout, meta=upstream.alone
         )
 
-    async def ping(self, name: str, timeout: float) -> Pong:
+    async def ping(self, name: str, timeout: float) -> PingResult:
         """A real round trip to a connected server, in the cheapest request it has; nothing is started for it.
 
         Raises UnknownServer, NotReady, CallTimeout, LinkLost, Overloaded.
@@ -304,7 +304,7 @@ class Core:
         except CallTimeout:  # whose words are about calls, and what limits those
             words = f"{name}: no answer to {upstream.ping_method} within {timeout:g} s"
             raise CallTimeout(words, server=name, after=timeout) from None
-        return Pong(server=name, ms=round((time.perf_counter() - began) * 1000, 2))
+        return PingResult(server=name, ms=round((time.perf_counter() - began) * 1000, 2))
 
 
 def _with_server(item: Item, server: str, **more: str) -> Raw:

@@ -190,7 +190,7 @@ class Store:
             return Lasting()
         try:
             return codec.decode(data, Lasting)
-        except codec.BadShape as error:
+        except codec.ShapeError as error:
             aside = self._path.with_name(f"state.json.unreadable-{int(time.time())}")
             self.trouble = f"{self._path} cannot be used ({error}); it was kept as {aside.name}"
             log.error("%s; starting without toggles", self.trouble)

@@ -11,7 +11,7 @@ from mcpd.client_registry import Client
 from mcpd.model.status import rfc3339
 from mcpd.model.usage import (
     CallCounts,
-    ClientUse,
+    ClientUsage,
     LatencyBucket,
     ProcessCost,
     ServerStats,
@@ -125,8 +125,8 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
 
 
-def _use(client: Client, server: str | None) -> ClientUse:
-    return ClientUse(
+def _use(client: Client, server: str | None) -> ClientUsage:
+    return ClientUsage(
         pid=client.pid,
         name=client.name,
         since=rfc3339(client.since),

@@ -17,7 +17,7 @@ from ctl.editors.import_history import Memory, Remembered, where
 from ctl.editors.inline_secrets import Lifted, lifted
 from ctl.editors.merging import Lookup, Server, keys_of, known_as, replaced, with_secrets
 from ctl.editors.variables import secret_reference
-from mcpd.model.spec_diff import fields
+from mcpd.model.spec_diff import definition_parts
 
 Definition = Mapping[str, object]
 _SWITCH = "enabled"
@@ -123,8 +123,8 @@ def _moved(
 ) -> tuple[str, ...]:
     """The parts that are not what they were there, nor what they are here."""
     now = memory.digests(theirs)
-    here = fields(with_secrets(ours, environ))
-    there = fields(with_secrets(theirs, environ))
+    here = definition_parts(with_secrets(ours, environ))
+    there = definition_parts(with_secrets(theirs, environ))
     return tuple(
         part
         for part in dict.fromkeys([*now, *then.theirs])
@@ -162,7 +162,7 @@ def _change(
 def _with(ours: Definition, theirs: Definition, parts: Sequence[str]) -> dict[str, object]:
     """`ours` with these parts as they are in `theirs`."""
     result = dict(ours)
-    there = fields(theirs)
+    there = definition_parts(theirs)
     for part in parts:
         key, dot, name = part.partition(".")
         if not dot:

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 from ctl.editors.discovery import Source
-from mcpd.model.spec_diff import fields
+from mcpd.model.spec_diff import definition_parts
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, private_directory, state_dir
 
@@ -71,7 +71,7 @@ class Memory:
             part: hashlib.sha256(
                 f"{self._salt} {part} {json.dumps(value, sort_keys=True, default=str)}".encode()
             ).hexdigest()[:32]
-            for part, value in fields(definition).items()
+            for part, value in definition_parts(definition).items()
         }
 
     def keep(self) -> None:

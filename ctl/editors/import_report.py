@@ -16,7 +16,7 @@ from ctl.output import Line, paint
 from ctl.status_view import quoted
 from ctl.terminal_text import count
 from mcpd.config.masking import masked
-from mcpd.model.spec_diff import fields
+from mcpd.model.spec_diff import definition_parts
 
 
 def found_lines(made: Plan, around: Surroundings, only_here: Sequence[str]) -> list[Line]:
@@ -142,7 +142,7 @@ def _about(
 def _parts(change: Change, safe: Lifted) -> list[tuple[str, object, object]]:
     """Each part that differs, here and there; secrets masked."""
     on = {"enabled": True}
-    here, there = on | fields(masked(change.here)), on | fields(shown(safe))
+    here, there = on | definition_parts(masked(change.here)), on | definition_parts(shown(safe))
     return [(part, here.get(part), there.get(part)) for part in change.parts]
 
 

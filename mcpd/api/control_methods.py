@@ -15,7 +15,7 @@ from mcpd.api import metrics
 from mcpd.gateway import control_reads
 from mcpd.model import api, codec
 from mcpd.model.clients import ClientsResult
-from mcpd.model.definitions import AddParams, Applied, ConfigView, RemoveParams, SetServersParams
+from mcpd.model.definitions import AddParams, ApplyResult, ConfigView, RemoveParams, SetServersParams
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.features import (
     CompleteParams,
@@ -26,7 +26,7 @@ from mcpd.model.features import (
     ToolsResult,
 )
 from mcpd.model.history import History, HistoryParams
-from mcpd.model.status import timestamp
+from mcpd.model.status import parse_timestamp
 from mcpd.model.text import shorten
 from mcpd.model.usage import Stats, StatsParams
 from mcpd.operations import Core
@@ -54,25 +54,25 @@ class Method(Generic[P]):
 
 def _wish(
     summary: str, wish: Callable[[ManagedServer], None], *, lasts: bool = False
-) -> Method[api.WishParam]:
-    async def later(core: Core, params: api.WishParam) -> api.ServerAnswer:
+) -> Method[api.LifecycleParams]:
+    async def later(core: Core, params: api.LifecycleParams) -> api.ServerResult:
         wait = min(params.wait, MAX_WAIT)
-        return api.ServerAnswer(server=await core.wish(params.server, wish, wait, lasts=lasts))
+        return api.ServerResult(server=await core.wish(params.server, wish, wait, lasts=lasts))
 
-    return Method(summary, api.WishParam, api.ServerAnswer, later=later)
+    return Method(summary, api.LifecycleParams, api.ServerResult, later=later)
 
 
-async def _disable(core: Core, params: api.DisableParams) -> api.ServerAnswer:
+async def _disable(core: Core, params: api.DisableParams) -> api.ServerResult:
     until = None if params.until is None else _future(params.until)
     wish = partial(ManagedServer.enable, on=False, until=until)
     wait = min(params.wait, MAX_WAIT)
-    return api.ServerAnswer(server=await core.wish(params.server, wish, wait, lasts=True))
+    return api.ServerResult(server=await core.wish(params.server, wish, wait, lasts=True))
 
 
 def _future(moment: str) -> float:
     """Raises InvalidArguments for what is no moment, or gone by."""
     try:
-        until = timestamp(moment)
+        until = parse_timestamp(moment)
     except ValueError:
         wrong = f"{shorten(moment)!r} is no time with its zone, such as 2026-11-21T18:00:00Z"
     else:
@@ -82,24 +82,24 @@ def _future(moment: str) -> float:
     raise InvalidArguments(f"mcpd/disable: {wrong}", [Problem("$.until", wrong)])
 
 
-async def _lists(core: Core, params: api.MaybeServerParam) -> None:
+async def _lists(core: Core, params: api.OptionalServerParam) -> None:
     if params.server is not None:
         await core.first_lists(params.server)
     else:
         await core.use_lists(core.supervisor.servers())
 
 
-async def _tools(core: Core, params: api.MaybeServerParam) -> ToolsResult:
+async def _tools(core: Core, params: api.OptionalServerParam) -> ToolsResult:
     await _lists(core, params)
     return core.tools(params.server)
 
 
-async def _resources(core: Core, params: api.MaybeServerParam) -> ResourcesResult:
+async def _resources(core: Core, params: api.OptionalServerParam) -> ResourcesResult:
     await _lists(core, params)
     return core.resources(params.server)
 
 
-async def _prompts(core: Core, params: api.MaybeServerParam) -> PromptsResult:
+async def _prompts(core: Core, params: api.OptionalServerParam) -> PromptsResult:
     await _lists(core, params)
     return core.prompts(params.server)
 
@@ -119,29 +119,29 @@ async def _complete(core: Core, params: CompleteParams) -> object:
     return await core.ask(params.server, "completions", "completion/complete", asked)
 
 
-async def _set_servers(core: Core, params: SetServersParams) -> Applied:
+async def _set_servers(core: Core, params: SetServersParams) -> ApplyResult:
     applied = core.configuration.set_servers(
         params.servers, dry_run=params.dry_run, if_generation=params.if_generation
     )
     return await _in_force(core, applied)
 
 
-async def _add(core: Core, params: AddParams) -> Applied:
+async def _add(core: Core, params: AddParams) -> ApplyResult:
     applied = core.configuration.add(
         params.server, params.definition, save=params.save, replace=params.replace
     )
     return await _in_force(core, applied)
 
 
-async def _remove(core: Core, params: RemoveParams) -> Applied:
+async def _remove(core: Core, params: RemoveParams) -> ApplyResult:
     return await _in_force(core, core.configuration.remove(params.server, save=params.save))
 
 
-async def _reload(core: Core, _: api.NoParams) -> Applied:
+async def _reload(core: Core, _: api.NoParams) -> ApplyResult:
     return await _in_force(core, core.configuration.reload())
 
 
-async def _in_force(core: Core, applied: Applied) -> Applied:
+async def _in_force(core: Core, applied: ApplyResult) -> ApplyResult:
     """Answer when the change is made, so that a status asked for next shows it."""
     if not applied.dry_run and not applied.errors:
         await core.supervisor.settled(applied.generation)
@@ -166,9 +166,9 @@ def _version(core: Core, _: api.NoParams) -> api.VersionInfo:
     )
 
 
-def _shutdown(core: Core, _: api.NoParams) -> api.Empty:
+def _shutdown(core: Core, _: api.NoParams) -> api.EmptyResult:
     core.stop("a client asked for it")
-    return api.Empty()
+    return api.EmptyResult()
 
 
 MCP_RESULT = "MCP's own result object, byte for byte"
@@ -188,15 +188,15 @@ METHODS: Mapping[str, Method[Any]] = {
     ),
     "mcpd/tools": Method(
         "The tools of one server or of all, from the lists last fetched.",
-        api.MaybeServerParam,
+        api.OptionalServerParam,
         ToolsResult,
         later=_tools,
     ),
     "mcpd/resources": Method(
-        "Resources and resource templates.", api.MaybeServerParam, ResourcesResult, later=_resources
+        "Resources and resource templates.", api.OptionalServerParam, ResourcesResult, later=_resources
     ),
     "mcpd/read": Method("Read a resource.", ReadParams, MCP_RESULT, later=_read),
-    "mcpd/prompts": Method("Prompts.", api.MaybeServerParam, PromptsResult, later=_prompts),
+    "mcpd/prompts": Method("Prompts.", api.OptionalServerParam, PromptsResult, later=_prompts),
     "mcpd/prompt": Method("Get a prompt, filled in.", PromptParams, MCP_RESULT, later=_prompt),
     "mcpd/complete": Method(
         "Complete an argument of a prompt or of a resource template.",
@@ -219,18 +219,18 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/disable": Method(
         "Switch off, for good or until a moment; remembered across restarts of the daemon.",
         api.DisableParams,
-        api.ServerAnswer,
+        api.ServerResult,
         later=_disable,
     ),
     "mcpd/servers/set": Method(
         "SetServers: replace the set, all or nothing; unchanged servers are not touched.",
         SetServersParams,
-        Applied,
+        ApplyResult,
         later=_set_servers,
     ),
-    "mcpd/add": Method("Add one server.", AddParams, Applied, later=_add),
-    "mcpd/remove": Method("Take one server out of the set.", RemoveParams, Applied, later=_remove),
-    "mcpd/reload": Method("Read the configuration again.", api.NoParams, Applied, later=_reload),
+    "mcpd/add": Method("Add one server.", AddParams, ApplyResult, later=_add),
+    "mcpd/remove": Method("Take one server out of the set.", RemoveParams, ApplyResult, later=_remove),
+    "mcpd/reload": Method("Read the configuration again.", api.NoParams, ApplyResult, later=_reload),
     "mcpd/config": Method(
         "The definitions in force, secrets masked.",
         api.NoParams,
@@ -261,17 +261,17 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/page": Method(
         "An address that opens the dashboard in a browser, once.",
         api.NoParams,
-        api.PageLink,
+        api.DashboardLink,
         now=lambda core, _: core.page_link(),
     ),
     "mcpd/ping": Method(
         "Ask a connected server something harmless, and say how long it took.",
         api.PingParams,
-        api.Pong,
+        api.PingResult,
         later=lambda core, params: core.ping(params.server, min(params.timeout, MAX_WAIT)),
     ),
     "mcpd/version": Method("Who answers.", api.NoParams, api.VersionInfo, now=_version),
-    "mcpd/shutdown": Method("End the daemon, in order.", api.NoParams, api.Empty, now=_shutdown),
+    "mcpd/shutdown": Method("End the daemon, in order.", api.NoParams, api.EmptyResult, now=_shutdown),
 }
 """Methods that answer once. Those that stream or take over the connection: `api/control_requests.py`."""
 
@@ -280,5 +280,5 @@ def decode_params(method: str, params: object, into: type[P]) -> P:
     """Raises InvalidArguments with every deviation."""
     try:
         return codec.structure({} if params is None else params, into)
-    except codec.BadShape as error:
+    except codec.ShapeError as error:
         raise InvalidArguments(f"{method}: {error}", error.problems) from None

@@ -18,7 +18,7 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.virtual_server import View
 from mcpd.model import api, codec
-from mcpd.model.errors import FellBehind, McpdError
+from mcpd.model.errors import McpdError, SlowConsumer
 from mcpd.model.message_tap import TapParams
 from mcpd.support.audit_actor import acting_for
 from mcpd.support.outbox import Outbox
@@ -162,7 +162,7 @@ class Requests:
                 self._tell(message, "mcpd/event", "event", event, event.server, params.servers)
             async for event in changes:
                 self._tell(message, "mcpd/event", "event", event, event.server, params.servers)
-        raise FellBehind("this client read its events too slowly; ask again for a new snapshot")
+        raise SlowConsumer("this client read its events too slowly; ask again for a new snapshot")
 
     def _tell(
         self,
@@ -215,7 +215,7 @@ class Requests:
         door = "socket" if params.client is None else "bridge"
         self._speak(view, Client(door=door, name=who.name, pid=who.pid or self._pid, cwd=who.cwd or ""))
         upstream = None if server is None else server.upstream
-        answer = api.Attached(
+        answer = api.AttachResult(
             server=params.server,
             profile=profile,
             protocol_version=None if upstream is None else upstream.version,

@@ -21,7 +21,7 @@ from mcpd.api.mcp_endpoint.endpoint import Endpoint
 from mcpd.api.mcp_endpoint.legacy import Sessions
 from mcpd.config.address import Address
 from mcpd.gateway.gateway import Gateway
-from mcpd.model.api import HttpDoor
+from mcpd.model.api import HttpListener
 from mcpd.support.atomic_files import write_atomically
 
 log = logging.getLogger("mcpd.http")
@@ -74,7 +74,7 @@ class Web:
         token = token_in(file) if with_token else None
         if token is not None:
             core.redactor.add([token])
-        core.http = HttpDoor(
+        core.http = HttpListener(
             url=url,
             auth="none" if token is None else "token",
             token_file=None if token is None else str(file),

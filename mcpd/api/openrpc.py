@@ -47,7 +47,7 @@ STREAMING: Mapping[str, tuple[str, type, object]] = {
     "mcpd/attach": (
         "From the answer on, this connection speaks MCP to one server.",
         api.AttachParams,
-        api.Attached,
+        api.AttachResult,
     ),
 }
 

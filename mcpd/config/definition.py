@@ -19,7 +19,7 @@ from mcpd.config.settings import Settings
 from mcpd.config.transport_fields import reach
 from mcpd.config.variables import expand, not_here
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.model.secret_references import Filled, Known, Reference
+from mcpd.model.secret_references import FetchedSecrets, ResolvedDefinition, SecretReference
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.text import shorten
 
@@ -51,12 +51,12 @@ class _Recipe:
     settings: Settings
     base_dir: Path
 
-    def fill(self, known: Known) -> Filled:
-        reading = _Reading(self.environ, self.settings, self.base_dir, known)
+    def resolve(self, fetched: FetchedSecrets) -> ResolvedDefinition:
+        reading = _Reading(self.environ, self.settings, self.base_dir, fetched)
         reading.take(self.name, self.definition, self.place)
         if reading.problems:
             raise BadSpec(reading.problems)
-        return Filled(reading.specs[self.name], tuple(reading.wanted), frozenset(reading.secrets))
+        return ResolvedDefinition(reading.specs[self.name], tuple(reading.wanted), frozenset(reading.secrets))
 
 
 def parse_servers(
@@ -108,13 +108,13 @@ class _Reading:
     environ: Mapping[str, str]
     settings: Settings
     base_dir: Path
-    known: Known
+    known: FetchedSecrets
     problems: list[Problem] = attrs.field(factory=list)
     warnings: list[str] = attrs.field(factory=list)
     specs: dict[str, ServerSpec] = attrs.field(factory=dict)
     secrets: set[str] = attrs.field(factory=set)
     variables: set[str] = attrs.field(factory=set)
-    wanted: list[Reference] = attrs.field(factory=list)
+    wanted: list[SecretReference] = attrs.field(factory=list)
 
     def take(self, name: object, definition: object, place: str) -> None:
         problems, warnings = self.problems, self.warnings
@@ -148,13 +148,13 @@ class _Reading:
         if spec is not None:
             if expanded.wanted:
                 recipe = _Recipe(name, definition, place, self.environ, self.settings, self.base_dir)
-                spec = attrs.evolve(spec, late=recipe)
+                spec = attrs.evolve(spec, unresolved=recipe)
             self.specs[name] = spec
         taken = [item for item in expanded.taken if _reaches_a_server(item.place, place)]
         self.secrets |= secret_values(section.values, taken)
         self.variables |= {item.variable for item in expanded.taken if ":" not in item.variable}
 
-    def _later(self, wanted: tuple[tuple[str, Reference], ...], definition: str) -> frozenset[str]:
+    def _later(self, wanted: tuple[tuple[str, SecretReference], ...], definition: str) -> frozenset[str]:
         """The fields whose text is known only when the server starts."""
         for place, reference in wanted:
             if not _reaches_a_server(place, definition):

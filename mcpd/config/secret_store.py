@@ -15,7 +15,7 @@ from mcpd.config.formats import decode, parse
 from mcpd.config.in_place_edits.document import cannot
 from mcpd.config.json_path import at
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.model.secret_references import Reference, Unavailable
+from mcpd.model.secret_references import SecretReference, UnavailableSecret
 from mcpd.model.text import shorten
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, config_dir, private_directory
@@ -75,9 +75,9 @@ def read_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: str(secret) for name, secret in value.items()}
 
 
-def fetch(reference: Reference, environ: Mapping[str, str]) -> str | Unavailable:
+def fetch(reference: SecretReference, environ: Mapping[str, str]) -> str | UnavailableSecret:
     """Look up anything but a command. Blocks on the disk; never raises."""
-    name = reference.words[0]
+    name = reference.arguments[0]
     if reference.kind == "secret":
         return _stored(name, environ)
     if reference.kind == "file":
@@ -85,41 +85,41 @@ def fetch(reference: Reference, environ: Mapping[str, str]) -> str | Unavailable
     directory = environ.get("CREDENTIALS_DIRECTORY", "")
     if not directory:
         fix = f"run mcpd under systemd with LoadCredential={name}:PATH (`systemctl --user edit mcpd`)"
-        return Unavailable(f"mcpd was given no credentials, so not {name} either", fix, missing=True)
+        return UnavailableSecret(f"mcpd was given no credentials, so not {name} either", fix, missing=True)
     return _file(os.path.join(directory, name), f"the credential {name}", f"add LoadCredential={name}:PATH")
 
 
-def _stored(name: str, environ: Mapping[str, str]) -> str | Unavailable:
+def _stored(name: str, environ: Mapping[str, str]) -> str | UnavailableSecret:
     try:
         found = read_secrets(environ).get(name)
     except BadSpec as error:
-        return Unavailable(error.problems[0].message, error.problems[0].fix)
+        return UnavailableSecret(error.problems[0].message, error.problems[0].fix)
     if found is None:
-        return Unavailable(f"there is no secret {name}", f"`mcpctl secret set {name}`", missing=True)
+        return UnavailableSecret(f"there is no secret {name}", f"`mcpctl secret set {name}`", missing=True)
     return found
 
 
-def _file(path: str, what: str, fix: str) -> str | Unavailable:
+def _file(path: str, what: str, fix: str) -> str | UnavailableSecret:
     try:
         # A FIFO with nobody at its other end would hold us up for ever.
         if not stat.S_ISREG(os.stat(path).st_mode):
-            return Unavailable(f"{what} is no regular file", fix)
+            return UnavailableSecret(f"{what} is no regular file", fix)
         with open(path, "rb") as file:
             return as_text(file.read(LARGEST + 1), what)
     except (FileNotFoundError, NotADirectoryError):
-        return Unavailable(f"{what} does not exist", fix, missing=True)
+        return UnavailableSecret(f"{what} does not exist", fix, missing=True)
     except OSError as error:
-        return Unavailable(f"{what} cannot be read: {error.strerror or error}", "check its permissions")
+        return UnavailableSecret(f"{what} cannot be read: {error.strerror or error}", "check its permissions")
 
 
-def as_text(data: bytes, what: str) -> str | Unavailable:
+def as_text(data: bytes, what: str) -> str | UnavailableSecret:
     """One secret from what a file or a command gave, without the line's end."""
     if len(data) > LARGEST:
-        return Unavailable(f"{what} has more than {LARGEST} bytes", "is it the right one?")
+        return UnavailableSecret(f"{what} has more than {LARGEST} bytes", "is it the right one?")
     try:
         return data.decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        return Unavailable(f"{what} is no text in UTF-8", "is it the right one?")
+        return UnavailableSecret(f"{what} is no text in UTF-8", "is it the right one?")
 
 
 def change_secrets(environ: Mapping[str, str], values: Mapping[str, str | None]) -> Path:

@@ -15,7 +15,7 @@ from mcpd.config.section import Section
 from mcpd.config.timeouts import restart, timeouts
 from mcpd.config.variables import expand, not_here
 from mcpd.model.errors import Problem
-from mcpd.model.profile import EVERYTHING, Profile
+from mcpd.model.profile import ALL_SERVERS, Profile
 from mcpd.model.qualified_names import ClientStyle, NameStyle
 from mcpd.model.server_spec import RestartPolicy, Timeouts
 from mcpd.model.text import shorten
@@ -167,7 +167,7 @@ def _by_directory(
         pattern = home + written[1:] if written == "~" or written.startswith("~/") else written
         if not pattern.startswith("/"):
             section.problems.append(Problem(place, "this is no absolute directory", "begin it with / or ~/"))
-        if profile not in profiles and profile != EVERYTHING:
+        if profile not in profiles and profile != ALL_SERVERS:
             meant = nearest(profile, list(profiles))
             fix = f"did you mean '{meant}'?" if meant else "add it to 'profiles', or write '*' for everything"
             section.problems.append(Problem(place, f"there is no profile '{shorten(profile, 40)}'", fix))

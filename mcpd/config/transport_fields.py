@@ -191,7 +191,7 @@ def _remote(
         kind=kind,
         url=url,
         headers=headers,
-        stated=section.has("type") or section.has("httpUrl"),
+        kind_is_explicit=section.has("type") or section.has("httpUrl"),
         ca_file=None if ca_file is None else os.path.normpath(base_dir / _from_home(ca_file, environ)),
         **attrs.asdict(common, recurse=False),
     )

@@ -12,7 +12,7 @@ import attrs
 
 from mcpd.config.json_path import at
 from mcpd.model.errors import Problem
-from mcpd.model.secret_references import Known, Reference, SecretKind, Unavailable
+from mcpd.model.secret_references import FetchedSecrets, SecretKind, SecretReference, UnavailableSecret
 from mcpd.model.text import shorten
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -38,7 +38,7 @@ class Expanded:
     value: object
     taken: tuple[Taken, ...]
     problems: tuple[Problem, ...]
-    wanted: tuple[tuple[str, Reference], ...] = ()
+    wanted: tuple[tuple[str, SecretReference], ...] = ()
     """What is not among the known: its place, and what to fetch. Its text stays in the value."""
 
 
@@ -48,7 +48,7 @@ def expand(
     place: str,
     *,
     base_dir: Path | None = None,
-    known: Known | None = None,
+    known: FetchedSecrets | None = None,
 ) -> Expanded:
     """Replace the references in every string inside `value`; keys stay as they are.
 
@@ -66,13 +66,13 @@ def expand(
 
 
 class _Expansion:
-    def __init__(self, environ: Mapping[str, str], base_dir: Path, known: Known) -> None:
+    def __init__(self, environ: Mapping[str, str], base_dir: Path, known: FetchedSecrets) -> None:
         self.environ = environ
         self.base_dir = base_dir
         self.known = known
         self.taken: list[Taken] = []
         self.problems: list[Problem] = []
-        self.wanted: list[tuple[str, Reference]] = []
+        self.wanted: list[tuple[str, SecretReference]] = []
 
     def walk(self, value: object, place: str) -> object:
         if isinstance(value, str):
@@ -130,15 +130,15 @@ class _Expansion:
             fix = "write ${secret:NAME}, ${credential:NAME}, ${file:PATH} or ${cmd:COMMAND ARGUMENTS}"
             self.problems.append(Problem(place, f"${{{kind}:…}} {error}", fix))
             return ""
-        reference = Reference(kind, words)
+        reference = SecretReference(kind, words)
         found = self.known.get(reference)
         if found is None:
             self.wanted.append((place, reference))
             rest = dash + self.text(default, place) if dash else ""
             return f"${{{kind}:{shlex.join(words) if kind == 'cmd' else words[0]}{rest}}}"
-        if dash and (found == "" or (isinstance(found, Unavailable) and found.missing)):
+        if dash and (found == "" or (isinstance(found, UnavailableSecret) and found.missing)):
             return self.text(default, place)
-        if isinstance(found, Unavailable):
+        if isinstance(found, UnavailableSecret):
             self.problems.append(Problem(place, found.message, found.fix))
             return ""
         self.taken.append(Taken(place, f"{kind}:{words[0]}", found))
@@ -167,7 +167,7 @@ class _Expansion:
         return (body,)
 
 
-def not_here(place: str, reference: Reference) -> Problem:
+def not_here(place: str, reference: SecretReference) -> Problem:
     """For a place that no server is given."""
     message = f"${{{reference.kind}:…}} cannot stand here: it is looked up when a server starts"
     return Problem(place, message, "use it in command, args, env, url or headers; elsewhere write ${VAR}")

@@ -107,7 +107,7 @@ class Aggregate:
 
     def _where_else(self, member: str) -> str:
         """Where a name that is unknown may come from."""
-        unheard = [s.spec.name for s in self.servers() if s.catalog is None and not s.state.settled]
+        unheard = [s.spec.name for s in self.servers() if s.catalog is None and not s.state.is_settled]
         if unheard:
             names = ", ".join(unheard[:5]) + (" and others" if len(unheard) > 5 else "")
             return f"still starting, so that their {member} are not known: {names}; try again soon"

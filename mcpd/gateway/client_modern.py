@@ -13,7 +13,7 @@ from msgspec import Raw
 from mcpd import __version__
 from mcpd.gateway import call_tasks
 from mcpd.gateway.client_context import Asker, Request, who_asks
-from mcpd.model.errors import McpdError, UnknownRevision
+from mcpd.model.errors import McpdError, UnsupportedRevision
 from mcpd.protocol.modern import VERSIONS
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.protocol.upstream_subscriptions import LEVELS
@@ -40,7 +40,7 @@ def open_meta(request: Request) -> None:
     """Take from a request what its `_meta` says to its next hop: the progress token and, in this revision,
     who asks. Where it says nothing else, the params go on without it.
 
-    Raises BadFrame for what is malformed, UnknownRevision.
+    Raises BadFrame for what is malformed, UnsupportedRevision.
     """
     members = wire.members(request.params)
     raw = members.get("_meta")
@@ -72,7 +72,7 @@ def _read(raw: bytes) -> tuple[bytes, Asker | None, bool]:
         return token, None, says_more
     version = _string(meta, _VERSION)
     if version not in VERSIONS:
-        raise UnknownRevision(version, VERSIONS)
+        raise UnsupportedRevision(version, VERSIONS)
     level = _string(meta, _LEVEL) if _LEVEL in meta else ""
     return token, _asker(version, bytes(meta.get(_CAPABILITIES, b"null")), level), says_more
 

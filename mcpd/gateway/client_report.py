@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from mcpd.client_registry import Client, program_of
 from mcpd.gateway.session import Session
-from mcpd.model.clients import ClientsResult, Conversation, ServerUse
+from mcpd.model.clients import ClientsResult, ConnectedClient, ServerUsage
 from mcpd.model.status import rfc3339
 
 
@@ -15,13 +15,13 @@ def clients(sessions: Iterable[Session], connections: Iterable[Client]) -> Clien
     """Every conversation in MCP, then everybody else on the socket."""
     speaking = [_conversation(session) for session in sessions]
     others = [
-        Conversation(
+        ConnectedClient(
             door=client.door,
             name=client.name,
             pid=client.pid,
             since=rfc3339(client.since),
             calls=sum(client.calls.values()),
-            servers={name: ServerUse(calls=calls) for name, calls in client.calls.items()},
+            servers={name: ServerUsage(calls=calls) for name, calls in client.calls.items()},
         )
         for client in connections
         if not client.attached and (client.pid is not None or client.door != "socket")
@@ -29,10 +29,10 @@ def clients(sessions: Iterable[Session], connections: Iterable[Client]) -> Clien
     return ClientsResult(clients=(*speaking, *others))
 
 
-def _conversation(session: Session) -> Conversation:
+def _conversation(session: Session) -> ConnectedClient:
     client, view = session.client, session.view
     version = session.version or session.spoke
-    return Conversation(
+    return ConnectedClient(
         door=client.door,
         name=client.name or session.peer or (program_of(client.pid) if client.pid else ""),
         pid=client.pid or None,
@@ -42,9 +42,9 @@ def _conversation(session: Session) -> Conversation:
         calls=session.calls,
         in_flight=session.in_flight,
         cwd=client.cwd,
-        servers={name: ServerUse(calls=calls) for name, calls in session.ended.items()}
+        servers={name: ServerUsage(calls=calls) for name, calls in session.ended.items()}
         | {
-            (server.of or server).spec.name: ServerUse(
+            (server.of or server).spec.name: ServerUsage(
                 calls=calls + session.ended.get((server.of or server).spec.name, 0),
                 revisions=_between(version, server.upstream.version if server.upstream else ""),
                 instance=server.spec.name if server.of else None,

@@ -23,7 +23,7 @@ from mcpd.model.errors import (
     Problem,
     UnknownTool,
 )
-from mcpd.model.tool_result import tool_result
+from mcpd.model.tool_result import normalize_result
 from mcpd.operations import Core
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import ask_in_rounds, nobody, result_type
@@ -261,7 +261,7 @@ class Call(Exchange, kw_only=True):
             self.done(result)
         else:
             notes = [*self.schemas.notes, *self._broken_promises(result)]
-            self.done(codec.encode(tool_result(result, notes)))
+            self.done(codec.encode(normalize_result(result, notes)))
 
     def _broken_promises(self, raw: Raw) -> list[str]:
         """Where the result breaks the tool's own output schema; a failed one promises nothing."""

@@ -25,7 +25,7 @@ from mcpd.gateway.url_elicitation import UrlElicitations
 from mcpd.gateway.virtual_server import OneServer, View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
-from mcpd.model.profile import EVERYTHING, Profile, profile_for
+from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
 from mcpd.model.status import ServerState
 from mcpd.operations import Core
 from mcpd.protocol.upstream_session import Said
@@ -86,11 +86,11 @@ class Gateway:
         """
         if directory is None or not directory.startswith("/"):
             return None
-        found = profile_for(directory, self.core.configuration.loaded.settings.profile_by_directory)
-        return None if found == EVERYTHING else found
+        found = match_profile(directory, self.core.configuration.loaded.settings.profile_by_directory)
+        return None if found == ALL_SERVERS else found
 
     def _profile(self, name: str | None) -> Profile:
-        if not name or name == EVERYTHING:
+        if not name or name == ALL_SERVERS:
             return Profile()
         profiles = self.core.configuration.loaded.settings.profiles
         if name not in profiles:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from mcpd.model.qualified_names import ClientStyle, NameStyle, qualified
+from mcpd.model.qualified_names import ClientStyle, NameStyle, qualified_name
 
 LONGEST = 64
 _HASH = 8
@@ -44,7 +44,7 @@ def public_names(style: ClientStyle, owned: Iterable[Owned]) -> dict[str, Owned]
 def _joined(style: ClientStyle, server: str, name: str) -> str:
     if style in (ClientStyle.UNDERSCORES, ClientStyle.PLAIN):
         return f"{server}__{name}"
-    return qualified(NameStyle(style.value), server, name)
+    return qualified_name(NameStyle(style.value), server, name)
 
 
 def _fitting(style: ClientStyle, name: str, pair: Owned) -> str:

@@ -26,7 +26,7 @@ class NoParams:
 
 
 @attrs.frozen(kw_only=True)
-class Empty:
+class EmptyResult:
     """The method answers nothing but that it was done."""
 
 
@@ -36,13 +36,13 @@ class ServerParam:
 
 
 @attrs.frozen(kw_only=True)
-class MaybeServerParam:
+class OptionalServerParam:
     server: str | None = None
     """None: every server."""
 
 
 @attrs.frozen(kw_only=True)
-class WishParam:
+class LifecycleParams:
     """For connect, disconnect, reconnect and enable."""
 
     server: str
@@ -60,7 +60,7 @@ class DisableParams:
 
 
 @attrs.frozen(kw_only=True)
-class HttpDoor:
+class HttpListener:
     """Where clients come in over HTTP."""
 
     url: str
@@ -80,12 +80,12 @@ class DaemonInfo:
     instance: str
     """The mark that every process of this daemon carries in `MCPD_INSTANCE`."""
     clients: int
-    http: HttpDoor | None = None
+    http: HttpListener | None = None
     """None: nobody listens for HTTP."""
 
 
 @attrs.frozen(kw_only=True)
-class ServerAnswer:
+class ServerResult:
     """How the server is after the wish; with `wait`, after it has settled."""
 
     server: ServerStatus
@@ -101,7 +101,7 @@ class DaemonStatus:
 
 
 @attrs.frozen(kw_only=True)
-class Step:
+class ConnectStep:
     """One step of reaching a server: what was tried and what came of it."""
 
     at: str
@@ -134,7 +134,7 @@ class ServerDetail:
     junk_sample: str = ""
     late_replies: int = 0
     """Answers that came after their request was cancelled or had timed out."""
-    negotiation: tuple[Step, ...] = ()
+    negotiation: tuple[ConnectStep, ...] = ()
     definition: Mapping[str, object] = attrs.field(factory=dict)
     """The definition in force, secrets masked."""
     history: tuple[HistoryEntry, ...] = ()
@@ -186,7 +186,7 @@ class AttachParams:
 
 
 @attrs.frozen(kw_only=True)
-class Attached:
+class AttachResult:
     """From here on this connection speaks MCP: to one server, unrenamed, or to those of a profile."""
 
     server: str | None = None
@@ -204,7 +204,7 @@ class Metrics:
 
 
 @attrs.frozen(kw_only=True)
-class PageLink:
+class DashboardLink:
     """`mcpd/page`: the way into the dashboard."""
 
     url: str
@@ -220,7 +220,7 @@ class PingParams:
 
 
 @attrs.frozen(kw_only=True)
-class Pong:
+class PingResult:
     """The server has answered, with whatever."""
 
     server: str

@@ -8,7 +8,7 @@ import attrs
 
 
 @attrs.frozen(kw_only=True)
-class ServerUse:
+class ServerUsage:
     """A server that a client has called."""
 
     calls: int
@@ -19,7 +19,7 @@ class ServerUse:
 
 
 @attrs.frozen(kw_only=True)
-class Conversation:
+class ConnectedClient:
     """One client, or one session of a client over HTTP."""
 
     door: str
@@ -37,9 +37,9 @@ class Conversation:
     calls: int = 0
     in_flight: int = 0
     cwd: str = ""
-    servers: Mapping[str, ServerUse] = attrs.field(factory=dict)
+    servers: Mapping[str, ServerUsage] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
 class ClientsResult:
-    clients: tuple[Conversation, ...]
+    clients: tuple[ConnectedClient, ...]

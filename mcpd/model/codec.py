@@ -26,7 +26,7 @@ Hook = Callable[[object, object], object]
 HookFactory = Callable[[type, Converter], Hook]
 
 
-class BadShape(ValueError):
+class ShapeError(ValueError):
     """A value that does not have the asked-for shape; `problems` lists every deviation."""
 
     def __init__(self, problems: list[Problem]) -> None:
@@ -35,22 +35,22 @@ class BadShape(ValueError):
 
 
 def structure(value: object, into: type[T]) -> T:
-    """Make an `into` from plain JSON values, or raise BadShape with every complaint at once."""
+    """Make an `into` from plain JSON values, or raise ShapeError with every complaint at once."""
     try:
         return _converter.structure(value, into)
     except (ClassValidationError, IterableValidationError) as error:
-        lines = transform_error(error, format_exception=_phrase)
-        raise BadShape([_problem(line) for line in lines]) from None
+        lines = transform_error(error, format_exception=_describe)
+        raise ShapeError([_problem(line) for line in lines]) from None
     except (ValueError, TypeError, KeyError) as error:
-        raise BadShape([Problem("$", _phrase(error, into))]) from None
+        raise ShapeError([Problem("$", _describe(error, into))]) from None
 
 
 def decode(data: bytes, into: type[T]) -> T:
-    """`structure` from JSON text. Raises BadShape for what is no JSON, too."""
+    """`structure` from JSON text. Raises ShapeError for what is no JSON, too."""
     try:
         value = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadShape([Problem("$", f"is no JSON: {error}")]) from None
+        raise ShapeError([Problem("$", f"is no JSON: {error}")]) from None
     return structure(value, into)
 
 
@@ -69,7 +69,7 @@ def _problem(line: str) -> Problem:
     return Problem(path, message)
 
 
-def _phrase(error: BaseException, wanted: type[object] | None) -> str:
+def _describe(error: BaseException, wanted: type[object] | None) -> str:
     if isinstance(error, ForbiddenExtraKeysError):
         names = ", ".join(sorted(error.extra_fields))
         return f"unknown member{'s' if len(error.extra_fields) > 1 else ''}: {names}"
@@ -84,7 +84,7 @@ class _WrongType(TypeError):
     pass
 
 
-_NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
+_TYPE_NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def _strict(wanted: type) -> Hook:
@@ -93,12 +93,12 @@ def _strict(wanted: type) -> Hook:
             return value
         if wanted is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-        raise _WrongType(f"must be {_NAMES[wanted]}, not {_json_name(value)}")
+        raise _WrongType(f"must be {_TYPE_NAMES[wanted]}, not {_type_name(value)}")
 
     return check
 
 
-def _either_hook(kind: type, _: Converter) -> Hook:
+def _union_hook(kind: type, _: Converter) -> Hook:
     """`bool | float`: the one of these primitives that the value is."""
     checks = [_strict(primitive) for primitive in get_args(kind)]
 
@@ -106,25 +106,25 @@ def _either_hook(kind: type, _: Converter) -> Hook:
         for each in checks:
             with suppress(_WrongType):
                 return each(value, into)
-        wanted = " or ".join(_NAMES[primitive] for primitive in get_args(kind))
-        raise _WrongType(f"must be {wanted}, not {_json_name(value)}")
+        wanted = " or ".join(_TYPE_NAMES[primitive] for primitive in get_args(kind))
+        raise _WrongType(f"must be {wanted}, not {_type_name(value)}")
 
     return check
 
 
-def _json_name(value: object) -> str:
+def _type_name(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
         return "a list"
-    return _NAMES.get(type(value), type(value).__name__)
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
-def _must_be(container: type, name: str, value: object) -> None:
+def _require_type(container: type, name: str, value: object) -> None:
     if not isinstance(value, container):
-        raise _WrongType(f"must be {name}, not {_json_name(value)}")
+        raise _WrongType(f"must be {name}, not {_type_name(value)}")
 
 
 def _tuple_hook(kind: type, converter: Converter) -> Hook:
@@ -133,7 +133,7 @@ def _tuple_hook(kind: type, converter: Converter) -> Hook:
     inner = converter.get_structure_hook(element)
 
     def structure_tuple(value: object, _: object) -> object:
-        _must_be(list, "a list", value)
+        _require_type(list, "a list", value)
         items, errors = [], []
         for index, item in enumerate(cast("list[object]", value)):
             try:
@@ -155,7 +155,7 @@ def _mapping_hook(kind: type, converter: Converter) -> Hook:
     plain: Hook = mapping_structure_factory(kind, converter)  # type: ignore[assignment]  # the value is checked
 
     def structure_mapping(value: object, into: object) -> object:
-        _must_be(dict, "an object", value)
+        _require_type(dict, "an object", value)
         return plain(value, into)
 
     return structure_mapping
@@ -165,7 +165,7 @@ def _class_hook(kind: type, converter: Converter) -> Hook:
     fields: Hook = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True)  # type: ignore[assignment]  # ditto
 
     def structure_class(value: object, into: object) -> object:
-        _must_be(dict, "an object", value)
+        _require_type(dict, "an object", value)
         return fields(value, into)
 
     return structure_class
@@ -181,7 +181,7 @@ def _make_converter() -> Converter:
         (lambda kind: isinstance(kind, type) and attrs.has(kind), _class_hook),
         (lambda kind: get_origin(kind) is tuple, _tuple_hook),
         (lambda kind: get_origin(kind) is Mapping, _mapping_hook),
-        (lambda kind: get_origin(kind) is UnionType and _NAMES.keys() >= {*get_args(kind)}, _either_hook),
+        (lambda kind: get_origin(kind) is UnionType and _TYPE_NAMES.keys() >= {*get_args(kind)}, _union_hook),
     ]
     for predicate, factory in factories:
         converter.register_structure_hook_factory(predicate, factory)

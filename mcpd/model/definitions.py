@@ -62,7 +62,7 @@ class RemoveParams:
 
 
 @attrs.frozen(kw_only=True)
-class Applied:
+class ApplyResult:
     """What a change of the set does, or would do under `dry_run`. Unchanged servers are not touched."""
 
     added: tuple[str, ...]
@@ -79,7 +79,7 @@ class Applied:
     @classmethod
     def plan(
         cls, plan: ServersDiff, generation: int, *, dry_run: bool = False, saved: str | None = None
-    ) -> Applied:
+    ) -> ApplyResult:
         return cls(
             added=plan.added,
             removed=plan.removed,
@@ -91,7 +91,7 @@ class Applied:
         )
 
     @classmethod
-    def refused(cls, errors: list[Problem], generation: int, *, dry_run: bool = False) -> Applied:
+    def refused(cls, errors: list[Problem], generation: int, *, dry_run: bool = False) -> ApplyResult:
         return cls(
             added=(),
             removed=(),

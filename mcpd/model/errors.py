@@ -18,10 +18,10 @@
      ├─ Unsupported          unsupported        501   -32601   1    the server has no such capability
      ├─ InputNeeded          input_required     502   -32000   1    the server asks, and nobody can answer
      ├─ UpstreamRefused      upstream_error     502   (its own) 1   the server answered with an error
-     ├─ FellBehind           fell_behind        503   -32000   1    a subscriber read too slowly
+     ├─ SlowConsumer         fell_behind        503   -32000   1    a subscriber read too slowly
      ├─ ProtocolViolation    protocol           502   -32603   1    quoted bytes, shortened
      ├─ NoCommonVersion      version            502   -32603   1    no protocol revision in common
-     └─ UnknownRevision      revision           400   -32022   1    a client's, that we do not speak
+     └─ UnsupportedRevision  revision           400   -32022   1    a client's, that we do not speak
 
 Messages are for a person: what failed, on which server, what to do next. Errors that a *server* sent
 in answer to a request are not ours: they pass through as bytes wherever the door allows it.
@@ -279,7 +279,7 @@ class UpstreamRefused(McpdError):
 
 
 @final
-class FellBehind(McpdError):
+class SlowConsumer(McpdError):
     code, http, rpc, exit = "fell_behind", 503, -32000, 1
 
 
@@ -298,7 +298,7 @@ class NoCommonVersion(McpdError):
 
 
 @final
-class UnknownRevision(McpdError):
+class UnsupportedRevision(McpdError):
     """A client's request names a protocol revision that we do not speak (2026-07-28, versioning)."""
 
     code, http, rpc, exit = "revision", 400, -32022, 1

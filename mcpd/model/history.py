@@ -9,7 +9,7 @@ import attrs
 from mcpd.model.status import FailureKind, ServerState
 
 
-class Happening(enum.Enum):
+class HistoryEventKind(enum.Enum):
     STATE = "state"
     """A server's state changed."""
     TOOLS = "tools"
@@ -29,7 +29,7 @@ class HistoryEntry:
     """One thing that happened."""
 
     at: str
-    what: Happening
+    what: HistoryEventKind
     server: str | None = None
     """None: it concerns the daemon, or the set as a whole."""
     state: ServerState | None = None

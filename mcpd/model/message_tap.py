@@ -17,7 +17,7 @@ class TapParams:
     """A message of more bytes is cut there."""
 
 
-class Direction(enum.Enum):
+class MessageDirection(enum.Enum):
     TO_SERVER = "to-server"
     FROM_SERVER = "from-server"
     NOTE = "note"
@@ -30,7 +30,7 @@ class TapFrame:
 
     at: str
     server: str
-    direction: Direction
+    direction: MessageDirection
     method: str = ""
     """Of an answer, the method that it answers; empty where the question was not seen."""
     id: str = ""

@@ -9,7 +9,7 @@ import attrs
 
 
 @attrs.frozen
-class Runner:
+class PackageRunner:
     """How a server is fetched and run."""
 
     name: str
@@ -20,19 +20,19 @@ class Runner:
     """The server is no descendant of ours, so that only the runner's own words tell how far it is."""
 
     @property
-    def doing(self) -> str:
+    def progress_message(self) -> str:
         """`npx is installing @scope/server`."""
         verb = "pulling" if self.container else "installing"
         return f"{self.name} is {verb} {self.package or 'its package'}"
 
     @property
-    def could_not(self) -> str:
+    def failure_message(self) -> str:
         """`npx could not start @scope/server`: fetched or not, it never ran for long enough to be seen."""
         return f"{self.name} could not start {self.package or 'its package'}"
 
 
-_ALONE = ("npx", "pnpx", "bunx", "uvx")
-_WITH_VERB = {
+_RUNNERS = ("npx", "pnpx", "bunx", "uvx")
+_RUNNERS_WITH_SUBCOMMAND = {
     "npm": ("exec", "x"),
     "pnpm": ("dlx",),
     "yarn": ("dlx",),
@@ -55,22 +55,22 @@ _FLAGS = frozenset(_FLAG_WORDS.split())
 """Options without a value of their own; of others the next word is one, unless they are written with `=`."""
 
 
-def runner_of(command: str, args: Sequence[str]) -> Runner | None:
+def find_runner(command: str, args: Sequence[str]) -> PackageRunner | None:
     """What a command line fetches before it runs it; None for an ordinary program."""
     name = os.path.basename(command).removesuffix(".cmd").removesuffix(".exe")
-    if name in _ALONE:
-        return Runner(name, _package(name, args))
+    if name in _RUNNERS:
+        return PackageRunner(name, _package_name(name, args))
     words = list(args)
     while words and words[0].startswith("-") and words[0] in _FLAGS:
         del words[0]
-    for verb in _WITH_VERB.get(name, ()):
+    for verb in _RUNNERS_WITH_SUBCOMMAND.get(name, ()):
         length = len(verb.split())
         if words[:length] == verb.split():
-            return Runner(f"{name} {verb}", _package(name, words[length:]), name in _CONTAINERS)
+            return PackageRunner(f"{name} {verb}", _package_name(name, words[length:]), name in _CONTAINERS)
     return None
 
 
-def _package(name: str, args: Sequence[str]) -> str:
+def _package_name(name: str, args: Sequence[str]) -> str:
     found, skip, option = "", False, ""
     for word in args:
         if skip:
@@ -110,4 +110,4 @@ def is_runner(argv: Sequence[str]) -> bool:
         name = name.removesuffix(suffix)
     if name in ("bun", "uv") and len(names) > 1:  # `bun server.js` is a server
         return any(word in ("x", "run", "tool") for word in names[1:])
-    return name in (*_ALONE, *_WITH_VERB, "corepack", "volta-shim", "")
+    return name in (*_RUNNERS, *_RUNNERS_WITH_SUBCOMMAND, "corepack", "volta-shim", "")

@@ -25,11 +25,11 @@ class Profile:
     """None: `settings.clientToolNames`."""
 
 
-EVERYTHING = "*"
+ALL_SERVERS = "*"
 """As a profile's name: none, all servers and tools."""
 
 
-def profile_for(directory: str, rules: Mapping[str, str]) -> str | None:
+def match_profile(directory: str, rules: Mapping[str, str]) -> str | None:
     """The profile of whoever works in `directory` (absolute), by `settings.profileByDirectory`.
 
     A rule is for the directories that its pattern matches, part by part, and for all below them. The

@@ -20,7 +20,7 @@ class NameStyle(enum.Enum):
     """`test::echo`."""
 
 
-def qualified(style: NameStyle, server: str, tool: str) -> str:
+def qualified_name(style: NameStyle, server: str, tool: str) -> str:
     match style:
         case NameStyle.SUFFIX:
             return f"{tool}@{server}"

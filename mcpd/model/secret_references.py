@@ -14,16 +14,16 @@ SecretKind = Literal["secret", "credential", "file", "cmd"]
 
 
 @attrs.frozen
-class Reference:
+class SecretReference:
     """`${secret:NAME}` and its like; equal when the same thing is meant."""
 
     kind: SecretKind
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     """A name; an absolute path; a command line, split."""
 
 
 @attrs.frozen
-class Unavailable:
+class UnavailableSecret:
     """Why there is no value, and what to do."""
 
     message: str
@@ -32,23 +32,23 @@ class Unavailable:
     """It is simply not there: a default stands in."""
 
 
-Known = Mapping[Reference, str | Unavailable]
+FetchedSecrets = Mapping[SecretReference, str | UnavailableSecret]
 """What has been fetched."""
 
 
 @attrs.frozen
-class Filled:
+class ResolvedDefinition:
     """A definition with what is known put in; complete when nothing is `wanted`."""
 
     spec: ServerSpec
-    wanted: tuple[Reference, ...]
+    unresolved: tuple[SecretReference, ...]
     secrets: frozenset[str] = attrs.field(repr=False)
     """Values to mask wherever something is shown or logged."""
 
 
-class Late(Protocol):
+class UnresolvedDefinition(Protocol):
     """A definition that is complete only once its secrets were fetched."""
 
-    def fill(self, known: Known) -> Filled:
+    def resolve(self, fetched: FetchedSecrets) -> ResolvedDefinition:
         """Raises BadSpec when something is unavailable, or useless where it stands."""
         ...

@@ -11,7 +11,7 @@ from typing import Literal
 
 import attrs
 
-from mcpd.model.secret_references import Late
+from mcpd.model.secret_references import UnresolvedDefinition
 
 MEBIBYTE = 1024 * 1024
 
@@ -103,7 +103,7 @@ class ServerSpec:
     `client` its own."""
     max_queued: int = 256
     """Requests that may wait their turn; more are refused at once."""
-    late: Late | None = attrs.field(default=None, eq=False, repr=False)
+    unresolved: UnresolvedDefinition | None = attrs.field(default=None, eq=False, repr=False)
     """There while secrets are still to be put in: the other fields hold `${…}` in their places then."""
 
     @property
@@ -135,7 +135,7 @@ class RemoteSpec(ServerSpec):
     kind: Literal["http", "sse", "ws"]
     url: str
     headers: Mapping[str, str] = attrs.field(factory=dict)
-    stated: bool = False
+    kind_is_explicit: bool = False
     """Whether the definition says `kind`. Else it is a guess from the URL, and HTTP+SSE is tried too."""
     ca_file: str | None = None
     """PEM file of certificate authorities, trusted besides those of the system."""

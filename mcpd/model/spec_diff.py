@@ -19,7 +19,7 @@ class ServersDiff:
     unchanged: tuple[str, ...] = ()
 
 
-def diff(old: Mapping[str, ServerSpec], new: Mapping[str, ServerSpec]) -> ServersDiff:
+def diff_specs(old: Mapping[str, ServerSpec], new: Mapping[str, ServerSpec]) -> ServersDiff:
     """The plan that turns `old` into `new`. Two specs are the same server when they are equal."""
     both = old.keys() & new.keys()
     return ServersDiff(
@@ -30,7 +30,7 @@ def diff(old: Mapping[str, ServerSpec], new: Mapping[str, ServerSpec]) -> Server
     )
 
 
-def fields(definition: Mapping[str, object]) -> dict[str, object]:
+def definition_parts(definition: Mapping[str, object]) -> dict[str, object]:
     """The parts of a definition as written, by the names that people know: `args`, `env.TOKEN`."""
     found: dict[str, object] = {}
     for key, value in definition.items():
@@ -41,9 +41,9 @@ def fields(definition: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def differing(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[str, ...]:
+def changed_parts(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[str, ...]:
     """Which parts of a definition are not what they were, in the order of the newer one."""
-    before, after = fields(old), fields(new)
+    before, after = definition_parts(old), definition_parts(new)
     names = [*after, *(name for name in before if name not in after)]
     return tuple(
         name for name in names if name not in before or name not in after or before[name] != after[name]

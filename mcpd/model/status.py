@@ -29,16 +29,16 @@ class ServerState(enum.Enum):
     """Wanted, lazily not running; starts on first use."""
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         return self is not ServerState.PENDING
 
     def may_become(self, other: ServerState) -> bool:
         """Whether this move is legal; announcing the same state again (new evidence) always is."""
-        return other is self or other in _MOVES[self]
+        return other is self or other in _TRANSITIONS[self]
 
 
 _S = ServerState
-_MOVES: dict[ServerState, frozenset[ServerState]] = {
+_TRANSITIONS: dict[ServerState, frozenset[ServerState]] = {
     _S.PENDING: frozenset({_S.CONNECTED, _S.FAILED, _S.NEEDS_AUTH, _S.DISABLED, _S.IDLE}),
     _S.CONNECTED: frozenset({_S.PENDING, _S.FAILED, _S.NEEDS_AUTH, _S.DISABLED, _S.IDLE}),
     _S.FAILED: frozenset({_S.PENDING, _S.DISABLED, _S.IDLE}),
@@ -153,12 +153,12 @@ def rfc3339(timestamp: float) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def spoken(timestamp: float) -> str:
+def format_time(timestamp: float) -> str:
     """The same for a sentence: `2026-11-21 06:30:00 UTC`."""
     return f"{rfc3339(timestamp)[:19].replace('T', ' ')} UTC"
 
 
-def timestamp(text: str) -> float:
+def parse_timestamp(text: str) -> float:
     """Back from RFC 3339, in whatever zone. Raises ValueError for what is none, or names no zone."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:

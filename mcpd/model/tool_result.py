@@ -27,11 +27,11 @@ class ToolResult:
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _items = msgspec.json.Decoder(list[Raw]).decode
 _text = msgspec.json.Decoder(str).decode
-_BROKEN = (msgspec.MsgspecError, RecursionError)
+_DECODE_ERRORS = (msgspec.MsgspecError, RecursionError)
 _NOTHING = Raw(b"")
 
 
-def tool_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolResult:
+def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolResult:
     """Normalise the `result` member (JSON text) of a `tools/call` answer.
 
     Never raises: whatever a server sends becomes a ToolResult, with a warning where it breaks the
@@ -40,12 +40,12 @@ def tool_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolResult
     notes = list(warnings)
     try:
         members = _members(result)
-    except _BROKEN:
+    except _DECODE_ERRORS:
         notes.append("the server's result is not an object")
         return ToolResult(success=False, error="malformed result", data=Raw(result), warnings=tuple(notes))
     try:
         blocks = _items(members.get("content", b"[]"))
-    except _BROKEN:
+    except _DECODE_ERRORS:
         notes.append("the result's content is not a list")
         blocks = []
     texts: list[str] = []
@@ -53,10 +53,10 @@ def tool_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolResult
     for raw in blocks:
         try:
             block = _members(raw)
-        except _BROKEN:
+        except _DECODE_ERRORS:
             notes.append("a content block is not an object")
             continue
-        texts.append(_shown(block))
+        texts.append(_block_text(block))
         if _string(block, "type") != "text":
             others.append(raw)
     output = "\n".join(texts)
@@ -71,7 +71,7 @@ def tool_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolResult
     )
 
 
-def _shown(block: dict[str, Raw]) -> str:
+def _block_text(block: dict[str, Raw]) -> str:
     kind = _string(block, "type")
     if kind == "text":
         return _string(block, "text")
@@ -83,7 +83,7 @@ def _shown(block: dict[str, Raw]) -> str:
     if kind == "resource":
         try:
             inner = _members(block.get("resource", b"{}"))
-        except _BROKEN:
+        except _DECODE_ERRORS:
             inner = {}
         if "text" in inner:
             return _string(inner, "text")
@@ -95,5 +95,5 @@ def _string(members: dict[str, Raw], name: str) -> str:
     """The member's text; empty when it is missing or no string."""
     try:
         return _text(members.get(name, b'""'))
-    except _BROKEN:
+    except _DECODE_ERRORS:
         return ""

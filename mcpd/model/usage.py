@@ -57,7 +57,7 @@ class ProcessCost:
 
 
 @attrs.frozen(kw_only=True)
-class ClientUse:
+class ClientUsage:
     """One connected client."""
 
     pid: int | None
@@ -83,7 +83,7 @@ class ServerStats:
     buckets: tuple[LatencyBucket, ...] = ()
     tools: tuple[ToolStats, ...] = ()
     """Those called most first."""
-    clients: tuple[ClientUse, ...] = ()
+    clients: tuple[ClientUsage, ...] = ()
     """The connected clients that use it: attached to it alone, or having called one of its tools."""
     cost: ProcessCost | None = None
     """None: not asked for, or no process of ours runs."""
@@ -99,7 +99,7 @@ class Stats:
     since: str
     at: str
     servers: tuple[ServerStats, ...]
-    clients: tuple[ClientUse, ...]
+    clients: tuple[ClientUsage, ...]
     """Every connected client, whoever it uses."""
     daemon: ProcessCost | None = None
     """Of mcpd itself, without its servers."""

@@ -7,7 +7,7 @@ import math
 import attrs
 import trio
 
-from mcpd.model.package_runners import Runner
+from mcpd.model.package_runners import PackageRunner
 from mcpd.model.server_spec import RestartPolicy
 from mcpd.model.status import Failure
 from mcpd.supervision.connect_strategy import Approach
@@ -19,7 +19,7 @@ class Attempt:
     """Written by the server's task; a wish cancels its `scope`."""
 
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    runner: Runner | None = None
+    runner: PackageRunner | None = None
     """What fetches the server, while that is waited for."""
     ready_at: float | None = None
     """When it was connected (`trio.current_time()`)."""
@@ -41,6 +41,6 @@ class Attempt:
         """What it failed of, with all the ways that were tried, and what is to be done. Secrets are in it."""
         failure, verdict = approach.told_in_full(*classify(error, evidence))
         if self.runner is not None and evidence.returncode is not None:
-            words = f"{self.runner.could_not} ({failure.message})"
+            words = f"{self.runner.failure_message} ({failure.message})"
             failure = attrs.evolve(failure, message=words)
         return failure, verdict

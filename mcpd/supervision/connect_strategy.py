@@ -128,7 +128,10 @@ class Approach:
     def _guessed(self) -> bool:
         spec = self.spec
         return (
-            isinstance(spec, RemoteSpec) and spec.kind == "http" and not spec.stated and spec.era != "modern"
+            isinstance(spec, RemoteSpec)
+            and spec.kind == "http"
+            and not spec.kind_is_explicit
+            and spec.era != "modern"
         )
 
     @property

@@ -6,7 +6,7 @@ import math
 import time
 
 from mcpd.model.server_spec import ServerSpec
-from mcpd.model.status import spoken
+from mcpd.model.status import format_time
 from mcpd.state_file import Store
 
 BY_HAND = "disconnected by hand"
@@ -46,7 +46,7 @@ class Desired:
         if self.enabled:
             return BY_HAND
         if (until := self.off_until) is not None:
-            return f"switched off until {spoken(until)}"
+            return f"switched off until {format_time(until)}"
         return "switched off" if self._is_toggled else "switched off in its definition"
 
     @property

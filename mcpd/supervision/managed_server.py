@@ -252,7 +252,7 @@ class ManagedServer:
 
     async def wait_settled(self) -> None:
         """Until no attempt is under way or queued."""
-        while not self.is_over and (not self._standing.state.settled or self._wish.is_set()):
+        while not self.is_over and (not self._standing.state.is_settled or self._wish.is_set()):
             await self._standing.wait_moved()
 
     async def wait_ready(self) -> Upstream:

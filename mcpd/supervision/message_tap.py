@@ -14,7 +14,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.config.masking import scrubbed_json
-from mcpd.model.message_tap import Direction, TapFrame
+from mcpd.model.message_tap import MessageDirection, TapFrame
 from mcpd.model.status import rfc3339
 from mcpd.transports.base import Channel
 from mcpd.wire import message as wire
@@ -29,7 +29,7 @@ _LOOKAHEAD = 4096
 """Bytes after the end of what is shown in which a secret may end that begins before it."""
 
 Show = Callable[[str, bytes], None]
-_DIRECTIONS = {"→": Direction.TO_SERVER, "←": Direction.FROM_SERVER}
+_DIRECTIONS = {"→": MessageDirection.TO_SERVER, "←": MessageDirection.FROM_SERVER}
 
 
 @attrs.frozen
@@ -118,7 +118,7 @@ class Taps:
     def _note(self, words: str) -> None:
         now = time.time()
         for tap in self._open:
-            tap.put(now, Direction.NOTE, words.encode())
+            tap.put(now, MessageDirection.NOTE, words.encode())
 
 
 class Tap:
@@ -129,13 +129,13 @@ class Tap:
         self._mask = mask
         self._methods = methods
         self._limit = limit
-        self._frames: deque[tuple[float, Direction, bytes]] = deque()
+        self._frames: deque[tuple[float, MessageDirection, bytes]] = deque()
         self._size = 0
         self._dropped = 0
         self._some = trio.Event()
         self._trips = RoundTrips()
 
-    def put(self, at: float, direction: Direction, frame: bytes) -> None:
+    def put(self, at: float, direction: MessageDirection, frame: bytes) -> None:
         full = len(self._frames) >= MOST_FRAMES or self._size + len(frame) > MOST_BYTES
         if full and self._frames:
             self._dropped += 1
@@ -154,23 +154,23 @@ class Tap:
             at, direction, frame = self._frames.popleft()
             self._size -= len(frame)
             message = None
-            if direction is not Direction.NOTE:
+            if direction is not MessageDirection.NOTE:
                 with suppress(BadFrame):  # junk is shown as text
                     message = wire.parse(frame)
             method = "" if message is None else self._method(message, direction, at)
-            if direction is Direction.NOTE or self._wants(method):
+            if direction is MessageDirection.NOTE or self._wants(method):
                 key = "" if message is None else message.key.decode("utf-8", "replace")
                 return self._told(at, direction, frame, method, key, sound=message is not None)
 
     def _wants(self, method: str) -> bool:
         return not self._methods or any(fnmatch.fnmatchcase(method, pattern) for pattern in self._methods)
 
-    def _method(self, message: Message, direction: Direction, at: float) -> str:
-        trip = self._trips.answered(message, to_server=direction is Direction.TO_SERVER, at=at)
+    def _method(self, message: Message, direction: MessageDirection, at: float) -> str:
+        trip = self._trips.answered(message, to_server=direction is MessageDirection.TO_SERVER, at=at)
         return message.method or ("" if trip is None else trip.method)
 
     def _told(
-        self, at: float, direction: Direction, frame: bytes, method: str, key: str, *, sound: bool
+        self, at: float, direction: MessageDirection, frame: bytes, method: str, key: str, *, sound: bool
     ) -> TapFrame:
         text, cut = shown(frame, self._limit, self._mask)
         whole = _still_json(text) if sound and not cut else None

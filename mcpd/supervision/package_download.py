@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import trio
 
-from mcpd.model.package_runners import Runner, is_runner, runner_of
+from mcpd.model.package_runners import PackageRunner, find_runner, is_runner
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.supervision.connection import Connection
 
@@ -31,9 +31,9 @@ class StillInstalling(Exception):
     """The budget is used up."""
 
 
-def runner_for(spec: ServerSpec) -> Runner | None:
+def runner_for(spec: ServerSpec) -> PackageRunner | None:
     """What fetches the server before it runs it, if anything does."""
-    return runner_of(spec.command, spec.args) if isinstance(spec, StdioSpec) else None
+    return find_runner(spec.command, spec.args) if isinstance(spec, StdioSpec) else None
 
 
 async def fetched(
@@ -55,7 +55,7 @@ async def fetched(
 
 
 async def wait_installed(
-    runner: Runner,
+    runner: PackageRunner,
     pid: int,
     stdin: int,
     words: Callable[[], Sequence[str]],
@@ -73,17 +73,19 @@ async def wait_installed(
     while not _is_over(runner, pid, stdin, words, passed := trio.current_time() - began):
         if passed > budget:
             raise StillInstalling(
-                f"{runner.doing}, and was not done after {budget:g} s (raise `timeouts.install`, or install "
-                "it by hand)"
+                f"{runner.progress_message}, and was not done after {budget:g} s "
+                "(raise `timeouts.install`, or install it by hand)"
             )
         if not said and passed >= _SOON:
             said = True
-            say(runner.doing)
+            say(runner.progress_message)
         await trio.sleep(_QUICK if passed < 3 else _SLOW)
     return trio.current_time() - began
 
 
-def _is_over(runner: Runner, pid: int, stdin: int, words: Callable[[], Sequence[str]], passed: float) -> bool:
+def _is_over(
+    runner: PackageRunner, pid: int, stdin: int, words: Callable[[], Sequence[str]], passed: float
+) -> bool:
     if runner.container:
         said = "\n".join(words())
         if not _PULLING.search(said):

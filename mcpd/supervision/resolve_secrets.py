@@ -13,7 +13,7 @@ import trio
 
 from mcpd.config.secret_store import LARGEST, as_text, fetch
 from mcpd.model.errors import BadSpec
-from mcpd.model.secret_references import Reference, Unavailable
+from mcpd.model.secret_references import SecretReference, UnavailableSecret
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.text import shorten
 from mcpd.supervision.context import Surroundings
@@ -33,14 +33,14 @@ async def filled(spec: ServerSpec, around: Surroundings) -> ServerSpec:
 
     Raises NoSecret, with each place where one is missing. Bounded by `PATIENCE` for each secret.
     """
-    if spec.late is None:
+    if spec.unresolved is None:
         return spec
-    known: dict[Reference, str | Unavailable] = {}
+    known: dict[SecretReference, str | UnavailableSecret] = {}
     definition = spec.name.partition("~")[0]  # an instance has the secrets of what it is one of
     try:
         # A default may want more, so in rounds; each of them knows more, so they end.
-        while (now := spec.late.fill(known)).wanted:
-            for reference in now.wanted:
+        while (now := spec.unresolved.resolve(known)).unresolved:
+            for reference in now.unresolved:
                 known[reference] = found = await _fetched(reference, around)
                 if isinstance(found, str):
                     around.redactor.add([found], of=definition)
@@ -55,27 +55,27 @@ async def filled(spec: ServerSpec, around: Surroundings) -> ServerSpec:
 def _with_values_of(made: ServerSpec, spec: ServerSpec) -> ServerSpec:
     """Only what may hold a secret is taken over: the rest of `spec` may have been changed since."""
     if isinstance(spec, StdioSpec) and isinstance(made, StdioSpec):
-        return attrs.evolve(spec, command=made.command, args=made.args, env=made.env, late=None)
+        return attrs.evolve(spec, command=made.command, args=made.args, env=made.env, unresolved=None)
     assert isinstance(spec, RemoteSpec)
     if not isinstance(made, RemoteSpec) or made.kind != spec.kind:
         raise NoSecret("its URL is of another kind than was thought (write the `type` into its definition)")
-    return attrs.evolve(spec, url=made.url, headers=made.headers, late=None)
+    return attrs.evolve(spec, url=made.url, headers=made.headers, unresolved=None)
 
 
-async def _fetched(reference: Reference, around: Surroundings) -> str | Unavailable:
+async def _fetched(reference: SecretReference, around: Surroundings) -> str | UnavailableSecret:
     with trio.move_on_after(PATIENCE):
         if reference.kind == "cmd":
-            return await _from_command(reference.words, around)
+            return await _from_command(reference.arguments, around)
         look = partial(fetch, reference, around.environ)
         return await trio.to_thread.run_sync(
             look, abandon_on_cancel=True
         )  # a dead network disk never answers
     what = "the command" if reference.kind == "cmd" else "the file"
-    message = f"{what} {shorten(reference.words[0], 80)} gave no secret within {PATIENCE:g} s"
-    return Unavailable(message, "try it in a shell")
+    message = f"{what} {shorten(reference.arguments[0], 80)} gave no secret within {PATIENCE:g} s"
+    return UnavailableSecret(message, "try it in a shell")
 
 
-async def _from_command(words: tuple[str, ...], around: Surroundings) -> str | Unavailable:
+async def _from_command(words: tuple[str, ...], around: Surroundings) -> str | UnavailableSecret:
     """What it prints. No shell; its whole session is ended with it, whatever happens."""
     what = f"the command {shorten(words[0], 80)}"
     environ = {**around.environ, INSTANCE_VARIABLE: f"{around.instance}.command"}
@@ -89,7 +89,9 @@ async def _from_command(words: tuple[str, ...], around: Surroundings) -> str | U
             start_new_session=True,
         )
     except OSError as error:
-        return Unavailable(f"{what} cannot be run: {error.strerror or error}", "correct it in the definition")
+        return UnavailableSecret(
+            f"{what} cannot be run: {error.strerror or error}", "correct it in the definition"
+        )
     around.commands.add(process.pid)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -109,7 +111,7 @@ async def _from_command(words: tuple[str, ...], around: Surroundings) -> str | U
         around.commands.discard(process.pid)
     if process.returncode:
         last = shorten((told.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1], 200)
-        return Unavailable(f"{what} failed with {process.returncode}: {last}", "try it in a shell")
+        return UnavailableSecret(f"{what} failed with {process.returncode}: {last}", "try it in a shell")
     return as_text(bytes(said), what)
 
 

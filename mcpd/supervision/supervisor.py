@@ -13,7 +13,7 @@ import trio
 from mcpd.model.errors import UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import ServerSpec
-from mcpd.model.spec_diff import ServersDiff, diff
+from mcpd.model.spec_diff import ServersDiff, diff_specs
 from mcpd.model.status import rfc3339
 from mcpd.supervision.context import Surroundings
 from mcpd.supervision.managed_server import ManagedServer
@@ -62,7 +62,7 @@ class Supervisor:
         return self._desired.value[1]
 
     def plan(self, desired: Mapping[str, ServerSpec]) -> ServersDiff:
-        return diff(self.desired, desired)
+        return diff_specs(self.desired, desired)
 
     def wish(self, desired: Mapping[str, ServerSpec]) -> tuple[int, ServersDiff]:
         """Replace the set. Synchronous, so nobody's hang-up can leave it half done."""
@@ -184,7 +184,7 @@ class Supervisor:
     async def _reconcile(
         self, nursery: trio.Nursery, running: Mapping[str, ServerSpec], desired: Mapping[str, ServerSpec]
     ) -> None:
-        plan = diff(running, desired)
+        plan = diff_specs(running, desired)
         for name in plan.added:
             self._start(nursery, desired[name])
         replaced = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from mcpd.config.masking import MASK, SCHEME, scrubbed, secret_name
-from mcpd.model.api import Step
+from mcpd.model.api import ConnectStep
 from mcpd.model.status import rfc3339
 from mcpd.supervision.message_tap import RoundTrips, shown
 from mcpd.support.logs import TRAFFIC_LOGGER
@@ -31,7 +31,7 @@ class Trace:
     """`mask` takes the secrets out of all of it."""
 
     def __init__(self, name: str, mask: Callable[[str], str]) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[ConnectStep] = []
         """Of the attempt under way, or the last one."""
         self.debugged = False
         """Whether steps and HTTP requests are logged, whatever the log's level; who wants `frame` too has to
@@ -44,7 +44,7 @@ class Trace:
         self.steps = []
 
     def step(self, step: str, outcome: str, seconds: float) -> None:
-        told = Step(
+        told = ConnectStep(
             at=rfc3339(time.time()),
             step=step,
             outcome=self._mask(outcome)[:500],

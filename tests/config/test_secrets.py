@@ -14,7 +14,7 @@ from mcpd.config.masking import masked
 from mcpd.config.secret_store import change_secrets, fetch, read_secrets, secrets_path
 from mcpd.config.variables import expand
 from mcpd.model.errors import BadSpec
-from mcpd.model.secret_references import Reference, Unavailable
+from mcpd.model.secret_references import SecretReference, UnavailableSecret
 from mcpd.model.server_spec import RemoteSpec
 
 
@@ -45,11 +45,11 @@ def test_a_definition_keeps_its_references_until_it_is_filled(
     }
     file.write_text(json.dumps({"mcpServers": {"a": definition}}))
     spec = load(None, environ).specs["a"]
-    assert spec.late is not None
+    assert spec.unresolved is not None
     change_secrets(environ, {"TOKEN": "s3cr3t-value"})
-    known: dict[Reference, str | Unavailable] = {}
-    while (filled := spec.late.fill(known)).wanted:
-        known |= {reference: fetch(reference, environ) for reference in filled.wanted}
+    known: dict[SecretReference, str | UnavailableSecret] = {}
+    while (filled := spec.unresolved.resolve(known)).unresolved:
+        known |= {reference: fetch(reference, environ) for reference in filled.unresolved}
     made = filled.spec
     assert isinstance(made, RemoteSpec)
     assert (made.url, made.headers) == ("https://x.y", {"Authorization": "Bearer s3cr3t-value", "B": "b"})
@@ -79,8 +79,8 @@ def test_what_is_wrong_with_the_store_is_said_of_the_secret(
     path.parent.mkdir()
     path.write_text(text)
     path.chmod(mode)
-    found = fetch(Reference("secret", ("A",)), environ)
-    assert isinstance(found, Unavailable)
+    found = fetch(SecretReference("secret", ("A",)), environ)
+    assert isinstance(found, UnavailableSecret)
     assert said in found.message
     path.with_name("config.json").write_text(
         '{"mcpServers": {"a": {"command": "x", "env": {"A": "${secret:A}"}}}}'
@@ -95,8 +95,8 @@ def test_a_file_and_a_credential_are_taken_without_the_end_of_the_line(tmp_path:
     (tmp_path / "binary").write_bytes(b"\xff")
     os.mkfifo(tmp_path / "fifo")
     environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
-    assert fetch(Reference("file", (str(tmp_path / "one"),)), {}) == " a b "
-    assert fetch(Reference("credential", ("one",)), environ) == " a b "
+    assert fetch(SecretReference("file", (str(tmp_path / "one"),)), {}) == " a b "
+    assert fetch(SecretReference("credential", ("one",)), environ) == " a b "
     for name, said in {
         "large": "more than",
         "binary": "UTF-8",
@@ -104,13 +104,13 @@ def test_a_file_and_a_credential_are_taken_without_the_end_of_the_line(tmp_path:
         "none": "does not exist",
     }.items():
         for found in (
-            fetch(Reference("file", (str(tmp_path / name),)), {}),
-            fetch(Reference("credential", (name,)), environ),
+            fetch(SecretReference("file", (str(tmp_path / name),)), {}),
+            fetch(SecretReference("credential", (name,)), environ),
         ):
-            assert isinstance(found, Unavailable)
+            assert isinstance(found, UnavailableSecret)
             assert said in found.message
             assert found.missing is (name == "none")
-    assert isinstance(fetch(Reference("credential", ("one",)), {}), Unavailable)
+    assert isinstance(fetch(SecretReference("credential", ("one",)), {}), UnavailableSecret)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_reference_says_what_to_fetch(written: str, kind: str, words: tuple[st
     )
     assert found.problems == ()
     ((_, reference),) = found.wanted
-    assert (reference.kind, reference.words) == (kind, words)
+    assert (reference.kind, reference.arguments) == (kind, words)
     again = expand(f"<{written}>", {"HOME": "/home/me", "WHO": "ada o"}, "$", known={reference: "${X}"})
     assert kind == "file" or again.value == "<${X}>"
 
@@ -182,7 +182,7 @@ def test_commands_are_allowed_by_the_users_own_file_alone(environ: dict[str, str
         load(None, {**environ, "MCPD_SERVERS": json.dumps([{"name": "a", **servers["a"]}])})
     file.write_text(json.dumps({"mcpServers": servers, "settings": {"allowCommands": True}}))
     file.chmod(0o600)
-    assert load(None, environ).specs["a"].late is not None
+    assert load(None, environ).specs["a"].unresolved is not None
     file.chmod(0o622)
     with pytest.raises(BadSpec, match="others may write"):
         load(None, environ)

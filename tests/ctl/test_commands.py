@@ -10,7 +10,7 @@ import pytest
 
 from ctl.commands import COMMANDS
 from ctl.errors import EXIT_CODES
-from mcpd.model.status import timestamp
+from mcpd.model.status import parse_timestamp
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Fault, detail, failure, server, status
 
@@ -97,7 +97,7 @@ def test_a_time_to_be_off_for_is_told_as_its_end(daemon: FakeDaemon, mcpctl: Mcp
     before = time.time()
     ran = mcpctl("disable", "git", "--for", "2h")
     assert (ran.code, ran.out) == (0, f"git: disabled ({reason})\n")
-    until = timestamp(daemon.params_of("mcpd/disable")["until"])
+    until = parse_timestamp(daemon.params_of("mcpd/disable")["until"])
     assert before - 0.001 <= until - 7200 <= time.time()
     mcpctl("disable", "git", "--until", "2126-11-22T18:00Z")
     assert daemon.params_of("mcpd/disable")["until"] == "2126-11-22T18:00:00.000Z"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.model import api, codec
-from mcpd.model.codec import BadShape
+from mcpd.model.codec import ShapeError
 from mcpd.model.definitions import SetServersParams
 
 
@@ -52,7 +52,7 @@ class Outer:
 )
 def test_what_is_not_exactly_right_is_refused_with_its_place(value: Any, complaint: str) -> None:
     """Trap T12: cattrs alone makes True of "false" and a list of a string."""
-    with pytest.raises(BadShape) as bad:
+    with pytest.raises(ShapeError) as bad:
         codec.structure(value, Outer)
     assert complaint in str(bad.value)
 
@@ -65,7 +65,7 @@ def test_one_of_two_types_stays_what_it_is(value: object, is_: object) -> None:
 
 
 def test_all_complaints_come_at_once() -> None:
-    with pytest.raises(BadShape) as bad:
+    with pytest.raises(ShapeError) as bad:
         codec.structure({"name": 1, "on": 2, "inner": {}, "odd": 3}, Outer)
     assert len(bad.value.problems) == 4
 
@@ -85,16 +85,16 @@ def test_what_goes_out_comes_back(value: Outer) -> None:
 )
 def test_anything_is_a_value_or_a_bad_shape(value: object) -> None:
     """Never another exception: this is what clients send."""
-    for kind in (SetServersParams, api.AttachParams, api.WishParam, api.LogsParams, api.EventsParams):
+    for kind in (SetServersParams, api.AttachParams, api.LifecycleParams, api.LogsParams, api.EventsParams):
         problems: list[object] = []
         try:
             codec.structure(value, kind)
-        except BadShape as bad:
+        except ShapeError as bad:
             problems = [*bad.problems] or ["none"]
         assert all(str(getattr(problem, "path", "")).startswith("$") for problem in problems)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 5000, b'{"a":"\\ud800"}'])
 def test_what_is_no_json_is_a_bad_shape_too(data: bytes) -> None:
-    with pytest.raises(BadShape):
+    with pytest.raises(ShapeError):
         codec.decode(data, Outer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.model.profile import profile_for
+from mcpd.model.profile import match_profile
 
 RULES = {
     "/home/me/work": "work",
@@ -36,5 +36,5 @@ def test_the_deepest_rule_counts_and_wildcards_stay_within_a_name(
     directory: str, profile: str | None
 ) -> None:
     """A rule holds for a directory and all below; of equally deep ones the plainer wins."""
-    assert profile_for(directory, RULES) == profile
-    assert profile_for(directory, dict(reversed(RULES.items()))) == profile
+    assert match_profile(directory, RULES) == profile
+    assert match_profile(directory, dict(reversed(RULES.items()))) == profile

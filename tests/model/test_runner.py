@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.model.package_runners import is_runner, runner_of
+from mcpd.model.package_runners import find_runner, is_runner
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from mcpd.model.package_runners import is_runner, runner_of
 def test_what_fetches_is_recognised_with_what_it_fetches(line: str, name: str, package: str) -> None:
     """For `npx is installing @scope/server`."""
     command, *args = line.split()
-    runner = runner_of(command, args)
+    runner = find_runner(command, args)
     assert runner is not None
     assert (runner.name, runner.package) == (name, package)
     assert runner.container == (name.partition(" ")[0] in ("docker", "podman"))
@@ -52,7 +52,7 @@ def test_what_fetches_is_recognised_with_what_it_fetches(line: str, name: str, p
 def test_an_ordinary_program_is_none(line: str) -> None:
     """It has the time for its handshake, and no more."""
     command, *args = line.split()
-    assert runner_of(command, args) is None
+    assert find_runner(command, args) is None
 
 
 @pytest.mark.parametrize(

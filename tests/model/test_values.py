@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from mcpd.model import codec
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, UnknownTool, UpstreamRefused
 from mcpd.model.server_spec import StdioSpec
-from mcpd.model.spec_diff import diff
+from mcpd.model.spec_diff import diff_specs
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
-from mcpd.model.tool_result import tool_result
+from mcpd.model.tool_result import normalize_result
 
 S = ServerState
 
 
 def test_only_under_way_is_unsettled() -> None:
-    assert [state for state in S if not state.settled] == [S.PENDING]
+    assert [state for state in S if not state.is_settled] == [S.PENDING]
 
 
 @pytest.mark.parametrize("state", S)
@@ -47,7 +47,7 @@ sets = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["x", "y"]), m
 @given(sets, sets)
 def test_a_plan_names_every_server_once_and_sorted(old: dict[str, str], new: dict[str, str]) -> None:
     before, after = ({name: spec(name, cmd) for name, cmd in each.items()} for each in (old, new))
-    plan = diff(before, after)
+    plan = diff_specs(before, after)
     lists = (plan.added, plan.removed, plan.changed, plan.unchanged)
 
     assert sorted(name for each in lists for name in each) == sorted({*old, *new})
@@ -72,7 +72,7 @@ PLACEHOLDERS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("block", "shown"), PLACEHOLDERS)
 def test_content_that_is_no_text_has_a_placeholder_and_is_kept(block: dict[str, Any], shown: str) -> None:
     """CA10."""
-    result = tool_result(json.dumps({"content": [TEXT, block]}).encode())
+    result = normalize_result(json.dumps({"content": [TEXT, block]}).encode())
     assert result.output == f"a\n{shown}"
     assert [bytes(each) for each in result.content] == [json.dumps(block).encode()]
     assert result.success
@@ -81,17 +81,17 @@ def test_content_that_is_no_text_has_a_placeholder_and_is_kept(block: dict[str, 
 
 def test_data_and_content_keep_every_byte() -> None:
     data, block = b'{"n":1.10,"n":1E+400, "b":1180591620717411303424}', b'{"type" : "x","n":1.10}'
-    result = tool_result(b'{"content":[%b],"structuredContent":%b}' % (block, data))
+    result = normalize_result(b'{"content":[%b],"structuredContent":%b}' % (block, data))
     encoded = codec.encode(result)
     assert data in encoded
     assert block in encoded
 
 
 def test_an_error_of_the_tool_is_a_failure_with_its_text() -> None:
-    failed = tool_result(json.dumps({"content": [TEXT], "isError": True}).encode())
+    failed = normalize_result(json.dumps({"content": [TEXT], "isError": True}).encode())
     assert (failed.success, failed.error, failed.output) == (False, "a", "a")
-    assert tool_result(b'{"isError":true}').error
-    assert tool_result(b'{"isError":"true","content":[]}').success
+    assert normalize_result(b'{"isError":true}').error
+    assert normalize_result(b'{"isError":"true","content":[]}').success
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_an_error_of_the_tool_is_a_failure_with_its_text() -> None:
 )
 def test_whatever_a_server_sends_becomes_a_result(broken: bytes) -> None:
     """Never an exception: it would end the connection."""
-    assert codec.encode(tool_result(broken))
+    assert codec.encode(normalize_result(broken))
 
 
 @settings(derandomize=True, max_examples=200)
@@ -126,8 +126,8 @@ def test_whatever_a_server_sends_becomes_a_result(broken: bytes) -> None:
 )
 def test_no_shape_of_a_result_raises(value: object) -> None:
     encoded = json.dumps({"content": value, "isError": value}).encode()
-    json.loads(codec.encode(tool_result(encoded)))
-    json.loads(codec.encode(tool_result(json.dumps(value).encode())))
+    json.loads(codec.encode(normalize_result(encoded)))
+    json.loads(codec.encode(normalize_result(json.dumps(value).encode())))
 
 
 def subclasses() -> list[type[McpdError]]:

@@ -131,13 +131,13 @@ def test_every_error_of_ours_is_in_the_table() -> None:
         errors.UnknownTool,
         errors.UnknownPrompt,
         errors.UnknownResource,
-        errors.UnknownRevision,
+        errors.UnsupportedRevision,
         errors.InputNeeded,
         errors.InvalidArguments,
         errors.BadSpec,
         errors.Conflict,
         errors.NotReady,
         errors.Unsupported,
-        errors.FellBehind,
+        errors.SlowConsumer,
     }
     assert ours - not_from_a_connection == {type(row[0]) for row in TABLE} & ours

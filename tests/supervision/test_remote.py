@@ -165,7 +165,7 @@ async def test_whether_there_is_a_session_is_shown_and_never_which(tmp_path: Pat
 async def test_a_stated_type_is_taken_at_its_word(tmp_path: Path) -> None:
     """`type: http` is not second-guessed; `type: sse` needs no ladder."""
     async with fake_http(on_one_url(None, SseScript())) as server:
-        async with living(tmp_path / "1", server.url, stated=True) as world:
+        async with living(tmp_path / "1", server.url, kind_is_explicit=True) as world:
             status = await world.wait(ServerState.FAILED)
             assert status.last_error is not None
             assert status.last_error.kind is FailureKind.HTTP
@@ -192,9 +192,9 @@ async def test_an_address_where_nothing_answers_is_named_with_every_status_and_l
         assert len(server.requests) == asked
 
 
-@pytest.mark.parametrize("stated", [True, False])
+@pytest.mark.parametrize("kind_is_explicit", [True, False])
 async def test_a_server_that_is_out_of_order_is_found_when_it_is_well_again(
-    tmp_path: Path, stated: bool
+    tmp_path: Path, kind_is_explicit: bool
 ) -> None:
     """500 to all that is posted may be a wrong place, or a database that is down: nobody has to ask again."""
     well = ModernScript()
@@ -206,7 +206,10 @@ async def test_a_server_that_is_out_of_order_is_found_when_it_is_well_again(
         else:
             await request.reply(500 if request.method == "POST" else 405, b"boom", "text/plain")
 
-    async with fake_http(script) as server, living(tmp_path, server.url, stated=stated) as world:
+    async with (
+        fake_http(script) as server,
+        living(tmp_path, server.url, kind_is_explicit=kind_is_explicit) as world,
+    ):
         status = await world.wait(ServerState.FAILED)
         assert status.last_error is not None
         assert status.last_error.http_status == 500

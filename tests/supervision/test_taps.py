@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from mcpd.config.masking import scrubbed, scrubbed_json
-from mcpd.model.message_tap import Direction, TapFrame
+from mcpd.model.message_tap import MessageDirection, TapFrame
 from mcpd.supervision.message_tap import MOST_FRAMES, Tap, Taps
 from mcpd.supervision.trace import Trace
 from mcpd.support.logs import TRAFFIC_LOGGER
@@ -60,8 +60,8 @@ async def test_messages_are_shown_as_they_are_with_their_method() -> None:
         link.tap("→", request(1, "tools/call", name="echo"))
         link.tap("←", b'{"jsonrpc":"2.0","id":1,"result":{"big":1180591620717411303424}}')
         asked, answered = await following(frames), await following(frames)
-    assert (asked.direction, asked.method, asked.id) == (Direction.TO_SERVER, "tools/call", "1")
-    assert (answered.direction, answered.method) == (Direction.FROM_SERVER, "tools/call")
+    assert (asked.direction, asked.method, asked.id) == (MessageDirection.TO_SERVER, "tools/call", "1")
+    assert (answered.direction, answered.method) == (MessageDirection.FROM_SERVER, "tools/call")
     assert answered.message == msgspec.Raw(
         b'{"jsonrpc":"2.0","id":1,"result":{"big":1180591620717411303424}}'
     )
@@ -152,8 +152,8 @@ async def test_a_tap_outlives_the_servers_connections(
         with world.server.taps.opened((), 1000) as tap:
             while True:
                 frame = await tap.next()
-                seen.append(frame.text if frame.direction is Direction.NOTE else frame.method)
-                if frame.method == "tools/list" and frame.direction is Direction.FROM_SERVER:
+                seen.append(frame.text if frame.direction is MessageDirection.NOTE else frame.method)
+                if frame.method == "tools/list" and frame.direction is MessageDirection.FROM_SERVER:
                     break
     assert "the connection has ended" in seen
     assert seen.index("the connection has ended") < seen.index("a connection is being opened")

@@ -18,7 +18,7 @@ from mcpd.api.http_server.http_exchange import JSON, TEXT, Exchange
 from mcpd.api.http_server.parser import Head
 from mcpd.client_registry import Client
 from mcpd.gateway.gateway import Gateway
-from mcpd.model.api import PageLink
+from mcpd.model.api import DashboardLink
 
 log = logging.getLogger("mcpd.http")
 
@@ -62,9 +62,9 @@ class Page:
         for path in _FILES:  # the page of this program, whatever is installed in its place later
             _file(path)
 
-    def link(self) -> PageLink:
+    def link(self) -> DashboardLink:
         """An address that opens the page, once. The code is behind a `#`: browsers send that to nobody."""
-        return PageLink(url=f"{self._base}{INDEX}#{self._visits.invite()}", seconds=CODE_LIVES)
+        return DashboardLink(url=f"{self._base}{INDEX}#{self._visits.invite()}", seconds=CODE_LIVES)
 
     def close(self, reason: str) -> None:
         self._visits.close(reason)
