@@ -283,9 +283,9 @@ class Core:
         timeout = server.spec.timeouts.call
         if upstream.era == "legacy":
             return await upstream.request(method, params, timeout=timeout)
-        answer = input_rounds.nobody(name, method)
-        return await input_rounds.ask_in_rounds(
-            upstream, method, params, answer, timeout=timeout, meta=upstream.alone
+        answer = input_rounds.no_client(name, method)
+        return await input_rounds.request_with_input(
+            upstream, method, params, answer, timeout=timeout, meta=upstream.default_meta
         )
 
     async def ping(self, name: str, timeout: float) -> PingResult:

@@ -112,7 +112,7 @@ def _subscribe(session: Session, request: Request) -> None:
         outcome = ""
         try:
             with trio.move_on_after(_AGREED):
-                outcome = await server.interests.settled(own)
+                outcome = await server.interests.wait_subscribed(own)
             await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled:
             if not followed_before:

@@ -26,8 +26,8 @@ from mcpd.model.errors import (
 from mcpd.model.tool_result import normalize_result
 from mcpd.operations import Core
 from mcpd.protocol import mcp_tasks
-from mcpd.protocol.input_rounds import ask_in_rounds, nobody, result_type
-from mcpd.protocol.upstream_session import Upstream, refusal
+from mcpd.protocol.input_rounds import no_client, request_with_input, result_type
+from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.supervision.catalog import Item, allowed, suggestion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.reader import traffic
@@ -159,11 +159,11 @@ class Call(Exchange, kw_only=True):
             self.clock = OF_THE_TOOL
         self.limit = max(times.call_max, self.idle)
         self.server, self.upstream, self.schemas = server, upstream, schemas
-        self.meta = upstream.alone
+        self.meta = upstream.default_meta
         params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(request.tool), request.arguments)
         if passed_on := request.for_the_server():
             params = b'%b,"_meta":%b}' % (params[:-1], msgspec.json.encode(passed_on))
-        if schemas.only_as_task and upstream.takes_tasks:
+        if schemas.only_as_task and upstream.accepts_task_param:
             self.as_task = True
             params = b'%b,"task":{"ttl":%d}}' % (params[:-1], self.limit * 1000)
         if not call_concurrency.is_exclusive(server, "tools/call", request.tool):
@@ -180,7 +180,7 @@ class Call(Exchange, kw_only=True):
             if self.server.upstream is None:
                 raise self.server.not_ready()
             self.upstream = self.server.upstream
-            self.meta = self.upstream.alone
+            self.meta = self.upstream.default_meta
             self._submit_alone(self.upstream, params)
         except Exception as error:
             self._leave()
@@ -207,7 +207,7 @@ class Call(Exchange, kw_only=True):
         traffic.more_expected = True
         self._leave()
         if message.error is not ABSENT:
-            self.fail(refusal(self.server.spec.name, message))
+            self.fail(to_upstream_error(self.server.spec.name, message))
         elif self.as_task or (self.upstream.era == "modern" and result_type(message.result) != "complete"):
             self.later(lambda: self._go_on(message.result))
         else:
@@ -223,15 +223,15 @@ class Call(Exchange, kw_only=True):
         left = self.hard_deadline - trio.current_time()
         if self.as_task or result_type(first) == "task":
             self._finish(
-                await mcp_tasks.see_through(
+                await mcp_tasks.await_task(
                     upstream,
                     first,
-                    nobody(name, self.what),
+                    no_client(name, self.what),
                     what=self.what,
                     timeout=self.idle,
                     limit=left,
-                    told=self._tell_of_task,
-                    again=lambda: core.next_connection(server),
+                    on_status=self._tell_of_task,
+                    next_connection=lambda: core.next_connection(server),
                 )
             )
             return
@@ -239,11 +239,11 @@ class Call(Exchange, kw_only=True):
         if passed_on := request.for_the_server():
             params["_meta"] = passed_on
         self._finish(
-            await ask_in_rounds(
+            await request_with_input(
                 upstream,
                 "tools/call",
                 params,
-                nobody(name, self.what),
+                no_client(name, self.what),
                 timeout=min(self.idle, left),
                 meta=self.meta,
                 first=first,

@@ -131,9 +131,9 @@ def _start(relay: Relay) -> None:
     if dressed[0] is not upstream or dressed[1] is not asker:
         told = passed_on(asker, whole=session.view.single is not None)
         level = asker.log_level or (None if asker.modern else UNSAID)
-        meta = upstream.dress(told, level)
+        meta = upstream.request_meta(told, level)
         dressed = session.dressed = (upstream, asker, meta)
     relay.meta = dressed[2]
-    if request.method == "tools/call" and upstream.takes_tasks and input_required.only_as_task(relay):
+    if request.method == "tools/call" and upstream.accepts_task_param and input_required.only_as_task(relay):
         relay.as_task = True
     relay.submit()

@@ -28,7 +28,7 @@ from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
 from mcpd.model.status import ServerState
 from mcpd.operations import Core
-from mcpd.protocol.upstream_session import Said
+from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.supervision.context import ClientSide
 from mcpd.supervision.managed_server import ManagedServer
@@ -160,7 +160,7 @@ class Gateway:
             self.questions.forget(link, message)
             return False
 
-    def _heard(self, server: ManagedServer, said: Said) -> None:
+    def _heard(self, server: ManagedServer, said: ServerNotification) -> None:
         method = said.method
         if method.endswith("/list_changed"):
             self._list_changed(server, method.split("/")[1])
@@ -181,7 +181,7 @@ class Gateway:
             if session.view.covers(server):  # not for an instance: lists are those of its definition's server
                 session.list_changed(feature)
 
-    def _logged(self, server: ManagedServer, said: Said) -> None:
+    def _logged(self, server: ManagedServer, said: ServerNotification) -> None:
         """To the client whose call it is about, where that is certain; the daemon's log has it anyway."""
         relay = said.exchange
         if relay is None and server.upstream is not None:
@@ -282,7 +282,7 @@ class Gateway:
 def _tell_roots_changed(servers: Iterable[ManagedServer]) -> None:
     for server in servers:
         if server.upstream is not None:
-            server.upstream.roots_changed()
+            server.upstream.notify_roots_changed()
 
 
 def _wanted(level: str, modern: bool, params: Raw) -> bool:

@@ -22,7 +22,7 @@ from mcpd.gateway.server_requests import ANSWER
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.protocol import mcp_tasks
-from mcpd.protocol.input_rounds import MOST_ROUNDS
+from mcpd.protocol.input_rounds import MAX_ROUNDS
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
@@ -68,8 +68,8 @@ async def _another_round(
     """Ask the client, then the server again. Raises what ends the call."""
     name = relay.server.spec.name
     relay.next_round()
-    if relay.rounds > MOST_ROUNDS:
-        raise ProtocolViolation(f"{name}: still wants something after {MOST_ROUNDS} rounds", server=name)
+    if relay.rounds > MAX_ROUNDS:
+        raise ProtocolViolation(f"{name}: still wants something after {MAX_ROUNDS} rounds", server=name)
     members = wire.members(relay.params or b"{}")
     members.pop("inputResponses", None)
     members.pop("requestState", None)
@@ -115,14 +115,14 @@ async def see_task_through(session: Session, relay: Relay, created: Raw) -> None
         asked = Raw(msgspec.json.encode({"method": method, "params": params}))
         return wire.mapping(await _answer(session, relay, asked))
 
-    result = await mcp_tasks.see_through(
+    result = await mcp_tasks.await_task(
         relay.upstream,
         created,
         answer,
         what=request.method,
         timeout=relay.idle,
         limit=relay.hard_deadline - trio.current_time(),
-        again=lambda: session.gateway.core.next_connection(relay.server),
+        next_connection=lambda: session.gateway.core.next_connection(relay.server),
     )
     await trio.lowlevel.checkpoint_if_cancelled()
     relay.stop = None

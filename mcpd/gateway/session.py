@@ -31,7 +31,7 @@ from mcpd.gateway.forwarded_call import MAY_ASK, Relay, refused
 from mcpd.gateway.responder import Client, Reply
 from mcpd.gateway.virtual_server import MEMBERS, View
 from mcpd.model.errors import McpdError
-from mcpd.protocol.legacy import BATCHES_IN
+from mcpd.protocol.legacy import BATCH_VERSION
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
@@ -276,7 +276,7 @@ class Session:
     @property
     def takes_batches(self) -> bool:
         """Whether its revision knows arrays of messages."""
-        return self.version == BATCHES_IN
+        return self.version == BATCH_VERSION
 
     @property
     def calls(self) -> int:

@@ -17,7 +17,7 @@ from mcpd.gateway.client_context import Request
 from mcpd.gateway.revision_translation.revisions import R4
 from mcpd.gateway.revision_translation.server_requests import question
 from mcpd.model.errors import InputNeeded
-from mcpd.protocol.upstream_session import Said
+from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
@@ -60,7 +60,7 @@ class UrlElicitations:
     def left(self, session: Session) -> None:
         self._sent = {key: sent for key, sent in self._sent.items() if sent is not session}
 
-    def completed(self, server: ManagedServer, said: Said) -> None:
+    def completed(self, server: ManagedServer, said: ServerNotification) -> None:
         """`notifications/elicitation/complete`: for the client that was sent there, if its revision knows
         that; a modern one learns it from its call, which goes on."""
         try:

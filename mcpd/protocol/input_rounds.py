@@ -19,22 +19,22 @@ from mcpd.protocol.upstream_session import Upstream
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
-METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
+INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests that may take more than one round."""
-MOST_ROUNDS = 10
-_SOON, _LATER = 0.05, 0.25
+MAX_ROUNDS = 10
+_FIRST_PAUSE, _MAX_PAUSE = 0.05, 0.25
 """Seconds before asking again a server that wants nothing but that; they double in between."""
 
-Answer = Callable[[str, Raw], Awaitable[Mapping[str, object]]]
+InputHandler = Callable[[str, Raw], Awaitable[Mapping[str, object]]]
 """Given one of the server's questions (method, params): the bare result. What it raises ends the request:
 there is no way to tell a server that nobody answers."""
 
 
-async def ask_in_rounds(
+async def request_with_input(
     upstream: Upstream,
     method: str,
     params: Mapping[str, object],
-    answer: Answer,
+    answer: InputHandler,
     *,
     timeout: float = math.inf,
     meta: bytes = b"",
@@ -46,11 +46,11 @@ async def ask_in_rounds(
     Raises ProtocolViolation for a result of no known type, for more than MOST_ROUNDS, and for a
     question where none is allowed; besides what `Upstream.request` and `answer` raise.
     """
-    pause = _SOON
+    pause = _FIRST_PAUSE
     asks = params
-    for last in (*(False,) * (MOST_ROUNDS - 1), True):
+    for last in (*(False,) * (MAX_ROUNDS - 1), True):
         result, first = first or await upstream.request(method, asks, timeout=timeout, meta=meta), None
-        needed = _needed(upstream.link.name, method, result)
+        needed = _parse_input_required(upstream.link.name, method, result)
         if needed is None:
             return result
         if last:
@@ -58,20 +58,20 @@ async def ask_in_rounds(
         questions, state = needed
         again: dict[str, object] = dict(params)
         if questions:
-            again["inputResponses"] = await answers(upstream.link.name, questions, answer)
+            again["inputResponses"] = await answer_all(upstream.link.name, questions, answer)
         else:
             await trio.sleep(pause)
-            pause = min(pause * 2, _LATER)
+            pause = min(pause * 2, _MAX_PAUSE)
         if state is not None:
             again["requestState"] = state
         asks = again
     raise ProtocolViolation(
-        f"{upstream.link.name}: still wants something after {MOST_ROUNDS} rounds of {method}",
+        f"{upstream.link.name}: still wants something after {MAX_ROUNDS} rounds of {method}",
         server=upstream.link.name,
     )
 
 
-def _needed(name: str, method: str, result: Raw) -> tuple[Mapping[str, Raw], Raw | None] | None:
+def _parse_input_required(name: str, method: str, result: Raw) -> tuple[Mapping[str, Raw], Raw | None] | None:
     """The questions and the server's state, by its bytes; None when the result is complete."""
     try:
         members = wire.members(result)
@@ -84,7 +84,7 @@ def _needed(name: str, method: str, result: Raw) -> tuple[Mapping[str, Raw], Raw
     if kind == "complete":
         return None
     state = members.get("requestState")
-    if kind != "input_required" or method not in METHODS or not (questions or state is not None):
+    if kind != "input_required" or method not in INPUT_METHODS or not (questions or state is not None):
         raise ProtocolViolation(
             f"{name}: answered {method} with a result of type {shorten(str(kind), 40)}, which it may not",
             server=name,
@@ -92,7 +92,7 @@ def _needed(name: str, method: str, result: Raw) -> tuple[Mapping[str, Raw], Raw
     return questions, state
 
 
-async def answers(name: str, questions: Mapping[str, Raw], answer: Answer) -> dict[str, object]:
+async def answer_all(name: str, questions: Mapping[str, Raw], answer: InputHandler) -> dict[str, object]:
     """One answer for each question, one after the other: it may be one person who gives them.
 
     Raises ProtocolViolation, and what `answer` raises.
@@ -120,12 +120,12 @@ def result_type(result: Raw) -> str:
     return kind if isinstance(kind, str) else shorten(repr(kind), 40)
 
 
-def nobody(server: str, what: str) -> Answer:
+def no_client(server: str, what: str) -> InputHandler:
     """An `Answer` where nobody can be asked: it raises InputNeeded, naming what the server wanted."""
 
     async def answer(method: str, params: Raw) -> Mapping[str, object]:
         await trio.lowlevel.checkpoint()
-        question = _question(method, params)
+        question = _describe_question(method, params)
         raise InputNeeded(
             f"{server}: {what} wants an answer before it goes on ({question}), and nobody can be asked "
             "here; use an MCP client that can answer, or give all that is needed in the arguments",
@@ -136,7 +136,7 @@ def nobody(server: str, what: str) -> Answer:
     return answer
 
 
-def _question(method: str, params: Raw) -> str:
+def _describe_question(method: str, params: Raw) -> str:
     """The question in the server's words, as far as they are for a person."""
     try:
         asked = wire.value(params)

@@ -16,12 +16,12 @@ from mcpd.protocol.upstream_session import (
     FEATURES,
     Hooks,
     Upstream,
-    ask,
-    capabilities_of,
-    may_have_changed,
-    open_result,
-    server_info,
-    tell,
+    declared_capabilities,
+    decode_result,
+    handle_notification,
+    parse_server_info,
+    report_possible_update,
+    send_request,
 )
 from mcpd.transports.base import Channel, Dialect
 from mcpd.transports.outgoing_request import Exchange
@@ -29,16 +29,16 @@ from mcpd.wire.message import Message
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Newest first."""
-BATCHES_IN = "2025-03-26"
+BATCH_VERSION = "2025-03-26"
 """The one revision whose messages may come in arrays."""
 
 _METHOD_NOT_FOUND = -32601
-_PATIENCE = 30.0
+_REQUEST_TIMEOUT = 30.0
 """Seconds for a server to agree to what clients want to hear."""
-_ATTEMPTS = 30
-_AT_ONCE = 8
+_MAX_ATTEMPTS = 30
+_MAX_CONCURRENT = 8
 """Of these requests: clients' own must not have to wait for their turn behind thousands."""
-_EAR = 1.0
+_LISTEN_WAIT = 1.0
 
 
 def dialect(version: str = "") -> Dialect:
@@ -63,11 +63,11 @@ class _Inbound:
     def on_request(self, message: Message, exchange: Exchange | None = None) -> None:
         if message.method == "ping":
             self.link.respond(message, b"{}")
-        elif self.hooks.asked is None or not self.hooks.asked(self.link, message, exchange):
+        elif self.hooks.on_request is None or not self.hooks.on_request(self.link, message, exchange):
             self.link.refuse(message, _METHOD_NOT_FOUND, f"mcpd does not offer {shorten(message.method, 60)}")
 
     def on_notification(self, message: Message, exchange: Exchange | None = None) -> None:
-        tell(self.hooks, message, exchange)
+        handle_notification(self.hooks, message, exchange)
 
 
 async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) -> Upstream:
@@ -83,34 +83,34 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
         "capabilities": hooks.capabilities,
         "clientInfo": {"name": CLIENT_NAME, "version": __version__},
     }
-    answer = await ask(link, "initialize", params, cancellable=False)
-    body = open_result(link.name, "initialize", answer)
-    agreed = body.get("protocolVersion")
-    if agreed not in VERSIONS:
+    answer = await send_request(link, "initialize", params, cancellable=False)
+    body = decode_result(link.name, "initialize", answer)
+    negotiated = body.get("protocolVersion")
+    if negotiated not in VERSIONS:
         raise NoCommonVersion(
-            f"{link.name}: speaks protocol {shorten(str(agreed), 40)}; known are {', '.join(VERSIONS)}",
+            f"{link.name}: speaks protocol {shorten(str(negotiated), 40)}; known are {', '.join(VERSIONS)}",
             server=link.name,
         )
-    link.batches = agreed == BATCHES_IN
-    link.speak(dialect(str(agreed)))
+    link.batches = negotiated == BATCH_VERSION
+    link.speak(dialect(str(negotiated)))
     link.notify("notifications/initialized")
     await link.flushed()  # a request that overtakes it is refused by some
     upstream = Upstream(
         link=link,
         era="legacy",
-        version=str(agreed),
-        info=server_info(body.get("serverInfo"), body.get("instructions")),
-        capabilities=capabilities_of(body),
+        version=str(negotiated),
+        info=parse_server_info(body.get("serverInfo"), body.get("instructions")),
+        capabilities=declared_capabilities(body),
         ping_method="ping",
     )
-    upstream.takes_tasks = _takes_tasks(upstream.capabilities)
+    upstream.accepts_task_param = _declares_task_calls(upstream.capabilities)
     if "roots" in hooks.capabilities:
-        upstream.roots_changed = partial(link.notify, "notifications/roots/list_changed")
-    upstream.tells.update(feature for feature in FEATURES if upstream.has(feature, "listChanged"))
-    follower = _Follower(link, hooks, upstream)
-    upstream.follow = follower.run
-    follower.speaks = bool(
-        upstream.tells
+        upstream.notify_roots_changed = partial(link.notify, "notifications/roots/list_changed")
+    upstream.announces_changes.update(feature for feature in FEATURES if upstream.has(feature, "listChanged"))
+    subscriptions = _LegacySubscriptions(link, hooks, upstream)
+    upstream.run_subscriptions = subscriptions.run
+    subscriptions.may_notify = bool(
+        upstream.announces_changes
         or upstream.has("logging")
         or upstream.has("resources", "subscribe")
         or hooks.capabilities  # then it may ask, and some do so outside of the call that it is about
@@ -118,7 +118,7 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
     return upstream
 
 
-def _takes_tasks(capabilities: Mapping[str, object]) -> bool:
+def _declares_task_calls(capabilities: Mapping[str, object]) -> bool:
     declared: object = capabilities
     for name in ("tasks", "requests", "tools", "call"):
         declared = declared.get(name) if isinstance(declared, Mapping) else None
@@ -126,83 +126,83 @@ def _takes_tasks(capabilities: Mapping[str, object]) -> bool:
 
 
 @attrs.define(eq=False)
-class _Follower:
+class _LegacySubscriptions:
     """Listens to what the server says unasked, lists anew what it may have said to nobody, and keeps
     the server to what clients want to hear."""
 
     link: Channel
     hooks: Hooks
     upstream: Upstream
-    followed: set[str] = attrs.field(factory=set)
+    subscribed: set[str] = attrs.field(factory=set)
     """What it was asked to tell of, and agreed."""
-    level: str | None = None
+    sent_level: str | None = None
     """What it was last told of it."""
-    turns: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(_AT_ONCE))
-    speaks: bool = True
+    limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(_MAX_CONCURRENT))
+    may_notify: bool = True
     """Whether it may say anything unasked."""
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._listen)
-            nursery.start_soon(self._fulfil)
+            nursery.start_soon(self._sync_interests)
 
     async def _listen(self) -> None:
         try:
-            if self.speaks:
-                await self.link.listen(self._missed, self.upstream.hearing.set)
+            if self.may_notify:
+                await self.link.listen(self._report_missed, self.upstream.notifications_ready.set)
         finally:
-            self.upstream.hearing.set()
+            self.upstream.notifications_ready.set()
 
-    def _missed(self) -> None:
-        for feature in self.upstream.tells:
-            self.hooks.changed(feature)
-        for uri in sorted(self.followed):
-            may_have_changed(self.hooks, uri)
+    def _report_missed(self) -> None:
+        for feature in self.upstream.announces_changes:
+            self.hooks.on_list_changed(feature)
+        for uri in sorted(self.subscribed):
+            report_possible_update(self.hooks, uri)
 
-    async def _fulfil(self) -> None:
+    async def _sync_interests(self) -> None:
         """Tell the server of every change of the interests; what it refuses is not asked again."""
         interests, can_tell = self.hooks.interests, self.upstream.has("resources", "subscribe")
-        with trio.move_on_after(_EAR):  # what it tells before we listen is told to nobody
-            await self.upstream.hearing.wait()
+        with trio.move_on_after(_LISTEN_WAIT):  # what it tells before we listen is told to nobody
+            await self.upstream.notifications_ready.wait()
         while self.link.ended is None:
             changed, wanted = interests.changed, interests.resources
             async with trio.open_nursery() as nursery:
-                if self.upstream.has("logging") and interests.log_level not in (None, self.level):
+                if self.upstream.has("logging") and interests.log_level not in (None, self.sent_level):
                     nursery.start_soon(self._set_level, interests.log_level)
-                for uri in self.followed - wanted:
+                for uri in self.subscribed - wanted:
                     nursery.start_soon(self._unsubscribe, uri)
-                for uri in wanted - self.followed:
+                for uri in wanted - self.subscribed:
                     if not can_tell:
-                        interests.refused(uri, "it does not tell of changes of its resources")
-                    elif not interests.outcome(uri):
+                        interests.reject(uri, "it does not tell of changes of its resources")
+                    elif not interests.subscribe_result(uri):
                         nursery.start_soon(self._subscribe, uri)
             await changed.wait()
 
     async def _subscribe(self, uri: str) -> None:
-        why = await self._tell("resources/subscribe", {"uri": uri})
+        why = await self._request("resources/subscribe", {"uri": uri})
         if why:
-            self.hooks.interests.refused(uri, why)
+            self.hooks.interests.reject(uri, why)
             return
-        self.followed.add(uri)
-        if self.hooks.interests.agreed(uri):
-            may_have_changed(self.hooks, uri)
+        self.subscribed.add(uri)
+        if self.hooks.interests.confirm(uri):
+            report_possible_update(self.hooks, uri)
 
     async def _unsubscribe(self, uri: str) -> None:
-        self.followed.discard(uri)
-        await self._tell("resources/unsubscribe", {"uri": uri})
+        self.subscribed.discard(uri)
+        await self._request("resources/unsubscribe", {"uri": uri})
 
     async def _set_level(self, level: str) -> None:
-        self.level = level
-        why = await self._tell("logging/setLevel", {"level": level})
+        self.sent_level = level
+        why = await self._request("logging/setLevel", {"level": level})
         if why:
-            self.hooks.log(f"[mcpd] does not take log level {level}: {why}")
+            self.hooks.on_log(f"[mcpd] does not take log level {level}: {why}")
 
-    async def _tell(self, method: str, params: Mapping[str, object]) -> str:
+    async def _request(self, method: str, params: Mapping[str, object]) -> str:
         """Why it does not do so; empty when it does."""
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             try:
-                async with self.turns:
-                    await ask(self.link, method, params, timeout=_PATIENCE)
+                async with self.limiter:
+                    await send_request(self.link, method, params, timeout=_REQUEST_TIMEOUT)
             except Overloaded:
                 await trio.sleep(1.0)
             except McpdError as error:

@@ -13,53 +13,60 @@ import msgspec
 import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError
-from mcpd.protocol.upstream_session import FEATURES, Hooks, Upstream, may_have_changed, refusal, tell
+from mcpd.protocol.upstream_session import (
+    FEATURES,
+    Hooks,
+    Upstream,
+    handle_notification,
+    report_possible_update,
+    to_upstream_error,
+)
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import RESERVED
 
-LISTEN_AGAIN_AFTER, LISTEN_AGAIN_AT_MOST = 5.0, 60.0
+FIRST_RETRY_DELAY, MAX_RETRY_DELAY = 5.0, 60.0
 """Seconds of pause when a subscription has ended; they double, and vary by half, until one lasts."""
-_LASTED = 10.0
-_ACKNOWLEDGED_WITHIN = 10.0
+_STABLE_AFTER = 10.0
+_ACKNOWLEDGE_TIMEOUT = 10.0
 """A server that never says so is believed after this time: it was asked, and did not refuse."""
-_NO_VERDICT = (408, 429)
+_TEMPORARY = (408, 429)
 
 
-class _Listen(Exchange, kw_only=True):
+class _ListenRequest(Exchange, kw_only=True):
     """One subscription: the feature lists and the resources it is about, and how far it has come."""
 
     server: str
     features: frozenset[str]
-    uris: frozenset[str]
+    resources: frozenset[str]
     """Once it is acknowledged: those that the server agreed to."""
-    after_a_gap: bool
+    after_gap: bool
     """Whether nobody listened before it: something may have changed."""
     opened_at: float = msgspec.field(default_factory=trio.current_time)
     acknowledged: trio.Event = msgspec.field(default_factory=trio.Event)
-    over: trio.Event = msgspec.field(default_factory=trio.Event)
+    ended: trio.Event = msgspec.field(default_factory=trio.Event)
     error: McpdError | None = None
     """Why it ended; None: the server ended it in order."""
 
     def answered(self, message: Message) -> None:
         if message.error is not ABSENT:
-            self.error = refusal(self.server, message)
-        self.over.set()
+            self.error = to_upstream_error(self.server, message)
+        self.ended.set()
 
     def failed(self, error: McpdError) -> None:
         self.error = error
-        self.over.set()
+        self.ended.set()
 
     @property
     def is_refused(self) -> bool:
         """Whether asking again would be answered in the same way."""
         if isinstance(self.error, HttpRefused):
-            return self.error.status < 500 and self.error.status not in _NO_VERDICT
+            return self.error.status < 500 and self.error.status not in _TEMPORARY
         return self.error is not None and not isinstance(self.error, LinkLost)
 
 
-class Subscription:
+class UpstreamListenStream:
     """Fulfils what it can of `Hooks.interests`, and calls `Hooks.changed`, while `run` runs."""
 
     def __init__(self, upstream: Upstream, hooks: Hooks) -> None:
@@ -67,13 +74,13 @@ class Subscription:
         self._link = upstream.link
         self._hooks = hooks
         self._features = frozenset(name for name in FEATURES if upstream.has(name, "listChanged"))
-        self._tells_of_resources = upstream.has("resources", "subscribe")
-        self._open: dict[bytes, _Listen] = {}
+        self._can_subscribe = upstream.has("resources", "subscribe")
+        self._open: dict[bytes, _ListenRequest] = {}
         """By the id, which the server repeats in all it says on a subscription. Two, while one replaces
         the other."""
-        self._current: _Listen | None = None
+        self._current: _ListenRequest | None = None
         """The one that tells of all that is wanted."""
-        self._pause = LISTEN_AGAIN_AFTER
+        self._retry_delay = FIRST_RETRY_DELAY
 
     # ── what comes: in the reader ───────────────────────────────────────────────────────────────
 
@@ -84,36 +91,38 @@ class Subscription:
             if listen is not None:
                 listen.cancellable = False  # it has been, by the server
                 self._close(listen)
-                listen.over.set()
+                listen.ended.set()
             return
-        listen = self._open.get(_subscription(message))
+        listen = self._open.get(_subscription_id(message))
         if listen is None:
             return
         if message.method == "notifications/subscriptions/acknowledged":
             if not listen.acknowledged.is_set():
                 listen.acknowledged.set()
-                self._agreed(listen, *_honoured(message))
+                self._on_acknowledged(listen, *_acknowledged(message))
         else:
-            tell(self._hooks, message, exchange)
+            handle_notification(self._hooks, message, exchange)
 
-    def _agreed(self, listen: _Listen, features: frozenset[str], uris: frozenset[str]) -> None:
+    def _on_acknowledged(
+        self, listen: _ListenRequest, features: frozenset[str], uris: frozenset[str]
+    ) -> None:
         interests = self._hooks.interests
-        for uri in sorted(listen.uris):
+        for uri in sorted(listen.resources):
             if uri not in uris:
-                interests.refused(uri, "it did not agree to tell of changes of this resource")
-            elif interests.agreed(uri) and listen.after_a_gap:
-                may_have_changed(self._hooks, uri)
-        listen.uris &= uris
-        self._upstream.tells.difference_update(FEATURES)
-        self._upstream.tells.update(features & listen.features)
-        if listen.after_a_gap:
-            self._missed(listen.features)
-        self._upstream.hearing.set()
+                interests.reject(uri, "it did not agree to tell of changes of this resource")
+            elif interests.confirm(uri) and listen.after_gap:
+                report_possible_update(self._hooks, uri)
+        listen.resources &= uris
+        self._upstream.announces_changes.difference_update(FEATURES)
+        self._upstream.announces_changes.update(features & listen.features)
+        if listen.after_gap:
+            self._report_missed(listen.features)
+        self._upstream.notifications_ready.set()
 
-    def _missed(self, features: Iterable[str]) -> None:
-        if self._upstream.hearing.is_set():  # else no list has been fetched yet
+    def _report_missed(self, features: Iterable[str]) -> None:
+        if self._upstream.notifications_ready.is_set():  # else no list has been fetched yet
             for feature in sorted(features):
-                self._hooks.changed(feature)
+                self._hooks.on_list_changed(feature)
 
     # ── what is asked ───────────────────────────────────────────────────────────────────────────
 
@@ -122,101 +131,101 @@ class Subscription:
         try:
             await self._run()
         finally:
-            self._upstream.hearing.set()
+            self._upstream.notifications_ready.set()
             for listen in tuple(self._open.values()):
                 self._close(listen)
 
     async def _run(self) -> None:
         while self._link.ended is None:
-            changed, uris = self._hooks.interests.changed, self._wanted()
+            changed, uris = self._hooks.interests.changed, self._wanted_resources()
             if not self._features and not uris:
-                self._stop()
+                self._close_current()
                 await changed.wait()
                 continue
-            if (self._current is None or self._current.uris != uris) and not await self._renew(uris):
+            if (self._current is None or self._current.resources != uris) and not await self._replace(uris):
                 continue
             current = self._current
             assert current is not None
-            await _first_of(changed, current.over)
-            if current.over.is_set() and self._link.ended is None:
-                await self._lost(current)
+            await _wait_first(changed, current.ended)
+            if current.ended.is_set() and self._link.ended is None:
+                await self._on_lost(current)
 
-    def _stop(self) -> None:
+    def _close_current(self) -> None:
         """Nothing is wanted."""
         if self._current is not None:
             self._close(self._current)
         self._current = None
-        self._upstream.hearing.set()
+        self._upstream.notifications_ready.set()
 
-    async def _renew(self, uris: frozenset[str]) -> bool:
+    async def _replace(self, uris: frozenset[str]) -> bool:
         """Ask for these resources, and what is open goes on until that is granted. Whether to wait now for
         what comes; else what is wanted has to be looked at again."""
-        fresh, current = await self._listen(uris), self._current
+        fresh, current = await self._open_request(uris), self._current
         if fresh.is_refused:
             self._close(fresh)
-            self._refused(uris, str(fresh.error))
+            self._on_refused(uris, str(fresh.error))
             return False
-        if current is not None and current.over.is_set():
-            self._missed(self._features)  # in between nobody listened after all
-            for uri in sorted(current.uris & fresh.uris):
-                may_have_changed(self._hooks, uri)
-        elif current is not None and fresh.over.is_set():  # try again; the other one tells on
-            await self._rest()
+        if current is not None and current.ended.is_set():
+            self._report_missed(self._features)  # in between nobody listened after all
+            for uri in sorted(current.resources & fresh.resources):
+                report_possible_update(self._hooks, uri)
+        elif current is not None and fresh.ended.is_set():  # try again; the other one tells on
+            await self._back_off()
             return False
         elif current is not None:
             self._close(current)
         self._current = fresh
         return True
 
-    def _refused(self, uris: frozenset[str], why: str) -> None:
+    def _on_refused(self, uris: frozenset[str], why: str) -> None:
         current = self._current
-        added = uris if current is None else uris - current.uris
+        added = uris if current is None else uris - current.resources
         if added:  # it may be one of these that it does not want
             for uri in added:
-                self._hooks.interests.refused(uri, f"it refuses the subscription: {why}".rstrip(": "))
+                self._hooks.interests.reject(uri, f"it refuses the subscription: {why}".rstrip(": "))
         elif current is None:
-            self._hooks.log(f"[mcpd] refuses subscriptions/listen ({why}); its lists are fetched once")
+            self._hooks.on_log(f"[mcpd] refuses subscriptions/listen ({why}); its lists are fetched once")
             self._features = frozenset()
         else:  # what is open tells of all this and more
-            current.uris = uris
+            current.resources = uris
 
-    async def _lost(self, current: _Listen) -> None:
+    async def _on_lost(self, current: _ListenRequest) -> None:
         """It ended by itself: another is asked for, after a pause."""
-        if trio.current_time() - current.opened_at >= _LASTED:
-            self._pause = LISTEN_AGAIN_AFTER
+        if trio.current_time() - current.opened_at >= _STABLE_AFTER:
+            self._retry_delay = FIRST_RETRY_DELAY
         if current.error is not None:
-            self._hooks.log(f"[mcpd] lost the subscription to its changes, asks again: {current.error}")
+            self._hooks.on_log(f"[mcpd] lost the subscription to its changes, asks again: {current.error}")
         self._close(current)
         self._current = None
-        self._upstream.tells.difference_update(FEATURES)
-        self._upstream.hearing.set()  # waiting for it holds up nobody any more
-        await self._rest()
-        self._missed(self._features)  # and once more when the server has acknowledged, if it does
+        self._upstream.announces_changes.difference_update(FEATURES)
+        self._upstream.notifications_ready.set()  # waiting for it holds up nobody any more
+        await self._back_off()
+        self._report_missed(self._features)  # and once more when the server has acknowledged, if it does
 
-    async def _rest(self) -> None:
+    async def _back_off(self) -> None:
         """Wait, not as long as all others do, and longer the next time."""
-        pause, self._pause = self._pause, min(2 * self._pause, LISTEN_AGAIN_AT_MOST)
+        pause, self._retry_delay = self._retry_delay, min(2 * self._retry_delay, MAX_RETRY_DELAY)
         await trio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - no secret depends on it
 
-    def _wanted(self) -> frozenset[str]:
+    def _wanted_resources(self) -> frozenset[str]:
         """The resources to ask for: without those that it has refused."""
         interests = self._hooks.interests
         wanted = interests.resources
-        if not self._tells_of_resources:
+        if not self._can_subscribe:
             for uri in wanted:
-                interests.refused(uri, "it does not tell of changes of its resources")
+                interests.reject(uri, "it does not tell of changes of its resources")
             return frozenset()
-        return frozenset(uri for uri in wanted if not interests.outcome(uri))
+        return frozenset(uri for uri in wanted if not interests.subscribe_result(uri))
 
-    async def _listen(self, uris: frozenset[str]) -> _Listen:
+    async def _open_request(self, uris: frozenset[str]) -> _ListenRequest:
         """Open another and wait for what comes of it: it is acknowledged, over, or silent for long."""
-        listen = _Listen(
+        listen = _ListenRequest(
             server=self._link.name,
             what="the subscription to its changes",
             standing=True,
             features=self._features,
-            uris=uris,
-            after_a_gap=self._current is None,
+            resources=uris,
+            after_gap=self._current is None,
         )
         wanted: dict[str, object] = {f"{feature}ListChanged": True for feature in sorted(self._features)}
         if uris:
@@ -227,19 +236,19 @@ class Subscription:
             listen.failed(error)
             return listen
         self._open[listen.key] = listen
-        with trio.move_on_after(_ACKNOWLEDGED_WITHIN):
-            await _first_of(listen.acknowledged, listen.over)
-        if not listen.acknowledged.is_set() and not listen.over.is_set():
+        with trio.move_on_after(_ACKNOWLEDGE_TIMEOUT):
+            await _wait_first(listen.acknowledged, listen.ended)
+        if not listen.acknowledged.is_set() and not listen.ended.is_set():
             listen.acknowledged.set()
-            self._agreed(listen, self._features, uris)
+            self._on_acknowledged(listen, self._features, uris)
         return listen
 
-    def _close(self, listen: _Listen) -> None:
+    def _close(self, listen: _ListenRequest) -> None:
         if self._open.pop(listen.key, None) is not None:
             self._link.cancel(listen, "another subscription takes its place, or nobody follows any more")
 
 
-def _subscription(message: Message) -> bytes:
+def _subscription_id(message: Message) -> bytes:
     try:
         meta = wire.members(wire.members(message.params).get("_meta", b"{}"))
     except BadFrame:
@@ -254,7 +263,7 @@ def _member(message: Message, name: str) -> bytes:
         return b""
 
 
-def _honoured(message: Message) -> tuple[frozenset[str], frozenset[str]]:
+def _acknowledged(message: Message) -> tuple[frozenset[str], frozenset[str]]:
     """The features and the resources that the server agreed to tell of."""
     try:
         body = wire.value(message.params)
@@ -270,7 +279,7 @@ def _honoured(message: Message) -> tuple[frozenset[str], frozenset[str]]:
     )
 
 
-async def _first_of(*events: trio.Event) -> None:
+async def _wait_first(*events: trio.Event) -> None:
     """Until one of them is set."""
     async with trio.open_nursery() as nursery:
 

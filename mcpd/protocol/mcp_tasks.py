@@ -25,20 +25,20 @@ from mcpd.model.errors import (
     UpstreamRefused,
 )
 from mcpd.model.text import shorten
-from mcpd.protocol.input_rounds import Answer, answers
-from mcpd.protocol.upstream_session import Upstream, refusal
+from mcpd.protocol.input_rounds import InputHandler, answer_all
+from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 
-POLL, SOONEST, LATEST = 1.0, 0.1, 30.0
+DEFAULT_POLL_INTERVAL, MIN_POLL_INTERVAL, MAX_POLL_INTERVAL = 1.0, 0.1, 30.0
 """Seconds between two questions: where the server says nothing, and the bounds of what it may say."""
-MISSES = 5
+MAX_FAILED_POLLS = 5
 """Questions in a row that may stay without an answer: the task goes on without our looking."""
-_CANCEL_WITHIN = 10.0
-_OVER = ("completed", "failed", "cancelled")
-_GOING_ON = ("working", "input_required")
-Again = Callable[[], Awaitable[Upstream | None]]
+_CANCEL_TIMEOUT = 10.0
+_FINAL = ("completed", "failed", "cancelled")
+_RUNNING = ("working", "input_required")
+NextConnection = Callable[[], Awaitable[Upstream | None]]
 """Waits for the next connection to the same server, the one before having ended; None: it has none."""
 
 
@@ -48,21 +48,21 @@ class _Task:
 
     id: str
     status: str
-    words: str
-    pause: float
+    message: str
+    poll_interval: float
     members: Mapping[str, Raw]
 
 
-async def see_through(
+async def await_task(
     upstream: Upstream,
     created: Raw,
-    answer: Answer,
+    answer: InputHandler,
     *,
     what: str,
     timeout: float = math.inf,
     limit: float = math.inf,
-    told: Callable[[str], None] = lambda words: None,
-    again: Again | None = None,
+    on_status: Callable[[str], None] = lambda words: None,
+    next_connection: NextConnection | None = None,
 ) -> Raw:
     """Wait until the task is done; the bytes of its result, as if the call itself had brought them.
 
@@ -76,18 +76,20 @@ async def see_through(
     Raises UpstreamRefused when it failed or was cancelled there, CallTimeout, ProtocolViolation,
     LinkLost when it cannot be learnt what came of it, and what `answer` raises.
     """
-    watch = _Watch(upstream, answer, timeout, told, again)
-    task = _read(upstream, created)
+    poller = _TaskPoller(upstream, answer, timeout, on_status, next_connection)
+    task = _parse_task(upstream, created)
     try:
         with trio.move_on_after(limit):
-            return await watch.to_its_end(task)
+            return await poller.run(task)
     except (Overloaded, HttpRefused, LinkLost) as error:
         # They say what became of a question, not of the call.
-        words = f"{watch.name}: {what} became a task, and what came of it cannot be learnt; it may have run, "
-        raise LinkLost(f"{words}so it is not repeated ({error.message})", server=watch.name) from error
+        words = (
+            f"{poller.name}: {what} became a task, and what came of it cannot be learnt; it may have run, "
+        )
+        raise LinkLost(f"{words}so it is not repeated ({error.message})", server=poller.name) from error
     finally:
-        if not watch.over:
-            watch.cancel(task.id)
+        if not poller.is_finished:
+            poller.cancel(task.id)
     raise CallTimeout(
         f"{upstream.link.name}: {what} has been a task for {limit:g} s, the most one call may take; the "
         "server was told to cancel it (`maxTimeout` in its definition sets the limit)",
@@ -97,15 +99,15 @@ async def see_through(
 
 
 @attrs.define(eq=False)
-class _Watch:
+class _TaskPoller:
     upstream: Upstream
-    answer: Answer
+    answer: InputHandler
     timeout: float
-    told: Callable[[str], None]
-    again: Again | None
-    moved: bool = False
+    on_status: Callable[[str], None]
+    next_connection: NextConnection | None
+    reconnected: bool = False
     """Whether its connection is another than the one it began on."""
-    over: bool = False
+    is_finished: bool = False
     answered: set[str] = attrs.field(factory=set)
     """Keys of the questions that have been answered: they are repeated until the server has seen it."""
 
@@ -117,53 +119,53 @@ class _Watch:
     def is_legacy(self) -> bool:
         return self.upstream.era == "legacy"
 
-    async def to_its_end(self, task: _Task) -> Raw:
+    async def run(self, task: _Task) -> Raw:
         asked_after = {"taskId": task.id}
         misses, words = 0, ""
-        while task.status not in _OVER:
-            if task.words not in ("", words):
-                words = task.words
-                self.told(words)
+        while task.status not in _FINAL:
+            if task.message not in ("", words):
+                words = task.message
+                self.on_status(words)
             if task.status == "input_required":
                 if self.is_legacy:  # it asks on the way of the result, by requests of its own
                     return await self._fetch(task, timeout=math.inf)
                 await self._answer_questions(task)
-            await trio.sleep(task.pause)
+            await trio.sleep(task.poll_interval)
             try:
-                task = _read(self.upstream, await self._request("tasks/get", asked_after))
+                task = _parse_task(self.upstream, await self._request("tasks/get", asked_after))
                 misses = 0
             except (CallTimeout, Overloaded, HttpRefused, LinkLost) as error:
                 misses += 1
-                if misses >= MISSES or not _may_pass(error):
+                if misses >= MAX_FAILED_POLLS or not _is_temporary(error):
                     raise
                 if self.upstream.link.ended is not None:
-                    await self._move(error)
+                    await self._switch_connection(error)
             except UpstreamRefused as error:
-                if self.moved:  # a process that was started anew knows nothing of it
+                if self.reconnected:  # a process that was started anew knows nothing of it
                     raise LinkLost(error.message, server=self.name) from error
                 raise
-        self.over = True
-        return await self._outcome(task)
+        self.is_finished = True
+        return await self._result(task)
 
-    async def _move(self, lost: McpdError) -> None:
+    async def _switch_connection(self, lost: McpdError) -> None:
         """On to the next connection. Raises LinkLost where there is none to ask the same on."""
-        fresh = None if self.again is None else await self.again()
+        fresh = None if self.next_connection is None else await self.next_connection()
         if fresh is None or (fresh.era, fresh.version) != (self.upstream.era, self.upstream.version):
             raise lost
-        self.moved = self.moved or fresh is not self.upstream
+        self.reconnected = self.reconnected or fresh is not self.upstream
         self.upstream = fresh
 
-    async def _outcome(self, task: _Task) -> Raw:
+    async def _result(self, task: _Task) -> Raw:
         """The result of a task that is over. Raises what it came to instead."""
         if task.status == "cancelled":
-            words = task.words or "without a word"
+            words = task.message or "without a word"
             raise UpstreamRefused(
                 f"{self.name}: its task was cancelled there: {words}", server=self.name, upstream_code=0
             )
         if self.is_legacy:
             return await self._fetch(task, timeout=self.timeout)
         if task.status == "failed":
-            raise refusal(self.name, Message(error=task.members.get("error", Raw(b"null"))))
+            raise to_upstream_error(self.name, Message(error=task.members.get("error", Raw(b"null"))))
         result = task.members.get("result")
         if result is None:
             raise ProtocolViolation(f"{self.name}: its task is completed without a result", server=self.name)
@@ -171,7 +173,7 @@ class _Watch:
 
     async def _fetch(self, task: _Task, timeout: float) -> Raw:
         result = await self._request("tasks/result", {"taskId": task.id}, timeout=timeout)
-        self.over = True
+        self.is_finished = True
         return result
 
     async def _answer_questions(self, task: _Task) -> None:
@@ -183,7 +185,7 @@ class _Watch:
             ) from None
         new = {key: question for key, question in questions.items() if key not in self.answered}
         if new:
-            given = await answers(self.name, new, self.answer)
+            given = await answer_all(self.name, new, self.answer)
             await self._request("tasks/update", {"taskId": task.id, "inputResponses": given})
             self.answered.update(new)
 
@@ -191,40 +193,40 @@ class _Watch:
         self, method: str, params: Mapping[str, object], *, timeout: float | None = None
     ) -> Raw:
         limit = self.timeout if timeout is None else timeout
-        return await self.upstream.request(method, params, timeout=limit, meta=self.upstream.alone)
+        return await self.upstream.request(method, params, timeout=limit, meta=self.upstream.default_meta)
 
     def cancel(self, task: str) -> None:
         """Say that nobody waits any more; whether the server heeds it is its own affair."""
         declared = self.upstream.capabilities.get("tasks")
         if self.is_legacy and not (isinstance(declared, Mapping) and "cancel" in declared):
             return
-        farewell = _Farewell(limit=_CANCEL_WITHIN)
-        farewell.meta = self.upstream.alone
+        farewell = _CancelRequest(limit=_CANCEL_TIMEOUT)
+        farewell.meta = self.upstream.default_meta
         try:
             self.upstream.submit(farewell, "tasks/cancel", msgspec.json.encode({"taskId": task}))
         except McpdError:
             return  # there is no way to tell it
 
 
-class _Farewell(Exchange):
+class _CancelRequest(Exchange):
     """Nobody waits for the answer."""
 
     def answered(self, message: Message) -> None: ...
     def failed(self, error: McpdError) -> None: ...
 
 
-def _may_pass(error: McpdError) -> bool:
+def _is_temporary(error: McpdError) -> bool:
     return not isinstance(error, HttpRefused) or error.status >= 500 or error.status in (408, 429)
 
 
-def _read(upstream: Upstream, result: Raw) -> _Task:
+def _parse_task(upstream: Upstream, result: Raw) -> _Task:
     """A task as either dialect tells of it. Raises ProtocolViolation."""
     try:
         members = wire.members(result)
         if "task" in members and "taskId" not in members:
             members = wire.members(members["task"])
         task, status = (msgspec.json.decode(members[name], type=str) for name in ("taskId", "status"))
-        if status not in (*_OVER, *_GOING_ON):
+        if status not in (*_FINAL, *_RUNNING):
             raise BadFrame(f"a task that is {shorten(status, 40)}")
     except (BadFrame, KeyError, msgspec.MsgspecError) as error:
         raise ProtocolViolation(
@@ -232,22 +234,22 @@ def _read(upstream: Upstream, result: Raw) -> _Task:
             f"{shorten(bytes(result))}",
             server=upstream.link.name,
         ) from None
-    return _Task(task, status, _words(members), _pause(members), members)
+    return _Task(task, status, _status_message(members), _poll_interval(members), members)
 
 
-def _words(members: Mapping[str, Raw]) -> str:
+def _status_message(members: Mapping[str, Raw]) -> str:
     try:
         return shorten(msgspec.json.decode(members.get("statusMessage", b'""'), type=str), 300)
     except msgspec.MsgspecError:
         return ""
 
 
-def _pause(members: Mapping[str, Raw]) -> float:
+def _poll_interval(members: Mapping[str, Raw]) -> float:
     """What the server proposes, in milliseconds under one of two names, within our bounds."""
     raw = members.get("pollIntervalMs", members.get("pollInterval"))
     if raw is None:
-        return POLL
+        return DEFAULT_POLL_INTERVAL
     try:
-        return min(max(msgspec.json.decode(raw, type=float) / 1000, SOONEST), LATEST)
+        return min(max(msgspec.json.decode(raw, type=float) / 1000, MIN_POLL_INTERVAL), MAX_POLL_INTERVAL)
     except msgspec.MsgspecError:
-        return POLL
+        return DEFAULT_POLL_INTERVAL

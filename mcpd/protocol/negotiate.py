@@ -33,14 +33,14 @@ Trace = Callable[[str, str, float], None]
 PROTOCOL_VERSIONS = (*modern.VERSIONS, *legacy.VERSIONS)
 
 
-class DiedOfTheProbe(Exception):
+class ServerDiedDuringProbe(Exception):
     """The server ended when asked `server/discover`: some do on any first frame but `initialize`.
 
     It is legacy; start it again and say so in the hint.
     """
 
 
-class NotStreamable(Exception):
+class NotStreamableHttp(Exception):
     """Nothing at this URL answers to Streamable HTTP. It may be HTTP+SSE. The message has the statuses.
 
     `status` is what `initialize` was answered with; None when it was an error in a body of JSON.
@@ -48,17 +48,17 @@ class NotStreamable(Exception):
 
     def __init__(self, steps: Sequence[str], status: int | None = None) -> None:
         """`steps`: what was tried, and what came of each, as in `Trace`: `initialize: HTTP 404 Not Found`."""
-        super().__init__(together(steps))
+        super().__init__(join_steps(steps))
         self.steps = (*steps,)
         self.status = status
 
     @property
-    def may_pass(self) -> bool:
+    def may_be_temporary(self) -> bool:
         """Whether it was an error of the server's own: it may be out of order, and at the right place."""
         return self.status == 500
 
 
-def together(steps: Sequence[str]) -> str:
+def join_steps(steps: Sequence[str]) -> str:
     """In a sentence; what came of several in a row is said once."""
     told = []
     for outcome, alike in groupby((step.partition(": ") for step in steps), lambda parts: parts[2]):
@@ -67,14 +67,14 @@ def together(steps: Sequence[str]) -> str:
     return ", ".join(told)
 
 
-_NO_VERDICT = (408, 429)
-_PERHAPS = (500, 501)
+_TEMPORARY = (408, 429)
+_AMBIGUOUS = (500, 501)
 """Statuses that some legacy servers give to a request they do not expect."""
 
 
-def _tells_of_another_era(error: HttpRefused) -> bool:
+def _suggests_other_era(error: HttpRefused) -> bool:
     """Whether a server that is well might answer so to what it does not know. (401 and 403 are NeedsAuth.)"""
-    return (400 <= error.status < 500 and error.status not in _NO_VERDICT) or error.status in _PERHAPS
+    return (400 <= error.status < 500 and error.status not in _TEMPORARY) or error.status in _AMBIGUOUS
 
 
 @attrs.define(eq=False)
@@ -96,10 +96,10 @@ class _Negotiation:
         # Over HTTP silence is no verdict: a network is slow for other reasons than a server's era.
         with trio.move_on_after(math.inf if self.link.has_headers else self.probe_timeout) as waiting:
             try:
-                found = await modern.discover(self.link, too_late=lambda: self._too_late(started))
+                found = await modern.discover(self.link, on_late_answer=lambda: self._on_late_answer(started))
             except UpstreamRefused as error:
                 note(f"error {error.upstream_code}: {error.message}")
-                return await self._refused(error, last)
+                return await self._after_refusal(error, last)
             except ProtocolViolation as error:
                 note(error.message)
                 return None
@@ -107,26 +107,26 @@ class _Negotiation:
                 note(error.message)
                 if self.modern_only or self.link.has_headers:
                     raise
-                raise DiedOfTheProbe from error
+                raise ServerDiedDuringProbe from error
             except HttpRefused as error:
                 note(error.message)
-                if not _tells_of_another_era(error):
+                if not _suggests_other_era(error):
                     raise
                 return None
             except McpdError as error:
                 note(error.message)
                 raise
-            versions = modern.supported(found.get("supportedVersions"))
+            versions = modern.version_list(found.get("supportedVersions"))
             note(f"offers {', '.join(versions) or 'no version'}")
             return self._choose(versions, found)
         if waiting.cancelled_caught:
             note("no answer")
         return None
 
-    async def _refused(self, error: UpstreamRefused, last: bool) -> Upstream | str | None:
-        if error.upstream_code not in modern.EVIDENCE:
+    async def _after_refusal(self, error: UpstreamRefused, last: bool) -> Upstream | str | None:
+        if error.upstream_code not in modern.MODERN_ONLY_ERRORS:
             return None
-        versions = modern.supported_by(error)
+        versions = modern.versions_in_error(error)
         if error.upstream_code != modern.UNSUPPORTED_VERSION or last:
             raise error  # modern, and it says what is wrong: nothing to fall back to
         common = _first_common(modern.VERSIONS, versions)
@@ -137,7 +137,7 @@ class _Negotiation:
     def _choose(self, versions: Sequence[str], found: Mapping[str, object]) -> Upstream | str | None:
         common = _first_common(modern.VERSIONS, versions)
         if common is not None:
-            return modern.adopt(self.link, self.hooks, common, found)
+            return modern.make_upstream(self.link, self.hooks, common, found)
         if not versions:
             return None
         older = _first_common(legacy.VERSIONS, versions)
@@ -160,16 +160,16 @@ class _Negotiation:
             self._note("initialize", f"error {error.upstream_code}: {error.message}", started)
             if error.upstream_code == modern.UNSUPPORTED_VERSION:
                 return None
-            offered = _first_common(legacy.VERSIONS, modern.supported_by(error))
+            offered = _first_common(legacy.VERSIONS, modern.versions_in_error(error))
             if last or offered is None or offered == version:
                 if self.link.footing.startswith("HTTP 4"):
-                    raise NotStreamable(self.notes) from error
+                    raise NotStreamableHttp(self.notes) from error
                 raise
             return await self.handshake(offered, last=True)
         except HttpRefused as error:
             self._note("initialize", error.message, started)
-            if _tells_of_another_era(error) and self.link.footing.startswith("HTTP "):
-                raise NotStreamable(self.notes, error.status) from error
+            if _suggests_other_era(error) and self.link.footing.startswith("HTTP "):
+                raise NotStreamableHttp(self.notes, error.status) from error
             raise
         except McpdError as error:
             self._note("initialize", error.message, started)
@@ -177,10 +177,10 @@ class _Negotiation:
         self._note("initialize", f"agreed on {upstream.version}", started)
         return upstream
 
-    def _too_late(self, started: float) -> None:
+    def _on_late_answer(self, started: float) -> None:
         """An `initialize` has pinned this connection to its era; the next one need not be."""
         self._note("server/discover", "answered too late; modern from the next connection on", started)
-        self.hooks.modern_after_all()
+        self.hooks.on_modern_detected()
 
     def _note(self, step: str, outcome: str, started: float) -> None:
         footing, outcome = self.link.footing, outcome.replace(f"{self.link.name}: ", "")

@@ -28,7 +28,7 @@ class _Frame(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(_Frame).decode
 
 
-class Mirror:
+class ParameterHeaders:
     """Knows which arguments of which tool are mirrored; `admit` must have seen a tool before it is called."""
 
     def __init__(self, version: str) -> None:
@@ -52,10 +52,10 @@ class Mirror:
             headers["Mcp-Name"] = encode_header_value(name)
             schema = self._schemas.get(name) if method == "tools/call" else None
             if schema is not None:
-                headers.update(_of_arguments(schema, params.arguments))
+                headers.update(_argument_headers(schema, params.arguments))
         return headers
 
-    def admit(self, tool: str, definition: bytes) -> str | None:
+    def admit_tool(self, tool: str, definition: bytes) -> str | None:
         """Learn what to mirror of a tool's arguments; why the tool must not be offered, if it must not."""
         self._schemas.pop(tool, None)
         if b"x-mcp-header" not in definition and b"\\u" not in definition:
@@ -73,7 +73,7 @@ class Mirror:
         return wrong
 
 
-def _of_arguments(schema: Mapping[str, object], arguments: Raw) -> Mapping[str, str]:
+def _argument_headers(schema: Mapping[str, object], arguments: Raw) -> Mapping[str, str]:
     try:
         return param_headers(schema, wire.mapping(arguments))
     except BadFrame:

@@ -13,7 +13,7 @@ from msgspec import Raw
 from mcpd.model.errors import ProtocolViolation, UpstreamRefused
 from mcpd.model.status import ServerInfo
 from mcpd.model.text import shorten
-from mcpd.protocol.upstream_subscriptions import Interests
+from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Awaited, Exchange
 from mcpd.wire import message as wire
@@ -25,7 +25,7 @@ FEATURES = ("tools", "resources", "prompts")
 
 
 @attrs.frozen
-class Said:
+class ServerNotification:
     """A notification that clients may want: as the server sent it, to be translated by who passes it on."""
 
     method: str
@@ -40,35 +40,35 @@ class Said:
     """Of `notifications/resources/updated`: which; a part, perhaps, of what is followed."""
 
 
-Asked = Callable[[Channel, Message, Exchange | None], bool]
+ServerRequestHandler = Callable[[Channel, Message, Exchange | None], bool]
 
 
-def _nobody(said: Said) -> None: ...
+def _ignore(said: ServerNotification) -> None: ...
 
 
 @attrs.define
 class Hooks:
     """What a server tells unasked, once an era understood it. Called in the reader: must not block."""
 
-    changed: Callable[[str], None]
+    on_list_changed: Callable[[str], None]
     """One of `tools`, `resources`, `prompts`: that list is no longer what it was."""
-    log: Callable[[str], None]
+    on_log: Callable[[str], None]
     """A line the server wants logged."""
     capabilities: Mapping[str, object] = attrs.field(factory=dict)
     """What we can do for the server (`elicitation`, `sampling`, `roots`), as it is declared to it."""
-    asked: Asked | None = None
+    on_request: ServerRequestHandler | None = None
     """Called with a request that the server makes in an era in which it may, and with the request of
     ours that it makes it for, where the transport can tell (see `Inbound`; else None). True: it is
     taken on, and will be answered with `Channel.respond` or `refuse`, once. False: nobody can, it is
     refused at once. Pings never come here."""
-    heard: Callable[[Said], None] = _nobody
+    on_notification: Callable[[ServerNotification], None] = _ignore
     """Called with what clients may want to know, in the order in which it came among the answers."""
-    refresh: Callable[[str], Awaitable[None]] | None = None
+    refresh_list: Callable[[str], Awaitable[None]] | None = None
     """Fetch one of the lists anew, and return when that is done, well or not."""
-    modern_after_all: Callable[[], None] = lambda: None
+    on_modern_detected: Callable[[], None] = lambda: None
     """Called when a server that was taken for legacy, since it did not answer in time, turns out not
     to be: for the next connection, since this one's era is settled."""
-    interests: Interests = attrs.field(factory=Interests)
+    interests: NotificationInterests = attrs.field(factory=NotificationInterests)
     """What clients want to hear: fulfilled by `Upstream.follow`, while it runs."""
 
 
@@ -83,28 +83,28 @@ class Upstream:
     capabilities: Mapping[str, object]
     ping_method: str
     """A real request that costs the server next to nothing."""
-    follow: Callable[[], Awaitable[None]] | None = None
+    run_subscriptions: Callable[[], Awaitable[None]] | None = None
     """Must run beside the link: for `Hooks.changed` to be called, and `Hooks.interests` to be fulfilled."""
-    hearing: trio.Event = attrs.field(factory=trio.Event)
+    notifications_ready: trio.Event = attrs.field(factory=trio.Event)
     """Set by `follow` when nothing is missed from now on, or when it can do no more about that."""
 
-    tells: set[str] = attrs.field(factory=set)
+    announces_changes: set[str] = attrs.field(factory=set)
     """The FEATURES whose changes reach us: a list of theirs is good until `Hooks.changed`."""
-    dress: Callable[[Mapping[str, object], str | None], bytes] = lambda capabilities, level: b""
+    request_meta: Callable[[Mapping[str, object], str | None], bytes] = lambda capabilities, level: b""
     """`Exchange.meta` for a request that is made for one client: what that client can be asked, and
     the log level it wishes for that request. Empty where an era has no such thing: what it declares
     is for the whole connection."""
 
-    alone: bytes = b""
+    default_meta: bytes = b""
     """`Exchange.meta` for a request that no client stands behind: nobody can be asked, but a call may
     become a task, where the server has such."""
 
-    takes_tasks: bool = False
+    accepts_task_param: bool = False
     """Whether a call becomes a task by its `task` param (2025-11-25)."""
-    roots_changed: Callable[[], None] = lambda: None
+    notify_roots_changed: Callable[[], None] = lambda: None
     """Tell the server that a `roots/list` would be answered otherwise, where an era has words for that."""
 
-    admit: Callable[[str, bytes], str | None] | None = None
+    admit_tool: Callable[[str, bytes], str | None] | None = None
     """Must see every tool listed (name, definition) before it is called, where the era needs it; says
     why a tool must not be offered, if it must not."""
 
@@ -132,10 +132,10 @@ class Upstream:
         Raises UpstreamRefused when the server answers with an error, CallTimeout after `timeout`
         seconds, LinkLost. Cancelling the wait cancels the request.
         """
-        return await ask(self.link, method, params, timeout=timeout, meta=meta)
+        return await send_request(self.link, method, params, timeout=timeout, meta=meta)
 
 
-async def ask(
+async def send_request(
     link: Channel,
     method: str,
     params: Mapping[str, object] | None = None,
@@ -154,11 +154,11 @@ async def ask(
         link.cancel(exchange, "nobody waits for it any more")
         raise
     if message.error is not ABSENT:
-        raise refusal(link.name, message)
+        raise to_upstream_error(link.name, message)
     return message.result
 
 
-def refusal(server: str, message: Message) -> UpstreamRefused:
+def to_upstream_error(server: str, message: Message) -> UpstreamRefused:
     """The server's JSON-RPC error as an exception; tolerant of one that has no proper shape."""
     try:
         body = wire.value(message.error)
@@ -178,7 +178,7 @@ def refusal(server: str, message: Message) -> UpstreamRefused:
     )
 
 
-def open_result(server: str, method: str, result: Raw) -> Mapping[str, object]:
+def decode_result(server: str, method: str, result: Raw) -> Mapping[str, object]:
     """Decode a result that must be an object. Raises ProtocolViolation."""
     try:
         body = wire.value(result)
@@ -191,7 +191,7 @@ def open_result(server: str, method: str, result: Raw) -> Mapping[str, object]:
     return body
 
 
-def server_info(value: object, instructions: object) -> ServerInfo:
+def parse_server_info(value: object, instructions: object) -> ServerInfo:
     """Untrusted self-description: strings are taken, anything else is left out."""
     given = value if isinstance(value, Mapping) else {}
     taken = {
@@ -201,12 +201,12 @@ def server_info(value: object, instructions: object) -> ServerInfo:
     return ServerInfo(**taken, instructions=words)
 
 
-def capabilities_of(body: Mapping[str, object]) -> Mapping[str, object]:
+def declared_capabilities(body: Mapping[str, object]) -> Mapping[str, object]:
     declared = body.get("capabilities")
     return declared if isinstance(declared, Mapping) else {}
 
 
-_CHANGES = {
+_LIST_CHANGED = {
     "notifications/tools/list_changed": "tools",
     "notifications/resources/list_changed": "resources",
     "notifications/prompts/list_changed": "prompts",
@@ -214,7 +214,7 @@ _CHANGES = {
 
 
 _UPDATED = "notifications/resources/updated"
-_PASSED_ON = frozenset(
+_FORWARDED = frozenset(
     {
         "notifications/message",
         _UPDATED,
@@ -226,18 +226,18 @@ _PASSED_ON = frozenset(
 )
 
 
-def tell(hooks: Hooks, message: Message, exchange: Exchange | None) -> None:
+def handle_notification(hooks: Hooks, message: Message, exchange: Exchange | None) -> None:
     """Pass on a notification that means the same in every era; ignore the rest."""
     method = message.method
-    what = _CHANGES.get(method)
+    what = _LIST_CHANGED.get(method)
     if what is not None:
-        hooks.changed(what)
+        hooks.on_list_changed(what)
     elif method == _UPDATED:
         uri = _uri(message.params)
         if uri is not None:
-            hooks.heard(Said(method, message.params, exchange, uri))
-    elif method in _PASSED_ON:
-        hooks.heard(Said(method, message.params, exchange))
+            hooks.on_notification(ServerNotification(method, message.params, exchange, uri))
+    elif method in _FORWARDED:
+        hooks.on_notification(ServerNotification(method, message.params, exchange))
     if method == "notifications/message":
         try:
             body = wire.members(message.params)
@@ -245,7 +245,7 @@ def tell(hooks: Hooks, message: Message, exchange: Exchange | None) -> None:
             level = bytes(body.get("level", b'"info"')).decode("utf-8", "replace").strip('"')
         except BadFrame:
             return
-        hooks.log(f"[{shorten(level, 20)}] {data[:4000]}")
+        hooks.on_log(f"[{shorten(level, 20)}] {data[:4000]}")
 
 
 def _uri(params: Raw) -> str | None:
@@ -255,6 +255,6 @@ def _uri(params: Raw) -> str | None:
         return None
 
 
-def may_have_changed(hooks: Hooks, uri: str) -> None:
+def report_possible_update(hooks: Hooks, uri: str) -> None:
     """Tell of a followed resource what the server could not: nobody listened for a while."""
-    hooks.heard(Said(_UPDATED, Raw(msgspec.json.encode({"uri": uri})), None, uri))
+    hooks.on_notification(ServerNotification(_UPDATED, Raw(msgspec.json.encode({"uri": uri})), None, uri))

@@ -12,10 +12,10 @@ import trio
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Of log messages, the most talkative first."""
-_FOLLOWED = ""
+_SUBSCRIBED = ""
 
 
-class Interests:
+class NotificationInterests:
     """The interests of any number of holders for one server, each holder by an object of its own.
 
     What the server does is the union: every resource that somebody follows, and the most talkative
@@ -29,10 +29,10 @@ class Interests:
         """What anybody follows; for who fulfils it."""
         self._followed_by: dict[object, frozenset[str]] = {}
         self._levels: dict[object, str] = {}
-        self._outcomes: dict[str, str] = {}
-        self._once: set[str] = set()
+        self._results: dict[str, str] = {}
+        self._subscribed_before: set[str] = set()
         """Resources that were followed at some time, by the same wish."""
-        self._news = trio.Event()
+        self._result_changed = trio.Event()
 
     # ── for who is interested ───────────────────────────────────────────────────────────────────
 
@@ -48,9 +48,9 @@ class Interests:
         else:
             self._followed_by.pop(holder, None)
         for uri in now - before:
-            if self._outcomes.get(uri):  # refused once; whoever asks anew may find it changed its mind
-                del self._outcomes[uri]
-        self._change()
+            if self._results.get(uri):  # refused once; whoever asks anew may find it changed its mind
+                del self._results[uri]
+        self._recompute()
 
     def set_log_level(self, holder: object, level: str | None) -> None:
         """Be told of log messages from this level on; None: this holder has no wish.
@@ -64,22 +64,22 @@ class Interests:
             self._levels[holder] = level
         else:
             raise ValueError(level)
-        self._change()
+        self._recompute()
 
     def forget(self, holder: object) -> None:
         """This holder is gone."""
         self._followed_by.pop(holder, None)
         self._levels.pop(holder, None)
-        self._change()
+        self._recompute()
 
-    def outcome(self, uri: str) -> str | None:
+    def subscribe_result(self, uri: str) -> str | None:
         """ "" when the server has agreed to tell of this resource; why it does not; None: not known yet."""
-        return self._outcomes.get(uri)
+        return self._results.get(uri)
 
-    async def settled(self, uri: str) -> str:
+    async def wait_subscribed(self, uri: str) -> str:
         """`outcome`, once it is known: the caller bounds that, for it takes a connection."""
-        while (outcome := self._outcomes.get(uri)) is None:
-            await self._news.wait()
+        while (outcome := self._results.get(uri)) is None:
+            await self._result_changed.wait()
         return outcome
 
     # ── for who fulfils ─────────────────────────────────────────────────────────────────────────
@@ -88,32 +88,32 @@ class Interests:
     def log_level(self) -> str | None:
         return min(self._levels.values(), key=LEVELS.index, default=None)
 
-    def agreed(self, uri: str) -> bool:
+    def confirm(self, uri: str) -> bool:
         """The server tells of this resource from now on. Whether it did so before and then did not."""
         if uri not in self.resources:
             return False
-        self._settle(uri, _FOLLOWED)
-        again = uri in self._once
-        self._once.add(uri)
+        self._set_result(uri, _SUBSCRIBED)
+        again = uri in self._subscribed_before
+        self._subscribed_before.add(uri)
         return again
 
-    def refused(self, uri: str, why: str) -> None:
+    def reject(self, uri: str, why: str) -> None:
         """The server does not; `why` is for a person."""
         if uri in self.resources:
-            self._settle(uri, why)
+            self._set_result(uri, why)
 
-    def disconnected(self) -> None:
+    def on_disconnected(self) -> None:
         """The connection is over: what it agreed to or refused says nothing of the next."""
-        self._outcomes.clear()
+        self._results.clear()
 
-    def _settle(self, uri: str, outcome: str) -> None:
-        self._outcomes[uri] = outcome
-        news, self._news = self._news, trio.Event()
+    def _set_result(self, uri: str, outcome: str) -> None:
+        self._results[uri] = outcome
+        news, self._result_changed = self._result_changed, trio.Event()
         news.set()
 
-    def _change(self) -> None:
+    def _recompute(self) -> None:
         wanted = self.resources = frozenset[str]().union(*self._followed_by.values())
-        self._once &= wanted
-        self._outcomes = {uri: words for uri, words in self._outcomes.items() if uri in wanted}
+        self._subscribed_before &= wanted
+        self._results = {uri: words for uri, words in self._results.items() if uri in wanted}
         changed, self.changed = self.changed, trio.Event()
         changed.set()

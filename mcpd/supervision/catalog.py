@@ -158,11 +158,11 @@ def _hint(page: Mapping[str, Raw]) -> Hint:
 
 def _admitted(upstream: Upstream, tools: Listing, warnings: list[str]) -> Listing:
     """The tools that may be offered; the others become warnings."""
-    if upstream.admit is None:
+    if upstream.admit_tool is None:
         return tools
     admitted = []
     for tool in tools:
-        wrong = upstream.admit(tool.name, tool.raw)
+        wrong = upstream.admit_tool(tool.name, tool.raw)
         if wrong is None:
             admitted.append(tool)
         else:

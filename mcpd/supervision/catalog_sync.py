@@ -90,7 +90,7 @@ class ListKeeper:
     async def fetch(self, upstream: Upstream) -> Catalog:
         """All lists of a new connection; nothing is in place yet (`take`). Raises as `catalog.fetch`."""
         self._stale.clear()
-        self._tells = upstream.tells
+        self._tells = upstream.announces_changes
         return await lists.fetch(upstream, self.spec)
 
     def take(self, catalog: Catalog) -> None:

@@ -12,7 +12,14 @@ import trio
 from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, Timeouts
 from mcpd.model.status import Failure
-from mcpd.protocol.negotiate import DiedOfTheProbe, Hint, NotStreamable, Trace, negotiate, together
+from mcpd.protocol.negotiate import (
+    Hint,
+    NotStreamableHttp,
+    ServerDiedDuringProbe,
+    Trace,
+    join_steps,
+    negotiate,
+)
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.state_file import Store
 from mcpd.supervision.connection import Kind
@@ -34,7 +41,7 @@ class Approach:
         self._presumed_legacy = False
         self._was_late = False
         """Whether the server of this attempt has said that it is modern after it was initialized."""
-        self._not_streamable: NotStreamable | None = None
+        self._not_streamable: NotStreamableHttp | None = None
         """Why it is not reached by Streamable HTTP, with the statuses; then HTTP+SSE is tried."""
 
     @property
@@ -94,7 +101,7 @@ class Approach:
     def another_way(self, error: BaseException, *, was_ready: bool) -> str:
         """Why to try at once in another way; empty when there is none left. Ask once for each failure."""
         found = list(leaves(error))
-        if any(isinstance(leaf, DiedOfTheProbe) for leaf in found) and self._remembered != "modern":
+        if any(isinstance(leaf, ServerDiedDuringProbe) for leaf in found) and self._remembered != "modern":
             self._presumed_legacy = True
             return "starting it again: it ended when asked server/discover"
         if any(isinstance(leaf, UpstreamRefused) for leaf in found):
@@ -104,7 +111,7 @@ class Approach:
         if self._remembered not in (None, _UNKNOWN) and _is_refusal(found):
             self._store.learn_era(self._fingerprint, _UNKNOWN)
             return "asking afresh what it speaks: it is not what it was"
-        refusal = next((leaf for leaf in found if isinstance(leaf, NotStreamable)), None)
+        refusal = next((leaf for leaf in found if isinstance(leaf, NotStreamableHttp)), None)
         if refusal is not None and self._guessed and self.kind == "http":
             self._not_streamable = refusal
             return "trying HTTP+SSE: it does not speak Streamable HTTP"
@@ -118,9 +125,9 @@ class Approach:
         before, self._not_streamable = self._not_streamable, None
         if before is None:
             return failure, verdict
-        tried = together([*before.steps, f"GET for HTTP+SSE: {failure.message}"])
+        tried = join_steps([*before.steps, f"GET for HTTP+SSE: {failure.message}"])
         words = f"no MCP server answers at its URL ({tried})"
-        if before.may_pass and verdict is Verdict.WAIT:
+        if before.may_be_temporary and verdict is Verdict.WAIT:
             failure, verdict = attrs.evolve(failure, http_status=before.status), Verdict.RETRY
         return attrs.evolve(failure, message=words), verdict
 
@@ -144,4 +151,4 @@ def _is_refusal(found: list[BaseException]) -> bool:
     statuses = [leaf.status for leaf in found if isinstance(leaf, HttpRefused)]
     if statuses:
         return all(400 <= status < 500 and status not in (408, 429) for status in statuses)
-    return any(isinstance(leaf, NotStreamable | NoCommonVersion | UpstreamRefused) for leaf in found)
+    return any(isinstance(leaf, NotStreamableHttp | NoCommonVersion | UpstreamRefused) for leaf in found)

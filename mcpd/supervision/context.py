@@ -18,7 +18,7 @@ from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
 
 if TYPE_CHECKING:
-    from mcpd.protocol.upstream_session import Said
+    from mcpd.protocol.upstream_session import ServerNotification
     from mcpd.supervision.managed_server import ManagedServer
 
 
@@ -31,7 +31,7 @@ class ClientSide:
     request that has no `Exchange.meta` of its own."""
     asked: Callable[[ManagedServer, Channel, Message, Exchange | None], bool] | None = None
     """`Hooks.asked`, with the server in front."""
-    heard: Callable[[ManagedServer, Said], None] | None = None
+    heard: Callable[[ManagedServer, ServerNotification], None] | None = None
     """`Hooks.heard`, with the server in front."""
 
 

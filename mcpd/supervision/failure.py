@@ -22,7 +22,7 @@ from mcpd.model.errors import (
     UpstreamRefused,
 )
 from mcpd.model.status import Failure, FailureKind, rfc3339
-from mcpd.protocol.negotiate import DiedOfTheProbe, NotStreamable
+from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe
 from mcpd.transports.child_environment import CannotStart
 
 
@@ -99,7 +99,9 @@ def classify(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict
             at=rfc3339(time.time()),
             exit_code=code,
             signal=name,
-            http_status=cause.status if isinstance(cause, HttpRefused | NeedsAuth | NotStreamable) else None,
+            http_status=cause.status
+            if isinstance(cause, HttpRefused | NeedsAuth | NotStreamableHttp)
+            else None,
             stderr=evidence.stderr,
             noise=evidence.noise,
         ),
@@ -112,14 +114,14 @@ _ORDER: tuple[type[BaseException], ...] = (
     NoSecret,
     NoTransport,
     NeedsAuth,
-    NotStreamable,
+    NotStreamableHttp,
     NoCommonVersion,
     Wedged,
     UpstreamRefused,
     HttpRefused,
     ProtocolViolation,
     LinkLost,
-    DiedOfTheProbe,
+    ServerDiedDuringProbe,
     trio.TooSlowError,
     McpdError,
     OSError,
@@ -153,8 +155,8 @@ def _judge(error: BaseException, evidence: Evidence) -> tuple[FailureKind, str, 
             return FailureKind.WEDGED, str(error), Verdict.RETRY
         case NeedsAuth():
             return FailureKind.AUTH, _without_name(error), Verdict.LOGIN
-        case NotStreamable():
-            verdict = Verdict.RETRY if error.may_pass else Verdict.WAIT
+        case NotStreamableHttp():
+            verdict = Verdict.RETRY if error.may_be_temporary else Verdict.WAIT
             return FailureKind.HTTP, f"no MCP server answers at its URL ({error})", verdict
         case HttpRefused():
             wrong_place = error.status in _WRONG_PLACE
@@ -163,7 +165,7 @@ def _judge(error: BaseException, evidence: Evidence) -> tuple[FailureKind, str, 
             return FailureKind.UNREACHABLE, _without_name(error), Verdict.RETRY
         case LinkLost():
             return _kind_of_end(evidence), _without_name(error), Verdict.RETRY
-        case DiedOfTheProbe():
+        case ServerDiedDuringProbe():
             return _kind_of_end(evidence), "it ended when asked server/discover", Verdict.RETRY
         case UpstreamRefused() | ProtocolViolation():
             return FailureKind.PROTOCOL, _without_name(error), Verdict.RETRY

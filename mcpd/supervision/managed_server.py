@@ -20,8 +20,8 @@ from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
-from mcpd.protocol.upstream_session import Hooks, Said, Upstream
-from mcpd.protocol.upstream_subscriptions import Interests
+from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
+from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.state_file import fingerprint
 from mcpd.supervision.attempt import Attempt
 from mcpd.supervision.backoff import Backoff
@@ -80,9 +80,9 @@ class ManagedServer:
         """Of all its connections, and of those of its instances."""
         self.spent = CpuTimeTotal()
         """Processor time, its instances' included, as often as somebody asks."""
-        self.interests = Interests()
+        self.interests = NotificationInterests()
         """What clients want to hear of it beside answers; held across its connections."""
-        self.heard: CallbackList[Said] = CallbackList()
+        self.heard: CallbackList[ServerNotification] = CallbackList()
         """Calls every listener with what the server says unasked: see `Said`. Called in the reader, so
         that it keeps its place among the answers: a listener must not block."""
         self.upstream: Upstream | None = None
@@ -400,7 +400,7 @@ class ManagedServer:
         finally:
             slot.free()
             self._let_go()
-            self.interests.disconnected()
+            self.interests.on_disconnected()
             link.close("the connection is being ended")
 
     def _let_go(self) -> None:
@@ -417,11 +417,13 @@ class ManagedServer:
             fetching = await fetched(self.spec, connection, self.log.last_words, self._say_fetching)
             self._attempt.runner = None
             upstream = await self._shake_hands(connection.link, fetching)
-            if upstream.follow is not None:  # before its lists are fetched: they may change right after
-                nursery.start_soon(upstream.follow)
+            if (
+                upstream.run_subscriptions is not None
+            ):  # before its lists are fetched: they may change right after
+                nursery.start_soon(upstream.run_subscriptions)
                 with trio.move_on_after(_EAR):
-                    await upstream.hearing.wait()
-                upstream.hearing.set()  # from now on, whatever it could not tell has to be looked up
+                    await upstream.notifications_ready.wait()
+                upstream.notifications_ready.set()  # from now on we look up what it could not announce
             await self._get_ready(upstream)
             slot.free()
             times = self.spec.timeouts
@@ -443,13 +445,13 @@ class ManagedServer:
     def _hooks(self) -> Hooks:
         clients, asked = self._around.clients, self._around.clients.asked
         return Hooks(
-            changed=self._lists.mark_stale,
-            log=self.log.add,
+            on_list_changed=self._lists.mark_stale,
+            on_log=self.log.add,
             capabilities=clients.capabilities,
-            asked=None if asked is None else partial(asked, self),
-            heard=self.heard,
-            refresh=self._lists.refresh,
-            modern_after_all=self._approach.modern_after_all,
+            on_request=None if asked is None else partial(asked, self),
+            on_notification=self.heard,
+            refresh_list=self._lists.refresh,
+            on_modern_detected=self._approach.modern_after_all,
             interests=self.interests,
         )
 
@@ -466,7 +468,7 @@ class ManagedServer:
 
     def _list_changed(self, feature: str, words: str) -> None:
         self._tell(EventKind(feature), words)
-        self.heard(Said(f"notifications/{feature}/list_changed", ABSENT))
+        self.heard(ServerNotification(f"notifications/{feature}/list_changed", ABSENT))
 
     # ── telling ─────────────────────────────────────────────────────────────────────────────────
 

@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from mcpd.model.errors import McpdError
 from mcpd.model.server_spec import RemoteSpec
-from mcpd.protocol.input_rounds import ask_in_rounds
+from mcpd.protocol.input_rounds import request_with_input
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.supervision import catalog as lists
@@ -46,7 +46,7 @@ class Session:
     async def call(self, tool: str, arguments: Mapping[str, object]) -> Json:
         """A call in as many rounds as the server wants, each question answered with the defaults."""
         params = {"name": tool, "arguments": arguments}
-        result = await ask_in_rounds(self.upstream, "tools/call", params, answer, timeout=TIMEOUT)
+        result = await request_with_input(self.upstream, "tools/call", params, answer, timeout=TIMEOUT)
         return as_object(result)
 
 
@@ -91,18 +91,18 @@ def report(step: str, outcome: str, seconds: float) -> None:
 async def connected(url: str) -> AsyncIterator[Session]:
     spec = RemoteSpec(name="server", kind="http", url=url)
     hooks = Hooks(
-        changed=lambda what: print(f"{what} changed", file=sys.stderr),
-        log=lambda line: print(line, file=sys.stderr),
+        on_list_changed=lambda what: print(f"{what} changed", file=sys.stderr),
+        on_log=lambda line: print(line, file=sys.stderr),
         capabilities=CAPABILITIES,
-        asked=asked,
+        on_request=asked,
     )
     async with open_remote(spec, "http", os.environ) as connection, trio.open_nursery() as nursery:
         connection.link.tap = lambda way, frame: print(way, frame.decode(), file=sys.stderr)
         nursery.start_soon(connection.run)
         upstream = await negotiate(connection.link, hooks, "auto", spec.timeouts.probe, report)
-        if upstream.follow is not None:
-            nursery.start_soon(upstream.follow)
-            await upstream.hearing.wait()
+        if upstream.run_subscriptions is not None:
+            nursery.start_soon(upstream.run_subscriptions)
+            await upstream.notifications_ready.wait()
         yield Session(upstream, await lists.fetch(upstream, spec))
         nursery.cancel_scope.cancel()
 
@@ -135,11 +135,13 @@ def plausible(schema: Json) -> Json:
 async def use_everything(session: Session) -> None:
     await call_all(session)
     for resource in session.catalog.resources:
-        await ask_in_rounds(
+        await request_with_input(
             session.upstream, "resources/read", {"uri": resource.name}, answer, timeout=TIMEOUT
         )
     for prompt in session.catalog.prompts:
-        await ask_in_rounds(session.upstream, "prompts/get", {"name": prompt.name}, answer, timeout=TIMEOUT)
+        await request_with_input(
+            session.upstream, "prompts/get", {"name": prompt.name}, answer, timeout=TIMEOUT
+        )
 
 
 async def replay(session: Session) -> None:

@@ -23,8 +23,8 @@ from mcpd.gateway.session import Session
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
-from mcpd.protocol.upstream_session import Said, Upstream
-from mcpd.protocol.upstream_subscriptions import Interests
+from mcpd.protocol.upstream_session import ServerNotification, Upstream
+from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.supervision.context import ClientSide
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.support.broadcast import Broadcast
@@ -105,7 +105,7 @@ class World:
             state=ServerState.CONNECTED,
             catalog=None,
             upstream=None,
-            interests=Interests(),
+            interests=NotificationInterests(),
             turn_queue=TurnQueue(),
             elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
             log=SimpleNamespace(add=lambda line: None),
@@ -161,7 +161,7 @@ class World:
 
     def on_notification(self, message: Message, exchange: Exchange | None) -> None:
         assert self.side.heard is not None
-        self.side.heard(self.server, Said(message.method, message.params, exchange))
+        self.side.heard(self.server, ServerNotification(message.method, message.params, exchange))
 
     def lose(self) -> None:
         """The process dies, if there is one."""

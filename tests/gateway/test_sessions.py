@@ -22,7 +22,7 @@ from mcpd.gateway.client_subscriptions import EVERY
 from mcpd.gateway.responder import Client
 from mcpd.gateway.server_requests import ANSWER, MOST_OPEN
 from mcpd.model.errors import LinkLost, McpdError, Overloaded
-from mcpd.protocol.upstream_session import Said
+from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import CAPABLE, meta
 from tests.gateway.model import NAME, Json, User, World, world
@@ -391,7 +391,7 @@ async def test_a_resource_that_changes_all_the_time_is_told_in_measure(
     for user in users:
         Told(user).say(follow(1, "a:1"))
     await trio.sleep(20)
-    changed = Said("notifications/resources/updated", Raw(b"{}"), None, "a:1")
+    changed = ServerNotification("notifications/resources/updated", Raw(b"{}"), None, "a:1")
     heard: list[float] = []
     users[0].session.tell = users[1].session.tell = lambda frame: heard.append(trio.current_time())
     began = trio.current_time()

@@ -298,7 +298,7 @@ def test_a_call_of_a_script_whose_turn_comes_to_nothing_gives_it_to_the_next(the
     def broken(*_: object) -> None:
         raise KeyError("a bug")
 
-    upstream = SimpleNamespace(alone=b"", submit=broken) if there else None
+    upstream = SimpleNamespace(default_meta=b"", submit=broken) if there else None
     server: Any = SimpleNamespace(
         turn_queue=TurnQueue(),
         upstream=upstream,

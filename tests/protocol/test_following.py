@@ -26,7 +26,7 @@ async def test_lists_are_fetched_anew_once_a_subscription_has_been_renewed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A change between the old subscription's end and the new one's beginning is told to nobody."""
-    monkeypatch.setattr(listen_stream, "LISTEN_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(listen_stream, "FIRST_RETRY_DELAY", 0.01)
     changed: list[str] = []
     script: dict[str, Any] = {"server/discover": {"result": DISCOVERED}}
     async with connected(script) as peer, trio.open_nursery() as nursery:
@@ -34,12 +34,12 @@ async def test_lists_are_fetched_anew_once_a_subscription_has_been_renewed(
             upstream = await negotiate(
                 peer.link, Hooks(changed.append, lambda _: None), "auto", 5, lambda *_: None
             )
-            assert upstream.follow is not None
-            nursery.start_soon(upstream.follow)
+            assert upstream.run_subscriptions is not None
+            nursery.start_soon(upstream.run_subscriptions)
             first = await peer.hear("subscriptions/listen")
-            assert not upstream.hearing.is_set()
+            assert not upstream.notifications_ready.is_set()
             await acknowledge(peer, first)
-            await upstream.hearing.wait()
+            await upstream.notifications_ready.wait()
             assert changed == []  # its lists have not been fetched yet
 
             await peer.say({"jsonrpc": "2.0", "id": first["id"], "result": {"resultType": "complete"}})

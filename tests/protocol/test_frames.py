@@ -15,10 +15,10 @@ from msgspec import Raw
 
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.protocol import legacy, modern
-from mcpd.protocol.input_rounds import ask_in_rounds
+from mcpd.protocol.input_rounds import request_with_input
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
-from mcpd.protocol.upstream_subscriptions import Interests
+from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.supervision import catalog as lists
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Awaited, Exchange
@@ -112,7 +112,7 @@ async def answer(method: str, params: Raw) -> Mapping[str, object]:
     return {"action": "accept", "content": {"x": 1}}
 
 
-async def wish(peer: Peer, interests: Interests, *, era: str) -> None:
+async def wish(peer: Peer, interests: NotificationInterests, *, era: str) -> None:
     """What clients want to hear, and do not any more."""
     if era == "modern":
         await peer.hear("subscriptions/listen")  # for the lists alone
@@ -123,7 +123,7 @@ async def wish(peer: Peer, interests: Interests, *, era: str) -> None:
         interests.forget("x")
         return
     with trio.fail_after(30):
-        await interests.settled("file:///x")
+        await interests.wait_subscribed("file:///x")
     await peer.hear("logging/setLevel")
     interests.forget("x")
     await peer.hear("resources/unsubscribe")
@@ -137,7 +137,7 @@ async def live(peer: Peer, upstream: Upstream) -> None:
         more = {"resultType": "input_required", "inputRequests": {"q": ASKING}, "requestState": "s"}
         results.insert(0, {"result": more})
     peer.script["tools/call"] = lambda _: results.pop(0)
-    await ask_in_rounds(upstream, "tools/call", {"name": "x", "arguments": {"a": [1]}}, answer)
+    await request_with_input(upstream, "tools/call", {"name": "x", "arguments": {"a": [1]}}, answer)
     peer.script["tools/call"] = lambda _: None
     given_up = Awaited()
     upstream.submit(given_up, "tools/call", b'{"name":"x"}')
@@ -154,13 +154,13 @@ async def live(peer: Peer, upstream: Upstream) -> None:
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_every_frame_is_valid(revision: str) -> None:
     """The probe by the newest revision, all others by the one agreed on; nothing is left unsaid."""
-    hooks = Hooks(lambda _: None, lambda _: None, capabilities={"roots": {}}, asked=asked)
+    hooks = Hooks(lambda _: None, lambda _: None, capabilities={"roots": {}}, on_request=asked)
     async with connected(script(revision)) as peer, trio.open_nursery() as nursery:
         with trio.fail_after(30):
             upstream = await negotiate(peer.link, hooks, "auto", 5, lambda *_: None)
             assert upstream.version == revision
-            if upstream.follow is not None:
-                nursery.start_soon(upstream.follow)
+            if upstream.run_subscriptions is not None:
+                nursery.start_soon(upstream.run_subscriptions)
             await wish(peer, hooks.interests, era=upstream.era)
             await live(peer, upstream)
         nursery.cancel_scope.cancel()

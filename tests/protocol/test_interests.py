@@ -15,8 +15,8 @@ from trio.testing import MockClock
 
 from mcpd.protocol import listen_stream
 from mcpd.protocol.negotiate import negotiate
-from mcpd.protocol.upstream_session import Hooks, Said, Upstream
-from mcpd.protocol.upstream_subscriptions import Interests
+from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
+from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.transports.outgoing_request import Awaited
 from tests.transports.peer import Json, Peer, connected
 
@@ -29,9 +29,9 @@ A, B = "file:///a", "file:///b"
 class Talk:
     peer: Peer
     upstream: Upstream
-    interests: Interests
+    interests: NotificationInterests
     changed: list[str]
-    heard: list[Said]
+    heard: list[ServerNotification]
     logged: list[str]
 
     @property
@@ -65,19 +65,19 @@ def modern(capabilities: Json) -> dict[str, Any]:
 
 @asynccontextmanager
 async def talking(
-    script: dict[str, Any], interests: Interests | None = None, asked: Any = None
+    script: dict[str, Any], interests: NotificationInterests | None = None, asked: Any = None
 ) -> AsyncIterator[Talk]:
     changed: list[str] = []
-    heard: list[Said] = []
+    heard: list[ServerNotification] = []
     logged: list[str] = []
-    hooks = Hooks(changed.append, logged.append, heard=heard.append, asked=asked)
+    hooks = Hooks(changed.append, logged.append, on_notification=heard.append, on_request=asked)
     if interests is not None:
         hooks.interests = interests
     async with connected(script) as peer, trio.open_nursery() as nursery:
         with trio.fail_after(30):
             upstream = await negotiate(peer.link, hooks, "auto", 5, lambda *_: None)
-        assert upstream.follow is not None
-        nursery.start_soon(upstream.follow)
+        assert upstream.run_subscriptions is not None
+        nursery.start_soon(upstream.run_subscriptions)
         yield Talk(peer, upstream, hooks.interests, changed, heard, logged)
         nursery.cancel_scope.cancel()
 
@@ -107,7 +107,7 @@ async def update(peer: Peer, uri: str, listen: Json | None = None) -> None:
 
 def test_the_server_is_asked_for_what_all_holders_wish_together() -> None:
     """The union of the resources, the most talkative level; who leaves takes only its own along."""
-    interests = Interests()
+    interests = NotificationInterests()
     interests.follow_resources("x", [A, B])
     interests.follow_resources("y", [B])
     interests.set_log_level("x", "warning")
@@ -125,16 +125,16 @@ def test_the_server_is_asked_for_what_all_holders_wish_together() -> None:
 
 def test_a_refusal_is_forgotten_by_who_asks_anew_and_with_the_connection() -> None:
     """The resource may be there by now; another process may be of another mind."""
-    interests = Interests()
+    interests = NotificationInterests()
     interests.follow_resources("x", [A, B])
-    interests.refused(A, "no such file")
-    interests.refused(B, "no such file")
-    assert interests.outcome(A) == "no such file"
+    interests.reject(A, "no such file")
+    interests.reject(B, "no such file")
+    assert interests.subscribe_result(A) == "no such file"
     interests.follow_resources("y", [A])
-    assert interests.outcome(A) is None
-    assert interests.outcome(B) == "no such file"
-    interests.disconnected()
-    assert interests.outcome(B) is None
+    assert interests.subscribe_result(A) is None
+    assert interests.subscribe_result(B) == "no such file"
+    interests.on_disconnected()
+    assert interests.subscribe_result(B) is None
 
 
 # ── 2024-11-05 to 2025-11-25 ────────────────────────────────────────────────────────────────────
@@ -146,7 +146,7 @@ async def test_a_legacy_server_is_told_the_difference() -> None:
         talk.interests.follow_resources("x", [A])
         talk.interests.follow_resources("y", [A, B])
         with trio.fail_after(30):
-            assert [await talk.interests.settled(uri) for uri in (A, B)] == ["", ""]
+            assert [await talk.interests.wait_subscribed(uri) for uri in (A, B)] == ["", ""]
         talk.interests.follow_resources("x", [])
         talk.interests.follow_resources("y", [A])
         await talk.peer.hear("resources/unsubscribe")
@@ -169,8 +169,8 @@ async def test_what_a_legacy_server_refuses_is_told_to_who_wished() -> None:
     async with talking(script) as talk:
         talk.interests.follow_resources("x", [A, B])
         with trio.fail_after(30):
-            assert await talk.interests.settled(A) == ""
-            assert "no such file" in await talk.interests.settled(B)
+            assert await talk.interests.wait_subscribed(A) == ""
+            assert "no such file" in await talk.interests.wait_subscribed(B)
         talk.interests.set_log_level("x", "info")
         await talk.peer.hear("logging/setLevel")
         assert uris_of(talk.peer, "resources/subscribe").count(B) == 1
@@ -198,7 +198,7 @@ async def test_many_wishes_take_up_no_more_than_a_few_turns() -> None:
         with trio.fail_after(30):
             await talk.upstream.request("tools/list", timeout=30)
             for uri in uris:
-                assert await talk.interests.settled(uri) == ""
+                assert await talk.interests.wait_subscribed(uri) == ""
 
 
 @pytest.mark.parametrize("script", [legacy, modern])
@@ -208,7 +208,7 @@ async def test_a_server_that_declares_nothing_is_asked_for_nothing(script: Any) 
         talk.interests.follow_resources("x", [A])
         talk.interests.set_log_level("x", "debug")
         with trio.fail_after(30):
-            assert "does not tell" in await talk.interests.settled(A)
+            assert "does not tell" in await talk.interests.wait_subscribed(A)
         assert not {"resources/subscribe", "logging/setLevel", "subscriptions/listen"} & set(
             talk.peer.methods
         )
@@ -248,23 +248,23 @@ async def test_what_else_clients_want_to_know_of_a_legacy_server_is_passed_on() 
 
 async def test_a_new_connection_is_told_the_same_wishes_and_changes_in_between_are_presumed() -> None:
     """Nobody knows what happened to the resource meanwhile: its readers look again."""
-    interests = Interests()
+    interests = NotificationInterests()
     interests.follow_resources("x", [A])
     async with talking(legacy(EVERYTHING), interests) as talk:
         with trio.fail_after(30):
-            await interests.settled(A)
+            await interests.wait_subscribed(A)
         assert talk.updated == []
-    interests.disconnected()
+    interests.on_disconnected()
     interests.follow_resources("y", [B])
     for script in (legacy, modern):
         async with talking(script(EVERYTHING), interests) as talk:
             if script is modern:
                 await acknowledge(talk.peer, await talk.peer.hear("subscriptions/listen"))
             with trio.fail_after(30):
-                await interests.settled(A)
-                await interests.settled(B)
+                await interests.wait_subscribed(A)
+                await interests.wait_subscribed(B)
             assert talk.updated == ([A] if script is legacy else [A, B])
-        interests.disconnected()
+        interests.on_disconnected()
 
 
 # ── 2026-07-28 ──────────────────────────────────────────────────────────────────────────────────
@@ -294,7 +294,7 @@ async def test_a_modern_subscription_is_replaced_without_a_gap() -> None:
         await talk.until(lambda: talk.updated)
         assert talk.updated == [B]
         assert talk.changed == ["tools"]
-        assert talk.interests.outcome(A) == talk.interests.outcome(B) == ""
+        assert talk.interests.subscribe_result(A) == talk.interests.subscribe_result(B) == ""
         talk.interests.forget("x")
         third = await talk.peer.hear("subscriptions/listen", 3)
         assert third["params"]["notifications"] == {"toolsListChanged": True}
@@ -307,7 +307,7 @@ async def test_where_there_was_no_gap_no_change_is_presumed() -> None:
             talk.interests.follow_resources("x", uris)
             await acknowledge(talk.peer, await talk.peer.hear("subscriptions/listen", count))
             with trio.fail_after(30):
-                await talk.interests.settled(uris[-1])
+                await talk.interests.wait_subscribed(uris[-1])
             await trio.testing.wait_all_tasks_blocked(0.01)
         assert (talk.updated, talk.changed) == ([], [])
 
@@ -319,8 +319,8 @@ async def test_what_a_modern_server_does_not_acknowledge_is_told_to_who_wished()
         listen = await talk.peer.hear("subscriptions/listen")
         await acknowledge(talk.peer, listen, {"resourceSubscriptions": [A]})
         with trio.fail_after(30):
-            assert await talk.interests.settled(A) == ""
-            assert "did not agree" in await talk.interests.settled(B)
+            assert await talk.interests.wait_subscribed(A) == ""
+            assert "did not agree" in await talk.interests.wait_subscribed(B)
         await update(talk.peer, A, listen)
         await talk.until(lambda: talk.updated)
         talk.interests.set_log_level("x", "debug")
@@ -336,7 +336,7 @@ async def test_a_subscription_that_is_refused_for_a_resource_is_kept_for_the_res
         bad = "resourceSubscriptions" in request["params"]["notifications"]
         return {"error": {"code": -32602, "message": "what is that?"}} if bad else None
 
-    interests = Interests()
+    interests = NotificationInterests()
     interests.follow_resources("x", [A])
     script["subscriptions/listen"] = refuse
     async with talking(script, interests) as talk:
@@ -344,21 +344,21 @@ async def test_a_subscription_that_is_refused_for_a_resource_is_kept_for_the_res
         assert second["params"]["notifications"] == {"toolsListChanged": True}
         await acknowledge(talk.peer, second)
         with trio.fail_after(30):
-            assert "what is that?" in await interests.settled(A)
-            await talk.upstream.hearing.wait()
+            assert "what is that?" in await interests.wait_subscribed(A)
+            await talk.upstream.notifications_ready.wait()
         interests.follow_resources("y", [B])  # refused too: the one for the lists stays
         await talk.peer.hear("subscriptions/listen", 3)
         with trio.fail_after(30):
-            assert "what is that?" in await interests.settled(B)
+            assert "what is that?" in await interests.wait_subscribed(B)
         assert "notifications/cancelled" not in talk.peer.methods
-        assert talk.upstream.tells == {"tools"}
+        assert talk.upstream.announces_changes == {"tools"}
 
 
 async def test_a_subscription_that_the_server_cancels_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On stdio that is how a server ends one. It gets no cancellation back."""
-    monkeypatch.setattr(listen_stream, "LISTEN_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(listen_stream, "FIRST_RETRY_DELAY", 0.01)
     async with talking(modern(EVERYTHING)) as talk:
         await acknowledge(talk.peer, await talk.peer.hear("subscriptions/listen"))
         talk.interests.follow_resources("x", [A])
@@ -415,7 +415,7 @@ async def test_a_request_for_one_client_says_what_that_client_can_do() -> None:
     """In place of what all of them together can; its progress token stays ours."""
     async with talking(modern(EVERYTHING)) as talk:
         call = Awaited()
-        call.meta = talk.upstream.dress({"sampling": {}}, "debug")
+        call.meta = talk.upstream.request_meta({"sampling": {}}, "debug")
         talk.upstream.submit(call, "tools/call", b'{"name":"x"}')
         meta = (await talk.peer.hear("tools/call"))["params"]["_meta"]
         assert meta["io.modelcontextprotocol/clientCapabilities"] == {"sampling": {}}
@@ -423,4 +423,4 @@ async def test_a_request_for_one_client_says_what_that_client_can_do() -> None:
         assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
         assert meta["progressToken"] == int(call.key)
     async with talking(legacy(EVERYTHING)) as talk:
-        assert talk.upstream.dress({"sampling": {}}, "debug") == b""
+        assert talk.upstream.request_meta({"sampling": {}}, "debug") == b""

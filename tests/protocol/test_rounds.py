@@ -11,7 +11,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.model.errors import ProtocolViolation
-from mcpd.protocol.input_rounds import MOST_ROUNDS, ask_in_rounds
+from mcpd.protocol.input_rounds import MAX_ROUNDS, request_with_input
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from tests.transports.peer import Json, Peer, connected
@@ -47,7 +47,7 @@ async def accepting(method: str, params: Raw) -> Mapping[str, object]:
 async def asked(peer: Peer, method: str = "tools/call", answer: Any = accepting) -> Json:
     upstream = await ready(peer)
     with trio.fail_after(30):
-        result = await ask_in_rounds(upstream, method, PARAMS, answer)
+        result = await request_with_input(upstream, method, PARAMS, answer)
     body: Json = json.loads(bytes(result))
     return body
 
@@ -131,11 +131,11 @@ async def test_a_server_that_never_has_enough_is_left() -> None:
     """After a number of rounds that nobody needs."""
     async with connected() as peer:
         peer.script["tools/call"] = {"result": wanting(inputRequests={"b": QUESTION})}
-        with pytest.raises(ProtocolViolation, match=f"after {MOST_ROUNDS} rounds"):
+        with pytest.raises(ProtocolViolation, match=f"after {MAX_ROUNDS} rounds"):
             await asked(peer)
-        assert peer.methods.count("tools/call") == MOST_ROUNDS
+        assert peer.methods.count("tools/call") == MAX_ROUNDS
     async with connected() as peer:
-        rounds(peer, *[wanting(inputRequests={"b": QUESTION})] * (MOST_ROUNDS - 1), {"content": []})
+        rounds(peer, *[wanting(inputRequests={"b": QUESTION})] * (MAX_ROUNDS - 1), {"content": []})
         assert await asked(peer) == {"content": []}
 
 

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from mcpd.model.errors import CallTimeout, InputNeeded, LinkLost, ProtocolViolation, UpstreamRefused
 from mcpd.protocol import mcp_tasks
-from mcpd.protocol.input_rounds import nobody
+from mcpd.protocol.input_rounds import no_client
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from tests.protocol.test_frames import SCHEMAS, complaints
@@ -68,9 +68,9 @@ def course(peer: Peer, *states: Json) -> list[float]:
 
 
 async def seen_through(upstream: Upstream, first: Raw, answer: Any = None, **limits: Any) -> Json:
-    asking = answer or nobody("peer", "tool 'x'")
+    asking = answer or no_client("peer", "tool 'x'")
     result: Json = json.loads(
-        bytes(await mcp_tasks.see_through(upstream, first, asking, what="tool 'x'", **limits))
+        bytes(await mcp_tasks.await_task(upstream, first, asking, what="tool 'x'", **limits))
     )
     return result
 
@@ -112,7 +112,12 @@ async def test_a_task_is_asked_after_at_the_pace_it_wishes_until_it_is_done(
         assert await seen_through(upstream, created(era, **{name: 5000})) == DONE
         pauses = [at - began for at in asked_at]
         assert pauses == pytest.approx(
-            [5, 5 + mcp_tasks.LATEST, 5 + mcp_tasks.LATEST + mcp_tasks.SOONEST], abs=0.01
+            [
+                5,
+                5 + mcp_tasks.MAX_POLL_INTERVAL,
+                5 + mcp_tasks.MAX_POLL_INTERVAL + mcp_tasks.MIN_POLL_INTERVAL,
+            ],
+            abs=0.01,
         )
         assert peer.methods.count("tasks/cancel") == 0
         assert peer.methods.count("tasks/result") == (era == "legacy")
@@ -126,7 +131,7 @@ async def test_what_the_server_says_of_a_task_is_told_once(autojump_clock: MockC
         upstream = await ready(peer, "modern")
         states = [task(statusMessage=text) for text in ("one", "one", "", "one", "two")]
         course(peer, *states, task("completed", result=DONE, statusMessage="three"))
-        await seen_through(upstream, created("modern", statusMessage="one"), told=words.append)
+        await seen_through(upstream, created("modern", statusMessage="one"), on_status=words.append)
     assert words == ["one", "two"]
 
 
@@ -167,7 +172,7 @@ async def test_a_server_that_takes_no_cancellation_gets_none(autojump_clock: Moc
     """2025-11-25 has a capability for it."""
     async with connected() as peer:
         upstream = await ready(peer, "legacy", {"tasks": {"requests": {"tools": {"call": {}}}}})
-        assert upstream.takes_tasks
+        assert upstream.accepts_task_param
         course(peer, task())
         with trio.move_on_after(10):
             await seen_through(upstream, created("legacy"))
@@ -236,7 +241,7 @@ async def test_a_legacy_task_that_wants_input_gets_it_on_the_way_of_its_result()
 
 async def test_a_question_after_a_task_may_stay_unanswered_now_and_then(autojump_clock: MockClock) -> None:
     """The task does not depend on our looking; but a server that never answers is left."""
-    silent = {"left": mcp_tasks.MISSES - 1}
+    silent = {"left": mcp_tasks.MAX_FAILED_POLLS - 1}
 
     def answer(request: Json) -> Json | None:
         silent["left"] -= 1
@@ -249,7 +254,7 @@ async def test_a_question_after_a_task_may_stay_unanswered_now_and_then(autojump
         silent["left"] = 1000
         with pytest.raises(CallTimeout):
             await seen_through(upstream, created("modern"), timeout=3)
-        assert 1000 - silent["left"] == mcp_tasks.MISSES
+        assert 1000 - silent["left"] == mcp_tasks.MAX_FAILED_POLLS
         await peer.close()
         with pytest.raises(LinkLost):
             await seen_through(upstream, created("modern"), timeout=3)
@@ -271,20 +276,20 @@ async def test_a_task_that_cannot_be_read_ends_the_call(era: str, told: bytes) -
 async def test_what_a_request_declares_is_what_can_be_done_for_it() -> None:
     """Nobody can be asked on behalf of no client; a task can be seen through, where the server has tasks."""
     key = "io.modelcontextprotocol/clientCapabilities"
-    read: Callable[[Upstream], Json] = lambda upstream: json.loads(b"{%b}" % upstream.alone)[key]  # noqa: E731
+    read: Callable[[Upstream], Json] = lambda upstream: json.loads(b"{%b}" % upstream.default_meta)[key]  # noqa: E731
     async with connected() as peer:
         assert read(await ready(peer, "modern")) == {"extensions": {EXTENSION: {}}}
         assert read(await ready(peer, "modern", {"tools": {}})) == {}
-        assert not (await ready(peer, "modern", DECLARED["legacy"])).takes_tasks
+        assert not (await ready(peer, "modern", DECLARED["legacy"])).accepts_task_param
     async with connected() as peer:
         legacy = await ready(peer, "legacy")
-        assert legacy.alone == b""
+        assert legacy.default_meta == b""
         opening = await peer.hear("initialize")
         assert opening["params"]["capabilities"] == {
             "sampling": {}
         }  # no tasks: those are of the server's own
     async with connected() as peer:
-        assert not (await ready(peer, "legacy", {"tools": {}})).takes_tasks
+        assert not (await ready(peer, "legacy", {"tools": {}})).accepts_task_param
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -311,7 +316,7 @@ async def test_a_task_is_asked_after_on_the_next_connection(autojump_clock: Mock
                 await before.close()
 
             nursery.start_soon(end)
-            assert await seen_through(upstream, created(era), again=again) == DONE
+            assert await seen_through(upstream, created(era), next_connection=again) == DONE
         assert len(asked_at) == 2
         assert len(waits) == 2
         assert "tools/call" not in after.methods
@@ -334,5 +339,5 @@ async def test_a_task_that_nobody_can_tell_of_may_have_run(autojump_clock: MockC
         await before.close()
         await trio.sleep(1)
         with pytest.raises(LinkLost, match="became a task") as lost:
-            await seen_through(upstream, created("modern"), again=again)
+            await seen_through(upstream, created("modern"), next_connection=again)
         assert lost.value.may_have_run

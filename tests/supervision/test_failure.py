@@ -18,7 +18,7 @@ from mcpd.model.errors import (
     ProtocolViolation,
     UpstreamRefused,
 )
-from mcpd.protocol.negotiate import DiedOfTheProbe, NotStreamable, together
+from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe, join_steps
 from mcpd.supervision.failure import Evidence, NoTransport, Verdict, Wedged, asked_to_wait, classify, is_bug
 from mcpd.transports.child_environment import CannotStart
 
@@ -33,7 +33,7 @@ TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
     (LOST, Evidence(returncode=0), "exited", Verdict.RETRY),
     (LOST, Evidence(returncode=-9), "killed", Verdict.RETRY),
     (LOST, Evidence(), "closed", Verdict.RETRY),
-    (DiedOfTheProbe(), Evidence(returncode=1), "exited", Verdict.RETRY),
+    (ServerDiedDuringProbe(), Evidence(returncode=1), "exited", Verdict.RETRY),
     (UpstreamRefused("it: no", server="it", upstream_code=-32603), Evidence(), "protocol", Verdict.RETRY),
     (ProtocolViolation("it: no object", server="it"), Evidence(), "protocol", Verdict.RETRY),
     (CallTimeout("it: took 5 s", server="it", after=5), Evidence(), "timeout", Verdict.RETRY),
@@ -46,10 +46,10 @@ TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
     (HttpRefused("it: HTTP 429", server="it", status=429), Evidence(remote=True), "http", Verdict.RETRY),
     (HttpRefused("it: HTTP 500", server="it", status=500), Evidence(remote=True), "http", Verdict.RETRY),
     (HttpRefused("it: HTTP 503", server="it", status=503), Evidence(remote=True), "http", Verdict.RETRY),
-    (NotStreamable(["initialize: HTTP 404"], 404), Evidence(remote=True), "http", Verdict.WAIT),
-    (NotStreamable(["initialize: HTTP 501"], 501), Evidence(remote=True), "http", Verdict.WAIT),
-    (NotStreamable(["initialize: HTTP 500"], 500), Evidence(remote=True), "http", Verdict.RETRY),
-    (NotStreamable(["initialize: error -32600"]), Evidence(remote=True), "http", Verdict.WAIT),
+    (NotStreamableHttp(["initialize: HTTP 404"], 404), Evidence(remote=True), "http", Verdict.WAIT),
+    (NotStreamableHttp(["initialize: HTTP 501"], 501), Evidence(remote=True), "http", Verdict.WAIT),
+    (NotStreamableHttp(["initialize: HTTP 500"], 500), Evidence(remote=True), "http", Verdict.RETRY),
+    (NotStreamableHttp(["initialize: error -32600"]), Evidence(remote=True), "http", Verdict.WAIT),
     (LOST, Evidence(remote=True), "closed", Verdict.RETRY),
     (
         LinkLost("it: refused", server="it", may_have_run=False),
@@ -86,7 +86,7 @@ def test_of_several_ends_the_one_that_explains_most_is_told() -> None:
 def test_a_bug_beside_an_expected_end_is_still_a_bug() -> None:
     """It is logged with its traceback, although the end has its own explanation."""
     assert is_bug(ExceptionGroup("", [LOST, KeyError("x")]))
-    assert not is_bug(ExceptionGroup("", [LOST, DiedOfTheProbe()]))
+    assert not is_bug(ExceptionGroup("", [LOST, ServerDiedDuringProbe()]))
 
 
 def test_what_the_server_asks_for_is_how_long_we_stay_away() -> None:
@@ -101,9 +101,9 @@ def test_what_came_of_several_steps_is_said_once() -> None:
     """A server's answer may be long, and three times the same would hide what else there is."""
     down = 'HTTP 500: {"error": "no database: gone"}'
     steps = [f"server/discover: {down}", f"initialize: {down}", "GET for HTTP+SSE: HTTP 405"]
-    assert str(NotStreamable(steps[:2])) == f"server/discover and initialize: {down}"
-    assert together(steps) == f"server/discover and initialize: {down}, GET for HTTP+SSE: HTTP 405"
-    assert together(["a: 1", "b: 1", "c: 1", "d: 2", "e: 1"]) == "a, b and c: 1, d: 2, e: 1"
+    assert str(NotStreamableHttp(steps[:2])) == f"server/discover and initialize: {down}"
+    assert join_steps(steps) == f"server/discover and initialize: {down}, GET for HTTP+SSE: HTTP 405"
+    assert join_steps(["a: 1", "b: 1", "c: 1", "d: 2", "e: 1"]) == "a, b and c: 1, d: 2, e: 1"
 
 
 def test_the_evidence_goes_with_it() -> None:
@@ -112,7 +112,7 @@ def test_the_evidence_goes_with_it() -> None:
     assert (failure.exit_code, failure.signal, failure.stderr) == (3, None, ("out of luck",))
     failure, _ = classify(LOST, Evidence(returncode=-11))
     assert (failure.exit_code, failure.signal) == (None, "SIGSEGV")
-    failure, _ = classify(NotStreamable(["initialize: HTTP 404"], 404), Evidence(remote=True))
+    failure, _ = classify(NotStreamableHttp(["initialize: HTTP 404"], 404), Evidence(remote=True))
     assert failure.http_status == 404
     assert classify(LOST, Evidence(noise="2 lines"))[0].noise == "2 lines"
     failure, _ = classify(LOST, Evidence(returncode=-40))  # a real-time signal has no name

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from mcpd.model.status import ServerState
-from mcpd.protocol.upstream_session import Said
+from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.context import ClientSide
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.base import Channel
@@ -39,7 +39,7 @@ async def test_who_is_told_of_a_changed_list_finds_the_new_one(
     async with living(tmp_path, Life(lists=lambda: names, capabilities=TELLING), era="legacy") as world:
         await world.wait_connected()
 
-        def listen(said: Said) -> None:
+        def listen(said: ServerNotification) -> None:
             catalog = world.server.catalog
             assert catalog is not None
             found.append((said.method, [tool.name for tool in catalog.tools]))
@@ -68,7 +68,7 @@ async def test_a_listener_that_fails_costs_nobody_anything(
     async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
         await world.wait_connected()
 
-        def broken(said: Said) -> None:
+        def broken(said: ServerNotification) -> None:
             raise ZeroDivisionError
 
         world.server.heard.add(broken)
@@ -89,15 +89,15 @@ async def test_wishes_outlive_the_connection(autojump_clock: MockClock, tmp_path
         world.server.interests.follow_resources("client", [URI])  # before there is a connection
         world.server.interests.set_log_level("client", "debug")
         await world.wait_connected()
-        assert await world.server.interests.settled(URI) == ""
+        assert await world.server.interests.wait_subscribed(URI) == ""
         assert updated == []
         await world.wait(lambda status: status.restarts == 1)
-        assert await world.server.interests.settled(URI) == ""
+        assert await world.server.interests.wait_subscribed(URI) == ""
         assert (of(world, "resources/subscribe"), of(world, "logging/setLevel")) == (2, 2)
         assert updated == [URI]
         world.server.disconnect()
         await world.server.wait_settled()
-        assert world.server.interests.outcome(URI) is None
+        assert world.server.interests.subscribe_result(URI) is None
 
 
 # ── which request it is about ───────────────────────────────────────────────────────────────────
@@ -141,7 +141,7 @@ async def test_a_question_on_the_stream_of_a_call_names_the_call(
         await request.event(question("b"))
         await trio.sleep_forever()
 
-    heard: list[Said] = []
+    heard: list[ServerNotification] = []
     script = LegacyScript(on={"tools/call": ask, "GET": stay}, capabilities=TELLING)
     async with fake_http(script) as server, test_remote.living(tmp_path, server.url) as world:
         world.server.heard.add(heard.append)
@@ -171,7 +171,7 @@ async def test_a_log_message_of_a_modern_server_names_the_request_it_is_about(tm
         await request.event(request.answer({"content": []}))
         await request.end()
 
-    heard: list[Said] = []
+    heard: list[ServerNotification] = []
     async with (
         fake_http(ModernScript(on={"tools/call": chatter})) as server,
         test_remote.living(tmp_path, server.url) as world,

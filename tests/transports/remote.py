@@ -74,8 +74,8 @@ async def talking(
                     10,
                     lambda step, outcome, seconds: steps.append((step, outcome)),
                 )
-            if follow and upstream.follow is not None:
-                nursery.start_soon(upstream.follow)
+            if follow and upstream.run_subscriptions is not None:
+                nursery.start_soon(upstream.run_subscriptions)
             yield Talk(link, upstream, changes, steps, ended)
         finally:
             nursery.cancel_scope.cancel()

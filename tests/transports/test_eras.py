@@ -9,7 +9,7 @@ import trio
 
 from mcpd.model.errors import LinkLost, NoCommonVersion, ProtocolViolation, UpstreamRefused
 from mcpd.protocol import legacy, modern
-from mcpd.protocol.negotiate import DiedOfTheProbe, Hint, negotiate
+from mcpd.protocol.negotiate import Hint, ServerDiedDuringProbe, negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from tests.transports.peer import Json, Peer, connected
 
@@ -157,7 +157,7 @@ async def test_silence_means_legacy_and_a_late_discovery_counts_for_the_next_tim
     """Row 8, and 2.2.4: `initialize` pins the process; nobody is told of a cancelled probe."""
     learnt: list[str] = []
     hooks = quiet()
-    hooks.modern_after_all = lambda: learnt.append("modern")
+    hooks.on_modern_detected = lambda: learnt.append("modern")
     steps: list[str] = []
     async with connected({"initialize": initialized()}) as peer:
         with trio.fail_after(30):
@@ -178,7 +178,7 @@ async def test_a_server_that_dies_of_the_probe_is_to_be_started_again_as_legacy(
     """Row 9: Rust's rmcp ends on any first frame but initialize."""
     async with connected() as peer, trio.open_nursery() as nursery:
         nursery.start_soon(_close_when_probed, peer)
-        with pytest.raises(DiedOfTheProbe):
+        with pytest.raises(ServerDiedDuringProbe):
             await agree(peer)
 
 
@@ -330,8 +330,8 @@ async def test_changes_are_followed_on_one_subscription_of_our_own() -> None:
     script = {"server/discover": discovered(MODERN, capabilities=capabilities)}
     async with connected(script, max_in_flight=1) as peer, trio.open_nursery() as nursery:
         upstream = await negotiate(peer.link, Hooks(changed.append, print), "auto", 5, lambda *step: None)
-        assert upstream.follow is not None
-        nursery.start_soon(upstream.follow)
+        assert upstream.run_subscriptions is not None
+        nursery.start_soon(upstream.run_subscriptions)
         listen = await peer.hear("subscriptions/listen")
         assert listen["params"]["notifications"] == {"toolsListChanged": True, "resourcesListChanged": True}
         for key in (listen["id"], str(listen["id"]), 99, None):

@@ -187,7 +187,7 @@ async def test_a_server_that_declares_nothing_to_tell_is_not_listened_to() -> No
 
 async def test_a_modern_subscription_that_breaks_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a request like any other, that stays open; what changed meanwhile is looked up."""
-    monkeypatch.setattr("mcpd.protocol.listen_stream.LISTEN_AGAIN_AFTER", 0.05)
+    monkeypatch.setattr("mcpd.protocol.listen_stream.FIRST_RETRY_DELAY", 0.05)
     lives = 0
 
     async def tell(request: Request) -> None:

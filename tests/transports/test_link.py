@@ -17,7 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, ProtocolViolation, UpstreamRefused
 from mcpd.model.server_spec import ServerSpec, Timeouts
-from mcpd.protocol.upstream_session import ask
+from mcpd.protocol.upstream_session import send_request
 from mcpd.transports.outgoing_request import Awaited
 from mcpd.transports.pipe_connection import Link
 from mcpd.wire.message import BadFrame, Message
@@ -143,7 +143,7 @@ async def test_a_bug_on_the_way_to_one_caller_costs_nobody_else_the_connection(
         with pytest.raises(McpdError), trio.fail_after(30):
             await buggy.answer()
         if how != "lost":
-            await ask(peer.link, "m", timeout=30)
+            await send_request(peer.link, "m", timeout=30)
             await peer.say({"jsonrpc": "2.0", "id": 2, **OK})
             await other.answer()
         else:
@@ -186,8 +186,8 @@ async def test_an_answer_with_neither_result_nor_error_breaks_the_protocol() -> 
     """Node writes it for `undefined`; its caller hears of it, nobody else."""
     async with connected({"m": lambda request: b'{"jsonrpc":"2.0","id":1}\n', "ok": OK}) as peer:
         with pytest.raises(ProtocolViolation, match="neither result nor error"):
-            await ask(peer.link, "m")
-        await ask(peer.link, "ok")
+            await send_request(peer.link, "m")
+        await send_request(peer.link, "ok")
 
 
 async def test_an_error_of_any_shape_is_a_refusal() -> None:
@@ -196,7 +196,7 @@ async def test_an_error_of_any_shape_is_a_refusal() -> None:
         for error in errors:
             peer.script["m"] = {"error": error}
             with pytest.raises(UpstreamRefused) as refused:
-                await ask(peer.link, "m")
+                await send_request(peer.link, "m")
             assert isinstance(refused.value.upstream_code, int)
 
 
@@ -294,7 +294,7 @@ async def test_a_cancelled_request_is_withdrawn_or_cancelled_at_the_server() -> 
         told = await peer.hear("notifications/cancelled")
         peer.link.cancel(exchange, "again")
         await peer.say({"jsonrpc": "2.0", "id": 1, **OK})
-        await ask(peer.link, "other")
+        await send_request(peer.link, "other")
 
     assert told["params"] == {"requestId": 1, "reason": "not wanted"}
     assert peer.methods.count("notifications/cancelled") == 1
@@ -304,10 +304,10 @@ async def test_a_cancelled_request_is_withdrawn_or_cancelled_at_the_server() -> 
 async def test_strays_are_told_apart() -> None:
     """Late: ids we have given out. Junk: everything else, of another type or from the future."""
     async with connected({"m": OK}) as peer:
-        await ask(peer.link, "m")
+        await send_request(peer.link, "m")
         for key in ("1", '"1"', "1.0", "99", "null", "-1", "true", "1" * 400, "[1]"):
             await peer.say(f'{{"jsonrpc":"2.0","id":{key},"result":{{}}}}\n'.encode())
-        await ask(peer.link, "m")
+        await send_request(peer.link, "m")
 
     assert (peer.link.late_replies, peer.link.junk_lines) == (1, 8)
 
@@ -353,7 +353,7 @@ async def test_an_answer_over_several_lines_is_put_together(indent: Any) -> None
         assert b"\n" not in bytes(answer.result)
         assert peer.link.junk_lines > 10
         assert list(peer.link.oddities.values()) == [1]
-        await ask(peer.link, "m", timeout=5)
+        await send_request(peer.link, "m", timeout=5)
 
 
 async def test_a_refused_submission_leaves_nothing_behind() -> None:
@@ -368,7 +368,7 @@ async def test_what_stands_open_is_not_due_and_takes_no_turn() -> None:
     async with connected({"m": OK}, max_in_flight=1) as peer:
         standing = Awaited(standing=True)
         peer.link.submit(standing, "subscriptions/listen", b"{}")
-        await ask(peer.link, "m", timeout=30)
+        await send_request(peer.link, "m", timeout=30)
         assert not peer.link.busy
         assert standing.deadline == math.inf
         await peer.close()
@@ -395,7 +395,7 @@ async def test_the_tap_sees_what_goes_and_comes() -> None:
     seen: list[tuple[str, bytes]] = []
     async with connected({"m": OK}) as peer:
         peer.link.tap = lambda way, frame: seen.append((way, frame))
-        await ask(peer.link, "m")
+        await send_request(peer.link, "m")
 
     assert [way for way, _ in seen] == ["→", "←"]
     assert all(b"\n" not in frame for _, frame in seen)
