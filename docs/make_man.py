@@ -13,7 +13,7 @@ from ctl.app import app
 from ctl.commands import COMMANDS, SECTIONS
 from ctl.errors import EXIT_CODES
 from mcpd import __version__
-from mcpd.main import command_line
+from mcpd.main import argument_parser
 
 MAN = Path(__file__).parent.parent / "man"
 
@@ -72,7 +72,7 @@ def _mcpctl() -> Iterator[str]:
 
 
 def _mcpd() -> Iterator[str]:
-    parser = command_line()
+    parser = argument_parser()
     yield from _head("mcpd", "the daemon that owns the connection to every MCP server you use")
     yield from (".SH SYNOPSIS", ".B mcpd", "[OPTION]...")
     yield from (".SH DESCRIPTION", _escaped(parser.description or ""))

@@ -19,7 +19,7 @@ from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.spec_diff import ServersDiff, changed_parts
 from mcpd.model.status import rfc3339
-from mcpd.state_file import AppliedSet, Store
+from mcpd.state_file import AppliedSet, StateFile
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.async_value import AsyncValue
 from mcpd.support.redact import Redactor
@@ -27,7 +27,7 @@ from mcpd.support.redact import Redactor
 log = logging.getLogger("mcpd.active_config")
 
 
-class Configuration:
+class ActiveConfig:
     """The one way a set of servers comes into force. A bad one never replaces a good one.
 
     Reading and writing the user's file blocks for a moment: it is small, and it happens at start
@@ -40,24 +40,24 @@ class Configuration:
         flag: Path | None,
         environ: Mapping[str, str],
         supervisor: Supervisor,
-        store: Store,
+        store: StateFile,
         redactor: Redactor,
     ) -> None:
         self.loaded = first
         prepare(first.path)  # what is installed in our place later may be of another version
-        self._flag = flag
+        self._config_path = flag
         self._environ = environ
         self._supervisor = supervisor
-        self._store = store
+        self._state_file = store
         self._redactor = redactor
         self._source = first.source
         self._definitions: Mapping[str, Mapping[str, object]] = first.definitions
         self._loaded_at = time.time()
         self._problems: tuple[Problem, ...] = ()
-        self._at_start = first.settings
-        self.is_watched = AsyncValue(False)
+        self._startup_settings = first.settings
+        self.watch_enabled = AsyncValue(False)
         """Whether a change of the file is to be noticed."""
-        self._bring_into_force(first)
+        self._activate(first)
         self._restore_applied()
 
     # ── reading it ──────────────────────────────────────────────────────────────────────────────
@@ -82,9 +82,9 @@ class Configuration:
 
     def definition(self, name: str) -> Mapping[str, object]:
         """As it was written, secrets masked; empty for a server that has just left the set."""
-        shown = masked(self._definitions.get(name, {}))
+        visible = masked(self._definitions.get(name, {}))
         # What is secret in one place may be written out in another, such as a shell's command.
-        return {key: self._redactor.mask_within(value) for key, value in shown.items()}
+        return {key: self._redactor.mask_within(value) for key, value in visible.items()}
 
     # ── changing it ─────────────────────────────────────────────────────────────────────────────
 
@@ -92,40 +92,40 @@ class Configuration:
         """Read the configuration again and apply it. Raises BadSpec, and then nothing has changed
         but `status().problems`."""
         try:
-            fresh = load(self._flag, self._environ)
+            loaded = load(self._config_path, self._environ)
         except BadSpec as error:
-            self._refuse(error)
+            self._reject(error)
             raise
-        self._store.apply(None)
-        return self._bring_into_force(fresh)
+        self._state_file.set_applied(None)
+        return self._activate(loaded)
 
-    def places(self) -> tuple[Path, ...]:
+    def candidate_paths(self) -> tuple[Path, ...]:
         """Every file that `load` might read, there or not."""
-        return candidates(self._flag, self._environ)
+        return candidates(self._config_path, self._environ)
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """The file may have been changed: if it was, as `reload`, but a refusal is only told, and a file
         that is gone is refused too. Most often somebody is about to put another in its place."""
         try:
-            fresh = load(self._flag, self._environ)
-            if self.loaded.digest and not fresh.digest:
+            loaded = load(self._config_path, self._environ)
+            if self.loaded.digest and not loaded.digest:
                 fix = "put it back, or `mcpctl reload` to go on without servers"
                 raise BadSpec([Problem("$", f"{self.loaded.path} is gone", fix)])
         except BadSpec as error:
             if tuple(error.problems) != self._problems:
-                self._refuse(error)
+                self._reject(error)
             return
-        if fresh.digest != self.loaded.digest:
-            self._store.apply(None)
-            self._bring_into_force(fresh)
+        if loaded.digest != self.loaded.digest:
+            self._state_file.set_applied(None)
+            self._activate(loaded)
         elif self._problems:
             self._problems = ()
-            self._tell("good again, as it was before")
+            self._announce("good again, as it was before")
 
-    def _refuse(self, error: BadSpec) -> None:
+    def _reject(self, error: BadSpec) -> None:
         self._problems = tuple(error.problems)
         log.error("the configuration was refused, the last good one stays in force: %s", error)
-        self._tell(f"refused: {error}")
+        self._announce(f"refused: {error}")
 
     def set_servers(
         self,
@@ -143,8 +143,8 @@ class Configuration:
         if dry_run:
             plan = self._supervisor.plan(parsed.specs)
             return ApplyResult.plan(plan, self._supervisor.generation, dry_run=True)
-        self._store.apply(AppliedSet(servers=servers, config_digest=self.loaded.digest))
-        return self._force(parsed, servers)
+        self._state_file.set_applied(AppliedSet(servers=servers, config_digest=self.loaded.digest))
+        return self._set_servers(parsed, servers)
 
     def add(
         self, name: str, definition: Mapping[str, object], *, save: bool, replace: bool = False
@@ -156,10 +156,10 @@ class Configuration:
         parsed = self._parse({**self._definitions, name: definition})
         saved = None
         if save:
-            self._must_be_a_file()
+            self._require_file()
             add_server(self.loaded.path, name, definition, replace=True)
             saved = str(self.loaded.path)
-        return self._changed_by_hand(parsed, {**self._definitions, name: definition}, saved)
+        return self._apply_edit(parsed, {**self._definitions, name: definition}, saved)
 
     def remove(self, name: str, *, save: bool) -> ApplyResult:
         """Take one server out of the set. Raises UnknownServer, BadSpec."""
@@ -171,70 +171,76 @@ class Configuration:
         saved = None
         if save:
             if self._source != "api":
-                self._must_be_a_file()
+                self._require_file()
             # Out of the file whatever set is in force, or it would be back after the next start.
             if not self.loaded.source.startswith("$") and remove_server(self.loaded.path, name):
                 saved = str(self.loaded.path)
-        self._store.forget(name)
-        return self._changed_by_hand(parsed, rest, saved)
+        self._state_file.clear_toggle(name)
+        return self._apply_edit(parsed, rest, saved)
 
     # ── how ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _bring_into_force(self, fresh: Loaded) -> ApplyResult:
-        late = [written for field, written in _ONCE if _differ(fresh.settings, self._at_start, field)]
-        if late:
-            words = f"{', '.join(late)}: read when the daemon starts; mcpctl daemon restart"
-            fresh = attrs.evolve(fresh, warnings=(*fresh.warnings, words))
-        self.loaded, self._source = fresh, fresh.source
-        self.is_watched.set(fresh.settings.watch and not fresh.source.startswith("$"))
+    def _activate(self, loaded: Loaded) -> ApplyResult:
+        ignored = [
+            written
+            for field, written in _STARTUP_ONLY
+            if _differ(loaded.settings, self._startup_settings, field)
+        ]
+        if ignored:
+            warning_text = f"{', '.join(ignored)}: read when the daemon starts; mcpctl daemon restart"
+            loaded = attrs.evolve(loaded, warnings=(*loaded.warnings, warning_text))
+        self.loaded, self._source = loaded, loaded.source
+        self.watch_enabled.set(loaded.settings.watch and not loaded.source.startswith("$"))
         self._problems = ()
         self._loaded_at = time.time()
-        for warning in fresh.warnings:
+        for warning in loaded.warnings:
             log.warning("%s", warning)
-        return self._force(
-            ParsedServers(fresh.specs, fresh.secrets, fresh.warnings, ()), fresh.definitions, fresh.source
+        return self._set_servers(
+            ParsedServers(loaded.specs, loaded.secrets, loaded.warnings, ()),
+            loaded.definitions,
+            loaded.source,
         )
 
     def _restore_applied(self) -> None:
         """A set that came through the API outlives the daemon until the configuration changes."""
-        applied = self._store.lasting.applied
+        applied = self._state_file.state.applied
         if applied is None:
             return
         if applied.config_digest != self.loaded.digest:
             log.warning(
                 "the configuration has changed since a set was applied through the API: the file wins"
             )
-            self._store.apply(None)
+            self._state_file.set_applied(None)
             return
         try:
-            self._force(self._parse(applied.servers), applied.servers)
+            self._set_servers(self._parse(applied.servers), applied.servers)
         except BadSpec as error:
             log.error("the set applied through the API cannot be used any more, the file wins: %s", error)
-            self._store.apply(None)
+            self._state_file.set_applied(None)
 
-    def _changed_by_hand(
+    def _apply_edit(
         self, parsed: ParsedServers, definitions: Mapping[str, Mapping[str, object]], saved: str | None
     ) -> ApplyResult:
         if saved is not None:
-            fresh = load(self._flag, self._environ)
+            fresh = load(self._config_path, self._environ)
             if self._source != "api":
-                return attrs.evolve(self._bring_into_force(fresh), saved=saved)
+                return attrs.evolve(self._activate(fresh), saved=saved)
             self.loaded = fresh  # the set from the API stays in force, on top of the file as it now is
-        self._store.apply(AppliedSet(servers=definitions, config_digest=self.loaded.digest))
-        return attrs.evolve(self._force(parsed, definitions), saved=saved)
+        self._state_file.set_applied(AppliedSet(servers=definitions, config_digest=self.loaded.digest))
+        return attrs.evolve(self._set_servers(parsed, definitions), saved=saved)
 
-    def _force(
+    def _set_servers(
         self, parsed: ParsedServers, definitions: Mapping[str, Mapping[str, object]], source: str = "api"
     ) -> ApplyResult:
         self._redactor.add(parsed.secrets)
-        before = self._definitions
+        previous = self._definitions
         self._definitions, self._source = definitions, source
         generation, plan = self._supervisor.wish(parsed.specs)
         changes = [f"{sign}{name}" for sign, names in _signed(plan) for name in names]
-        self._tell(f"generation {generation} from {source}: {' '.join(changes) or 'nothing changed'}")
+        self._announce(f"generation {generation} from {source}: {' '.join(changes) or 'nothing changed'}")
         for name in plan.changed:
-            parts = ", ".join(changed_parts(before.get(name, {}), definitions[name])) or "what it refers to"
-            self._tell(f"its definition changed: {parts} (generation {generation})", name)
+            parts = ", ".join(changed_parts(previous.get(name, {}), definitions[name])) or "what it refers to"
+            self._announce(f"its definition changed: {parts} (generation {generation})", name)
         return ApplyResult.plan(plan, generation)
 
     def _parse(self, servers: Mapping[str, Mapping[str, object]]) -> ParsedServers:
@@ -250,17 +256,17 @@ class Configuration:
         if expected is not None and expected != self._supervisor.generation:
             raise Conflict(expected, self._supervisor.generation)
 
-    def _must_be_a_file(self) -> None:
+    def _require_file(self) -> None:
         if self.loaded.source.startswith("$"):
             fix = "change the variable, or use --no-save for a change that lasts until the next reload"
             raise BadSpec([Problem("$", f"the servers come from {self.loaded.source}, not from a file", fix)])
 
-    def _tell(self, message: str, server: str | None = None) -> None:
+    def _announce(self, message: str, server: str | None = None) -> None:
         event = Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), server=server, message=message)
         self._supervisor.announce(event)
 
 
-_ONCE = (("http", "http"), ("max_starts", "maxStarts"), ("log_level", "logLevel"))
+_STARTUP_ONLY = (("http", "http"), ("max_starts", "maxStarts"), ("log_level", "logLevel"))
 """Settings that a new configuration does not change any more, and how they are written."""
 
 

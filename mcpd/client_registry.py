@@ -9,12 +9,12 @@ from typing import Protocol
 
 import attrs
 
-EVERYTHING = "*"
-_LONGEST = 64
-_MOST_SERVERS = 256
+ALL_SERVERS = "*"
+_MAX_NAME_LENGTH = 64
+_MAX_SERVERS = 256
 
 
-class Conversation(Protocol):
+class SessionActivity(Protocol):
     """What is of interest here of a client's MCP session."""
 
     peer: str
@@ -24,7 +24,7 @@ class Conversation(Protocol):
 
 
 @attrs.define(eq=False)
-class Client:
+class ClientConnection:
     """One connection to the socket, as far as others want to know of it."""
 
     pid: int | None
@@ -36,83 +36,83 @@ class Client:
     """The server that it speaks MCP to, or EVERYTHING; empty when it does not."""
     _calls: dict[str, int] = attrs.field(factory=dict)
     """Server → calls by `mcpd/call`."""
-    told_name: str = ""
+    reported_name: str = ""
     """What it says it is called."""
-    _speaks: Conversation | None = None
-    _program: str | None = None
+    _session: SessionActivity | None = None
+    _program_name: str | None = None
 
     @property
     def name(self) -> str:
         """What it calls itself, else its program's name."""
-        if told := self.told_name or (self._speaks and self._speaks.peer):
-            return "".join(c for c in told if c.isprintable())[:_LONGEST]
-        if self._program is None:
-            self._program = "" if self.pid is None else program_of(self.pid)
-        return self._program
+        if reported := self.reported_name or (self._session and self._session.peer):
+            return "".join(c for c in reported if c.isprintable())[:_MAX_NAME_LENGTH]
+        if self._program_name is None:
+            self._program_name = "" if self.pid is None else program_name(self.pid)
+        return self._program_name
 
-    def who(self) -> str:
+    def describe(self) -> str:
         """For people: `mcpctl (pid 4711)`."""
         if self.pid is None:
             return self.name
         return f"{self.name} (pid {self.pid})" if self.name else f"pid {self.pid}"
 
-    def used(self, server: str) -> None:
+    def count_call(self, server: str) -> None:
         """It made a call there."""
         calls = self._calls
-        if server in calls or len(calls) < _MOST_SERVERS:  # a client may make up any number of names
+        if server in calls or len(calls) < _MAX_SERVERS:  # a client may make up any number of names
             calls[server] = calls.get(server, 0) + 1
 
     @property
     def calls(self) -> Mapping[str, int]:
         """Server → tool calls, in all that it speaks."""
         calls = dict(self._calls)
-        for server, count in self._speaks.calls_by_server().items() if self._speaks else ():
+        for server, count in self._session.calls_by_server().items() if self._session else ():
             calls[server] = calls.get(server, 0) + count
         return calls
 
-    def tells(self, name: str, pid: int | None) -> None:
+    def set_identity(self, name: str, pid: int | None) -> None:
         """Who it says it is; of a bridge in between, for whom it works."""
-        self.told_name = name or self.told_name
+        self.reported_name = name or self.reported_name
         self.pid = pid or self.pid
 
-    def speaks_mcp(self, attached: str, conversation: Conversation) -> None:
+    def set_session(self, attached: str, session: SessionActivity) -> None:
         """To that server, or EVERYTHING."""
-        self.attached, self._speaks = attached, conversation
+        self.attached, self._session = attached, session
 
 
-class Clients:
+class ClientRegistry:
     """All of them."""
 
     def __init__(self) -> None:
-        self._here: dict[Client, None] = {}
+        self._clients: dict[ClientConnection, None] = {}
 
-    def arrived(self, pid: int | None, name: str = "") -> Client:
-        client = Client(pid, told_name=name)
-        self._here[client] = None
+    def add(self, pid: int | None, name: str = "") -> ClientConnection:
+        client = ClientConnection(pid, reported_name=name)
+        self._clients[client] = None
         return client
 
-    def left(self, client: Client) -> None:
-        self._here.pop(client, None)
+    def remove(self, client: ClientConnection) -> None:
+        self._clients.pop(client, None)
 
     def __len__(self) -> int:
-        return len(self._here)
+        return len(self._clients)
 
-    def here(self) -> list[Client]:
+    def connected(self) -> list[ClientConnection]:
         """In the order they came."""
-        return list(self._here)
+        return list(self._clients)
 
 
-def program_of(pid: int) -> str:
+def program_name(pid: int) -> str:
     """The program a process runs, an interpreter's script rather than the interpreter; empty if unknown."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = [word.decode("utf-8", "replace") for word in file.read(4096).split(b"\0") if word]
+            arguments = [word.decode("utf-8", "replace") for word in file.read(4096).split(b"\0") if word]
     except OSError:
         return ""
-    names = [os.path.basename(word) for word in words]
-    if len(words) > 1 and names[0].startswith(("python", "node", "bun", "deno", "ruby", "perl")):
-        if words[1] == "-m" and len(words) > 2:
-            return words[2][:_LONGEST]
-        if not words[1].startswith("-"):
-            return names[1][:_LONGEST]
-    return names[0][:_LONGEST] if names else ""
+    names = [os.path.basename(word) for word in arguments]
+    if len(arguments) > 1 and names[0].startswith(("python", "node", "bun", "deno", "ruby", "perl")):
+        if arguments[1] == "-m" and len(arguments) > 2:
+            return arguments[2][:_MAX_NAME_LENGTH]
+        if not arguments[1].startswith("-"):
+            return names[1][:_MAX_NAME_LENGTH]
+    return names[0][:_MAX_NAME_LENGTH] if names else ""

@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from mcpd import __version__
-from mcpd.active_config import Configuration
+from mcpd.active_config import ActiveConfig
 from mcpd.api import listeners
 from mcpd.api.connection_limit import seats
 from mcpd.api.http_handler import Port, Web
@@ -29,13 +29,13 @@ from mcpd.api.protocol_sniff import speaks_http
 from mcpd.api.socket_connection import Connection
 from mcpd.config.address import Address
 from mcpd.config.loader import Loaded
-from mcpd.config_watcher import follow
-from mcpd.event_history import Journal
+from mcpd.config_watcher import watch_config
+from mcpd.event_history import EventHistory
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
-from mcpd.operations import Core
-from mcpd.state_file import Store
+from mcpd.operations import Operations
+from mcpd.state_file import StateFile
 from mcpd.supervision.context import ClientSide, Surroundings
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
@@ -47,16 +47,16 @@ from mcpd.support.redact import Redactor
 
 log = logging.getLogger("mcpd")
 
-DRAIN = 3.0
+DRAIN_TIMEOUT = 3.0
 """Seconds for calls under way to finish once the daemon was told to stop."""
-_KILL_AGAIN = 0.05
+_KILL_INTERVAL = 0.05
 
 
 @attrs.frozen(kw_only=True)
-class Options:
+class DaemonOptions:
     """How the daemon was started."""
 
-    flag: Path | None
+    config_path: Path | None
     """`--config`."""
     socket: str
     debug: bool
@@ -64,20 +64,20 @@ class Options:
     loaded: Loaded
     http: Address | None = None
     """`--http`; without it, the settings say where to listen for HTTP."""
-    http_token: bool = True
+    require_http_token: bool = True
     """Whether HTTP clients need one."""
 
 
-async def run(options: Options, redactor: Redactor) -> None:
+async def run(options: DaemonOptions, redactor: Redactor) -> None:
     """Be the daemon of `options.socket` until told to stop.
 
     Raises AlreadyRunning, UnusablePath and OSError before anything was started.
     """
-    with ExitStack() as held:
-        given = systemd.listen_fds()
+    with ExitStack() as stack:
+        inherited_fds = systemd.listen_fds()
         runtime = paths.socket_directory(options.socket)
-        held.enter_context(instance_lock.hold_instance_lock(options.socket))
-        unix, ports, warnings = _listeners(options, given, held)
+        stack.enter_context(instance_lock.hold_instance_lock(options.socket))
+        unix, ports, warnings = _open_listeners(options, inherited_fds, stack)
         if warnings:
             loaded = options.loaded
             options = attrs.evolve(
@@ -88,34 +88,34 @@ async def run(options: Options, redactor: Redactor) -> None:
         for instance, found in orphans.sweep_dead_instances(instances).items():
             log.warning("ended %d processes that daemon %s had left behind", found, instance)
         instance = secrets.token_hex(8)
-        held.enter_context(orphans.record_instance(instances, instance))
-        held.callback(orphans.kill_marked, instance)  # normally nobody: each server's stop has ended its own
+        stack.enter_context(orphans.record_instance(instances, instance))
+        stack.callback(orphans.kill_marked, instance)  # normally nobody: each server's stop has ended its own
         orphans.become_subreaper()
         orphans.disable_core_dumps()
         await _Daemon(options, redactor, instance, unix, ports, runtime).run()
     log.info("stopped")
 
 
-def _listeners(
-    options: Options, given: Mapping[str, int], held: ExitStack
+def _open_listeners(
+    options: DaemonOptions, inherited_fds: Mapping[str, int], stack: ExitStack
 ) -> tuple[sockets.socket, list[sockets.socket], list[str]]:
     """The Unix socket, the ports for HTTP, and what could not be had. What systemd gave us is not made anew.
 
     Raises OSError for a port of the command line. One of the settings that is taken costs that port alone:
     who comes by the socket must not be without servers for it.
     """
-    passed = [held.enter_context(listeners.adopt_fd(fd)) for fd in given.values()]
-    unix = next((each for each in passed if each.family == sockets.AF_UNIX), None)
+    inherited = [stack.enter_context(listeners.adopt_fd(fd)) for fd in inherited_fds.values()]
+    unix = next((each for each in inherited if each.family == sockets.AF_UNIX), None)
     if unix is None:
         instance_lock.remove_stale_socket(options.socket)
-        unix = held.enter_context(listeners.bind_unix(options.socket))
-        held.callback(_unlink, options.socket)
-    ports = [each for each in passed if each.family != sockets.AF_UNIX]
+        unix = stack.enter_context(listeners.bind_unix(options.socket))
+        stack.callback(_unlink, options.socket)
+    ports = [each for each in inherited if each.family != sockets.AF_UNIX]
     warnings: list[str] = []
-    wanted = options.http or options.loaded.settings.http
-    if wanted is not None and not ports:
+    address = options.http or options.loaded.settings.http
+    if address is not None and not ports:
         try:
-            ports.append(held.enter_context(listeners.bind_tcp(wanted)))
+            ports.append(stack.enter_context(listeners.bind_tcp(address)))
         except OSError as error:
             if options.http is not None:
                 raise
@@ -132,7 +132,7 @@ def _unlink(path: str) -> None:
 class _Daemon:
     def __init__(
         self,
-        options: Options,
+        options: DaemonOptions,
         redactor: Redactor,
         instance: str,
         listener: sockets.socket,
@@ -144,84 +144,86 @@ class _Daemon:
         self._listener = listener
         self._ports = ports
         self._runtime = runtime
-        self._with_token = options.http_token
+        self._require_token = options.require_http_token
         self._guardian = Guardian(instance)
-        self._store = Store(state, Path(paths.cache_dir(environ)))
-        self._stop_asked = trio.Event()
+        self._state_file = StateFile(state, Path(paths.cache_dir(environ)))
+        self._stop_requested = trio.Event()
         self._stop_reason = ""
         self._draining = trio.CancelScope()
-        self._hurried = trio.Event()
+        self._force_stop = trio.Event()
         self._events: Broadcast[Event] = Broadcast()
-        self._journal = Journal(state / "history.jsonl", redactor.mask)
+        self._history = EventHistory(state / "history.jsonl", redactor.mask)
         clients = ClientSide()
-        self._around = around = Surroundings(
+        self._context = around = Surroundings(
             instance=instance,
             environ=environ,
-            store=self._store,
+            store=self._state_file,
             guard=self._guardian,
             redactor=redactor,
             log_dir=state / "logs",
             starts=trio.CapacityLimiter(options.loaded.settings.max_starts),
             chance=random.random,
-            announce=self._announce,
+            announce=self._publish,
             clients=clients,
             debug=options.debug,
         )
-        self._journal.note_daemon(f"mcpd {__version__} starts (pid {os.getpid()})")
+        self._history.record_daemon(f"mcpd {__version__} starts (pid {os.getpid()})")
         self._supervisor = Supervisor(around)
-        self._configuration = Configuration(
-            options.loaded, options.flag, environ, self._supervisor, self._store, redactor
+        self._configuration = ActiveConfig(
+            options.loaded, options.config_path, environ, self._supervisor, self._state_file, redactor
         )
-        self._core = Core(
+        self._operations = Operations(
             supervisor=self._supervisor,
-            configuration=self._configuration,
+            config=self._configuration,
             redactor=redactor,
             events=self._events,
-            journal=self._journal,
+            event_history=self._history,
             instance=instance,
             socket=options.socket,
             stop=self._stop,
             search_path=environ.get("PATH", ""),
         )
-        self._gateway = Gateway(self._core, clients)
-        self._web = Web(self._gateway)
+        self._gateway = Gateway(self._operations, clients)
+        self._http = Web(self._gateway)
 
-    def _announce(self, event: Event) -> None:
+    def _publish(self, event: Event) -> None:
         """Every event passes here: to whoever listens, and into the journal."""
-        if who := current_actor():
-            event = attrs.evolve(event, by=who)
+        if by := current_actor():
+            event = attrs.evolve(event, by=by)
         self._events.send(event)
-        self._journal.note(event)
+        self._history.record(event)
 
     def _stop(self, reason: str) -> None:
-        if not self._stop_asked.is_set():
-            self._journal.note_daemon(f"stopping: {reason}", current_actor())
+        if not self._stop_requested.is_set():
+            self._history.record_daemon(f"stopping: {reason}", current_actor())
             self._stop_reason = reason
-            self._stop_asked.set()
+            self._stop_requested.set()
 
     async def run(self) -> None:
-        with ExitStack() as doors:
+        with ExitStack() as open_ports:
             ports = [
-                doors.enter_context(self._web.opened(port, self._state, self._runtime, self._with_token))
+                open_ports.enter_context(
+                    self._http.opened(port, self._state, self._runtime, self._require_token)
+                )
                 for port in self._ports
             ]
             await self._run(ports)
 
     async def _run(self, ports: list[Port]) -> None:
-        async with trio.open_nursery() as keepers:
-            await keepers.start(self._guardian.run)
-            keepers.start_soon(self._store.run)
-            keepers.start_soon(self._journal.run)
-            keepers.start_soon(self._reap_strays)
-            keepers.start_soon(self._signals)
-            keepers.start_soon(self._end_at_once)
+        async with trio.open_nursery() as services:
+            await services.start(self._guardian.run)
+            services.start_soon(self._state_file.run)
+            services.start_soon(self._history.run)
+            services.start_soon(self._reap_strays)
+            services.start_soon(self._handle_signals)
+            services.start_soon(self._kill_when_forced)
             async with trio.open_nursery() as servers:
                 servers.start_soon(self._supervisor.run)
                 servers.start_soon(self._gateway.run)
                 async with trio.open_nursery() as clients:
                     async with trio.open_nursery() as accepting:
-                        accepting.start_soon(self._tell_systemd)
-                        accepting.start_soon(follow, self._configuration)
+                        accepting.start_soon(self._notify_systemd)
+                        accepting.start_soon(watch_config, self._configuration)
                         await accepting.start(listeners.serve, self._listener, self._serve, clients, seats)
                         for port in ports:
                             await accepting.start(
@@ -229,45 +231,48 @@ class _Daemon:
                             )
                         systemd.notify(READY="1", STATUS=self._summary())
                         log.info(
-                            "mcpd %s listens on %s (pid %d)", __version__, self._core.socket, os.getpid()
+                            "mcpd %s listens on %s (pid %d)",
+                            __version__,
+                            self._operations.socket,
+                            os.getpid(),
                         )
-                        await self._stop_asked.wait()
+                        await self._stop_requested.wait()
                         log.info("stopping: %s", self._stop_reason)
                         systemd.notify(STOPPING="1", STATUS="stopping")
                         accepting.cancel_scope.cancel(reason="stopping")
                     await self._drain()
                     clients.cancel_scope.cancel(reason="stopping")
                 servers.cancel_scope.cancel(reason="stopping")
-            keepers.cancel_scope.cancel(reason="stopping")
+            services.cancel_scope.cancel(reason="stopping")
 
     async def _serve(self, connection: sockets.socket, pid: int) -> None:
         http = await speaks_http(connection)
         if http:
-            await self._web.serve_unix(connection, pid)
+            await self._http.serve_unix(connection, pid)
         elif http is not None:
             await Connection(self._gateway, connection, pid).run()
 
     async def _drain(self) -> None:
         """Let calls under way finish for a while, then answer the rest with an error."""
-        running = [server for server in self._everyone() if server.upstream is not None]
+        running = [server for server in self._all_servers() if server.upstream is not None]
         self._gateway.end_subscriptions()
-        self._draining.deadline = trio.current_time() + DRAIN
+        self._draining.deadline = trio.current_time() + DRAIN_TIMEOUT
         with self._draining:
             # Polling, for DRAIN seconds at most, once in a daemon's life
             while any(server.upstream and server.upstream.link.busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
-        self._core.hang_up()
-        self._web.close("mcpd is stopping")
+        self._operations.close_all()
+        self._http.close("mcpd is stopping")
         await trio.sleep(0.05)  # the answers are on their way
 
     # ── keepers ─────────────────────────────────────────────────────────────────────────────────
 
-    async def _signals(self) -> None:
+    async def _handle_signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
             async for number in received:
-                if number != signal.SIGHUP and self._stop_asked.is_set():
+                if number != signal.SIGHUP and self._stop_requested.is_set():
                     log.warning("%s again: killing what is still running", signal.Signals(number).name)
-                    self._hurried.set()
+                    self._force_stop.set()
                 elif number == signal.SIGHUP:
                     self._reload()
                 else:
@@ -284,57 +289,57 @@ class _Daemon:
             log.exception("reading the configuration again failed; nothing has changed")
         systemd.notify(STATUS=self._summary())
 
-    async def _end_at_once(self) -> None:
+    async def _kill_when_forced(self) -> None:
         """Somebody asked twice: no waiting for calls, and SIGKILL instead of the ladder."""
-        await self._hurried.wait()
+        await self._force_stop.wait()
         self._draining.cancel(reason="asked to stop at once")
-        self._core.hang_up()  # before a killed server's own end is told as the reason
+        self._operations.close_all()  # before a killed server's own end is told as the reason
         while True:  # again and again: one may have been starting just now
             self._supervisor.kill_all()
-            await trio.sleep(_KILL_AGAIN)
+            await trio.sleep(_KILL_INTERVAL)
 
     async def _reap_strays(self) -> None:
         """Grandchildren whose parents died come to us, the subreaper, and must not stay zombies."""
         with trio.open_signal_receiver(signal.SIGCHLD) as received:
             async for _ in received:
-                orphans.reap_orphans(self._our_children())
+                orphans.reap_orphans(self._own_children())
                 # By then each that is dead now is old enough to be told from a child that is being started.
                 await trio.sleep(orphans.MIN_REAP_AGE + 0.1)
-                orphans.reap_orphans(self._our_children())
+                orphans.reap_orphans(self._own_children())
 
-    def _everyone(self) -> list[ManagedServer]:
+    def _all_servers(self) -> list[ManagedServer]:
         return [*self._supervisor.servers(), *self._supervisor.instances()]
 
-    def _our_children(self) -> set[int]:
-        ours = {server.child.pid for server in self._everyone() if server.child is not None}
-        ours |= self._around.commands
-        return ours | ({self._guardian.pid} if self._guardian.pid is not None else set())
+    def _own_children(self) -> set[int]:
+        pids = {server.child.pid for server in self._all_servers() if server.child is not None}
+        pids |= self._context.commands
+        return pids | ({self._guardian.pid} if self._guardian.pid is not None else set())
 
-    async def _tell_systemd(self) -> None:
+    async def _notify_systemd(self) -> None:
         """The status line, and the watchdog: fed by this loop, so that a stuck loop is noticed."""
         interval = systemd.watchdog_interval()
         async with trio.open_nursery() as nursery:
             if interval is not None:
                 nursery.start_soon(self._feed_watchdog, interval)
             if os.environ.get("NOTIFY_SOCKET"):
-                nursery.start_soon(self._status_line)
+                nursery.start_soon(self._update_status_line)
 
     async def _feed_watchdog(self, interval: float) -> None:
         while True:
             systemd.notify(WATCHDOG="1")
             await trio.sleep(interval)
 
-    async def _status_line(self) -> None:
-        said = ""
+    async def _update_status_line(self) -> None:
+        last = ""
         while True:
-            with self._core.events.listen() as changes:
+            with self._operations.events.listen() as changes:
                 async for _ in changes:
-                    if (summary := self._summary()) != said:
-                        said = summary
+                    if (summary := self._summary()) != last:
+                        last = summary
                         systemd.notify(STATUS=summary)
 
     def _summary(self) -> str:
         states = Counter(server.state.value for server in self._supervisor.servers())
-        counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         total = states.total()
-        return f"{total} server{'' if total == 1 else 's'}: {counted}" if total else "no servers"
+        return f"{total} server{'' if total == 1 else 's'}: {counts}" if total else "no servers"

@@ -20,7 +20,7 @@ from mcpd.model.errors import BadSpec
 from mcpd.support import logs, paths
 from mcpd.support.redact import Redactor
 
-OK, WRONG, TAKEN, UNUSABLE = 0, 2, 3, 78
+EXIT_OK, EXIT_USAGE, EXIT_ALREADY_RUNNING, EXIT_UNUSABLE_PATH = 0, 2, 3, 78
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -29,69 +29,71 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    given = command_line().parse_args(argv)
+    arguments = argument_parser().parse_args(argv)
     http = None
-    if given.http is not None:
+    if arguments.http is not None:
         try:
-            http = parse_address(given.http)
+            http = parse_address(arguments.http)
         except ValueError as error:
-            print(f"mcpd: --http {given.http}: {error}", file=sys.stderr)
-            return WRONG
-    if given.socket is not None:
-        environ = {**environ, "MCPD_SOCKET": given.socket}
+            print(f"mcpd: --http {arguments.http}: {error}", file=sys.stderr)
+            return EXIT_USAGE
+    if arguments.socket is not None:
+        environ = {**environ, "MCPD_SOCKET": arguments.socket}
     try:
-        loaded = load(given.config, environ)
+        loaded = load(arguments.config, environ)
     except BadSpec as error:
-        _complain(error)
-        return WRONG
-    if given.validate_config:
-        return _validated(loaded)
-    return _run(given, environ, loaded, http)
+        _print_problems(error)
+        return EXIT_USAGE
+    if arguments.validate_config:
+        return _print_validation(loaded)
+    return _run(arguments, environ, loaded, http)
 
 
-def _run(given: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded, http: Address | None) -> int:
+def _run(
+    arguments: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded, http: Address | None
+) -> int:
     import trio  # only once there is something to run: --validate-config stays quick
 
     from mcpd import daemon
     from mcpd.support.instance_lock import AlreadyRunning
     from mcpd.support.memory import limit_memory_growth
 
-    debug = given.debug or environ.get("MCPD_DEBUG") == "1"
-    level = "debug" if debug else given.log_level or loaded.settings.log_level or "info"
+    debug = arguments.debug or environ.get("MCPD_DEBUG") == "1"
+    level = "debug" if debug else arguments.log_level or loaded.settings.log_level or "info"
     redactor = Redactor()
     redactor.add(loaded.secrets)
     limit_memory_growth()
     with logs.log_to_stderr(level, redactor):
         try:
-            options = daemon.Options(
-                flag=given.config,
+            options = daemon.DaemonOptions(
+                config_path=arguments.config,
                 socket=paths.socket_path(environ),
                 debug=debug,
                 environ=dict(environ),
                 loaded=loaded,
                 http=http,
-                http_token=given.http_auth == "token",
+                require_http_token=arguments.http_auth == "token",
             )
             trio.run(daemon.run, options, redactor)
         except AlreadyRunning as error:
             print(f"mcpd: {error}", file=sys.stderr)
-            return TAKEN
+            return EXIT_ALREADY_RUNNING
         except (paths.UnusablePath, OSError) as error:
-            ours = isinstance(error, OSError) and error.filename is None and error.strerror
-            print(f"mcpd: {ours or error}", file=sys.stderr)
-            return UNUSABLE
-    return OK
+            message = isinstance(error, OSError) and error.filename is None and error.strerror
+            print(f"mcpd: {message or error}", file=sys.stderr)
+            return EXIT_UNUSABLE_PATH
+    return EXIT_OK
 
 
-def _validated(loaded: Loaded) -> int:
+def _print_validation(loaded: Loaded) -> int:
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     count = len(loaded.specs)
     print(f"{loaded.source}: {count} server{'' if count == 1 else 's'}, all well")
-    return OK
+    return EXIT_OK
 
 
-def _complain(error: BadSpec) -> None:
+def _print_problems(error: BadSpec) -> None:
     print(f"mcpd: {error.source or 'the configuration'} cannot be used:", file=sys.stderr)
     for problem in error.problems:
         print(f"  {problem}", file=sys.stderr)
@@ -102,15 +104,15 @@ class _Parser(argparse.ArgumentParser):
         """What argparse says, and for an option that does not exist what may have been meant."""
         import difflib
 
-        _, unknown, words = message.partition("unrecognized arguments: ")
-        for word in words.split() if unknown else ():
+        _, unknown, unknown_words = message.partition("unrecognized arguments: ")
+        for word in unknown_words.split() if unknown else ():
             near = difflib.get_close_matches(word.partition("=")[0], self._option_string_actions, n=1)
             if word.startswith("-") and near:
                 message += f" (did you mean {near[0]}?)"
         super().error(message)
 
 
-def command_line() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
     """What `mcpd` takes; its manual page is made from it."""
     parser = _Parser(
         prog="mcpd",

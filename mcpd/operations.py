@@ -13,9 +13,9 @@ import trio
 from msgspec import Raw
 
 from mcpd import __version__, usage_report
-from mcpd.active_config import Configuration
-from mcpd.client_registry import Clients
-from mcpd.event_history import Journal
+from mcpd.active_config import ActiveConfig
+from mcpd.client_registry import ClientRegistry
+from mcpd.event_history import EventHistory
 from mcpd.model.api import DaemonInfo, DaemonStatus, DashboardLink, HttpListener, PingResult, ServerDetail
 from mcpd.model.clients import ClientsResult
 from mcpd.model.definitions import ConfigStatus
@@ -44,29 +44,29 @@ _STOPPING = "mcpd is stopping"
 
 
 @attrs.define(eq=False)
-class Core:
+class Operations:
     """The verbs. Synchronous ones cannot be interrupted half-way; waiting ones are bounded by the caller."""
 
     supervisor: Supervisor
-    configuration: Configuration
+    config: ActiveConfig
     redactor: Redactor
     events: Broadcast[Event]
     instance: str
     socket: str
     stop: Callable[[str], None]
     """End the daemon, with a reason for the log."""
-    journal: Journal
-    who: Callable[[], ClientsResult] = lambda: ClientsResult(clients=())
+    event_history: EventHistory
+    list_clients: Callable[[], ClientsResult] = lambda: ClientsResult(clients=())
     """Who is connected and what they use: the gateway knows."""
-    clients: Clients = attrs.field(factory=Clients)
+    clients: ClientRegistry = attrs.field(factory=ClientRegistry)
     search_path: str = ""
     """Our own PATH."""
     http: HttpListener | None = None
     """Set by the door when it is open."""
-    opens_page: Callable[[], DashboardLink] | None = None
+    create_dashboard_link: Callable[[], DashboardLink] | None = None
     """Too."""
     _started_at: float = attrs.field(factory=time.time)
-    _waiting: set[trio.CancelScope] = attrs.field(factory=set)
+    _ready_waits: set[trio.CancelScope] = attrs.field(factory=set)
     """Who waits for a server to be there."""
     _stopping: bool = False
 
@@ -90,9 +90,9 @@ class Core:
         )
 
     def config_status(self) -> ConfigStatus:
-        return self.configuration.status()
+        return self.config.status()
 
-    def detail(self, name: str) -> ServerDetail:
+    def server_detail(self, name: str) -> ServerDetail:
         """Raises UnknownServer."""
         server = self.supervisor.get_any(name)
         link = server.upstream.link if server.upstream is not None else None
@@ -113,29 +113,29 @@ class Core:
             junk_sample=shorten(mask(link.junk_sample)) if link else "",
             late_replies=link.late_replies if link else 0,
             negotiation=tuple(server.trace.steps),
-            definition=self.configuration.definition((server.of or server).spec.name),
-            history=self.journal.history(name, HISTORY_TAIL).entries,
+            definition=self.config.definition((server.of or server).spec.name),
+            history=self.event_history.history(name, HISTORY_TAIL).entries,
         )
 
-    def page_link(self) -> DashboardLink:
+    def dashboard_link(self) -> DashboardLink:
         """Raises Unsupported when nobody listens for HTTP."""
-        if self.opens_page is None:
+        if self.create_dashboard_link is None:
             ways = "`--http 127.0.0.1:8931`, or `http` in its settings"
             raise Unsupported(f"there is no page, since mcpd does not listen for HTTP ({ways})")
-        return self.opens_page()
+        return self.create_dashboard_link()
 
     def history(self, name: str | None, limit: int) -> History:
         """Raises UnknownServer for a name that is neither in the set nor in the journal."""
-        if name is not None and not self.journal.knows(name):
+        if name is not None and not self.event_history.has_entries(name):
             self.supervisor.get(name)
-        return self.journal.history(name, limit)
+        return self.event_history.history(name, limit)
 
     async def stats(self, name: str | None, *, processes: bool = False) -> Stats:
         """Raises UnknownServer."""
         servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
         instances = [each for each in self.supervisor.instances() if each.of in servers]
-        costs = await usage_report.costs([*servers, *instances]) if processes else None
-        return usage_report.stats(servers, instances, self.clients.here(), self._started_at, costs)
+        costs = await usage_report.measure_costs([*servers, *instances]) if processes else None
+        return usage_report.build_stats(servers, instances, self.clients.connected(), self._started_at, costs)
 
     @contextmanager
     def tap(self, params: TapParams) -> Iterator[Tap]:
@@ -159,30 +159,32 @@ class Core:
 
     def tools(self, name: str | None) -> ToolsResult:
         """From the lists last fetched; each entry names its server. Raises UnknownServer."""
-        found: list[Raw] = []
+        tools: list[Raw] = []
         dropped = 0
-        style = self.configuration.loaded.settings.tool_names
+        style = self.config.loaded.settings.tool_names
         for server, catalog in self._catalogs(name):
             dropped += catalog.dropped_tools
-            found += [
-                _with_server(tool, server, qualified_name=qualified_name(style, server, tool.name))
+            tools += [
+                _add_server_member(tool, server, qualified_name=qualified_name(style, server, tool.name))
                 for tool in catalog.tools
             ]
-        return ToolsResult(tools=tuple(found), dropped=dropped)
+        return ToolsResult(tools=tuple(tools), dropped=dropped)
 
     def resources(self, name: str | None) -> ResourcesResult:
         catalogs = self._catalogs(name)
         return ResourcesResult(
-            resources=tuple(_with_server(item, server) for server, c in catalogs for item in c.resources),
+            resources=tuple(
+                _add_server_member(item, server) for server, c in catalogs for item in c.resources
+            ),
             resource_templates=tuple(
-                _with_server(item, server) for server, c in catalogs for item in c.templates
+                _add_server_member(item, server) for server, c in catalogs for item in c.templates
             ),
         )
 
     def prompts(self, name: str | None) -> PromptsResult:
         return PromptsResult(
             prompts=tuple(
-                _with_server(item, server) for server, c in self._catalogs(name) for item in c.prompts
+                _add_server_member(item, server) for server, c in self._catalogs(name) for item in c.prompts
             )
         )
 
@@ -190,17 +192,17 @@ class Core:
         servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
         return [(s.spec.name, s.catalog) for s in servers if s.catalog is not None]
 
-    async def first_lists(self, name: str) -> None:
+    async def load_catalog(self, name: str) -> None:
         """Wait until a server's lists are known, starting a lazy one never asked before. Raises NotReady.
 
         Those that have expired are fetched again, where the server can be asked.
         """
         server = self.supervisor.get(name)
         if server.catalog is None:
-            await self.ready(server)
+            await self.wait_ready(server)
         await server.use_lists()
 
-    async def use_lists(self, servers: Iterable[ManagedServer]) -> None:
+    async def refresh_catalogs(self, servers: Iterable[ManagedServer]) -> None:
         """The same for several, as far as they are there: nothing is started, and none is waited for long."""
         async with trio.open_nursery() as nursery:
             for server in servers:
@@ -208,15 +210,15 @@ class Core:
 
     # ── wishes ──────────────────────────────────────────────────────────────────────────────────
 
-    async def wish(
-        self, name: str, wish: Callable[[ManagedServer], None], wait: float, *, lasts: bool = False
+    async def change_desired_state(
+        self, name: str, change: Callable[[ManagedServer], None], wait: float, *, persistent: bool = False
     ) -> ServerStatus:
         """Leave a wish, and see what came of it for at most `wait` seconds. Raises UnknownServer.
 
         One that `lasts` is for the servers of definitions: an instance lasts no longer than its clients.
         """
-        server = self.supervisor.get(name) if lasts else self.supervisor.get_any(name)
-        wish(server)
+        server = self.supervisor.get(name) if persistent else self.supervisor.get_any(name)
+        change(server)
         if wait > 0:
             with trio.move_on_after(wait):
                 await server.wait_settled()
@@ -224,33 +226,33 @@ class Core:
 
     # ── asking a server ─────────────────────────────────────────────────────────────────────────
 
-    async def ready(self, server: ManagedServer, patience: float | None = None) -> Upstream:
+    async def wait_ready(self, server: ManagedServer, timeout: float | None = None) -> Upstream:
         """Wait for the server to be connected: `patience` seconds, or as long as its handshake may take.
 
         Raises NotReady.
         """
         if self._stopping:
-            raise self.not_ready(server)
-        with trio.move_on_after(server.spec.timeouts.connect if patience is None else patience) as waiting:
-            self._waiting.add(waiting)
+            raise self.not_ready_error(server)
+        with trio.move_on_after(server.spec.timeouts.connect if timeout is None else timeout) as waiting:
+            self._ready_waits.add(waiting)
             try:
                 await server.wait_ready()
             finally:
-                self._waiting.discard(waiting)
+                self._ready_waits.discard(waiting)
         if (upstream := server.upstream) is None:
-            raise self.not_ready(server)
+            raise self.not_ready_error(server)
         return upstream
 
-    async def next_connection(self, server: ManagedServer) -> Upstream | None:
+    async def wait_reconnected(self, server: ManagedServer) -> Upstream | None:
         """After one has ended, another to the same server; None when there is none in time."""
         if server.is_over:
             return None
         try:
-            return await self.ready(server)
+            return await self.wait_ready(server)
         except NotReady:
             return None
 
-    def not_ready(self, server: ManagedServer) -> NotReady:
+    def not_ready_error(self, server: ManagedServer) -> NotReady:
         """Why nothing can be sent to it now, and what to do."""
         if not self._stopping:
             return server.not_ready()
@@ -260,32 +262,32 @@ class Core:
             state=server.state.value,
         )
 
-    def hang_up(self) -> None:
+    def close_all(self) -> None:
         """The daemon ends, and every server with it: whoever waits is told so, and whoever still comes."""
         self._stopping = True
         for server in (*self.supervisor.servers(), *self.supervisor.instances()):
             if server.upstream is not None:
                 server.upstream.link.close(_STOPPING)
         self.supervisor.end_all(_STOPPING)
-        for waiting in self._waiting:
+        for waiting in self._ready_waits:
             waiting.cancel(reason=_STOPPING)
 
-    async def ask(self, name: str, feature: str, method: str, params: Mapping[str, object]) -> Raw:
+    async def send_request(self, name: str, feature: str, method: str, params: Mapping[str, object]) -> Raw:
         """An MCP request by its own name; the result's bytes.
 
         Raises UnknownServer, NotReady, Unsupported (the server did not declare `feature`),
         UpstreamRefused, InputNeeded (it asks back, and nobody is here to answer), CallTimeout, LinkLost.
         """
         server = self.supervisor.get(name)
-        upstream = await self.ready(server)
+        upstream = await self.wait_ready(server)
         if not upstream.has(feature):
             raise Unsupported(f"{name} offers no {feature}", server=name)
         timeout = server.spec.timeouts.call
         if upstream.era == "legacy":
             return await upstream.request(method, params, timeout=timeout)
-        answer = input_rounds.no_client(name, method)
+        handle_input = input_rounds.no_client(name, method)
         return await input_rounds.request_with_input(
-            upstream, method, params, answer, timeout=timeout, meta=upstream.default_meta
+            upstream, method, params, handle_input, timeout=timeout, meta=upstream.default_meta
         )
 
     async def ping(self, name: str, timeout: float) -> PingResult:
@@ -296,20 +298,20 @@ class Core:
         server = self.supervisor.get_any(name)
         upstream = server.upstream
         if upstream is None:
-            raise self.not_ready(server)
-        began = time.perf_counter()
+            raise self.not_ready_error(server)
+        started = time.perf_counter()
         try:
             with suppress(UpstreamRefused):  # an error is an answer
                 await upstream.request(upstream.ping_method, {}, timeout=timeout)
         except CallTimeout:  # whose words are about calls, and what limits those
-            words = f"{name}: no answer to {upstream.ping_method} within {timeout:g} s"
-            raise CallTimeout(words, server=name, after=timeout) from None
-        return PingResult(server=name, ms=round((time.perf_counter() - began) * 1000, 2))
+            message = f"{name}: no answer to {upstream.ping_method} within {timeout:g} s"
+            raise CallTimeout(message, server=name, after=timeout) from None
+        return PingResult(server=name, ms=round((time.perf_counter() - started) * 1000, 2))
 
 
-def _with_server(item: Item, server: str, **more: str) -> Raw:
+def _add_server_member(item: Item, server: str, **extra: str) -> Raw:
     """The server's own object with our members in front; theirs keep their bytes."""
-    ours = {"server": server, **more}
+    added = {"server": server, **extra}
     rest = item.raw.lstrip()[1:].lstrip()
-    head = msgspec.json.encode(ours)[:-1]
+    head = msgspec.json.encode(added)[:-1]
     return Raw(head + (b"," if rest != b"}" else b"") + rest)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from mcpd.client_registry import Client
+from mcpd.client_registry import ClientConnection
 from mcpd.model.status import rfc3339
 from mcpd.model.usage import (
     CallCounts,
@@ -23,14 +23,14 @@ from mcpd.support import processes
 from mcpd.support.processes import TreeUsage
 from mcpd.transports.call_stats import Count
 
-_FIRST, _LAST = 0.00025, 300.0
+_MIN_BUCKET, _MAX_BUCKET = 0.00025, 300.0
 """Seconds; the buckets that are told lie between."""
 
 
-def stats(
+def build_stats(
     servers: Sequence[ManagedServer],
     instances: Sequence[ManagedServer],
-    clients: Sequence[Client],
+    clients: Sequence[ClientConnection],
     started_at: float,
     costs: Mapping[str, TreeUsage] | None = None,
 ) -> Stats:
@@ -42,15 +42,15 @@ def stats(
         since=rfc3339(started_at),
         at=rfc3339(time.time()),
         servers=tuple(
-            _of_server(server, own, clients, _sum([costs.get(each.spec.name) for each in own]))
+            _server_stats(server, own, clients, _sum_costs([costs.get(each.spec.name) for each in own]))
             for server, own in all_of.items()
         ),
-        clients=tuple(_use(client, None) for client in clients),
-        daemon=_cost(costs.get("")),
+        clients=tuple(_client_use(client, None) for client in clients),
+        daemon=_process_cost(costs.get("")),
     )
 
 
-async def costs(servers: Sequence[ManagedServer]) -> dict[str, TreeUsage]:
+async def measure_costs(servers: Sequence[ManagedServer]) -> dict[str, TreeUsage]:
     """What each server's processes cost, and under the empty name we ourselves; read in a thread.
 
     Instances come with the server that they are of: what is spent is noted there.
@@ -68,7 +68,7 @@ async def costs(servers: Sequence[ManagedServer]) -> dict[str, TreeUsage]:
     return {**found, "": processes.measure_self()}
 
 
-def _sum(costs: Sequence[TreeUsage | None]) -> TreeUsage | None:
+def _sum_costs(costs: Sequence[TreeUsage | None]) -> TreeUsage | None:
     known = [cost for cost in costs if cost is not None]
     if not known:
         return None
@@ -79,37 +79,39 @@ def _sum(costs: Sequence[TreeUsage | None]) -> TreeUsage | None:
     )
 
 
-def _of_server(
+def _server_stats(
     server: ManagedServer,
-    all_of_it: Sequence[ManagedServer],
-    clients: Sequence[Client],
+    instances: Sequence[ManagedServer],
+    clients: Sequence[ClientConnection],
     cost: TreeUsage | None,
 ) -> ServerStats:
     name, tally, status = server.spec.name, server.tally, server.status()
-    whole = tally.whole()
+    total = tally.whole()
     tools = sorted(tally.tools().items(), key=lambda item: (-item[1].calls, item[0]))
     return ServerStats(
         server=name,
         status=status.status,
-        counts=_counts(whole),
-        seconds=round(whole.times.total, 6),
-        in_flight=sum(each.upstream.link.in_flight for each in all_of_it if each.upstream is not None),
+        counts=_call_counts(total),
+        seconds=round(total.times.total, 6),
+        in_flight=sum(each.upstream.link.in_flight for each in instances if each.upstream is not None),
         restarts=status.restarts,
         buckets=tuple(
             LatencyBucket(seconds=seconds, calls=calls)
-            for seconds, calls in whole.times.cumulative_counts()
-            if _FIRST < seconds < _LAST
+            for seconds, calls in total.times.cumulative_counts()
+            if _MIN_BUCKET < seconds < _MAX_BUCKET
         ),
-        tools=tuple(ToolStats(tool=tool, counts=_counts(count)) for tool, count in tools),
+        tools=tuple(ToolStats(tool=tool, counts=_call_counts(count)) for tool, count in tools),
         clients=tuple(
-            _use(client, name) for client in clients if client.attached == name or client.calls.get(name)
+            _client_use(client, name)
+            for client in clients
+            if client.attached == name or client.calls.get(name)
         ),
-        cost=_cost(cost),
+        cost=_process_cost(cost),
         cpu_seconds=server.spent.seconds,
     )
 
 
-def _counts(count: Count) -> CallCounts:
+def _call_counts(count: Count) -> CallCounts:
     return CallCounts(
         calls=count.calls,
         errors=count.errors,
@@ -125,7 +127,7 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
 
 
-def _use(client: Client, server: str | None) -> ClientUsage:
+def _client_use(client: ClientConnection, server: str | None) -> ClientUsage:
     return ClientUsage(
         pid=client.pid,
         name=client.name,
@@ -135,7 +137,7 @@ def _use(client: Client, server: str | None) -> ClientUsage:
     )
 
 
-def _cost(cost: TreeUsage | None) -> ProcessCost | None:
+def _process_cost(cost: TreeUsage | None) -> ProcessCost | None:
     if cost is None:
         return None
     return ProcessCost(processes=cost.processes, memory=cost.memory, cpu_seconds=cost.cpu_seconds)

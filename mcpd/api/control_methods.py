@@ -1,4 +1,4 @@
-"""The `mcpd/…` methods: one table, each entry decode → one call of the Core → encode."""
+"""The `mcpd/…` methods: one table, each entry decode → one Operations call → encode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mcpd.model.history import History, HistoryParams
 from mcpd.model.status import parse_timestamp
 from mcpd.model.text import shorten
 from mcpd.model.usage import Stats, StatsParams
-from mcpd.operations import Core
+from mcpd.operations import Operations
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.supervision.managed_server import ManagedServer
 
@@ -46,27 +46,31 @@ class Method(Generic[P]):
     params: type[P]
     answers: object
     """A class of `model`, or a sentence for what is MCP's own."""
-    now: Callable[[Core, P], object] | None = None
+    now: Callable[[Operations, P], object] | None = None
     """Answers without waiting."""
-    later: Callable[[Core, P], Awaitable[object]] | None = None
+    later: Callable[[Operations, P], Awaitable[object]] | None = None
     """Has to wait for something."""
 
 
 def _wish(
     summary: str, wish: Callable[[ManagedServer], None], *, lasts: bool = False
 ) -> Method[api.LifecycleParams]:
-    async def later(core: Core, params: api.LifecycleParams) -> api.ServerResult:
+    async def later(core: Operations, params: api.LifecycleParams) -> api.ServerResult:
         wait = min(params.wait, MAX_WAIT)
-        return api.ServerResult(server=await core.wish(params.server, wish, wait, lasts=lasts))
+        return api.ServerResult(
+            server=await core.change_desired_state(params.server, wish, wait, persistent=lasts)
+        )
 
     return Method(summary, api.LifecycleParams, api.ServerResult, later=later)
 
 
-async def _disable(core: Core, params: api.DisableParams) -> api.ServerResult:
+async def _disable(core: Operations, params: api.DisableParams) -> api.ServerResult:
     until = None if params.until is None else _future(params.until)
     wish = partial(ManagedServer.enable, on=False, until=until)
     wait = min(params.wait, MAX_WAIT)
-    return api.ServerResult(server=await core.wish(params.server, wish, wait, lasts=True))
+    return api.ServerResult(
+        server=await core.change_desired_state(params.server, wish, wait, persistent=True)
+    )
 
 
 def _future(moment: str) -> float:
@@ -82,78 +86,76 @@ def _future(moment: str) -> float:
     raise InvalidArguments(f"mcpd/disable: {wrong}", [Problem("$.until", wrong)])
 
 
-async def _lists(core: Core, params: api.OptionalServerParam) -> None:
+async def _lists(core: Operations, params: api.OptionalServerParam) -> None:
     if params.server is not None:
-        await core.first_lists(params.server)
+        await core.load_catalog(params.server)
     else:
-        await core.use_lists(core.supervisor.servers())
+        await core.refresh_catalogs(core.supervisor.servers())
 
 
-async def _tools(core: Core, params: api.OptionalServerParam) -> ToolsResult:
+async def _tools(core: Operations, params: api.OptionalServerParam) -> ToolsResult:
     await _lists(core, params)
     return core.tools(params.server)
 
 
-async def _resources(core: Core, params: api.OptionalServerParam) -> ResourcesResult:
+async def _resources(core: Operations, params: api.OptionalServerParam) -> ResourcesResult:
     await _lists(core, params)
     return core.resources(params.server)
 
 
-async def _prompts(core: Core, params: api.OptionalServerParam) -> PromptsResult:
+async def _prompts(core: Operations, params: api.OptionalServerParam) -> PromptsResult:
     await _lists(core, params)
     return core.prompts(params.server)
 
 
-async def _read(core: Core, params: ReadParams) -> object:
+async def _read(core: Operations, params: ReadParams) -> object:
     return await control_reads.read(core, params.server, params.uri)
 
 
-async def _prompt(core: Core, params: PromptParams) -> object:
+async def _prompt(core: Operations, params: PromptParams) -> object:
     return await control_reads.prompt(core, params.server, params.prompt, params.arguments)
 
 
-async def _complete(core: Core, params: CompleteParams) -> object:
+async def _complete(core: Operations, params: CompleteParams) -> object:
     asked: dict[str, object] = {"ref": params.ref, "argument": params.argument}
     if params.context is not None:
         asked["context"] = params.context
-    return await core.ask(params.server, "completions", "completion/complete", asked)
+    return await core.send_request(params.server, "completions", "completion/complete", asked)
 
 
-async def _set_servers(core: Core, params: SetServersParams) -> ApplyResult:
-    applied = core.configuration.set_servers(
+async def _set_servers(core: Operations, params: SetServersParams) -> ApplyResult:
+    applied = core.config.set_servers(
         params.servers, dry_run=params.dry_run, if_generation=params.if_generation
     )
     return await _in_force(core, applied)
 
 
-async def _add(core: Core, params: AddParams) -> ApplyResult:
-    applied = core.configuration.add(
-        params.server, params.definition, save=params.save, replace=params.replace
-    )
+async def _add(core: Operations, params: AddParams) -> ApplyResult:
+    applied = core.config.add(params.server, params.definition, save=params.save, replace=params.replace)
     return await _in_force(core, applied)
 
 
-async def _remove(core: Core, params: RemoveParams) -> ApplyResult:
-    return await _in_force(core, core.configuration.remove(params.server, save=params.save))
+async def _remove(core: Operations, params: RemoveParams) -> ApplyResult:
+    return await _in_force(core, core.config.remove(params.server, save=params.save))
 
 
-async def _reload(core: Core, _: api.NoParams) -> ApplyResult:
-    return await _in_force(core, core.configuration.reload())
+async def _reload(core: Operations, _: api.NoParams) -> ApplyResult:
+    return await _in_force(core, core.config.reload())
 
 
-async def _in_force(core: Core, applied: ApplyResult) -> ApplyResult:
+async def _in_force(core: Operations, applied: ApplyResult) -> ApplyResult:
     """Answer when the change is made, so that a status asked for next shows it."""
     if not applied.dry_run and not applied.errors:
         await core.supervisor.settled(applied.generation)
     return applied
 
 
-async def _metrics(core: Core, _: api.NoParams) -> api.Metrics:
+async def _metrics(core: Operations, _: api.NoParams) -> api.Metrics:
     stats = await core.stats(None, processes=True)
     return api.Metrics(content_type=metrics.CONTENT_TYPE, text=metrics.render(core.status(), stats))
 
 
-def _version(core: Core, _: api.NoParams) -> api.VersionInfo:
+def _version(core: Operations, _: api.NoParams) -> api.VersionInfo:
     daemon = core.status().daemon
     return api.VersionInfo(
         version=__version__,
@@ -166,7 +168,7 @@ def _version(core: Core, _: api.NoParams) -> api.VersionInfo:
     )
 
 
-def _shutdown(core: Core, _: api.NoParams) -> api.EmptyResult:
+def _shutdown(core: Operations, _: api.NoParams) -> api.EmptyResult:
     core.stop("a client asked for it")
     return api.EmptyResult()
 
@@ -184,7 +186,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "One server with everything that explains its state.",
         api.ServerParam,
         api.ServerDetail,
-        now=lambda core, params: core.detail(params.server),
+        now=lambda core, params: core.server_detail(params.server),
     ),
     "mcpd/tools": Method(
         "The tools of one server or of all, from the lists last fetched.",
@@ -235,7 +237,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "The definitions in force, secrets masked.",
         api.NoParams,
         ConfigView,
-        now=lambda core, _: core.configuration.view(),
+        now=lambda core, _: core.config.view(),
     ),
     "mcpd/history": Method(
         "What happened to a server, or to all, and why; kept over restarts.",
@@ -247,7 +249,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "Who is connected, from which process, and what they use.",
         api.NoParams,
         ClientsResult,
-        now=lambda core, params: core.who(),
+        now=lambda core, params: core.list_clients(),
     ),
     "mcpd/stats": Method(
         "What servers are used for, how long their calls take, and what they cost.",
@@ -262,7 +264,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "An address that opens the dashboard in a browser, once.",
         api.NoParams,
         api.DashboardLink,
-        now=lambda core, _: core.page_link(),
+        now=lambda core, _: core.dashboard_link(),
     ),
     "mcpd/ping": Method(
         "Ask a connected server something harmless, and say how long it took.",

@@ -11,7 +11,7 @@ import trio
 
 from mcpd.api.control_methods import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.api.openrpc import document
-from mcpd.client_registry import Client as Present
+from mcpd.client_registry import ClientConnection as Present
 from mcpd.gateway.control_call import Call, read_call
 from mcpd.gateway.forwarded_call import refused
 from mcpd.gateway.gateway import Gateway
@@ -58,7 +58,7 @@ class Requests:
 
     def receive(self, message: Message) -> None:
         """Any but `call`: answered now, or begun."""
-        with acting_for(self._client.who):
+        with acting_for(self._client.describe):
             self._do(message)
 
     def _do(self, message: Message) -> None:
@@ -113,7 +113,7 @@ class Requests:
         key = message.key
         try:
             request = read_call(message.params)
-            self._client.used(request.server)
+            self._client.count_call(request.server)
             token = request.progress_token
 
             def done(body: bytes | msgspec.Raw) -> None:
@@ -201,7 +201,7 @@ class Requests:
     async def _attach_when_ready(self, message: Message, params: api.AttachParams) -> None:
         server = self._gateway.view(params.server).single
         if server is not None:
-            await self._core.ready(server, min(params.wait, MAX_WAIT))
+            await self._core.wait_ready(server, min(params.wait, MAX_WAIT))
         self._attach(message, params)
 
     def _attach(self, message: Message, params: api.AttachParams) -> None:
@@ -211,7 +211,7 @@ class Requests:
         view = self._gateway.view(params.server, profile)
         server = view.single
         who = params.client or api.AttachedClient()
-        self._client.tells(who.name, who.pid)
+        self._client.set_identity(who.name, who.pid)
         door = "socket" if params.client is None else "bridge"
         self._speak(view, Client(door=door, name=who.name, pid=who.pid or self._pid, cwd=who.cwd or ""))
         upstream = None if server is None else server.upstream

@@ -91,13 +91,13 @@ class Web:
             )
         page = Page(self._endpoint.gateway, url.removesuffix(MCP), port)
         self._pages.append(page)
-        core.opens_page = page.link
+        core.create_dashboard_link = page.link
         guard = TcpGuard(port, token, frozenset({HEALTH}) | PATHS)
         try:
             principal = "anybody" if token is None else "token"
             yield Port(listener, Site(self._endpoint, guard, principal, page=page))
         finally:
-            core.http = core.opens_page = None
+            core.http = core.create_dashboard_link = None
             self._pages.remove(page)
             with suppress(OSError):
                 told.unlink()

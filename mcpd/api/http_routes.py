@@ -50,7 +50,7 @@ class Visit:
         self._core = site.endpoint.gateway.core
         self._spawn = spawn
         self._page = site.page
-        self._client = self._core.clients.arrived(pid or None, "" if pid else "an HTTP client")
+        self._client = self._core.clients.add(pid or None, "" if pid else "an HTTP client")
         who = Who(site.principal, Client(door="http", pid=pid), self._client)
         self._mcp = Visitor(site.endpoint, who, spawn)
         self._rpc = Rpc(site.endpoint.gateway, pid, spawn) if site.controls else None
@@ -83,7 +83,7 @@ class Visit:
         exchange.respond(200, text.encode(), metrics.CONTENT_TYPE.encode())
 
     def left(self, reason: str) -> None:
-        self._core.clients.left(self._client)
+        self._core.clients.remove(self._client)
         self._mcp.left(reason)
         if self._rpc is not None:
             self._rpc.left()

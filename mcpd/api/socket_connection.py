@@ -13,8 +13,8 @@ import trio
 from mcpd.api.connection_limit import seats
 from mcpd.api.control_requests import Requests
 from mcpd.api.json_rpc_batch import BatchReply, messages_of, requests_in
-from mcpd.client_registry import EVERYTHING
-from mcpd.client_registry import Client as Present
+from mcpd.client_registry import ALL_SERVERS
+from mcpd.client_registry import ClientConnection as Present
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session, is_mcp
@@ -64,7 +64,7 @@ class Connection:
 
     async def run(self) -> None:
         """The firewall: whatever a client does ends at most its own connection."""
-        self._client = self._guest or self._core.clients.arrived(self._pid)
+        self._client = self._guest or self._core.clients.add(self._pid)
         self._requests = Requests(
             self._gateway, self._outbox, self._client, self._pid, self._start, self._speak
         )
@@ -82,7 +82,7 @@ class Connection:
             log.exception("client %d: an error in mcpd itself; its connection is closed", self._pid)
         finally:
             if self._guest is None:
-                self._core.clients.left(self._client)
+                self._core.clients.remove(self._client)
             self._cancel_everything("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
             # They point back at us: without them, all of a connection goes at once, and not when the
@@ -179,7 +179,7 @@ class Connection:
         if self._session is not None:
             self._session.close("the client attached itself elsewhere")
         self._session = session = self._gateway.open(view, client, self._send, self._spawn)
-        self._client.speaks_mcp(view.single.spec.name if view.single else EVERYTHING, session)
+        self._client.set_session(view.single.spec.name if view.single else ALL_SERVERS, session)
         return session
 
     def note(self, frame: bytes) -> None:

@@ -22,7 +22,7 @@ from mcpd.model.profile import Profile
 from mcpd.model.qualified_names import ClientStyle
 from mcpd.model.status import ServerState
 from mcpd.model.text import shorten
-from mcpd.operations import Core
+from mcpd.operations import Operations
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
@@ -52,7 +52,7 @@ class Aggregate:
 
     single: ManagedServer | None = None
 
-    def __init__(self, core: Core, profile: Profile) -> None:
+    def __init__(self, core: Operations, profile: Profile) -> None:
         self._core = core
         self.profile = profile
         self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
@@ -170,7 +170,7 @@ class Aggregate:
     @property
     def style(self) -> ClientStyle:
         """How things are named by now."""
-        return self.profile.style or self._core.configuration.loaded.settings.client_tool_names
+        return self.profile.style or self._core.config.loaded.settings.client_tool_names
 
     # ── the index ───────────────────────────────────────────────────────────────────────────────
 

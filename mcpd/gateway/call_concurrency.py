@@ -179,7 +179,7 @@ def _start_turn(relay: Relay, start: Callable[[Relay], None]) -> None:
 
 
 async def _start_turn_when_ready(relay: Relay, start: Callable[[Relay], None]) -> None:
-    await relay.session.gateway.core.ready(relay.server)
+    await relay.session.gateway.core.wait_ready(relay.server)
     await trio.lowlevel.checkpoint_if_cancelled()
     relay.stop = None
     _start_turn(relay, start)

@@ -60,7 +60,7 @@ def once_known(session: Session, request: Request, work: Callable[[], None]) -> 
 
     async def wait() -> None:
         with suppress(McpdError):  # then all that it may offer is said, and each request says why not
-            await session.gateway.core.ready(single, _FIRST)
+            await session.gateway.core.wait_ready(single, _FIRST)
         await trio.lowlevel.checkpoint_if_cancelled()
         work()
 

@@ -101,7 +101,7 @@ def _subscribe(session: Session, request: Request) -> None:
     name, subscriptions = server.spec.name, session.gateway.subscriptions
 
     async def when_agreed() -> None:
-        upstream = await session.gateway.core.ready(server)
+        upstream = await session.gateway.core.wait_ready(server)
         await trio.lowlevel.checkpoint_if_cancelled()
         if not upstream.has("resources", "subscribe"):
             raise Unsupported(f"{name} does not tell when a resource changes", server=name)

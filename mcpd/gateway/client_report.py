@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from mcpd.client_registry import Client, program_of
+from mcpd.client_registry import ClientConnection, program_name
 from mcpd.gateway.session import Session
 from mcpd.model.clients import ClientsResult, ConnectedClient, ServerUsage
 from mcpd.model.status import rfc3339
 
 
-def clients(sessions: Iterable[Session], connections: Iterable[Client]) -> ClientsResult:
+def clients(sessions: Iterable[Session], connections: Iterable[ClientConnection]) -> ClientsResult:
     """Every conversation in MCP, then everybody else on the socket."""
     speaking = [_conversation(session) for session in sessions]
     others = [
@@ -34,7 +34,7 @@ def _conversation(session: Session) -> ConnectedClient:
     version = session.version or session.spoke
     return ConnectedClient(
         door=client.door,
-        name=client.name or session.peer or (program_of(client.pid) if client.pid else ""),
+        name=client.name or session.peer or (program_name(client.pid) if client.pid else ""),
         pid=client.pid or None,
         since=rfc3339(time.time() - session.age),
         sees=view.label,

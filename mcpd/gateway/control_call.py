@@ -24,7 +24,7 @@ from mcpd.model.errors import (
     UnknownTool,
 )
 from mcpd.model.tool_result import normalize_result
-from mcpd.operations import Core
+from mcpd.operations import Operations
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import no_client, request_with_input, result_type
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
@@ -97,9 +97,9 @@ class Call(Exchange, kw_only=True):
     server: ManagedServer | None = None
     upstream: Upstream | None = None
     schemas: ToolSchemas = ToolSchemas()
-    core: Core | None = None
+    core: Operations | None = None
 
-    def try_now(self, core: Core) -> bool:
+    def try_now(self, core: Operations) -> bool:
         """Send without waiting for anything. False when something has to be waited for first.
 
         Raises UnknownServer, UnknownTool, InvalidArguments, Overloaded, LinkLost: nothing was sent then.
@@ -121,12 +121,12 @@ class Call(Exchange, kw_only=True):
         self._send(server, upstream, schemas if isinstance(schemas, ToolSchemas) else ToolSchemas())
         return True
 
-    async def prepare_and_send(self, core: Core) -> None:
+    async def prepare_and_send(self, core: Operations) -> None:
         """The long way: wait for the server, compile the schemas, send. Raises as `try_now`, and NotReady."""
         self.core = core
         server = core.supervisor.get(self.request.server)
         if server.upstream is None:
-            await core.ready(server)
+            await core.wait_ready(server)
         try:
             tool = _find(server, self.request.tool)
         except UnknownTool:
@@ -137,7 +137,7 @@ class Call(Exchange, kw_only=True):
         schemas = ToolSchemas() if tool is None else await _compiled(server, tool)
         upstream = server.upstream
         if upstream is None:  # it ended while we compiled
-            raise core.not_ready(server)
+            raise core.not_ready_error(server)
         await trio.lowlevel.checkpoint_if_cancelled()  # it may have come together with what was waited for
         self._send(server, upstream, schemas)
 
@@ -231,7 +231,7 @@ class Call(Exchange, kw_only=True):
                     timeout=self.idle,
                     limit=left,
                     on_status=self._tell_of_task,
-                    next_connection=lambda: core.next_connection(server),
+                    next_connection=lambda: core.wait_reconnected(server),
                 )
             )
             return

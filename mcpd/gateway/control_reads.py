@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from mcpd.model.errors import InvalidArguments, Problem, UnknownPrompt, UnknownResource, UpstreamRefused
 from mcpd.model.text import shorten
-from mcpd.operations import Core
+from mcpd.operations import Operations
 from mcpd.supervision.catalog import Item, suggestion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
@@ -18,10 +18,10 @@ _NO_SUCH_RESOURCE = (-32002, -32602)
 """What servers say of it: until 2025-11-25, and since. Only the URI can be what is invalid there."""
 
 
-async def prompt(core: Core, name: str, prompt: str, arguments: Mapping[str, str]) -> Raw:
-    """The result of prompts/get. Raises UnknownPrompt, InvalidArguments, and as `Core.ask`."""
+async def prompt(core: Operations, name: str, prompt: str, arguments: Mapping[str, str]) -> Raw:
+    """The result of prompts/get. Raises UnknownPrompt, InvalidArguments, and as `Operations.send_request`."""
     server = core.supervisor.get(name)
-    upstream = await core.ready(server)
+    upstream = await core.wait_ready(server)
     known = _known(server, prompt)
     if known is None and server.lists_expired:  # it may be there by now
         await server.use_lists()
@@ -35,16 +35,16 @@ async def prompt(core: Core, name: str, prompt: str, arguments: Mapping[str, str
             + (suggestion(prompt, catalog.prompts) or f"`mcpctl prompts {name}` lists them"),
             server=name,
         )
-    return await core.ask(name, "prompts", "prompts/get", {"name": prompt, "arguments": arguments})
+    return await core.send_request(name, "prompts", "prompts/get", {"name": prompt, "arguments": arguments})
 
 
-async def read(core: Core, name: str, uri: str) -> Raw:
-    """The result of resources/read. Raises UnknownResource, and as `Core.ask`.
+async def read(core: Operations, name: str, uri: str) -> Raw:
+    """The result of resources/read. Raises UnknownResource, and as `Operations.send_request`.
 
     Resources need not be listed to be there, so it is the server that is asked.
     """
     try:
-        return await core.ask(name, "resources", "resources/read", {"uri": uri})
+        return await core.send_request(name, "resources", "resources/read", {"uri": uri})
     except UpstreamRefused as error:
         catalog = core.supervisor.get(name).catalog
         listed = () if catalog is None else catalog.resources

@@ -17,7 +17,7 @@ import trio
 
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState
-from mcpd.operations import Core
+from mcpd.operations import Operations
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -42,7 +42,7 @@ class _Instance:
 class Instances:
     """All there are. `spawn` starts tasks that outlive clients."""
 
-    def __init__(self, core: Core, spawn: Spawn) -> None:
+    def __init__(self, core: Operations, spawn: Spawn) -> None:
         self._core = core
         self._spawn = spawn
         self._instances: dict[_Key, _Instance] = {}

@@ -45,7 +45,7 @@ def _send_when_ready(
     session: Session, request: Request, server: ManagedServer, route: Route, params: bytes
 ) -> None:
     async def work() -> None:
-        await session.gateway.core.ready(server)
+        await session.gateway.core.wait_ready(server)
         await trio.lowlevel.checkpoint_if_cancelled()
         del session.waiting[request.key]
         _send(session, request, server, route, params)
@@ -68,7 +68,7 @@ def _unsealed(session: Session, server: ManagedServer, params: bytes) -> bytes:
 def _send(session: Session, request: Request, server: ManagedServer, route: Route, params: bytes) -> None:
     tool, upstream = route.tool, server.upstream
     if upstream is None:
-        raise session.gateway.core.not_ready(server)
+        raise session.gateway.core.not_ready_error(server)
     times, asker = server.spec.timeouts, request.asker
     agreed = None
     asked = asker.modern and upstream.era == "legacy" and request.method in MAY_ASK

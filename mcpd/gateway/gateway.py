@@ -27,7 +27,7 @@ from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
 from mcpd.model.status import ServerState
-from mcpd.operations import Core
+from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.supervision.context import ClientSide
@@ -48,7 +48,7 @@ _LISTS = ("tools", "resources", "prompts")
 class Gateway:
     """One for a daemon. `run` must run for as long as there are sessions."""
 
-    def __init__(self, core: Core, clients: ClientSide) -> None:
+    def __init__(self, core: Operations, clients: ClientSide) -> None:
         self.core = core
         self.sessions: dict[Session, None] = {}
         self.seal = Seal()
@@ -62,7 +62,7 @@ class Gateway:
         self._known: dict[str, ManagedServer] = {}
         """Servers that have been told of all interests, by name: a name may get a new server."""
         self._aggregates: dict[Profile, Aggregate] = {}
-        core.who = lambda: client_report.clients(self.sessions, core.clients.here())
+        core.list_clients = lambda: client_report.clients(self.sessions, core.clients.connected())
         clients.capabilities = CAPABILITIES
         clients.asked = self._asked
         clients.heard = self._heard
@@ -86,13 +86,13 @@ class Gateway:
         """
         if directory is None or not directory.startswith("/"):
             return None
-        found = match_profile(directory, self.core.configuration.loaded.settings.profile_by_directory)
+        found = match_profile(directory, self.core.config.loaded.settings.profile_by_directory)
         return None if found == ALL_SERVERS else found
 
     def _profile(self, name: str | None) -> Profile:
         if not name or name == ALL_SERVERS:
             return Profile()
-        profiles = self.core.configuration.loaded.settings.profiles
+        profiles = self.core.config.loaded.settings.profiles
         if name not in profiles:
             known = ", ".join(sorted(profiles)) or "none; `settings.profiles` in the configuration names them"
             raise UnknownProfile(f"no profile named {name!r}; known are {known}")

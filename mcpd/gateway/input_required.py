@@ -122,7 +122,7 @@ async def see_task_through(session: Session, relay: Relay, created: Raw) -> None
         what=request.method,
         timeout=relay.idle,
         limit=relay.hard_deadline - trio.current_time(),
-        next_connection=lambda: session.gateway.core.next_connection(relay.server),
+        next_connection=lambda: session.gateway.core.wait_reconnected(relay.server),
     )
     await trio.lowlevel.checkpoint_if_cancelled()
     relay.stop = None

@@ -45,12 +45,12 @@ def answer(session: Session, request: Request) -> None:
 
     async def when_known() -> None:
         if single is not None:
-            await core.first_lists(single.spec.name)
+            await core.load_catalog(single.spec.name)
         else:
             with trio.move_on_after(PATIENCE):
                 for server in unheard:
                     await server.wait_settled()
-            await core.use_lists(expired)
+            await core.refresh_catalogs(expired)
         await trio.lowlevel.checkpoint_if_cancelled()
         _answer(session, request, member)
 

@@ -11,7 +11,7 @@ import trio
 
 from mcpd.gateway.forwarded_call import tool_name
 from mcpd.model.errors import UnknownTool
-from mcpd.operations import Core
+from mcpd.operations import Operations
 from mcpd.supervision.catalog import Catalog, Item, allowed
 from mcpd.supervision.managed_server import ManagedServer
 
@@ -104,7 +104,7 @@ def least_fresh(catalogs: Sequence[Catalog | None], member: str) -> tuple[int, s
 class OneServer:
     """A server unrenamed and whole, but for what its definition filters."""
 
-    core: Core
+    core: Operations
     last: ManagedServer
     """As it was last seen: its name may by now be another's, or nobody's."""
 

@@ -1,7 +1,7 @@
 """The control API in types: what the `mcpd/…` methods take and answer.
 
 Families with a file of their own: `definitions`, `features`, `clients`, `usage`, `history`, `tap`.
-`api/control_methods.py` binds each method to one call of the Core; `rpc.discover` and
+`api/control_methods.py` binds each method to one call of Operations; `rpc.discover` and
 `docs/reference/control-api.md` are made from these classes. Keys are snake_case; lists are never null;
 members that hold MCP objects (`tools`, a raw result, …) carry the server's own bytes.
 """

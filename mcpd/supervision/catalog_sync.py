@@ -11,7 +11,7 @@ import trio
 from mcpd.model.errors import McpdError
 from mcpd.model.server_spec import ServerSpec
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.state_file import Store
+from mcpd.state_file import StateFile
 from mcpd.supervision import catalog as lists
 from mcpd.supervision.catalog import Catalog
 
@@ -28,7 +28,7 @@ class ListKeeper:
     """
 
     def __init__(
-        self, spec: ServerSpec, store: Store, fingerprint: str, changed: Callable[[str, str], None]
+        self, spec: ServerSpec, store: StateFile, fingerprint: str, changed: Callable[[str, str], None]
     ) -> None:
         self.spec = spec
         self.catalog: Catalog | None = None

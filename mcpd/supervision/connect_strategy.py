@@ -21,7 +21,7 @@ from mcpd.protocol.negotiate import (
     negotiate,
 )
 from mcpd.protocol.upstream_session import Hooks, Upstream
-from mcpd.state_file import Store
+from mcpd.state_file import StateFile
 from mcpd.supervision.connection import Kind
 from mcpd.supervision.failure import Verdict, leaves
 from mcpd.transports.base import Channel
@@ -34,7 +34,7 @@ _UNKNOWN = "auto"
 class Approach:
     """The next attempt's `kind` and `hint`; it learns from every attempt."""
 
-    def __init__(self, spec: ServerSpec, store: Store, fingerprint: str) -> None:
+    def __init__(self, spec: ServerSpec, store: StateFile, fingerprint: str) -> None:
         self.spec = spec
         self._store = store
         self._fingerprint = fingerprint
@@ -80,7 +80,7 @@ class Approach:
     def modern_after_all(self) -> None:
         """It has answered the probe when it had been taken for legacy: the next attempt knows better."""
         self._was_late = True
-        self._store.learn_era(self._fingerprint, "modern")
+        self._store.set_era(self._fingerprint, "modern")
 
     @property
     def goes_on(self) -> bool:
@@ -95,7 +95,7 @@ class Approach:
     def found(self, upstream: Upstream) -> None:
         """This is what it speaks."""
         era = "modern" if self._was_late else upstream.era
-        self._store.learn_era(self._fingerprint, _LEGACY_OVER_SSE if self.kind == "sse" else era)
+        self._store.set_era(self._fingerprint, _LEGACY_OVER_SSE if self.kind == "sse" else era)
         self._not_streamable = None
 
     def another_way(self, error: BaseException, *, was_ready: bool) -> str:
@@ -109,7 +109,7 @@ class Approach:
         if was_ready or not isinstance(self.spec, RemoteSpec):
             return ""
         if self._remembered not in (None, _UNKNOWN) and _is_refusal(found):
-            self._store.learn_era(self._fingerprint, _UNKNOWN)
+            self._store.set_era(self._fingerprint, _UNKNOWN)
             return "asking afresh what it speaks: it is not what it was"
         refusal = next((leaf for leaf in found if isinstance(leaf, NotStreamableHttp)), None)
         if refusal is not None and self._guessed and self.kind == "http":

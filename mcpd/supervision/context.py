@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from mcpd.model.events import Event
-from mcpd.state_file import Store
+from mcpd.state_file import StateFile
 from mcpd.support.redact import Redactor
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import Guard
@@ -41,7 +41,7 @@ class Surroundings:
 
     instance: str
     environ: Mapping[str, str]
-    store: Store
+    store: StateFile
     guard: Guard
     redactor: Redactor
     log_dir: Path

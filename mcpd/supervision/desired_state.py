@@ -7,7 +7,7 @@ import time
 
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import format_time
-from mcpd.state_file import Store
+from mcpd.state_file import StateFile
 
 BY_HAND = "disconnected by hand"
 """Why a server is off that was disconnected; any other that is off has been switched off."""
@@ -16,9 +16,9 @@ BY_HAND = "disconnected by hand"
 class Desired:
     """Every change says whether it is one, so that the server's task need not be disturbed for nothing."""
 
-    def __init__(self, spec: ServerSpec, store: Store) -> None:
+    def __init__(self, spec: ServerSpec, store: StateFile) -> None:
         self._name, self._store = spec.name, store
-        toggled = store.toggled(spec.name)
+        toggled = store.is_enabled(spec.name)
         self.enabled = spec.enabled if toggled is None else toggled
         """The toggle, which outlives the daemon, or else the definition."""
         self.disconnected = False
@@ -33,7 +33,7 @@ class Desired:
     @property
     def off_until(self) -> float | None:
         """When it comes on by itself (seconds since 1970); None while it is on, or off for good."""
-        return None if self.enabled else self._store.off_until(self._name)
+        return None if self.enabled else self._store.disabled_until(self._name)
 
     @property
     def seconds_off(self) -> float:
@@ -51,7 +51,7 @@ class Desired:
 
     @property
     def _is_toggled(self) -> bool:
-        return self._store.toggled(self._name) is not None
+        return self._store.is_enabled(self._name) is not None
 
     def connect(self) -> None:
         """Be connected, as far as the toggle allows it."""
@@ -64,8 +64,8 @@ class Desired:
 
     def enable(self, on: bool, until: float | None = None) -> bool:
         """Turn the toggle: on, off, or off until then. Switching on takes back a disconnect, too."""
-        another_end = not on and until != self._store.off_until(self._name)
-        self._store.toggle(self._name, on if until is None else until)
+        another_end = not on and until != self._store.disabled_until(self._name)
+        self._store.set_toggle(self._name, on if until is None else until)
         if on == self.enabled and not (on and self.disconnected):
             return another_end
         self.enabled, self.disconnected = on, False
@@ -73,7 +73,7 @@ class Desired:
 
     def time_is_over(self) -> None:
         """That it was switched off for: on from now on, and what was disconnected besides stays so."""
-        self._store.toggle(self._name, True)
+        self._store.set_toggle(self._name, True)
         self.enabled = True
 
     def define(self, enabled: bool) -> bool:

@@ -101,7 +101,7 @@ class ManagedServer:
         """Reserved for `gateway.call_concurrency`, which keeps the server's turn queue here."""
         self.elicitation_history = ElicitationHistory(
             never_asks=around.store.is_quiet(self._fingerprint),
-            learn=partial(around.store.learn_quiet, self._fingerprint),
+            learn=partial(around.store.set_quiet, self._fingerprint),
         )
         self._heard_at: float | None = None
         """When something came last on the connection before (`trio.current_time()`)."""

@@ -21,7 +21,7 @@ from mcpd.api.http_server.connection import HttpConnection, Spawn
 from mcpd.api.http_server.http_exchange import Exchange
 from mcpd.api.http_server.parser import Head
 from mcpd.api.socket_connection import Connection
-from mcpd.client_registry import Clients
+from mcpd.client_registry import ClientRegistry
 
 BOUND = 60.0
 
@@ -80,7 +80,7 @@ class Talk:
 async def test_of_one_that_spoke_in_lines_nothing_is_left(method: str, reads: bool) -> None:
     """Whatever it spoke, and whether it left in order or in the middle of an answer."""
     gateway: Any = SimpleNamespace(
-        core=SimpleNamespace(clients=Clients()),
+        core=SimpleNamespace(clients=ClientRegistry()),
         view=lambda: SimpleNamespace(single=None),
         open=lambda view, client, tell, spawn: Talk(tell, spawn),
     )

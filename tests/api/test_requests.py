@@ -35,7 +35,7 @@ async def test_a_bug_costs_the_request_that_meets_it(
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/broken": method})
     monkeypatch.setattr(control_requests, "read_call", broken)
     sent: list[bytes] = []
-    stand_in: Any = SimpleNamespace(core=None, put=sent.append, who=lambda: "a test")
+    stand_in: Any = SimpleNamespace(core=None, put=sent.append, describe=lambda: "a test")
     async with trio.open_nursery() as nursery:
         asked = control_requests.Requests(
             stand_in,

@@ -9,7 +9,7 @@ import pytest
 
 from ctl.app import app
 from ctl.commands import COMMANDS
-from mcpd.main import command_line
+from mcpd.main import argument_parser
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon
 
@@ -118,6 +118,6 @@ def test_definitions_are_shown_in_whichever_spelling_they_were_written(
 def test_mcpd_says_what_option_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     """Its few options are misspelt like others."""
     with pytest.raises(SystemExit) as ended:
-        command_line().parse_args(["--debgu"])
+        argument_parser().parse_args(["--debgu"])
     assert ended.value.code == 2
     assert "unrecognized arguments: --debgu (did you mean --debug?)" in capsys.readouterr().err

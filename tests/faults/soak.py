@@ -27,7 +27,7 @@ import attrs
 
 from mcpd.api.mcp_endpoint.legacy import MAX_SESSIONS
 from mcpd.config.secret_store import change_secrets
-from mcpd.event_history import KEPT
+from mcpd.event_history import MAX_ENTRIES
 from mcpd.support.paths import state_dir
 from tests.e2e import web
 from tests.e2e.harness import Daemon, Json, fake, private_environment, running, wait_until
@@ -132,7 +132,7 @@ def _remember(home: Path, servers: list[str]) -> None:
     history.parent.mkdir(parents=True, exist_ok=True)
     words = "was killed by SIGKILL (out of memory?)"
     entry = {"at": "2026-01-01T00:00:00.000Z", "what": "state", "state": "failed", "message": words}
-    lines = [json.dumps({**entry, "server": name}) for name in servers] * KEPT
+    lines = [json.dumps({**entry, "server": name}) for name in servers] * MAX_ENTRIES
     history.write_text("".join(f"{line}\n" for line in lines))
 
 

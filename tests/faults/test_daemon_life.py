@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.state_file import Store
+from mcpd.state_file import StateFile
 from tests.e2e.conftest import Start
 from tests.e2e.harness import (
     BOUND,
@@ -401,19 +401,19 @@ SAVER = """
 import os, random, signal, sys, time
 from pathlib import Path
 import trio
-from mcpd.state_file import AppliedSet, Store
+from mcpd.state_file import AppliedSet, StateFile
 
 home, rounds, dice = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
 
 async def save_for_ever(version, ready):
-    store = Store(home, home)
+    store = StateFile(home, home)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run)
         os.write(ready, b".")
         while True:
             version += 1
             servers = {f"s-{n}": {"command": f"version-{version}"} for n in range(500)}
-            store.apply(AppliedSet(servers=servers, config_digest=f"version-{version}"))
+            store.set_applied(AppliedSet(servers=servers, config_digest=f"version-{version}"))
             await trio.sleep(0.0005)
 
 def saved():
@@ -435,10 +435,10 @@ for number in range(rounds):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     os.close(came), os.close(ready)
-    store = Store(home, home)
-    applied = store.lasting.applied
+    store = StateFile(home, home)
+    applied = store.state.applied
     found = {applied.config_digest, *(s["command"] for s in applied.servers.values())} if applied else set()
-    print(len(applied.servers) if applied else 0, *found, store.trouble)
+    print(len(applied.servers) if applied else 0, *found, store.problem)
 """
 
 
@@ -463,7 +463,7 @@ def test_a_daemon_killed_while_it_saves_leaves_the_old_state_or_the_new(tmp_path
     long_ago = time.time() - 3600
     for path in half_written:
         os.utime(path, (long_ago, long_ago))
-    Store(tmp_path, tmp_path)
+    StateFile(tmp_path, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 

@@ -119,10 +119,10 @@ class World:
         core: Any = SimpleNamespace(
             supervisor=supervisor,
             events=Broadcast(100),
-            clients=SimpleNamespace(here=lambda: ()),
-            ready=self._ready,
-            not_ready=lambda server: NotReady("srv is not there", server=NAME, state="pending"),
-            who=None,
+            clients=SimpleNamespace(connected=lambda: ()),
+            wait_ready=self._ready,
+            not_ready_error=lambda server: NotReady("srv is not there", server=NAME, state="pending"),
+            list_clients=None,
         )
         self.side = ClientSide()
         self.gateway = Gateway(core, self.side)

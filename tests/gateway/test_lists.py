@@ -44,7 +44,7 @@ async def test_a_list_of_several_waits_for_those_that_start_for_the_first_time(
                 capabilities=lambda version: {"tools": {}},
                 entries=lambda member: (b'{"name":"echo"}',),
             ),
-            gateway=SimpleNamespace(core=SimpleNamespace(use_lists=nothing)),
+            gateway=SimpleNamespace(core=SimpleNamespace(refresh_catalogs=nothing)),
             waiting={},
             spawn=nursery.start_soon,
             answer=lambda request, body: answered.append((trio.current_time() - began, body)),

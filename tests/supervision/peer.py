@@ -17,7 +17,7 @@ import trio
 from mcpd.model.events import Event
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState, ServerStatus
-from mcpd.state_file import Store
+from mcpd.state_file import StateFile
 from mcpd.supervision.context import Surroundings
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.redact import Redactor
@@ -265,7 +265,7 @@ def surroundings(home: Path, announce: Callable[[Event], None], chance: float = 
     return Surroundings(
         instance="test",
         environ={"PATH": "/bin"},
-        store=Store(home / "state", home / "cache"),
+        store=StateFile(home / "state", home / "cache"),
         guard=Guard(),
         redactor=Redactor(),
         log_dir=home / "logs",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.active_config import Configuration
+from mcpd.active_config import ActiveConfig
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 from mcpd.model.events import Event
@@ -26,11 +26,11 @@ class Home:
         self.environ = {"HOME": str(path), "XDG_CONFIG_HOME": str(path / "config")}
         self._path = path
 
-    def begin(self) -> Configuration:
+    def begin(self) -> ActiveConfig:
         around = surroundings(self._path, self.events.append)
         self.supervisor = Supervisor(around)
         loaded = load(None, self.environ)
-        return Configuration(loaded, None, self.environ, self.supervisor, around.store, around.redactor)
+        return ActiveConfig(loaded, None, self.environ, self.supervisor, around.store, around.redactor)
 
     def write(self, *names: str, **settings: object) -> None:
         servers = {name: {"command": "x"} for name in names}
@@ -49,10 +49,10 @@ def home(tmp_path: Path) -> Home:
 async def test_the_first_configuration_may_come_later(home: Home) -> None:
     """And in any of the formats: all their places are looked at."""
     configuration = home.begin()
-    assert configuration.is_watched.value
-    assert home.directory / "config.yaml" in configuration.places()
+    assert configuration.watch_enabled.value
+    assert home.directory / "config.yaml" in configuration.candidate_paths()
     (home.directory / "config.yaml").write_text("mcpServers: {a: {command: x}}")
-    configuration.look()
+    configuration.reload_if_changed()
     assert home.names == ["a"]
 
 
@@ -61,7 +61,7 @@ async def test_a_default_file_that_is_gone_is_told_and_ends_nothing(home: Home) 
     home.write("a")
     configuration = home.begin()
     home.file.unlink()
-    configuration.look()
+    configuration.reload_if_changed()
     assert home.names == ["a"]
     assert [problem.message for problem in configuration.status().problems] == [f"{home.file} is gone"]
     configuration.reload()
@@ -75,11 +75,11 @@ async def test_a_second_default_file_is_refused_until_it_is_gone(home: Home) -> 
     generation, other = home.supervisor.generation, home.directory / "config.toml"
     other.write_text("")
     home.events.clear()
-    configuration.look()
-    configuration.look()
+    configuration.reload_if_changed()
+    configuration.reload_if_changed()
     assert len(configuration.status().problems) == len(home.events) == 1
     other.unlink()
-    configuration.look()
+    configuration.reload_if_changed()
     assert configuration.status().problems == ()
     assert home.supervisor.generation == generation
 
@@ -89,10 +89,10 @@ async def test_a_file_that_says_so_is_not_watched_any_more(home: Home) -> None:
     home.write("a")
     configuration = home.begin()
     home.write("a", watch=False)
-    configuration.look()
-    assert not configuration.is_watched.value
+    configuration.reload_if_changed()
+    assert not configuration.watch_enabled.value
     home.environ["MCPD_SERVERS"] = '[{"name": "b", "command": "x"}]'
-    assert not home.begin().is_watched.value
+    assert not home.begin().watch_enabled.value
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mcpd import event_history
-from mcpd.event_history import Journal, append
+from mcpd.event_history import EventHistory, append_lines
 from mcpd.model.events import Event, EventKind
 from mcpd.model.status import Failure, FailureKind, ServerState, ServerStatus
 from tests.supervision.peer import Life, living
@@ -25,17 +25,17 @@ def status_event(state: ServerState, reason: str = "", *, by: str = "", error: s
     return Event(kind=EventKind.STATUS, at=AT, server="it", message=reason, status=status, by=by)
 
 
-def opened(path: Path) -> Journal:
-    return Journal(path / "history.jsonl", lambda text: text.replace("hunter2", "***"))
+def opened(path: Path) -> EventHistory:
+    return EventHistory(path / "history.jsonl", lambda text: text.replace("hunter2", "***"))
 
 
-def told(of: Journal, server: str | None = "it") -> list[str]:
+def told(of: EventHistory, server: str | None = "it") -> list[str]:
     return [
         f"{e.state.value if e.state else e.what.value}: {e.message}" for e in of.history(server, 100).entries
     ]
 
 
-async def saved(of: Journal) -> None:
+async def saved(of: EventHistory) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(of.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -45,8 +45,8 @@ async def saved(of: Journal) -> None:
 async def test_what_happened_is_there_after_a_restart(tmp_path: Path) -> None:
     """State, cause, by whom: the questions of the morning after."""
     first = opened(tmp_path)
-    first.note(status_event(ServerState.CONNECTED))
-    first.note(status_event(ServerState.DISABLED, "it was switched off", by="mcpctl (pid 7)"))
+    first.record(status_event(ServerState.CONNECTED))
+    first.record(status_event(ServerState.DISABLED, "it was switched off", by="mcpctl (pid 7)"))
     await saved(first)
     entries = opened(tmp_path).history("it", 10).entries
     assert [(e.state, e.message, e.by) for e in entries] == [
@@ -59,7 +59,7 @@ async def test_what_happened_is_there_after_a_restart(tmp_path: Path) -> None:
 async def test_a_failure_is_told_with_its_evidence_and_without_secrets(tmp_path: Path) -> None:
     """The message is masked by value."""
     it = opened(tmp_path)
-    it.note(status_event(ServerState.FAILED, "will be tried again", error="token hunter2 is wrong"))
+    it.record(status_event(ServerState.FAILED, "will be tried again", error="token hunter2 is wrong"))
     (entry,) = it.history("it", 10).entries
     assert (entry.message, entry.kind, entry.exit_code) == ("token *** is wrong", FailureKind.EXITED, 3)
     await saved(it)
@@ -70,11 +70,11 @@ def test_what_repeats_itself_is_written_down_ever_more_rarely(tmp_path: Path) ->
     """A crash loop of a year must not push out the evening on which it began."""
     it = opened(tmp_path)
     for _ in range(1000):
-        it.note(status_event(ServerState.PENDING, "connecting"))
-        it.note(status_event(ServerState.FAILED, "will be tried again", error="exited with status 3"))
+        it.record(status_event(ServerState.PENDING, "connecting"))
+        it.record(status_event(ServerState.FAILED, "will be tried again", error="exited with status 3"))
     assert [e.times for e in it.history("it", 100).entries] == [2**power for power in range(10)]
-    it.note(status_event(ServerState.CONNECTED))
-    it.note(status_event(ServerState.FAILED, error="exited with status 3"))
+    it.record(status_event(ServerState.CONNECTED))
+    it.record(status_event(ServerState.FAILED, error="exited with status 3"))
     assert it.history("it", 1).entries[0].times == 1
 
 
@@ -82,7 +82,7 @@ def test_new_evidence_for_the_same_state_is_no_news(tmp_path: Path) -> None:
     """Status is announced more often than it changes."""
     it = opened(tmp_path)
     for _ in range(3):
-        it.note(status_event(ServerState.CONNECTED))
+        it.record(status_event(ServerState.CONNECTED))
     assert told(it) == ["connected: "]
 
 
@@ -90,13 +90,13 @@ def test_new_evidence_for_the_same_state_is_no_news(tmp_path: Path) -> None:
 async def test_a_line_cut_off_by_a_crash_costs_that_line_only(tmp_path: Path, cut: int) -> None:
     """And the next one begins on a line of its own."""
     it = opened(tmp_path)
-    it.note(status_event(ServerState.CONNECTED, "first"))
-    it.note(status_event(ServerState.FAILED, error="second"))
+    it.record(status_event(ServerState.CONNECTED, "first"))
+    it.record(status_event(ServerState.FAILED, error="second"))
     await saved(it)
     size = it.path.stat().st_size
     os.truncate(it.path, size - cut)
     again = opened(tmp_path)
-    again.note(status_event(ServerState.CONNECTED, "third"))
+    again.record(status_event(ServerState.CONNECTED, "third"))
     await saved(again)
     survivors = told(opened(tmp_path))
     assert survivors[0] == "connected: first"
@@ -115,7 +115,7 @@ def test_it_is_bounded_on_disk(tmp_path: Path) -> None:
     """Two files, whatever happens."""
     path = tmp_path / "history.jsonl"
     for number in range(100):
-        append(path, b"x" * 99 + b"\n", quota=1000)
+        append_lines(path, b"x" * 99 + b"\n", max_size=1000)
         assert path.stat().st_size <= 1000, number
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 2000
     assert len(list(tmp_path.iterdir())) == 2
@@ -125,10 +125,10 @@ async def test_it_is_bounded_in_memory(tmp_path: Path) -> None:
     """For each server, and in the number of servers."""
     it = opened(tmp_path)
     for number in range(3000):
-        it.note(Event(kind=EventKind.TOOLS, at=AT, server=f"s{number % 1500}", message="+1: +a"))
-        it.note(Event(kind=EventKind.TOOLS, at=AT, server="busy", message="+1: +a"))
-    assert len(it.history("busy", 10_000).entries) == event_history.KEPT
-    assert len(it._kept) <= 1000
+        it.record(Event(kind=EventKind.TOOLS, at=AT, server=f"s{number % 1500}", message="+1: +a"))
+        it.record(Event(kind=EventKind.TOOLS, at=AT, server="busy", message="+1: +a"))
+    assert len(it.history("busy", 10_000).entries) == event_history.MAX_ENTRIES
+    assert len(it._entries) <= 1000
     await saved(it)
 
 
@@ -138,17 +138,17 @@ async def test_a_disk_that_takes_nothing_costs_the_memory_of_it_only(
     """RELIABILITY F1, F2: counted, said once, and tried again with the next entry."""
     blocked = tmp_path / "state"
     blocked.write_text("a file where the directory should be")
-    it = Journal(blocked / "history.jsonl", str)
-    it.note_daemon("one")
+    it = EventHistory(blocked / "history.jsonl", str)
+    it.record_daemon("one")
     await saved(it)
-    it.note_daemon("two")
+    it.record_daemon("two")
     await saved(it)
     assert (it.history(None, 10).dropped, len(it.history(None, 10).entries)) == (2, 2)
     assert len(caplog.records) == 1
     blocked.unlink()
-    it.note_daemon("three")
+    it.record_daemon("three")
     await saved(it)
-    assert told(Journal(it.path, str), None) == ["daemon: three"]
+    assert told(EventHistory(it.path, str), None) == ["daemon: three"]
 
 
 async def test_a_servers_own_life_is_written_down(
@@ -159,7 +159,7 @@ async def test_a_servers_own_life_is_written_down(
     async with living(tmp_path, Life(lasts=5), Life(), era="legacy") as world:
         await world.wait(lambda status: status.restarts == 1)
     for _, event in world.events:
-        it.note(event)
+        it.record(event)
     assert told(it) == [
         "connected: ",
         "failed: exited with status 1",

@@ -11,10 +11,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.event_history import Journal
+from mcpd.event_history import EventHistory
 from mcpd.model.errors import NotReady
 from mcpd.model.status import ServerState, rfc3339
-from mcpd.state_file import Store
+from mcpd.state_file import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from tests.supervision.peer import living
 
@@ -63,9 +63,9 @@ async def test_it_is_off_until_then_and_comes_back_by_itself(
         assert len(world.starts) == 1
         await trio.sleep(2)
         assert stands(world.server) == ("connected", "", None)
-    told = Journal(tmp_path / "history.jsonl", str)
+    told = EventHistory(tmp_path / "history.jsonl", str)
     for _, event in world.events:
-        told.note(event)
+        told.record(event)
     assert [(e.state, e.message) for e in told.history("it", 9).entries][1:] == [
         (ServerState.DISABLED, f"it was {words}"),
         (ServerState.PENDING, "the time that it was switched off for is over"),
@@ -172,4 +172,4 @@ async def test_it_wins_over_the_definition_while_it_lasts_and_after(
         world.server.adopt(attrs.evolve(world.server.spec, enabled=False))
         await trio.sleep(HOUR)
         assert stands(world.server) == ("connected", "", None)
-        assert Store(tmp_path / "state", tmp_path).off_until("it") is None
+        assert StateFile(tmp_path / "state", tmp_path).disabled_until("it") is None

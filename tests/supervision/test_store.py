@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.state_file import AppliedSet, Store, fingerprint
+from mcpd.state_file import AppliedSet, StateFile, fingerprint
 
 
-async def saving(store: Store, change: object = None) -> None:
+async def saving(store: StateFile, change: object = None) -> None:
     """Run the store, make the change while it runs, and cancel it in the same breath."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run)
@@ -24,45 +24,45 @@ async def saving(store: Store, change: object = None) -> None:
 
 async def test_a_change_made_just_before_the_end_is_saved(tmp_path: Path) -> None:
     """Also when the cancellation comes before the saving task has noticed anything."""
-    store = Store(tmp_path, tmp_path)
-    await saving(store, lambda: store.toggle("it", False))
-    assert Store(tmp_path, tmp_path).toggled("it") is False
+    store = StateFile(tmp_path, tmp_path)
+    await saving(store, lambda: store.set_toggle("it", False))
+    assert StateFile(tmp_path, tmp_path).is_enabled("it") is False
 
 
 async def test_a_change_is_saved_when_the_save_itself_is_cancelled(tmp_path: Path) -> None:
     """The saving task has taken the change and is cancelled before its thread begins."""
-    store = Store(tmp_path, tmp_path)
+    store = StateFile(tmp_path, tmp_path)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run)
         await trio.testing.wait_all_tasks_blocked()
 
         @nursery.start_soon
         async def change_then_cancel() -> None:
-            store.toggle("it", False)
+            store.set_toggle("it", False)
             await trio.lowlevel.checkpoint()  # it wakes up now, and begins to save
             nursery.cancel_scope.cancel()
 
-    assert Store(tmp_path, tmp_path).toggled("it") is False
+    assert StateFile(tmp_path, tmp_path).is_enabled("it") is False
 
 
 async def test_everything_comes_back(tmp_path: Path) -> None:
     """Toggles, eras and the applied set, from a file that is ours alone; forgotten ones do not."""
-    store = Store(tmp_path, tmp_path)
+    store = StateFile(tmp_path, tmp_path)
     applied = AppliedSet(servers={"it": {"command": "x", "args": ["\u2028", "n\u00e4"]}}, config_digest="d")
 
     def change() -> None:
-        store.toggle("it", False)
-        store.toggle("gone", True)
-        store.forget("gone")
-        store.learn_era(fingerprint(("it",)), "legacy")
-        store.apply(applied)
+        store.set_toggle("it", False)
+        store.set_toggle("gone", True)
+        store.clear_toggle("gone")
+        store.set_era(fingerprint(("it",)), "legacy")
+        store.set_applied(applied)
 
     (tmp_path / "state.json").touch(0o644)
     await saving(store, change)
-    again = Store(tmp_path, tmp_path)
-    assert again.lasting == store.lasting
-    assert again.lasting.applied == applied
-    assert again.toggled("gone") is None
+    again = StateFile(tmp_path, tmp_path)
+    assert again.state == store.state
+    assert again.state.applied == applied
+    assert again.is_enabled("gone") is None
     assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -70,8 +70,8 @@ async def test_lists_are_there_after_the_end_and_not_collected_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The definitions that were used last; what was kept just before the end is among them."""
-    monkeypatch.setattr("mcpd.state_file._MOST_LISTS", 3)
-    store = Store(tmp_path, tmp_path)
+    monkeypatch.setattr("mcpd.state_file._MAX_CACHED_LISTS", 3)
+    store = StateFile(tmp_path, tmp_path)
 
     def change() -> None:
         for n in range(5):
@@ -79,17 +79,17 @@ async def test_lists_are_there_after_the_end_and_not_collected_for_ever(
             store.cache_lists(str(n), b"new")
 
     await saving(store, change)
-    again = Store(tmp_path, tmp_path)
+    again = StateFile(tmp_path, tmp_path)
     assert [again.cached_lists(str(n)) for n in range(2, 5)] == [b"new"] * 3
     assert len(list((tmp_path / "lists").iterdir())) == 3
 
 
 async def test_eras_are_not_collected_for_ever(tmp_path: Path) -> None:
     """The newest five hundred."""
-    store = Store(tmp_path, tmp_path)
+    store = StateFile(tmp_path, tmp_path)
     for n in range(2000):
-        store.learn_era(str(n), "modern")
-    assert len(store.lasting.eras) <= 501
+        store.set_era(str(n), "modern")
+    assert len(store.state.eras) <= 501
     assert store.era("1999") == "modern"
 
 
@@ -99,26 +99,26 @@ async def test_a_disk_that_takes_nothing_is_said_and_survived(
     """And the next change is tried again."""
     state = tmp_path / "state"
     state.write_text("a file where the directory should be")
-    store = Store(state, tmp_path)
+    store = StateFile(state, tmp_path)
     caplog.set_level(logging.ERROR)
-    await saving(store, lambda: store.toggle("it", False))
+    await saving(store, lambda: store.set_toggle("it", False))
     assert "toggles would not survive a restart" in caplog.text
-    assert store.trouble
+    assert store.problem
     state.unlink()
-    await saving(store, lambda: store.toggle("it", True))
-    assert store.trouble == ""
-    assert Store(state, tmp_path).toggled("it") is True
+    await saving(store, lambda: store.set_toggle("it", True))
+    assert store.problem == ""
+    assert StateFile(state, tmp_path).is_enabled("it") is True
 
 
 async def test_what_a_full_disk_would_not_take_is_written_when_there_is_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RELIABILITY F1: without another change; said once, however often it is tried."""
-    monkeypatch.setattr("mcpd.state_file._TRY_AGAIN", 0.005)
+    monkeypatch.setattr("mcpd.state_file._RETRY_INTERVAL", 0.005)
     state = tmp_path / "state"
     state.write_text("a file where the directory should be")
-    store = Store(state, state)
-    store.toggle("it", False)
+    store = StateFile(state, state)
+    store.set_toggle("it", False)
     store.cache_lists("its", b"[]")
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
@@ -129,15 +129,15 @@ async def test_what_a_full_disk_would_not_take_is_written_when_there_is_room(
             await trio.sleep(0.2)
             assert len(caplog.records) == 3
             state.unlink()
-            while store.trouble or Store(state, state).cached_lists("its") != b"[]":  # noqa: ASYNC110
+            while store.problem or StateFile(state, state).cached_lists("its") != b"[]":  # noqa: ASYNC110
                 await trio.sleep(0.01)
-            assert Store(state, state).toggled("it") is False
+            assert StateFile(state, state).is_enabled("it") is False
             nursery.cancel_scope.cancel()
 
 
 async def test_a_change_made_before_it_runs_is_saved(tmp_path: Path) -> None:
     """Such as the refusal of a set that was applied in another life."""
-    store = Store(tmp_path, tmp_path)
-    store.toggle("it", False)
+    store = StateFile(tmp_path, tmp_path)
+    store.set_toggle("it", False)
     await saving(store)
-    assert Store(tmp_path, tmp_path).toggled("it") is False
+    assert StateFile(tmp_path, tmp_path).is_enabled("it") is False

@@ -206,7 +206,7 @@ async def test_toggles_outlive_the_daemon(autojump_clock: MockClock, tmp_path: P
         server.enable(False)
         await trio.sleep(1)
         assert server.state.value == "disabled"
-        assert world.supervisor._around.store.toggled("it") is False
+        assert world.supervisor._around.store.is_enabled("it") is False
         again = ManagedServer(world.spec("it"), world.supervisor._around)
         assert not again._desired.enabled
         server.enable(True)

@@ -16,7 +16,7 @@ from mcpd.api.dashboard.sessions import CODE_LIVES, UsedTwice, Visit, Visits
 from mcpd.api.dashboard.websocket import PROTOCOL, PageSocket
 from mcpd.api.http_server.http_exchange import JSON, TEXT, Exchange
 from mcpd.api.http_server.parser import Head
-from mcpd.client_registry import Client
+from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import DashboardLink
 
@@ -69,7 +69,7 @@ class Page:
     def close(self, reason: str) -> None:
         self._visits.close(reason)
 
-    def handle(self, head: Head, body: bytes, exchange: Exchange, client: Client) -> None:
+    def handle(self, head: Head, body: bytes, exchange: Exchange, client: ClientConnection) -> None:
         """`head.path` is one of PATHS, and the guard has let it in."""
         if head.path == SOCKET:
             self._open_socket(head, exchange, client)
@@ -134,7 +134,7 @@ class Page:
                 return value
         return ""
 
-    def _open_socket(self, head: Head, exchange: Exchange, client: Client) -> None:
+    def _open_socket(self, head: Head, exchange: Exchange, client: ClientConnection) -> None:
         protocols = [each.strip() for each in (head.get(b"sec-websocket-protocol") or "").split(",")]
         keys = [each.removeprefix(_KEY_PROTOCOL) for each in protocols if each.startswith(_KEY_PROTOCOL)]
         if not _offers_websocket(head) or PROTOCOL not in protocols:
@@ -148,14 +148,14 @@ class Page:
         else:
             self._begin(visit, exchange, client)
 
-    def _begin(self, visit: Visit, exchange: Exchange, client: Client) -> None:
+    def _begin(self, visit: Visit, exchange: Exchange, client: ClientConnection) -> None:
         socket = PageSocket(self._gateway, client)
 
         def over(_: str) -> None:
             del visit.sockets[socket]
             visit.used_at = time.monotonic()
 
-        client.tells("the page", None)
+        client.set_identity("the page", None)
         client.door = "page"
         visit.sockets[socket] = socket.close
         exchange.on_hang_up = over

@@ -19,7 +19,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 from mcpd.api.http_server.connection import STALLED
 from mcpd.api.http_server.parser import Head
 from mcpd.api.socket_connection import Connection
-from mcpd.client_registry import Client
+from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.support.websocket import CONNECTION_ENDED, READ_SIZE, GuardedStream, keep_alive
 from mcpd.wire import message as wire
@@ -59,7 +59,7 @@ _PARSE_ERROR, _METHOD_NOT_FOUND = -32700, -32601
 class PageSocket:
     """The conversation with one page. `client`: whom its calls are counted for."""
 
-    def __init__(self, gateway: Gateway, client: Client) -> None:
+    def __init__(self, gateway: Gateway, client: ClientConnection) -> None:
         self._gateway = gateway
         self._client = client
         self._over = trio.Event()

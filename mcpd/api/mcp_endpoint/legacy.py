@@ -14,8 +14,8 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.json_rpc_batch import MOST, requests_in
 from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENTS, refuse
 from mcpd.api.mcp_endpoint.resumable_streams import Stream, Streams
-from mcpd.client_registry import EVERYTHING
-from mcpd.client_registry import Client as Account
+from mcpd.client_registry import ALL_SERVERS
+from mcpd.client_registry import ClientConnection as Account
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session
@@ -58,7 +58,7 @@ class Who:
     def speaks(self, session: Session) -> None:
         """A conversation has begun."""
         single = session.view.single
-        self.account.speaks_mcp(single.spec.name if single else EVERYTHING, session)
+        self.account.set_session(single.spec.name if single else ALL_SERVERS, session)
 
 
 class HttpSession:

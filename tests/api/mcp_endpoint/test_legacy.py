@@ -14,7 +14,7 @@ from msgspec import Raw
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import legacy
 from mcpd.api.mcp_endpoint.legacy import HttpSession, Sessions, Who
-from mcpd.client_registry import Clients
+from mcpd.client_registry import ClientRegistry
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client, Reply
 from mcpd.gateway.virtual_server import View
@@ -97,7 +97,7 @@ class World:
 async def world() -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         gateway = StandIn(nursery)
-        who = Who("token", Client(door="http"), Clients().arrived(None))
+        who = Who("token", Client(door="http"), ClientRegistry().add(None))
         yield World(gateway, Sessions(cast("Gateway", gateway)), who)
         nursery.cancel_scope.cancel(reason="the test is over")
 
