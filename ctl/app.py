@@ -10,19 +10,19 @@ from typing import Any, cast
 import click
 
 from ctl.commands import COMMANDS, SECTIONS
-from ctl.context import Session
-from ctl.errors import CtlError, Usage
-from ctl.output import FORMS
+from ctl.context import CliContext
+from ctl.errors import CtlError, UsageError
+from ctl.output import FORMATS
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-class _Context(click.Context):
+class _HelpContext(click.Context):
     """One that knows in which form help is wanted."""
 
     def get_help(self) -> str:
         text = super().get_help()
-        if not _session(self).out.json:
+        if not _cli_context(self).out.json:
             return text
         return json.dumps({"command": self.command_path, "help": text})
 
@@ -30,7 +30,7 @@ class _Context(click.Context):
 class LazyGroup(click.Group):
     """The root. Knows its commands from a table, loads one when it is asked for."""
 
-    context_class = _Context
+    context_class = _HelpContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name, entry in COMMANDS.items() if not entry.hidden]
@@ -57,51 +57,53 @@ class LazyGroup(click.Group):
                 )
 
 
-def _unknown_command(name: str) -> Usage:
+def _unknown_command(name: str) -> UsageError:
     import difflib
 
     near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.6)
     if near:
-        return Usage(f"no such command: {name}", hint=f"did you mean {' or '.join(near)}?", suggestions=near)
-    return Usage(f"no such command: {name}", hint="mcpctl --help lists them")
+        return UsageError(
+            f"no such command: {name}", hint=f"did you mean {' or '.join(near)}?", suggestions=near
+        )
+    return UsageError(f"no such command: {name}", hint="mcpctl --help lists them")
 
 
 # ---- options that every command takes, before or after its name ----------------------------------
 
 
-def _session(ctx: click.Context) -> Session:
-    return cast("Session", ctx.find_root().obj)
+def _cli_context(ctx: click.Context) -> CliContext:
+    return cast("CliContext", ctx.find_root().obj)
 
 
-def _sets(
-    set_option: Callable[[Session, Any], None],
+def _option_callback(
+    set_option: Callable[[CliContext, Any], None],
 ) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(ctx: click.Context, _: click.Parameter, value: object) -> None:
         if value and ctx.find_root().obj is not None:
-            set_option(_session(ctx), value)
+            set_option(_cli_context(ctx), value)
 
     return callback
 
 
-def _set_socket(session: Session, value: str) -> None:
-    session.chosen_socket = value
+def _set_socket(cli: CliContext, value: str) -> None:
+    cli.socket_option = value
 
 
-def _set_json(session: Session, _: bool) -> None:
-    session.out.json, session.out.by_default = True, False
+def _set_json(cli: CliContext, _: bool) -> None:
+    cli.out.json, cli.out.format_is_default = True, False
 
 
-def _set_form(session: Session, value: str) -> None:
-    session.out.choose(value)
-    session.out.by_default = False
+def _set_format(cli: CliContext, value: str) -> None:
+    cli.out.set_format(value)
+    cli.out.format_is_default = False
 
 
-def _set_no_start(session: Session, _: bool) -> None:
-    session.may_start = False
+def _set_no_start(cli: CliContext, _: bool) -> None:
+    cli.may_start = False
 
 
-def _set_color(session: Session, value: str) -> None:
-    session.out.color = value
+def _set_color(cli: CliContext, value: str) -> None:
+    cli.out.color = value
 
 
 def _common_options(*, after: bool) -> list[click.Option]:
@@ -112,16 +114,16 @@ def _common_options(*, after: bool) -> list[click.Option]:
             is_flag=True,
             is_eager=True,
             expose_value=False,
-            callback=_sets(_set_json),
+            callback=_option_callback(_set_json),
             help="One JSON document on stdout; errors as JSON on stderr. [MCPCTL_OUTPUT=json]",
         ),
         click.Option(
             ["-o", "--format"],
-            type=click.Choice(FORMS),
+            type=click.Choice(FORMATS),
             is_eager=True,
             expose_value=False,
             hidden=after,
-            callback=_sets(_set_form),
+            callback=_option_callback(_set_format),
             help="The form of the output; jsonl: one line for each document. [MCPCTL_OUTPUT]",
         ),
         click.Option(
@@ -130,7 +132,7 @@ def _common_options(*, after: bool) -> list[click.Option]:
             is_eager=True,
             expose_value=False,
             hidden=after,
-            callback=_sets(_set_socket),
+            callback=_option_callback(_set_socket),
             help="Where the daemon listens. [MCPD_SOCKET]",
         ),
         click.Option(
@@ -139,7 +141,7 @@ def _common_options(*, after: bool) -> list[click.Option]:
             is_eager=True,
             expose_value=False,
             hidden=after,
-            callback=_sets(_set_no_start),
+            callback=_option_callback(_set_no_start),
             help="Fail rather than start the daemon. [MCPD_NO_START=1]",
         ),
         click.Option(
@@ -148,7 +150,7 @@ def _common_options(*, after: bool) -> list[click.Option]:
             is_eager=True,
             expose_value=False,
             hidden=after,
-            callback=_sets(_set_color),
+            callback=_option_callback(_set_color),
             help="Colour: by default on a terminal, unless NO_COLOR is set.",
         ),
     ]
@@ -161,7 +163,7 @@ def _with_common_options(command: click.Command) -> click.Command:
         if taken.isdisjoint(option.opts):
             command.params.append(option)
     command.context_settings = {**CONTEXT, **command.context_settings}
-    command.context_class = _Context
+    command.context_class = _HelpContext
     if isinstance(command, click.Group):
         for child in command.commands.values():
             _with_common_options(child)
@@ -172,9 +174,9 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         from mcpd import __version__
 
-        out = _session(ctx).out
+        out = _cli_context(ctx).out
         if out.json:
-            out.value({"mcpctl": __version__})
+            out.json_value({"mcpctl": __version__})
         else:
             out.line(f"mcpctl {__version__}")
         ctx.exit()
@@ -200,7 +202,7 @@ app = LazyGroup(
 )
 
 
-def run_app(session: Session, argv: Sequence[str], environ: Mapping[str, str]) -> int:
+def run_app(cli: CliContext, argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command line. Raises CtlError, KeyboardInterrupt or BrokenPipeError; else the exit code.
 
     click's own `main` is not used: it would end the process itself, with exit codes of its own.
@@ -212,26 +214,26 @@ def run_app(session: Session, argv: Sequence[str], environ: Mapping[str, str]) -
 
         for shell in SHELLS.values():
             add_completion_class(shell)
-        return shell_complete(app, {"obj": session}, "mcpctl", "_MCPCTL_COMPLETE", instruction)
+        return shell_complete(app, {"obj": cli}, "mcpctl", "_MCPCTL_COMPLETE", instruction)
     if _wants_json(argv):
-        _set_json(session, True)  # before parsing, so that a complaint about the command line is JSON too
+        _set_json(cli, True)  # before parsing, so that a complaint about the command line is JSON too
     try:
         argv = argv or ["--help"]
-        with app.make_context("mcpctl", list(argv), obj=session) as ctx:
+        with app.make_context("mcpctl", list(argv), obj=cli) as ctx:
             result = app.invoke(ctx)
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.Abort:
-        session.out.end_question()
+        cli.out.end_prompt_line()
         raise KeyboardInterrupt from None
     except click.exceptions.NoArgsIsHelpError as error:
-        session.out.block(error.format_message())
+        cli.out.block(error.format_message())
         return 0
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "mcpctl"
         possible = getattr(error, "possibilities", None)
         near = {"suggestions": [*possible]} if possible else {}
-        raise Usage(error.format_message(), hint=f"{path} --help", **near) from None
+        raise UsageError(error.format_message(), hint=f"{path} --help", **near) from None
     except click.ClickException as error:
         raise CtlError(error.format_message()) from None
     return result if isinstance(result, int) and not isinstance(result, bool) else 0

@@ -15,24 +15,24 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from ctl import systemd_units
-from ctl.daemon_client import LocalClient
+from ctl.daemon_client import DaemonClient
 from ctl.errors import CtlError, DaemonUnreachable
 from mcpd.support import paths
 
-READY_WITHIN = 20.0
+START_TIMEOUT = 20.0
 """Seconds for a new daemon to answer. It takes a third of one; a cold disk and a busy machine take more."""
-_ANSWERS_WITHIN = 5.0
+_ANSWER_TIMEOUT = 5.0
 """Seconds for whoever listens on the socket to say who it is."""
-_TURN_WITHIN = 40.0
+_LOCK_TIMEOUT = 40.0
 """How long to wait for another client that is starting the daemon."""
 _POLL = 0.01
-_LAST_WORDS = 10
+_EXCERPT_LINES = 10
 """Lines of the log that are told when a daemon does not come up."""
-_CANNOT_BE_USED = 2
+_EXIT_BAD_CONFIGURATION = 2
 """What mcpd exits with for its configuration; or its command line, which is ours."""
 _LOG_LIMIT = 5 * 1024 * 1024
 """Bytes of daemon.log at which a start puts it aside as daemon.log.1."""
-_NOT_FOR_THE_DAEMON = (
+_REMOVED_VARIABLES = (
     "MCPD_INSTANCE",  # set when a server's own child starts us: its end would be the new daemon's end
     "NOTIFY_SOCKET",
     "WATCHDOG_USEC",
@@ -53,22 +53,22 @@ def ensure_daemon(socket: str | os.PathLike[str]) -> None:
     lines of its log.
     """
     path = os.fspath(socket)
-    if _somebody_listens(path):
+    if _is_listening(path):
         return
     if os.environ.get("MCPD_NO_START", "") not in ("", "0"):
         raise DaemonUnreachable(
             f"no mcpd is running at {path}, and MCPD_NO_START forbids starting it",
             hint="start it with: mcpctl daemon start",
         )
-    with _our_turn(path):
-        if _somebody_listens(path):
+    with _start_lock(path):
+        if _is_listening(path):
             return
-        if systemd_units.serves(path):
+        if systemd_units.manages_socket(path):
             print("mcpctl: starting mcpd (systemctl --user start mcpd)", file=sys.stderr)
             systemd_units.start()
         else:
             print(f"mcpctl: starting mcpd in the background (log: {log_path()})", file=sys.stderr)
-            _start(path)
+            _spawn(path)
 
 
 def start_in_background(socket: str) -> int:
@@ -76,10 +76,10 @@ def start_in_background(socket: str) -> int:
 
     If another one answers already, or first, that one's pid. Raises DaemonUnreachable like `ensure_daemon`.
     """
-    with _our_turn(socket):
-        if not _somebody_listens(socket):
-            return _start(socket)
-        if (pid := pid_of(socket)) is not None:
+    with _start_lock(socket):
+        if not _is_listening(socket):
+            return _spawn(socket)
+        if (pid := daemon_pid(socket)) is not None:
             return pid
     raise DaemonUnreachable(
         f"something listens on {socket} and does not answer, so no daemon was started",
@@ -87,19 +87,19 @@ def start_in_background(socket: str) -> int:
     )
 
 
-def pid_of(socket: str, timeout: float = _ANSWERS_WITHIN) -> int | None:
+def daemon_pid(socket: str, timeout: float = _ANSWER_TIMEOUT) -> int | None:
     """The process that answers on `socket`; None when nobody does."""
     try:
-        with LocalClient(socket) as client:
+        with DaemonClient(socket) as client:
             pid = client.call("mcpd/version", timeout=timeout).value.get("pid")
     except CtlError:
         return None
     return pid if isinstance(pid, int) else None
 
 
-def _somebody_listens(socket: str) -> bool:
+def _is_listening(socket: str) -> bool:
     try:
-        LocalClient(socket).close()
+        DaemonClient(socket).close()
     except DaemonUnreachable:
         return False
     return True
@@ -130,7 +130,7 @@ def daemon_command() -> list[str]:
 
 
 @contextmanager
-def _our_turn(socket: str) -> Iterator[None]:
+def _start_lock(socket: str) -> Iterator[None]:
     """Hold the lock on the socket's directory, so that of many clients only one starts a daemon.
 
     The directory itself is locked: there is no file to be left behind, and the kernel frees it when we die.
@@ -142,7 +142,7 @@ def _our_turn(socket: str) -> Iterator[None]:
     except OSError as error:
         raise DaemonUnreachable(f"cannot use the directory of {socket}: {error.strerror}") from None
     try:
-        end = time.monotonic() + _TURN_WITHIN
+        end = time.monotonic() + _LOCK_TIMEOUT
         while True:
             try:
                 fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,13 +159,13 @@ def _our_turn(socket: str) -> Iterator[None]:
         os.close(directory)
 
 
-def _start(socket: str) -> int:
+def _spawn(socket: str) -> int:
     import subprocess
 
     command, log = daemon_command(), log_path()
-    environ = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_THE_DAEMON}
+    environ = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
     try:
-        with _opened_log(log) as output:
+        with _open_log(log) as output:
             before = os.fstat(output).st_size
             process = subprocess.Popen(
                 command,
@@ -186,24 +186,24 @@ def _start(socket: str) -> int:
         status = process.poll()
         what = "does not answer yet" if status is None else f"exited with status {status}"
         hint = "mcpctl daemon logs, or run `mcpd` here to see it"
-        if status == _CANNOT_BE_USED:
+        if status == _EXIT_BAD_CONFIGURATION:
             hint = "mcpctl config validate   (shows every mistake; mcpctl edit mends them)"
-        words = f"mcpd was started and {what}{_last_words(log, before)}"
+        words = f"mcpd was started and {what}{_log_excerpt(log, before)}"
         raise DaemonUnreachable(words, hint=hint, log=log)
     process.returncode = 0  # nobody here waits for it: it is to outlive us
     return pid
 
 
-def _last_words(log: str, before: int) -> str:
+def _log_excerpt(log: str, before: int) -> str:
     """What it has written since its log was `before` bytes long, as half a sentence."""
     with open(log, "rb") as file:
         file.seek(max(before, os.fstat(file.fileno()).st_size - 65536))
         lines = file.read().decode("utf-8", "replace").splitlines()
-    words = " ".join(message(line).strip() for line in lines[-_LAST_WORDS:])
+    words = " ".join(log_message(line).strip() for line in lines[-_EXCERPT_LINES:])
     return f": {words.removeprefix('mcpd: ')}" if words else f", and said nothing; its log is {log}"
 
 
-def message(line: str) -> str:
+def log_message(line: str) -> str:
     """What a record of the log says; anything else as it is."""
     try:
         return str(json.loads(line)["message"])
@@ -215,9 +215,9 @@ def _wait_ready(process: object, socket: str) -> int | None:
     import subprocess
 
     assert isinstance(process, subprocess.Popen)
-    end = time.monotonic() + READY_WITHIN
+    end = time.monotonic() + START_TIMEOUT
     while (left := end - time.monotonic()) > 0:
-        if (pid := pid_of(socket, timeout=left)) is not None:
+        if (pid := daemon_pid(socket, timeout=left)) is not None:
             return pid
         if process.poll() is not None:
             # Ended at once: a fault, or it met a daemon that another program started just before.
@@ -227,7 +227,7 @@ def _wait_ready(process: object, socket: str) -> int | None:
 
 
 @contextmanager
-def _opened_log(path: str) -> Iterator[int]:
+def _open_log(path: str) -> Iterator[int]:
     try:
         paths.private_directory(os.path.dirname(path))
     except paths.UnusablePath as error:

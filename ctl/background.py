@@ -9,12 +9,12 @@ from collections.abc import Generator, Iterator
 from typing import BinaryIO
 
 from ctl import autostart
-from ctl.daemon_client import LocalClient
+from ctl.daemon_client import DaemonClient
 from ctl.errors import CtlError, DaemonUnreachable
 
-STOP_WITHIN = 15.0
+STOP_TIMEOUT = 15.0
 """Seconds. The daemon gives its servers at most ten."""
-_FOLLOW = 0.25
+_POLL_SECONDS = 0.25
 
 
 def stop(socket: str) -> bool:
@@ -23,14 +23,14 @@ def stop(socket: str) -> bool:
     Raises CtlError when it does not end within STOP_WITHIN.
     """
     try:
-        with LocalClient(socket) as client:
+        with DaemonClient(socket) as client:
             pid = client.call("mcpd/version", timeout=5.0).value.get("pid")
             handle = os.pidfd_open(pid) if isinstance(pid, int) else -1
             try:
-                _shut_down(client)
-                if handle >= 0 and not select.select([handle], [], [], STOP_WITHIN)[0]:
+                _request_shutdown(client)
+                if handle >= 0 and not select.select([handle], [], [], STOP_TIMEOUT)[0]:
                     raise CtlError(
-                        f"mcpd (pid {pid}) did not stop within {STOP_WITHIN:.0f} s",
+                        f"mcpd (pid {pid}) did not stop within {STOP_TIMEOUT:.0f} s",
                         hint=f"kill -9 {pid} ends it, and its servers end with it",
                     )
             finally:
@@ -41,7 +41,7 @@ def stop(socket: str) -> bool:
     return True
 
 
-def _shut_down(client: LocalClient) -> None:
+def _request_shutdown(client: DaemonClient) -> None:
     try:
         client.call("mcpd/shutdown", timeout=5.0)
     except DaemonUnreachable:
@@ -56,27 +56,27 @@ def log_lines(path: str, count: int, *, follow: bool) -> Generator[str]:
     with open(path, "rb") as file:
         yield from autostart.tail(file, count)
         if follow:
-            yield from _appended(path, file)
+            yield from _follow(path, file)
     while follow:
         while not os.path.exists(path):
-            time.sleep(_FOLLOW)
+            time.sleep(_POLL_SECONDS)
         with open(path, "rb") as file:
-            yield from _appended(path, file)
+            yield from _follow(path, file)
 
 
-def _appended(path: str, file: BinaryIO) -> Iterator[str]:
+def _follow(path: str, file: BinaryIO) -> Iterator[str]:
     """Lines as they are written behind what was read, until another file is in its place."""
     rest = b""
     while True:
-        still_there = _is_at(path, file)
+        still_there = _is_same_file(path, file)
         *whole, rest = (rest + file.read()).split(b"\n")
         yield from (line.decode("utf-8", "replace") for line in whole)
         if not still_there:
             return
-        time.sleep(_FOLLOW)
+        time.sleep(_POLL_SECONDS)
 
 
-def _is_at(path: str, file: BinaryIO) -> bool:
+def _is_same_file(path: str, file: BinaryIO) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctl.errors import Usage
+from ctl.errors import UsageError
 
 
 def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
@@ -16,7 +16,7 @@ def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
     In `NAME@SERVER` the last `@` counts, in the next two what comes first; the fourth form takes any name.
     """
     if not words:
-        raise Usage(f"which {what}?", hint=f"write {what.upper()}@SERVER")
+        raise UsageError(f"which {what}?", hint=f"write {what.upper()}@SERVER")
     first, *rest = words
     if "@" in first:
         name, _, server = first.rpartition("@")
@@ -27,19 +27,19 @@ def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
     elif rest and "=" not in rest[0]:
         server, name, rest = first, rest[0], rest[1:]
     else:
-        raise Usage(f"{first} names no server", hint=f"write {first}@SERVER, or SERVER {first}")
+        raise UsageError(f"{first} names no server", hint=f"write {first}@SERVER, or SERVER {first}")
     if not server or not name:
-        raise Usage(f"{first} is not {what.upper()}@SERVER", hint=f"write {what.upper()}@SERVER")
+        raise UsageError(f"{first} is not {what.upper()}@SERVER", hint=f"write {what.upper()}@SERVER")
     return server, name, list(rest)
 
 
-def pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, object]:
+def parse_pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, object]:
     """`key=text` and `key:=json` put over `base`. Raises Usage for what is neither."""
     values = dict(base)
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or key in ("", ":"):
-            raise Usage(
+            raise UsageError(
                 f"{word} is not an argument", hint="write KEY=TEXT, or KEY:=JSON for anything but text"
             )
         if not key.endswith(":"):
@@ -48,33 +48,33 @@ def pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, object]:
         try:
             values[key[:-1]] = json.loads(text)
         except ValueError as error:
-            raise Usage(
+            raise UsageError(
                 f"{word}: what follows := is not JSON ({error})", hint=f"for text write {key[:-1]}={text}"
             ) from None
     return values
 
 
-def document(source: str) -> dict[str, object]:
+def parse_json_object(source: str) -> dict[str, object]:
     """The object in `--args`: JSON, `@FILE`, or `-` for stdin. Raises Usage."""
     if source == "-":
         text, where = sys.stdin.read(), "stdin"
     elif source.startswith("@"):
-        text, where = read_text(source[1:]), source[1:]
+        text, where = read_file(source[1:]), source[1:]
     else:
         text, where = source, "--args"
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise Usage(f"{where} is not JSON: {error}") from None
+        raise UsageError(f"{where} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise Usage(f'{where} must be a JSON object, such as {{"path": "/tmp"}}')
+        raise UsageError(f'{where} must be a JSON object, such as {{"path": "/tmp"}}')
     return value
 
 
-def read_text(path: str) -> str:
+def read_file(path: str) -> str:
     """A file's text. Raises Usage: whoever named it can name another."""
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise Usage(f"cannot read {path}: {reason}") from None
+        raise UsageError(f"cannot read {path}: {reason}") from None

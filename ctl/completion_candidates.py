@@ -6,18 +6,18 @@ import click
 from click.shell_completion import CompletionItem
 
 from ctl.commands import COMMANDS
-from ctl.context import Session
-from ctl.daemon_client import Json, LocalClient
+from ctl.context import CliContext
+from ctl.daemon_client import DaemonClient, Json
 from ctl.errors import CtlError
 from ctl.status_view import objects
 
-PATIENCE = 1.0
+TIMEOUT = 1.0
 """Seconds. A completion that takes longer is worse than none."""
 
 
 def server_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of the servers, with how they are."""
-    servers = _ask(ctx, "mcpd/status", "servers")
+    servers = _query(ctx, "mcpd/status", "servers")
     return [
         CompletionItem(str(server.get("name")), help=str(server.get("status", "")))
         for server in servers
@@ -27,12 +27,12 @@ def server_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 
 def tool_targets(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """TOOL@SERVER, and after it the tool's arguments."""
-    return _targets(_ask(ctx, "mcpd/tools", "tools"), _typed(ctx), incomplete)
+    return _targets(_query(ctx, "mcpd/tools", "tools"), _typed_words(ctx), incomplete)
 
 
 def prompt_targets(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """PROMPT@SERVER, and after it the prompt's arguments."""
-    return _targets(_ask(ctx, "mcpd/prompts", "prompts"), _typed(ctx), incomplete)
+    return _targets(_query(ctx, "mcpd/prompts", "prompts"), _typed_words(ctx), incomplete)
 
 
 def command_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -93,15 +93,15 @@ def _arguments(entry: Json) -> list[str]:
     ]
 
 
-def _typed(ctx: click.Context) -> list[str]:
+def _typed_words(ctx: click.Context) -> list[str]:
     words = ctx.params.get("words") or ()
     return [str(word) for word in words]
 
 
-def _ask(ctx: click.Context, method: str, key: str) -> list[Json]:
+def _query(ctx: click.Context, method: str, key: str) -> list[Json]:
     try:
-        session: Session = ctx.find_root().obj
-        with LocalClient(session.socket) as client:
-            return objects(client.call(method, timeout=PATIENCE).value.get(key))
+        cli: CliContext = ctx.find_root().obj
+        with DaemonClient(cli.socket) as client:
+            return objects(client.call(method, timeout=TIMEOUT).value.get(key))
     except CtlError:
         return []  # a shell's prompt is no place for an error

@@ -88,7 +88,7 @@ _BREAKS = "@=:"
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@=+,%")
 
 
-def printable(items: list[CompletionItem]) -> list[CompletionItem]:
+def printable_items(items: list[CompletionItem]) -> list[CompletionItem]:
     """Those that can be typed, with a help that is safe to show on a terminal, or none."""
     kept = [item for item in items if str(item.value).isprintable()]
     for item in kept:
@@ -104,16 +104,16 @@ class _Bash(ShellComplete):
         return self.source_template
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        before, word = last_word(os.environ.get("COMP_LINE", ""))
+        before, word = split_last_word(os.environ.get("COMP_LINE", ""))
         return split_arg_string(before)[1:], "".join(split_arg_string(word))
 
     def complete(self) -> str:
-        _, word = last_word(os.environ.get("COMP_LINE", ""))
-        items = printable(self.get_completions(*self.get_completion_args()))
+        _, word = split_last_word(os.environ.get("COMP_LINE", ""))
+        items = printable_items(self.get_completions(*self.get_completion_args()))
         return "\n".join(
             f"{item.type},{reply}"
             for item in items
-            if (reply := str(item.value) if item.type != "plain" else reply_in_bash(str(item.value), word))
+            if (reply := str(item.value) if item.type != "plain" else bash_reply(str(item.value), word))
         )
 
 
@@ -124,7 +124,7 @@ class _Zsh(ZshComplete):
         return self.source_template
 
     def complete(self) -> str:
-        items = printable(self.get_completions(*self.get_completion_args()))
+        items = printable_items(self.get_completions(*self.get_completion_args()))
         return "\n".join(f"{item.type}\n{item.value}\n{item.help or '_'}" for item in items)
 
 
@@ -135,7 +135,7 @@ class _Fish(FishComplete):
         return self.source_template
 
     def complete(self) -> str:
-        items = printable(self.get_completions(*self.get_completion_args()))
+        items = printable_items(self.get_completions(*self.get_completion_args()))
         return "\n".join(
             f"{item.type},{item.value}" + (f"\t{item.help}" if item.help else "") for item in items
         )
@@ -144,7 +144,7 @@ class _Fish(FishComplete):
 SHELLS: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
 
 
-def last_word(line: str) -> tuple[str, str]:
+def split_last_word(line: str) -> tuple[str, str]:
     """What comes before the word that is being typed, and that word, quotes and backslashes included."""
     start, quote, escaped = 0, "", False
     for at, char in enumerate(line):
@@ -161,7 +161,7 @@ def last_word(line: str) -> tuple[str, str]:
     return line[:start], line[start:]
 
 
-def reply_in_bash(value: str, word: str) -> str:
+def bash_reply(value: str, word: str) -> str:
     """What bash is to put in place of `word`, quoted; empty where that cannot be done.
 
     Between quotes only what needs none is offered: how bash would go on there depends on its settings.

@@ -5,32 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from ctl.daemon_client import Json, Listener, LocalClient, Reply, socket_path
-from ctl.errors import CtlError, DaemonUnreachable, Refused
-from ctl.output import Out
+from ctl.daemon_client import DaemonClient, DaemonReply, Json, NotificationCallback, socket_path
+from ctl.errors import CtlError, DaemonError, DaemonUnreachable
+from ctl.output import Output
 
 
-class Session:
+class CliContext:
     """Made once per run, before any option is read; options then set its attributes.
 
     Connects on the first request and keeps that connection. `close` it at the end.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self.chosen_socket = ""
+        self.socket_option = ""
         """From `--socket`; empty: the default one."""
         self.may_start = environ.get("MCPD_NO_START", "") in ("", "0")
-        self.out = Out(environ)
-        self.out.choose(environ.get("MCPCTL_OUTPUT", ""))
+        self.out = Output(environ)
+        self.out.set_format(environ.get("MCPCTL_OUTPUT", ""))
         self._environ = environ
-        self._client: LocalClient | None = None
+        self._client: DaemonClient | None = None
 
     @property
     def socket(self) -> str:
         """The absolute path of the daemon's socket. Raises DaemonUnreachable when there can be none."""
-        return os.path.abspath(self.chosen_socket) if self.chosen_socket else socket_path(self._environ)
+        return os.path.abspath(self.socket_option) if self.socket_option else socket_path(self._environ)
 
-    def trace(self) -> dict[str, str]:
+    def trace_context(self) -> dict[str, str]:
         """The trace that this command is a part of, as `_meta` carries it (SEP-414); empty for none.
 
         Read from where OpenTelemetry puts it for a child process: `TRACEPARENT`, `TRACESTATE`, `BAGGAGE`.
@@ -39,19 +39,19 @@ class Session:
         found = {name: value for name in names if (value := self._environ.get(name.upper()))}
         return found if "traceparent" in found else {}
 
-    def client(self) -> LocalClient:
+    def client(self) -> DaemonClient:
         """The connection, after starting the daemon if nobody answers and that is allowed."""
         if self._client is None:
             path = self.socket
             try:
-                self._client = LocalClient(path)
+                self._client = DaemonClient(path)
             except DaemonUnreachable:
                 if not self.may_start:
                     raise
                 from ctl.autostart import ensure_daemon
 
                 ensure_daemon(path)
-                self._client = LocalClient(path)
+                self._client = DaemonClient(path)
         return self._client
 
     def close(self) -> None:
@@ -65,42 +65,42 @@ class Session:
         params: Json | None = None,
         *,
         timeout: float | None = 60.0,
-        on_note: Listener | None = None,
-    ) -> Reply:
+        on_note: NotificationCallback | None = None,
+    ) -> DaemonReply:
         """`LocalClient.call`, with suggestions when a name is unknown."""
         try:
             return self.client().call(method, params, timeout=timeout, on_note=on_note)
-        except Refused as error:
-            self._suggest(error, params or {})
+        except DaemonError as error:
+            self._add_suggestions(error, params or {})
             raise
 
-    def call_all(self, method: str, params: list[Json], *, timeout: float) -> list[Reply | Refused]:
+    def call_all(self, method: str, params: list[Json], *, timeout: float) -> list[DaemonReply | DaemonError]:
         """The same request for several servers at once; answers in their order, errors among them."""
         outcomes = self.client().call_all([(method, each) for each in params], timeout=timeout)
         for outcome, asked in zip(outcomes, params, strict=True):
-            if isinstance(outcome, Refused):
-                self._suggest(outcome, asked)
+            if isinstance(outcome, DaemonError):
+                self._add_suggestions(outcome, asked)
         return outcomes
 
     def stream(
         self, method: str, params: Json, *, tick: float | None = None, until: float | None = None
-    ) -> Iterator[Reply | None]:
+    ) -> Iterator[DaemonReply | None]:
         """`LocalClient.stream`, with suggestions when a name is unknown."""
         try:
             yield from self.client().stream(method, params, tick=tick, until=until)
-        except Refused as error:
-            self._suggest(error, params)
+        except DaemonError as error:
+            self._add_suggestions(error, params)
             raise
 
-    def show(self, reply: Reply) -> bool:
+    def show_json(self, reply: DaemonReply) -> bool:
         """Under `--json`, print the daemon's result as it came and say True."""
         if self.out.json:
-            self.out.document(reply.text)
+            self.out.json_document(reply.text)
         return self.out.json
 
-    def _suggest(self, error: Refused, params: Json) -> None:
+    def _add_suggestions(self, error: DaemonError, params: Json) -> None:
         """Add the nearest names to an error about an unknown one."""
-        if error.code not in _SUGGESTED or error.hint:
+        if error.code not in _NAME_SOURCES or error.hint:
             return
         try:
             names, wanted = self._candidates(error, params)
@@ -119,11 +119,11 @@ class Session:
         elif error.code == "unknown_server":
             error.hint = "mcpctl status lists the servers"
         else:
-            error.hint = f"{_SUGGESTED[error.code][0]} {params.get('server', '')}".rstrip()
+            error.hint = f"{_NAME_SOURCES[error.code][0]} {params.get('server', '')}".rstrip()
 
-    def _candidates(self, error: Refused, params: Json) -> tuple[list[str], str]:
+    def _candidates(self, error: DaemonError, params: Json) -> tuple[list[str], str]:
         if error.code != "unknown_server":
-            _, method, member, key, asked = _SUGGESTED[error.code]
+            _, method, member, key, asked = _NAME_SOURCES[error.code]
             entries = self.client().call(method, {"server": params.get("server")}, timeout=5.0)
             return _names(entries, member, key), str(params.get(asked, ""))
         servers = self.client().call("mcpd/status", timeout=5.0)
@@ -131,7 +131,7 @@ class Session:
         return _names(servers, "servers"), str(wanted)
 
 
-_SUGGESTED = {
+_NAME_SOURCES = {
     "unknown_server": ("mcpctl status", "mcpd/status", "servers", "name", "server"),
     "unknown_tool": ("mcpctl list-tools", "mcpd/tools", "tools", "name", "tool"),
     "unknown_prompt": ("mcpctl prompts", "mcpd/prompts", "prompts", "name", "prompt"),
@@ -141,7 +141,7 @@ _SUGGESTED = {
 entry in there, and the param in which it was asked for."""
 
 
-def _names(reply: Reply, member: str, key: str = "name") -> list[str]:
+def _names(reply: DaemonReply, member: str, key: str = "name") -> list[str]:
     items = reply.value.get(member)
     entries = items if isinstance(items, list) else []
     return [str(item[key]) for item in entries if isinstance(item, dict) and key in item]

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
-from ctl.errors import CtlError, DaemonUnreachable, Refused, TimedOut
+from ctl.errors import CtlError, DaemonError, DaemonUnreachable, TimedOut
 from ctl.json_text import split_message
 
 Json = Mapping[str, object]
-Listener = Callable[[str, Json], None]
+NotificationCallback = Callable[[str, Json], None]
 """Told of each notification, with its method and params, while a request waits."""
 
-__all__ = ["DaemonUnreachable", "LocalClient", "Reply", "socket_path"]
+__all__ = ["DaemonClient", "DaemonReply", "DaemonUnreachable", "socket_path"]
 
 MAX_SOCKET_PATH = 107
 """Bytes that fit into `sockaddr_un.sun_path` on Linux, without the closing NUL."""
@@ -40,7 +40,7 @@ def socket_path(environ: Mapping[str, str]) -> str:
         raise DaemonUnreachable(str(error)) from None
 
 
-class Reply:
+class DaemonReply:
     """A result, parsed (`value`) and as the exact text that came over the wire (`text`)."""
 
     __slots__ = ("text", "value")
@@ -50,7 +50,7 @@ class Reply:
         self.text = text
 
 
-class LocalClient:
+class DaemonClient:
     """Opens on construction, or raises DaemonUnreachable. Close it, or use it in a `with`.
 
     Closing cancels upstream whatever was still being waited for.
@@ -71,10 +71,10 @@ class LocalClient:
             self._socket.connect(path)
         except OSError as error:
             self._socket.close()
-            message, hint = _why_unreachable(path, error)
+            message, hint = _connect_error(path, error)
             raise DaemonUnreachable(message, hint=hint) from None
 
-    def __enter__(self) -> LocalClient:
+    def __enter__(self) -> DaemonClient:
         return self
 
     def __exit__(
@@ -93,8 +93,8 @@ class LocalClient:
         params: Json | None = None,
         *,
         timeout: float | None = 60.0,
-        on_note: Listener | None = None,
-    ) -> Reply:
+        on_note: NotificationCallback | None = None,
+    ) -> DaemonReply:
         """One request and its answer. Raises Refused, TimedOut after `timeout` seconds, DaemonUnreachable.
 
         Ctrl-C while waiting cancels the request before KeyboardInterrupt goes on its way.
@@ -109,24 +109,24 @@ class LocalClient:
         requests: Sequence[tuple[str, Json | None]],
         *,
         timeout: float | None = 60.0,
-        on_note: Listener | None = None,
-    ) -> list[Reply | Refused]:
+        on_note: NotificationCallback | None = None,
+    ) -> list[DaemonReply | DaemonError]:
         """Several requests under way together; their answers in the order of the requests."""
         deadline = None if timeout is None else time.monotonic() + timeout
         ids = range(self._last_id + 1, self._last_id + 1 + len(requests))
-        answers: dict[object, Reply | Refused] = {}
+        answers: dict[object, DaemonReply | DaemonError] = {}
         try:
             for method, params in requests:
                 self._send(method, params, deadline)
             while len(answers) < len(ids):
-                message, result = self._next(deadline, requests[0][0])
+                message, result = self._read_message(deadline, requests[0][0])
                 if "method" in message:
                     if on_note is not None:
                         on_note(str(message["method"]), _object(message.get("params")))
                 elif message.get("id") in ids:
-                    answers[message["id"]] = _outcome(message, result)
+                    answers[message["id"]] = _to_reply(message, result)
                 elif "error" in message and message.get("id") is None:
-                    raise Refused(_object(message["error"]))
+                    raise DaemonError(_object(message["error"]))
         except (KeyboardInterrupt, TimedOut):
             for request in ids:
                 if request <= self._last_id and request not in answers:
@@ -141,7 +141,7 @@ class LocalClient:
         *,
         tick: float | None = None,
         until: float | None = None,
-    ) -> Iterator[Reply | None]:
+    ) -> Iterator[DaemonReply | None]:
         """The request's own answer, if there is one, and then every notification's params, as they come.
 
         With `tick`, None comes whenever nothing else did for that many seconds. Ends by raising: Refused,
@@ -152,17 +152,17 @@ class LocalClient:
             pause = None if tick is None else time.monotonic() + tick
             deadline = min((t for t in (pause, until) if t is not None), default=None)
             try:
-                message, text = self._next(deadline, method)
+                message, text = self._read_message(deadline, method)
             except TimedOut:
                 if until is not None and time.monotonic() >= until:
                     raise
                 yield None
                 continue
             if "method" in message:
-                yield Reply(_object(message.get("params")), text)
+                yield DaemonReply(_object(message.get("params")), text)
             elif message.get("id") == request:
-                outcome = _outcome(message, text)
-                if isinstance(outcome, Refused):
+                outcome = _to_reply(message, text)
+                if isinstance(outcome, DaemonError):
                     raise outcome
                 yield outcome
 
@@ -171,7 +171,7 @@ class LocalClient:
         try:
             self._socket.settimeout(1.0)
             self._socket.sendall(
-                _line({"method": "notifications/cancelled", "params": {"requestId": request}})
+                _encode_line({"method": "notifications/cancelled", "params": {"requestId": request}})
             )
         except OSError:
             return  # closing the connection, which comes next, cancels as well
@@ -187,15 +187,15 @@ class LocalClient:
             message["params"] = {**given, "_meta": told}
         try:
             self._socket.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
-            self._socket.sendall(_line(message))
+            self._socket.sendall(_encode_line(message))
         except TimeoutError:
             self.close()  # half a line has left: nothing can follow it
             raise TimedOut(f"the daemon did not take {method} in time", hint="mcpctl daemon logs") from None
         except OSError as error:
-            raise self._gone(error) from None
+            raise self._connection_closed(error) from None
         return self._last_id
 
-    def _next(self, deadline: float | None, what: str) -> tuple[Json, str]:
+    def _read_message(self, deadline: float | None, what: str) -> tuple[Json, str]:
         """The next message, and the text of its `result` or `params`. `what` is for the error only."""
         start = 0
         while (end := self._received.find(b"\n", start)) < 0:
@@ -209,9 +209,9 @@ class LocalClient:
             except TimeoutError:
                 continue
             except OSError as error:
-                raise self._gone(error) from None
+                raise self._connection_closed(error) from None
             if not chunk:
-                raise self._gone(None)
+                raise self._connection_closed(None)
             self._received += chunk
         line = self._received[:end].decode("utf-8", "surrogateescape")
         del self._received[: end + 1]
@@ -225,14 +225,14 @@ class LocalClient:
                 hint="is another program listening there? choose the socket with --socket",
             ) from None
 
-    def _gone(self, error: OSError | None) -> DaemonUnreachable:
+    def _connection_closed(self, error: OSError | None) -> DaemonUnreachable:
         reason = f": {error.strerror}" if error is not None else ""
         return DaemonUnreachable(
             f"the daemon closed the connection{reason}", hint="mcpctl daemon status, or mcpctl daemon logs"
         )
 
 
-def _line(message: Json) -> bytes:
+def _encode_line(message: Json) -> bytes:
     return json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + b"\n"
 
 
@@ -240,13 +240,13 @@ def _object(value: object) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def _outcome(message: Json, text: str) -> Reply | Refused:
+def _to_reply(message: Json, text: str) -> DaemonReply | DaemonError:
     if "error" in message:
-        return Refused(_object(message["error"]))
-    return Reply(_object(message.get("result")), text)
+        return DaemonError(_object(message["error"]))
+    return DaemonReply(_object(message.get("result")), text)
 
 
-def _why_unreachable(path: str, error: OSError) -> tuple[str, str]:
+def _connect_error(path: str, error: OSError) -> tuple[str, str]:
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
         return f"no mcpd is running at {path}", "start it with: mcpctl daemon start"
     if isinstance(error, PermissionError):

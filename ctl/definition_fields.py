@@ -10,28 +10,28 @@ from mcpd.config.fields import SPELLINGS
 
 def command(definition: Mapping[str, object]) -> list[str]:
     """The command line; empty for a remote server."""
-    said = _named(definition)
+    said = _canonical(definition)
     words = said.get("command")
     return ([words] if isinstance(words, str) else strings(words)) + strings(said.get("args"))
 
 
 def environment(definition: Mapping[str, object]) -> Mapping[str, object]:
     """The variables that it sets."""
-    return mapping(_named(definition).get("env"))
+    return mapping(_canonical(definition).get("env"))
 
 
-def address(definition: Mapping[str, object]) -> str:
+def url(definition: Mapping[str, object]) -> str:
     """The URL; empty for a program."""
-    said = _named(definition)
+    said = _canonical(definition)
     return str(said.get("httpUrl") or said.get("url") or "")
 
 
-def is_on(definition: Mapping[str, object]) -> bool:
+def is_enabled(definition: Mapping[str, object]) -> bool:
     """Whether it is to be started, as far as the definition goes."""
-    said = _named(definition)
+    said = _canonical(definition)
     return said.get("enabled") is not False and said.get("disabled") is not True
 
 
-def _named(definition: Mapping[str, object]) -> dict[str, object]:
+def _canonical(definition: Mapping[str, object]) -> dict[str, object]:
     known = {key: value for key, value in definition.items() if key in SPELLINGS and value is not None}
     return {SPELLINGS[key]: value for key, value in known.items()}

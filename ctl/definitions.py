@@ -6,14 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from ctl.errors import Refused, Usage
-from ctl.output import Out
+from ctl.errors import DaemonError, UsageError
+from ctl.output import Output
 from mcpd.config.formats import decode, format_of, parse
 from mcpd.config.layout import outline
 from mcpd.model.errors import BadSpec, Problem
 
 
-def read_definitions(file: str, out: Out) -> dict[str, object]:
+def read_definitions(file: str, out: Output) -> dict[str, object]:
     """Name → definition, from a file in either shape and any format, or from stdin for `-` (JSON).
 
     A relative `cwd` is relative to the file, and the daemon does not know where that is: it is made
@@ -29,19 +29,19 @@ def read_definitions(file: str, out: Out) -> dict[str, object]:
         if problems:
             raise BadSpec(problems, source)
     except OSError as error:
-        raise Usage(f"cannot read {file}: {error.strerror}") from None
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
     except BadSpec as error:
-        raise Refused({"message": f"{source} cannot be used", "data": error.data()}) from None
+        raise DaemonError({"message": f"{source} cannot be used", "data": error.data()}) from None
     for warning in warnings:
-        out.talk(f"warning: {warning}")
+        out.message(f"warning: {warning}")
     base = Path.cwd() if file == "-" else Path(file).expanduser().absolute().parent
     definitions: dict[str, object] = {}
     for name, definition, _ in outlined.servers:
-        definitions[str(name)] = _placed(definition, base, enabled=outlined.enabled)
+        definitions[str(name)] = _with_absolute_cwd(definition, base, enabled=outlined.enabled)
     return definitions
 
 
-def _placed(definition: object, base: Path, *, enabled: bool) -> object:
+def _with_absolute_cwd(definition: object, base: Path, *, enabled: bool) -> object:
     if not isinstance(definition, dict):
         return definition
     placed = dict(definition)

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from ctl import definition_fields, doctor_checks, login_shell, service, systemd_units
-from ctl.context import Session
-from ctl.daemon_client import Json, LocalClient
+from ctl.context import CliContext
+from ctl.daemon_client import DaemonClient, Json
 from ctl.doctor_checks import FAIL, OK, SKIP, WARN, Finding
-from ctl.errors import CtlError, DaemonUnreachable, Refused
+from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.next_steps import next_command
-from ctl.status_view import mapping, number, objects, strings, what_failed
+from ctl.status_view import mapping, number, objects, short_message, strings
 from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
 from mcpd.config.loader import Loaded, load
@@ -19,12 +19,12 @@ from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
 from mcpd.support import paths
 
-_ANSWER = 5.0
-_ROUND_TRIP = 10.0
+_ANSWER_TIMEOUT = 5.0
+_PING_TIMEOUT = 10.0
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-class Examination:
+class DoctorReport:
     """What was found. `answers` are the daemon's, by method and server; empty without one."""
 
     def __init__(self) -> None:
@@ -33,51 +33,53 @@ class Examination:
         self.loaded: Loaded | None = None
 
 
-def examine(session: Session, environ: Mapping[str, str], *, shell: bool) -> Examination:
+def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> DoctorReport:
     """Look at everything. Starts no daemon, and raises nothing that can be a finding."""
-    seen = Examination()
-    session.may_start = False
+    seen = DoctorReport()
+    cli.may_start = False
     try:
-        path = session.socket
+        path = cli.socket
     except DaemonUnreachable as error:
         seen.findings.append(Finding("socket", FAIL, error.message, error.hint or "set MCPD_SOCKET"))
         path = ""
     if path:
-        seen.findings += doctor_checks.socket(path)
-        seen.findings += _daemon(seen, path)
-        seen.findings += doctor_checks.service(path)
+        seen.findings += doctor_checks.check_socket(path)
+        seen.findings += _check_daemon(seen, path)
+        seen.findings += doctor_checks.check_service(path)
     state, cache = paths.state_dir(environ), paths.cache_dir(environ)
-    seen.findings += doctor_checks.directories({"state directory": state, "cache directory": cache})
-    seen.findings += _configuration(seen, environ)
-    seen.findings += doctor_checks.secrets(environ)
+    seen.findings += doctor_checks.check_directories({"state directory": state, "cache directory": cache})
+    seen.findings += _check_configuration(seen, environ)
+    seen.findings += doctor_checks.check_secrets(environ)
     login = login_shell.login_environment(environ) if shell else None
     version = seen.answers.get("mcpd/version", {})
     daemon_path = str(version["search_path"]) if version.get("search_path") else None
     if shell:
-        seen.findings += doctor_checks.search_path(daemon_path, login)
+        seen.findings += doctor_checks.check_path(daemon_path, login)
     looked_in = daemon_path or (login or environ).get("PATH", _DEFAULT_PATH)
-    seen.findings += doctor_checks.programs(_needed(seen), looked_in, login)
-    seen.findings += _servers(seen, looked_in)
+    seen.findings += doctor_checks.check_programs(_needed_programs(seen), looked_in, login)
+    seen.findings += _check_servers(seen, looked_in)
     return seen
 
 
-def _daemon(seen: Examination, path: str) -> Iterator[Finding]:
-    if systemd_units.serves(path) and service.socket_listens():
+def _check_daemon(seen: DoctorReport, path: str) -> Iterator[Finding]:
+    if systemd_units.manages_socket(path) and service.socket_is_active():
         try:
-            active = systemd_units.properties().get("ActiveState") == "active"
+            active = systemd_units.service_properties().get("ActiveState") == "active"
         except CtlError:
             active = False
         if not active:  # asking would start it
             yield Finding("daemon", SKIP, "not running; systemd starts it with the first command")
             return
     try:
-        with LocalClient(path) as client:
-            version = seen.answers["mcpd/version"] = client.call("mcpd/version", timeout=_ANSWER).value
+        with DaemonClient(path) as client:
+            version = seen.answers["mcpd/version"] = client.call(
+                "mcpd/version", timeout=_ANSWER_TIMEOUT
+            ).value
             for method in ("mcpd/status", "mcpd/config", "mcpd/stats", "mcpd/history"):
                 asked: Json = {"limit": 1000} if method == "mcpd/history" else {}
                 try:
-                    seen.answers[method] = client.call(method, asked, timeout=_ANSWER).value
-                except Refused:
+                    seen.answers[method] = client.call(method, asked, timeout=_ANSWER_TIMEOUT).value
+                except DaemonError:
                     continue  # an older daemon, which the version below says
     except DaemonUnreachable as error:
         yield Finding(
@@ -95,10 +97,10 @@ def _daemon(seen: Examination, path: str) -> Iterator[Finding]:
         yield Finding("daemon", OK, f"mcpd {running} answers (pid {version.get('pid')})")
     age = seconds_since(str(version.get("started_at", "")), 0.0)
     if age is not None:
-        yield from doctor_checks.newer_files(-age)
+        yield from doctor_checks.check_installation(-age)
 
 
-def _configuration(seen: Examination, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _check_configuration(seen: DoctorReport, environ: Mapping[str, str]) -> Iterator[Finding]:
     """The daemon's word where there is one: its environment may have what ours lacks."""
     trouble: BadSpec | None = None
     try:
@@ -109,22 +111,22 @@ def _configuration(seen: Examination, environ: Mapping[str, str]) -> Iterator[Fi
     if status:
         for problem in objects(status.get("problems")):
             words = f"{problem.get('message')} at {problem.get('path')} (the last good set stays in force)"
-            yield Finding("configuration", FAIL, words, _edit(problem.get("fix")))
+            yield Finding("configuration", FAIL, words, _edit_fix(problem.get("fix")))
         if not objects(status.get("problems")):
             number = len(objects(seen.answers["mcpd/status"].get("servers")))
-            yield from _loaded(number, str(status.get("source")), strings(status.get("warnings")))
+            yield from _loaded_findings(number, str(status.get("source")), strings(status.get("warnings")))
     elif trouble is not None:
         for each in trouble.problems:
             words = f"{each.message} at {each.path} of {trouble.source}"
-            yield Finding("configuration", FAIL, words, _edit(each.fix))
+            yield Finding("configuration", FAIL, words, _edit_fix(each.fix))
     elif seen.loaded is not None:
-        yield from _loaded(len(seen.loaded.specs), seen.loaded.source, seen.loaded.warnings)
+        yield from _loaded_findings(len(seen.loaded.specs), seen.loaded.source, seen.loaded.warnings)
     path = status.get("path") or (seen.loaded.path if seen.loaded is not None else "")
     if path:
-        yield from doctor_checks.configuration_file(str(path), seen.loaded.secrets if seen.loaded else ())
+        yield from doctor_checks.check_file_permissions(str(path), seen.loaded.secrets if seen.loaded else ())
 
 
-def _loaded(number: int, source: str, warnings: Sequence[str]) -> Iterator[Finding]:
+def _loaded_findings(number: int, source: str, warnings: Sequence[str]) -> Iterator[Finding]:
     if source == "none":
         words = "no servers yet"
         yield Finding(
@@ -137,11 +139,11 @@ def _loaded(number: int, source: str, warnings: Sequence[str]) -> Iterator[Findi
     yield Finding("configuration", OK, f"{count(number, 'server')} from {source}")
 
 
-def _edit(fix: object) -> str:
+def _edit_fix(fix: object) -> str:
     return f"mcpctl edit   ({fix})" if fix else "mcpctl edit"
 
 
-def _needed(seen: Examination) -> set[str]:
+def _needed_programs(seen: DoctorReport) -> set[str]:
     """The programs that definitions name, as the daemon has them or as the file does."""
     view = mapping(seen.answers.get("mcpd/config", {}).get("servers"))
     if view:
@@ -152,37 +154,39 @@ def _needed(seen: Examination) -> set[str]:
         }
         on = [mapping(view[name]) for name in view if name not in off]
         words = [word for definition in on for word in definition_fields.command(definition)[:1]]
-        return doctor_checks.commands([word for word in words if "${" not in word])
+        return doctor_checks.path_commands([word for word in words if "${" not in word])
     specs = list(seen.loaded.specs.values()) if seen.loaded is not None else []
     programs = [spec for spec in specs if isinstance(spec, StdioSpec)]
-    return doctor_checks.commands([spec.command for spec in programs if spec.enabled])
+    return doctor_checks.path_commands([spec.command for spec in programs if spec.enabled])
 
 
-def _servers(seen: Examination, looked_in: str) -> Iterator[Finding]:
+def _check_servers(seen: DoctorReport, looked_in: str) -> Iterator[Finding]:
     statuses = objects(seen.answers.get("mcpd/status", {}).get("servers"))
     if "mcpd/status" not in seen.answers:
-        yield from _unstarted(seen, looked_in)
+        yield from _check_configured_servers(seen, looked_in)
         return
     names = [str(status.get("name")) for status in statuses]
     try:
-        with LocalClient(str(mapping(seen.answers["mcpd/status"].get("daemon")).get("socket"))) as client:
-            details = client.call_all([("mcpd/server", {"server": name}) for name in names], timeout=_ANSWER)
+        with DaemonClient(str(mapping(seen.answers["mcpd/status"].get("daemon")).get("socket"))) as client:
+            details = client.call_all(
+                [("mcpd/server", {"server": name}) for name in names], timeout=_ANSWER_TIMEOUT
+            )
             pings = client.call_all(
-                [("mcpd/ping", {"server": name, "timeout": _ROUND_TRIP}) for name in names],
-                timeout=_ROUND_TRIP + _ANSWER,
+                [("mcpd/ping", {"server": name, "timeout": _PING_TIMEOUT}) for name in names],
+                timeout=_PING_TIMEOUT + _ANSWER_TIMEOUT,
             )
     except CtlError as error:
         yield Finding("servers", FAIL, error.message, error.hint or "mcpctl daemon restart")
         return
     for status, detail, ping in zip(statuses, details, pings, strict=True):
-        if not isinstance(detail, Refused):
+        if not isinstance(detail, DaemonError):
             seen.answers[f"server/{status.get('name')}"] = detail.value
-        steps = [] if isinstance(detail, Refused) else objects(detail.value.get("negotiation"))
-        pong = None if isinstance(ping, Refused) else ping.value
-        yield _server(status, steps, pong, ping.message if isinstance(ping, Refused) else "")
+        steps = [] if isinstance(detail, DaemonError) else objects(detail.value.get("negotiation"))
+        pong = None if isinstance(ping, DaemonError) else ping.value
+        yield _server_finding(status, steps, pong, ping.message if isinstance(ping, DaemonError) else "")
 
 
-def _server(status: Json, steps: list[Json], pong: Json | None, silence: str) -> Finding:
+def _server_finding(status: Json, steps: list[Json], pong: Json | None, silence: str) -> Finding:
     """How one server is: from its state, and from a real round trip where it is connected."""
     name, state, failure = status.get("name"), status.get("status"), mapping(status.get("last_error"))
     check = f"server {name}"
@@ -204,11 +208,11 @@ def _server(status: Json, steps: list[Json], pong: Json | None, silence: str) ->
         case "pending" if not failure:
             return Finding(check, WARN, str(status.get("reason")), next_command(status))
         case _:
-            message = what_failed(failure.get("message") or status.get("reason"))
+            message = short_message(failure.get("message") or status.get("reason"))
             return Finding(check, FAIL, f"[{failure.get('kind')}] {message}", next_command(status))
 
 
-def _unstarted(seen: Examination, looked_in: str) -> Iterator[Finding]:
+def _check_configured_servers(seen: DoctorReport, looked_in: str) -> Iterator[Finding]:
     """Without a daemon nothing is started: whether its program is there is all that can be said."""
     for name, spec in (seen.loaded.specs if seen.loaded is not None else {}).items():
         check = f"server {name}"
@@ -217,7 +221,7 @@ def _unstarted(seen: Examination, looked_in: str) -> Iterator[Finding]:
         elif isinstance(spec, RemoteSpec):
             yield Finding(check, SKIP, "not asked: no daemon runs")
         elif isinstance(spec, StdioSpec):
-            found = login_shell.found_in(spec.command, spec.env.get("PATH", looked_in))
+            found = login_shell.find_program(spec.command, spec.env.get("PATH", looked_in))
             if found is None:
                 words = f"command not found: {spec.command}"
                 yield Finding(check, FAIL, words, "mcpctl edit   (write its full path as `command`)")

@@ -14,7 +14,7 @@ from pathlib import Path
 from ctl import login_shell, systemd_units
 from ctl.autostart import daemon_command
 from ctl.errors import CtlError
-from ctl.status_view import quoted
+from ctl.status_view import shell_join
 from ctl.terminal_text import count
 from mcpd.config.secret_store import read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
@@ -22,7 +22,7 @@ from mcpd.model.errors import BadSpec
 OK, WARN, FAIL, SKIP = "ok", "warning", "failure", "skipped"
 
 RUNTIMES = ("node", "npx", "uvx", "python3", "docker")
-_RUNTIME_PATIENCE = 10.0
+_VERSION_TIMEOUT = 10.0
 
 
 class Finding:
@@ -41,7 +41,7 @@ class Finding:
         return {name: getattr(self, name) for name in ("check", "result", "message", "fix", "ms")}
 
 
-def socket(path: str) -> Iterator[Finding]:
+def check_socket(path: str) -> Iterator[Finding]:
     """The socket and its directory: there, ours, and closed to others."""
     directory = os.path.dirname(path)
     for what, place, loose in (("socket directory", directory, 0o022), ("socket", path, 0o077)):
@@ -59,29 +59,32 @@ def socket(path: str) -> Iterator[Finding]:
             yield Finding(what, FAIL, f"{place} belongs to user {found.st_uid}", fix)
         elif mode & loose:
             yield Finding(
-                what, FAIL, f"{place} is open to others (mode {mode:04o})", quoted(["chmod", "go-rwx", place])
+                what,
+                FAIL,
+                f"{place} is open to others (mode {mode:04o})",
+                shell_join(["chmod", "go-rwx", place]),
             )
         elif what == "socket" and not stat.S_ISSOCK(found.st_mode):
             yield Finding(
-                what, FAIL, f"{place} is no socket", f"{quoted(['rm', place])}, then: mcpctl daemon start"
+                what, FAIL, f"{place} is no socket", f"{shell_join(['rm', place])}, then: mcpctl daemon start"
             )
         else:
             yield Finding(what, OK, f"{place} (mode {mode:04o})")
 
 
-def service(path: str) -> Iterator[Finding]:
+def check_service(path: str) -> Iterator[Finding]:
     """The unit, and whether it may go on when nobody is logged in."""
-    if not systemd_units.reachable():
+    if not systemd_units.is_available():
         words = "no service manager of this user runs here: mcpd runs in the background"
         yield Finding("service", SKIP, words)
         return
-    if not systemd_units.installed():
+    if not systemd_units.is_installed():
         yield Finding(
             "service", WARN, "mcpd is no service, so it does not start at login", "mcpctl daemon install"
         )
         return
     try:
-        unit = systemd_units.properties()
+        unit = systemd_units.service_properties()
     except CtlError as error:
         yield Finding("service", FAIL, error.message, error.hint or "systemctl --user status mcpd")
         return
@@ -100,18 +103,18 @@ def service(path: str) -> Iterator[Finding]:
     if unit.get("NeedDaemonReload") == "yes":
         words = "its unit has changed since the service manager read it"
         yield Finding("service", WARN, words, "systemctl --user daemon-reload, then: mcpctl daemon restart")
-    if stale := systemd_units.out_of_date(daemon_command()):
+    if stale := systemd_units.outdated_reason(daemon_command()):
         gone = stale.endswith("not there")
         yield Finding("unit", FAIL if gone else WARN, stale, "mcpctl daemon install")
-    if not systemd_units.serves(path):
+    if not systemd_units.manages_socket(path):
         fix = "unset MCPD_SOCKET, or stop the service: mcpctl daemon uninstall"
         yield Finding(
             "service", WARN, f"it listens on {systemd_units.socket_path()}, and {path} is used here", fix
         )
-    yield _lingering()
+    yield _check_lingering()
 
 
-def _lingering() -> Finding:
+def _check_lingering() -> Finding:
     user = os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid())
     if os.path.exists(os.path.join("/var/lib/systemd/linger", user)):
         return Finding("lingering", OK, "the service goes on after you log out")
@@ -119,14 +122,14 @@ def _lingering() -> Finding:
     return Finding("lingering", OK, words, f"loginctl enable-linger {user}")
 
 
-def directories(places: Mapping[str, str]) -> Iterator[Finding]:
+def check_directories(places: Mapping[str, str]) -> Iterator[Finding]:
     """State and cache: there or makeable, writable, closed to others, on a disk with room."""
     for what, place in places.items():
         existing = Path(place)
         while not existing.exists() and existing != existing.parent:
             existing = existing.parent
         if not os.access(existing, os.W_OK | os.X_OK):
-            chown = quoted(["chown", str(os.getuid()), str(existing)])
+            chown = shell_join(["chown", str(os.getuid()), str(existing)])
             fix = f"{chown}, or set the XDG variables to another place"
             yield Finding(what, FAIL, f"{existing} cannot be written to", fix)
             continue
@@ -136,12 +139,12 @@ def directories(places: Mapping[str, str]) -> Iterator[Finding]:
             fix = f"make room on the disk of {existing}: logs and history are being dropped"
             yield Finding(what, FAIL, f"{place}: only {free // 1000} kB are free", fix)
         elif existing == Path(place) and stat.S_IMODE(existing.stat().st_mode) & 0o077:
-            yield Finding(what, FAIL, f"{place} is open to others", quoted(["chmod", "700", place]))
+            yield Finding(what, FAIL, f"{place} is open to others", shell_join(["chmod", "700", place]))
         else:
             yield Finding(what, OK, place)
 
 
-def secrets(environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_secrets(environ: Mapping[str, str]) -> Iterator[Finding]:
     """The store of secrets, where there is one: what is wrong with it is the trouble of many servers."""
     path = secrets_path(environ)
     if not os.path.lexists(path):
@@ -153,7 +156,7 @@ def secrets(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("secrets", FAIL, first.message, first.fix or "mcpctl secret list")
 
 
-def configuration_file(path: str, secrets: Iterable[str]) -> Iterator[Finding]:
+def check_file_permissions(path: str, secrets: Iterable[str]) -> Iterator[Finding]:
     """Whether others may write what is started as us, or read what of `secrets` stands in it."""
     try:
         found = os.stat(path)
@@ -165,13 +168,13 @@ def configuration_file(path: str, secrets: Iterable[str]) -> Iterator[Finding]:
     mode = stat.S_IMODE(found.st_mode)
     if mode & others & 0o022:
         words = f"{path} can be written by others, who could have you start anything (mode {mode:04o})"
-        yield Finding("configuration", FAIL, words, quoted(["chmod", "go-w", path]))
+        yield Finding("configuration", FAIL, words, shell_join(["chmod", "go-w", path]))
     if mode & others & 0o044 and any(secret in text for secret in secrets):
         words = f"{path} has secrets in it, and others may read it (mode {mode:04o})"
-        yield Finding("configuration", WARN, words, quoted(["chmod", "600", path]))
+        yield Finding("configuration", WARN, words, shell_join(["chmod", "600", path]))
 
 
-def search_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Iterator[Finding]:
+def check_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Iterator[Finding]:
     """The PATH that servers' commands are looked for in, against that of a terminal."""
     if login is None:
         words = (
@@ -184,26 +187,26 @@ def search_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Ite
         return
     lacking = login_shell.missing_directories(login.get("PATH", ""), daemon_path)
     if lacking:
-        fix = "mcpctl daemon install" if systemd_units.installed() else "mcpctl daemon restart"
+        fix = "mcpctl daemon install" if systemd_units.is_installed() else "mcpctl daemon restart"
         words = f"the daemon does not look in {':'.join(lacking)}, and your shell does"
         yield Finding("PATH", WARN, words, f"{fix}, from a terminal: the daemon takes over its PATH")
     else:
         yield Finding("PATH", OK, "the daemon looks wherever your shell does")
 
 
-def programs(needed: set[str], path: str, login: Mapping[str, str] | None) -> Iterator[Finding]:
+def check_programs(needed: set[str], path: str, login: Mapping[str, str] | None) -> Iterator[Finding]:
     """The interpreters and package runners that servers are usually started with."""
     for name in dict.fromkeys((*RUNTIMES, *sorted(needed))):
-        found = login_shell.found_in(name, path)
+        found = login_shell.find_program(name, path)
         if found is not None:
             if name in RUNTIMES:
-                yield _version(name, found, path, needed=name in needed)
+                yield _check_version(name, found, path, needed=name in needed)
             continue
         if name not in needed:
             yield Finding("program", SKIP, f"{name} is not installed, and no server needs it")
             continue
-        in_shell = None if login is None else login_shell.found_in(name, login.get("PATH", ""))
-        places = [in_shell] if in_shell else login_shell.elsewhere(name)
+        in_shell = None if login is None else login_shell.find_program(name, login.get("PATH", ""))
+        places = [in_shell] if in_shell else login_shell.find_elsewhere(name)
         if places:
             fix = f"write {places[0]} as the command, or mcpctl daemon install from a terminal that finds it"
             yield Finding(
@@ -213,7 +216,7 @@ def programs(needed: set[str], path: str, login: Mapping[str, str] | None) -> It
             yield Finding("program", FAIL, f"{name} is needed and not found anywhere", f"install {name}")
 
 
-def _version(name: str, found: str, path: str, *, needed: bool) -> Finding:
+def _check_version(name: str, found: str, path: str, *, needed: bool) -> Finding:
     import subprocess
     import time
 
@@ -227,11 +230,11 @@ def _version(name: str, found: str, path: str, *, needed: bool) -> Finding:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_RUNTIME_PATIENCE,
+            timeout=_VERSION_TIMEOUT,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        words = f"{found} has not said its version within {_RUNTIME_PATIENCE:g} s"
+        words = f"{found} has not said its version within {_VERSION_TIMEOUT:g} s"
         return Finding("program", WARN, words, f"{found} --version")
     except OSError as error:
         return Finding("program", bad, f"{found} does not run: {error.strerror}", f"reinstall {name}")
@@ -243,7 +246,7 @@ def _version(name: str, found: str, path: str, *, needed: bool) -> Finding:
     return Finding("program", OK, f"{name} {said[0] if said else ''} ({found})", ms=ms)
 
 
-def newer_files(started_at: float) -> Iterator[Finding]:
+def check_installation(started_at: float) -> Iterator[Finding]:
     """Whether mcpd was installed anew under a daemon that still runs the old one."""
     import mcpd
 
@@ -265,6 +268,6 @@ def newer_files(started_at: float) -> Iterator[Finding]:
         yield Finding("installation", OK, f"Python {sys.version.split()[0]}, {Path(mcpd.__file__).parent}")
 
 
-def commands(servers: Sequence[str]) -> set[str]:
+def path_commands(servers: Sequence[str]) -> set[str]:
     """The programs, of those named by servers, that are looked for in PATH."""
     return {command for command in servers if command and "/" not in command}

@@ -38,11 +38,11 @@ class CtlError(Exception):
     code: str = "error"
     exit: int = 1
 
-    def __init__(self, message: str, *, hint: str = "", **facts: object) -> None:
+    def __init__(self, message: str, *, hint: str = "", **details: object) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.facts: dict[str, object] = facts
+        self.facts: dict[str, object] = details
 
     def to_json(self) -> dict[str, object]:
         """The `error` object of `--json`."""
@@ -50,7 +50,7 @@ class CtlError(Exception):
         return {"code": self.code, "message": self.message, "exit": self.exit, **self.facts, **hint}
 
 
-class Usage(CtlError):
+class UsageError(CtlError):
     code, exit = "usage", 2
 
 
@@ -66,7 +66,7 @@ class NotFound(CtlError):
     code, exit = "not_found", 5
 
 
-class NotReady(CtlError):
+class ServerNotReady(CtlError):
     code, exit = "not_ready", 6
 
 
@@ -74,11 +74,11 @@ class TimedOut(CtlError):
     code, exit = "timeout", 7
 
 
-class ToolFailed(CtlError):
+class ToolError(CtlError):
     code, exit = "tool_error", 1
 
 
-class Refused(CtlError):
+class DaemonError(CtlError):
     """The daemon answered with an error; its code word, exit code and facts are kept."""
 
     def __init__(self, error: Mapping[str, object]) -> None:

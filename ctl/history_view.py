@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ctl.daemon_client import Json
 from ctl.output import Line, paint
-from ctl.status_view import COLORS, WIDE, ending, what_failed
+from ctl.status_view import COLORS, WIDE, exit_details, short_message
 from ctl.table import table
 
 
@@ -38,7 +38,7 @@ def _what(entry: Json) -> str:
 
 def cause(entry: Json) -> str:
     """Why, with the evidence in short and how often."""
-    message = what_failed(entry.get("message") or "-")
-    kind = f"[{', '.join([str(entry['kind']), *ending(entry)])}] " if entry.get("kind") else ""
+    message = short_message(entry.get("message") or "-")
+    kind = f"[{', '.join([str(entry['kind']), *exit_details(entry)])}] " if entry.get("kind") else ""
     times = entry.get("times")
     return f"{kind}{message}" + (f" ({times} times by now)" if isinstance(times, int) and times > 1 else "")

@@ -10,18 +10,18 @@ import time
 import tty
 from types import TracebackType
 
-_END = b"qQ\x04\x1b"
+_QUIT_KEYS = b"qQ\x04\x1b"
 """q, Ctrl-D, Escape; a key that sends an escape sequence is none."""
 
 
-class Keys:
+class QuitKeys:
     """While the block is open, keys come one by one and without echo. Without a terminal nothing changes."""
 
     def __init__(self) -> None:
         self._input = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
         self._before: list[int | list[bytes | int]] = []
 
-    def __enter__(self) -> Keys:
+    def __enter__(self) -> QuitKeys:
         if self._input is not None:
             self._before = termios.tcgetattr(self._input)
             tty.setcbreak(self._input)
@@ -33,7 +33,7 @@ class Keys:
         if self._input is not None:
             termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
 
-    def end_within(self, seconds: float) -> bool:
+    def quit_pressed(self, seconds: float) -> bool:
         """Wait so long for one of the keys."""
         if self._input is None:
             time.sleep(seconds)
@@ -43,6 +43,6 @@ class Keys:
             pressed = os.read(self._input, 64)
             if not pressed:  # the terminal has gone
                 return True
-            if all(key in _END for key in pressed):
+            if all(key in _QUIT_KEYS for key in pressed):
                 return True
         return False

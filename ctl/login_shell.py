@@ -11,13 +11,13 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds. Some people's shells take two."""
 _MARK = "__mcpd_environment__"
 _KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
-_OF_SHELLS = "_ SHLVL PWD OLDPWD PS1 PS2 TERM LS_COLORS COLUMNS LINES HISTFILE MAIL PATH"
-_SHELLS_OWN = frozenset(_OF_SHELLS.split())
-_PLACES = (
+_SHELL_VARIABLES = "_ SHLVL PWD OLDPWD PS1 PS2 TERM LS_COLORS COLUMNS LINES HISTFILE MAIL PATH"
+_IGNORED = frozenset(_SHELL_VARIABLES.split())
+_PROGRAM_DIRECTORIES = (
     "~/.local/bin",
     "~/.nvm/versions/node/*/bin",
     "~/.local/share/fnm/node-versions/*/installation/bin",
@@ -62,7 +62,7 @@ def login_environment(environ: Mapping[str, str]) -> dict[str, str] | None:
         return None
     with process:
         try:
-            out, _ = process.communicate(timeout=PATIENCE)
+            out, _ = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired as late:
             # It may have said all: what a start-up file leaves in the background keeps the pipe open.
             out = late.output or b""
@@ -75,9 +75,9 @@ def login_environment(environ: Mapping[str, str]) -> dict[str, str] | None:
     return {name: value for name, _, value in pairs}
 
 
-def only_there(login: Mapping[str, str], names: set[str]) -> list[str]:
+def extra_variables(login: Mapping[str, str], names: set[str]) -> list[str]:
     """The variables, by name only, that the shell has and a server that is given `names` does not."""
-    return sorted(name for name in login.keys() - names - _SHELLS_OWN if not name.startswith("BASH_FUNC"))
+    return sorted(name for name in login.keys() - names - _IGNORED if not name.startswith("BASH_FUNC"))
 
 
 def missing_directories(login_path: str, path: str) -> list[str]:
@@ -88,12 +88,12 @@ def missing_directories(login_path: str, path: str) -> list[str]:
     return [entry for entry in lacking if os.path.isdir(entry)]
 
 
-def elsewhere(command: str) -> list[str]:
+def find_elsewhere(command: str) -> list[str]:
     """Where version managers and installers put a program of that name, whatever any PATH says."""
     if "/" in command:
         return []
     found = []
-    for place in _PLACES:
+    for place in _PROGRAM_DIRECTORIES:
         for directory in sorted(glob.glob(os.path.expanduser(place))):
             candidate = os.path.join(directory, command)
             if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
@@ -101,6 +101,6 @@ def elsewhere(command: str) -> list[str]:
     return found
 
 
-def found_in(command: str, path: str) -> str | None:
+def find_program(command: str, path: str) -> str | None:
     """What a shell with that PATH would run."""
     return shutil.which(os.path.expanduser(command), path=path)

@@ -16,7 +16,7 @@ from ctl.errors import CtlError
 
 TYPE_CHECKING = False  # checkers know the name; `typing` takes long to import
 if TYPE_CHECKING:
-    from ctl.context import Session
+    from ctl.context import CliContext
 
 COMPLETION = "_MCPCTL_COMPLETE"
 """Set by the shell when it wants completions (click's protocol)."""
@@ -26,11 +26,11 @@ COLOR_CHOICES = ("auto", "always", "never")
 
 def main() -> None:
     """The console script."""
-    _open_what_is_closed()
+    _reopen_closed_streams()
     sys.exit(run(sys.argv[1:], os.environ))
 
 
-def _open_what_is_closed() -> None:
+def _reopen_closed_streams() -> None:
     """For `mcpctl … >&-`: whatever is opened next would be taken for our output."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -43,24 +43,24 @@ def _open_what_is_closed() -> None:
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """One run of mcpctl, up to its exit code. Never raises for what a person or a server can cause."""
-    plain = None if COMPLETION in environ else _plain(argv)
+    plain = None if COMPLETION in environ else _parse_simple(argv)
     if plain is not None and plain[0] == ["bridge"]:
         return _bridge(plain[1], environ)
     for stream in (sys.stdout, sys.stderr):
         # Text that the terminal's encoding does not have must not end in a traceback.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # TextIO has no such method
-    from ctl.context import Session
+    from ctl.context import CliContext
 
-    session = Session(environ)
+    cli = CliContext(environ)
     try:
-        code = _dispatch(session, plain, argv, environ)
-        session.out.flush()
+        code = _dispatch(cli, plain, argv, environ)
+        cli.out.flush()
         return code
     except CtlError as error:
-        session.out.error(error)
+        cli.out.error(error)
         return error.exit
     except KeyboardInterrupt:
-        session.out.end_progress()
+        cli.out.end_progress()
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone. Python would complain once more when it flushes at exit.
@@ -70,32 +70,34 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         # A disk that is full or broken, wherever we met it: our own output too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         where = f"{error.filename}: " if error.filename else "cannot write or read: "
-        session.out.error(CtlError(f"{where}{error.strerror or error}"))
+        cli.out.error(CtlError(f"{where}{error.strerror or error}"))
         return 1
     finally:
-        session.close()
+        cli.close()
 
 
-Plain = tuple[list[str], dict[str, str]]
+SimpleCommand = tuple[list[str], dict[str, str]]
 """The words of a command line, and its options."""
 
 _OF_ALL = ("--socket", "--color")
 _OF_BRIDGE = ("--server", "--profile", "--client")
 
 
-def _dispatch(session: Session, plain: Plain | None, argv: Sequence[str], environ: Mapping[str, str]) -> int:
+def _dispatch(
+    cli: CliContext, plain: SimpleCommand | None, argv: Sequence[str], environ: Mapping[str, str]
+) -> int:
     if plain is not None:
         from ctl.status import show_status
 
         words, options = plain
-        session.chosen_socket = options.get("--socket", "")
-        session.out.color = options.get("--color", session.out.color)
-        session.out.json |= "--json" in options
-        session.may_start &= "--no-start" not in options
-        return show_status(session, words[1] if len(words) == 2 else None)
+        cli.socket_option = options.get("--socket", "")
+        cli.out.color = options.get("--color", cli.out.color)
+        cli.out.json |= "--json" in options
+        cli.may_start &= "--no-start" not in options
+        return show_status(cli, words[1] if len(words) == 2 else None)
     from ctl.app import run_app
 
-    return run_app(session, argv, environ)
+    return run_app(cli, argv, environ)
 
 
 def _bridge(options: Mapping[str, str], environ: Mapping[str, str]) -> int:
@@ -114,7 +116,7 @@ def _bridge(options: Mapping[str, str], environ: Mapping[str, str]) -> int:
     )
 
 
-def _plain(argv: Sequence[str]) -> Plain | None:
+def _parse_simple(argv: Sequence[str]) -> SimpleCommand | None:
     """`status`, `status SERVER` or `bridge`, when there is nothing else but well-formed options of theirs."""
     words: list[str] = []
     options: dict[str, str] = {}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from ctl.daemon_client import Json
 
-BY_HAND = "disconnected by hand"
+DISCONNECTED_REASON = "disconnected by hand"
 """The daemon's word for a server that `mcpctl disconnect` stopped."""
 
 
@@ -26,7 +26,7 @@ def next_command(server: Mapping[str, object]) -> str:
         case "disabled" if server.get("off_until"):
             return f"mcpctl enable {name}   (or wait: it comes back by itself)"
         case "disabled":
-            return f"mcpctl {'connect' if server.get('reason') == BY_HAND else 'enable'} {name}"
+            return f"mcpctl {'connect' if server.get('reason') == DISCONNECTED_REASON else 'enable'} {name}"
         case "needs-auth":
             return "mcpctl edit   (give it an `Authorization` that is valid, in its `headers`)"
         case "pending" if not failure:
@@ -38,11 +38,11 @@ def next_command(server: Mapping[str, object]) -> str:
 def _after_failure(name: str, server: Mapping[str, object], failure: Json) -> str:
     again = "" if server.get("status") == "pending" else f", then: mcpctl reconnect {name}"
     match failure.get("kind"):
-        case "secret" if typed := _typed(str(failure.get("message"))):
+        case "secret" if typed := _quoted_command(str(failure.get("message"))):
             return f"{typed}{again}"
         case "spawn":
             return "mcpctl edit   (correct what is named above; a changed definition is tried at once)"
-        case "http" if failure.get("http_status") == 429 or _is_its_own(failure):
+        case "http" if failure.get("http_status") == 429 or _is_server_error(failure):
             return f"mcpctl reconnect {name}   (when it is well again; it is also tried again by itself)"
         case "http" | "protocol" if server.get("transport") != "stdio":
             return "mcpctl edit   (correct its `url`: what answers there speaks no MCP)"
@@ -62,12 +62,12 @@ def _after_failure(name: str, server: Mapping[str, object], failure: Json) -> st
             return f"mcpctl debug {name}{again}"
 
 
-def _typed(message: str) -> str:
+def _quoted_command(message: str) -> str:
     """The command that a message names. Only for messages all our own: others quote what servers say."""
     _, found, rest = message.partition("`mcpctl ")
     return f"mcpctl {rest.partition('`')[0]}" if found else ""
 
 
-def _is_its_own(failure: Json) -> bool:
+def _is_server_error(failure: Json) -> bool:
     status = failure.get("http_status")
     return isinstance(status, int) and status >= 500

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from ctl.errors import CtlError, Refused
+from ctl.errors import CtlError, DaemonError
 from ctl.json_text import escape, indent
 from ctl.terminal_text import clean, clean_block, cut
 
@@ -19,7 +19,7 @@ TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it 
 if TYPE_CHECKING:
     from typing import TextIO
 
-FORMS = ("table", "json", "jsonl")
+FORMATS = ("table", "json", "jsonl")
 """What `-o` takes."""
 
 Line = Sequence[str]
@@ -42,13 +42,13 @@ def paint(text: str, style: str) -> Painted:
     return painted
 
 
-class Out:
+class Output:
     """The two streams of one run, and how they are to be written."""
 
     def __init__(self, environ: Mapping[str, str], *, as_json: bool = False, color: str = "auto") -> None:
         self._environ = environ
         self.json = as_json
-        self.by_default = True
+        self.format_is_default = True
         """This command was not asked for a form: it is the environment's, if that says anything."""
         self.compact = False
         """JSON stays on one line, on a terminal too."""
@@ -56,9 +56,9 @@ class Out:
         self.tty = sys.stdout.isatty()
         self._progress_shown = False
 
-    def choose(self, form: str) -> None:
+    def set_format(self, form: str) -> None:
         """One of `FORMS`; another word is no choice."""
-        if form in FORMS:
+        if form in FORMATS:
             self.json = form != "table"
             self.compact = form == "jsonl"
 
@@ -82,7 +82,7 @@ class Out:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
-    def document(self, text: str) -> None:
+    def json_document(self, text: str) -> None:
         """One JSON document, given as text. Piped, not a byte of it is changed.
 
         On a terminal it is indented, and characters that could harm are escaped.
@@ -91,11 +91,11 @@ class Out:
             text = escape(text if self.compact else indent(text))
         self.data(text.encode("utf-8", "surrogateescape") + b"\n")
 
-    def value(self, value: object) -> None:
+    def json_value(self, value: object) -> None:
         """One JSON document made of a value of ours."""
-        self.document(json.dumps(value, separators=(",", ":")))
+        self.json_document(json.dumps(value, separators=(",", ":")))
 
-    def stream_value(self, value: object) -> None:
+    def json_line(self, value: object) -> None:
         """One JSON object on a line of its own, at once: one element of a stream."""
         self._write(sys.stdout, json.dumps(value, separators=(",", ":")))
         sys.stdout.flush()
@@ -105,13 +105,13 @@ class Out:
 
     # ---- talk --------------------------------------------------------------------------------
 
-    def talk(self, *parts: str) -> None:
+    def message(self, *parts: str) -> None:
         """One line for the person; never part of the answer."""
         self.end_progress()
         sys.stdout.flush()
         self._write(sys.stderr, self._styled(parts, self._colored(sys.stderr)))
 
-    def talk_block(self, text: str) -> None:
+    def message_block(self, text: str) -> None:
         self.end_progress()
         sys.stdout.flush()
         self._write(sys.stderr, clean_block(text) if sys.stderr.isatty() else text)
@@ -130,10 +130,10 @@ class Out:
             sys.stderr.flush()
             self._progress_shown = False
 
-    def end_question(self) -> None:
+    def end_prompt_line(self) -> None:
         """Leave the line of a question that nobody will answer any more."""
         if sys.stderr.isatty():
-            self.talk("")
+            self.message("")
 
     def error(self, error: CtlError) -> None:
         """What went wrong and what to do next: lines on stderr, or one JSON object there."""
@@ -142,14 +142,14 @@ class Out:
         if self.json:
             self._write(sys.stderr, json.dumps({"error": error.to_json()}))
             return
-        self.talk(paint("error: ", "red"), _headline(error))
-        if isinstance(error, Refused):
+        self.message(paint("error: ", "red"), _headline(error))
+        if isinstance(error, DaemonError):
             for problem in error.problems:
                 fix = f" ({problem['fix']})" if problem.get("fix") else ""
                 where = "" if problem.get("path", "$") == "$" else f"{problem['path']}: "
-                self.talk(f"  {where}{problem.get('message', '')}{fix}")
+                self.message(f"  {where}{problem.get('message', '')}{fix}")
         if error.hint:
-            self.talk(paint("next: ", "dim"), error.hint)
+            self.message(paint("next: ", "dim"), error.hint)
 
     # ---- how ---------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class Out:
     def _styled(parts: Line, colored: bool) -> str:
         shown = []
         for part in parts:
-            text = _edges_kept(part)
+            text = _clean_inner(part)
             if colored and isinstance(part, Painted):
                 text = f"\x1b[{_STYLES[part.style]}m{text}\x1b[0m"
             shown.append(text)
@@ -208,7 +208,7 @@ def columns(stream: TextIO, environ: Mapping[str, str]) -> int:
 
 def _headline(error: CtlError) -> str:
     """Its message, without the list of problems at its end: they get a line each."""
-    if not isinstance(error, Refused) or not error.problems:
+    if not isinstance(error, DaemonError) or not error.problems:
         return error.message
     first = str(error.problems[0].get("message", ""))
     before, found, _ = error.message.partition(first)
@@ -219,7 +219,7 @@ def _headline(error: CtlError) -> str:
     return f"{before}{cannot}" if before else "this cannot be used"
 
 
-def _edges_kept(part: str) -> str:
+def _clean_inner(part: str) -> str:
     """`clean`, but spaces at either end stay: parts are glued together."""
     if part.isprintable():
         return part

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.status_view import mapping, not_ready_exit, server_block, status_table
 
 STATUS_TIMEOUT = 10.0
 """Seconds. The daemon answers from memory; one that needs longer is not well."""
 
 
-def show_status(session: Session, server: str | None) -> int:
+def show_status(cli: CliContext, server: str | None) -> int:
     """Print the table, or one server with its evidence. The answer is the exit code."""
     if server is None:
-        reply = session.call("mcpd/status", timeout=STATUS_TIMEOUT)
-        if not session.show(reply):
-            session.out.lines(status_table(reply.value, session.out.columns))
-            _mention_other_version(session, str(mapping(reply.value.get("daemon")).get("version", "")))
+        reply = cli.call("mcpd/status", timeout=STATUS_TIMEOUT)
+        if not cli.show_json(reply):
+            cli.out.lines(status_table(reply.value, cli.out.columns))
+            _mention_other_version(cli, str(mapping(reply.value.get("daemon")).get("version", "")))
         return 0
-    reply = session.call("mcpd/server", {"server": server}, timeout=STATUS_TIMEOUT)
-    if not session.show(reply):
-        session.out.lines(server_block(reply.value))
+    reply = cli.call("mcpd/server", {"server": server}, timeout=STATUS_TIMEOUT)
+    if not cli.show_json(reply):
+        cli.out.lines(server_block(reply.value))
     return not_ready_exit(mapping(reply.value.get("server")))
 
 
-def _mention_other_version(session: Session, running: str) -> None:
+def _mention_other_version(cli: CliContext, running: str) -> None:
     from mcpd import __version__
 
     if running and running != __version__:
-        session.out.talk(
+        cli.out.message(
             f"note: mcpd {running} is running and this is mcpctl {__version__}; mcpctl daemon restart"
         )

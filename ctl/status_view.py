@@ -53,12 +53,12 @@ def mapping(value: object) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def when(stamp: object) -> str:
+def format_time(stamp: object) -> str:
     """`2026-11-21 06:30:00 UTC (3m ago)`."""
     return f"{str(stamp)[:19].replace('T', ' ')} UTC ({ago(stamp)})"
 
 
-def state(status: Json) -> str:
+def painted_state(status: Json) -> str:
     """The state's word, painted."""
     word = str(status.get("status", "?"))
     return paint(word, COLORS.get(word, "bold"))
@@ -79,7 +79,7 @@ def status_table(result: Json, columns: int | None) -> list[Line]:
     rows: list[Line] = [
         [
             str(server.get("name", "?")),
-            state(server),
+            painted_state(server),
             str(server.get("pid") or "-"),
             str(server.get("tools", 0)),
             str(server.get("restarts", 0)),
@@ -93,11 +93,11 @@ def status_table(result: Json, columns: int | None) -> list[Line]:
         *_config_problems(config),
         *_config_warnings(config),
         *_next_steps(servers),
-        *_http(mapping(mapping(result.get("daemon")).get("http"))),
+        *_http_line(mapping(mapping(result.get("daemon")).get("http"))),
     ]
 
 
-def _http(door: Json) -> list[Line]:
+def _http_line(door: Json) -> list[Line]:
     """Where HTTP clients come in, when they may."""
     if not door:
         return []
@@ -174,7 +174,7 @@ def server_block(detail: Json, log_lines: int = 10) -> list[Line]:
     """`mcpctl status SERVER`: how it is, since when, why, and what to type next."""
     server = mapping(detail.get("server"))
     name = str(server.get("name", "?"))
-    lines: list[Line] = [[paint(name, "bold"), *_introduction(server)], *_facts(_rows(detail, server))]
+    lines: list[Line] = [[paint(name, "bold"), *_server_title(server)], *_labelled(_rows(detail, server))]
     lines += _failure_block(server)
     for warning in strings(server.get("warnings")):
         lines.append([paint("   warning: ", "yellow"), warning])
@@ -183,7 +183,7 @@ def server_block(detail: Json, log_lines: int = 10) -> list[Line]:
     return [*lines, [], [paint("next: ", "dim"), next_command(server)]]
 
 
-def _introduction(server: Json) -> Line:
+def _server_title(server: Json) -> Line:
     info = mapping(server.get("server_info"))
     title = str(info.get("title") or info.get("name") or "")
     said = f"{title} {info.get('version', '')}".strip()
@@ -192,15 +192,15 @@ def _introduction(server: Json) -> Line:
 
 def _rows(detail: Json, server: Json) -> list[tuple[str, Line]]:
     since = server.get("since")
-    rows: list[tuple[str, Line]] = [("state", [state(server), f" since {when(since)}"])]
+    rows: list[tuple[str, Line]] = [("state", [painted_state(server), f" since {format_time(since)}"])]
     if server.get("reason"):
         rows.append(("reason", [str(server["reason"])]))
     if server.get("retry_at"):
         rows.append(("next try", [f"{until(server['retry_at'])} ({server['retry_at']})"]))
     if url := detail.get("url"):
         rows.append(("url", [str(url)]))
-    elif command := strings(detail.get("command")) or _written(mapping(detail.get("definition"))):
-        rows.append(("command", [quoted(command)]))
+    elif command := strings(detail.get("command")) or _configured_command(mapping(detail.get("definition"))):
+        rows.append(("command", [shell_join(command)]))
     if server.get("pid"):
         rows.append(("pid", [str(server["pid"])]))
     if server.get("protocol_version"):
@@ -235,17 +235,17 @@ def _failure_block(server: Json) -> list[Line]:
     if not failure:
         return []
     still = server.get("status") not in READY
-    kind = f"[{', '.join([str(failure.get('kind', '?')), *ending(failure)])}] "
+    kind = f"[{', '.join([str(failure.get('kind', '?')), *exit_details(failure)])}] "
     message = str(failure.get("message", ""))
     text: Line = [kind, paint(message, "red") if still else message, f" ({ago(failure.get('at'))})"]
     noise = [str(failure["noise"])] if failure.get("noise") else []
     return [
-        *_facts([("last error", text)]),
+        *_labelled([("last error", text)]),
         *([f"              | {line}"] for line in (*noise, *strings(failure.get("stderr")))),
     ]
 
 
-def ending(failure: Json) -> list[str]:
+def exit_details(failure: Json) -> list[str]:
     """What the process or the connection left, in words: `exit code 3`, `SIGKILL`, `HTTP status 503`."""
     left = [str(failure["signal"])] if failure.get("signal") else []
     left += [f"exit code {failure['exit_code']}"] if failure.get("exit_code") is not None else []
@@ -253,18 +253,18 @@ def ending(failure: Json) -> list[str]:
     return left + (["crash loop"] if failure.get("crash_loop") else [])
 
 
-def what_failed(message: object) -> str:
+def short_message(message: object) -> str:
     """A failure's message without the PATH that was searched, which `why` has in a row of its own."""
     return str(message).partition("; looked in PATH=")[0]
 
 
-def _facts(rows: Sequence[tuple[str, Line]]) -> list[Line]:
+def _labelled(rows: Sequence[tuple[str, Line]]) -> list[Line]:
     """Labels aligned right before a colon, the way systemctl shows a unit."""
     return [[paint(f"{label:>12}: ", "dim"), *parts] for label, parts in rows]
 
 
-def facts(rows: Sequence[tuple[str, str]]) -> list[Line]:
-    return _facts([(label, [text]) for label, text in rows])
+def labelled_lines(rows: Sequence[tuple[str, str]]) -> list[Line]:
+    return _labelled([(label, [text]) for label, text in rows])
 
 
 def not_ready_exit(server: Mapping[str, object]) -> int:
@@ -274,14 +274,14 @@ def not_ready_exit(server: Mapping[str, object]) -> int:
     return 4 if server.get("status") == "needs-auth" else 6
 
 
-def quoted(command: Sequence[str]) -> str:
+def shell_join(command: Sequence[str]) -> str:
     """A command line that could be pasted into a shell."""
     import shlex  # here, because the table does not need it and each import delays it
 
     return shlex.join(command)
 
 
-def _written(definition: Json) -> list[str]:
+def _configured_command(definition: Json) -> list[str]:
     """The command line as it was written, for a server of which nothing could be started."""
     from ctl.definition_fields import command  # here, because the table does not need it
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from ctl.autostart import log_path
-from ctl.doctor import Examination
+from ctl.doctor import DoctorReport
 from ctl.errors import CtlError
 from mcpd import __version__
 from mcpd.config.masking import masked, scrubbed, scrubbed_json, secret_name
@@ -26,20 +26,22 @@ from mcpd.model.errors import BadSpec
 from mcpd.support import paths
 from mcpd.support.redact import Redactor
 
-_LOG = 256 * 1024
-_SERVER_LOG = 64 * 1024
-_MOST_LOGS = 200
-_HARMLESS = 6
+_LOG_BYTES = 256 * 1024
+_SERVER_LOG_BYTES = 64 * 1024
+_MAX_LOGS = 200
+_MIN_SECRET_LENGTH = 6
 
 
-def write_bundle(file: str, seen: Examination, environ: Mapping[str, str]) -> None:
+def write_bundle(file: str, seen: DoctorReport, environ: Mapping[str, str]) -> None:
     """Write it, complete or not at all, mode 0600. Raises CtlError."""
     redactor = Redactor()
     if seen.loaded is not None:
         redactor.add(seen.loaded.secrets)
     with suppress(BadSpec):  # a store that cannot be read has been told
         redactor.add(read_secrets(environ).values())
-    redactor.add(value for name, value in environ.items() if secret_name(name) and len(value) >= _HARMLESS)
+    redactor.add(
+        value for name, value in environ.items() if secret_name(name) and len(value) >= _MIN_SECRET_LENGTH
+    )
     draft = f"{file}.{os.getpid()}"
     try:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -61,7 +63,7 @@ def write_bundle(file: str, seen: Examination, environ: Mapping[str, str]) -> No
         raise CtlError(f"cannot write {file}: {error.strerror or error}") from None
 
 
-def _contents(seen: Examination, environ: Mapping[str, str]) -> dict[str, str]:
+def _contents(seen: DoctorReport, environ: Mapping[str, str]) -> dict[str, str]:
     files: dict[str, object] = {
         "doctor.json": [finding.to_json() for finding in seen.findings],
         "versions.json": _versions(environ),
@@ -101,15 +103,15 @@ def _logs(environ: Mapping[str, str]) -> dict[str, str]:
     """The ends of the daemon's log in the background, the journal of what happened, and the servers' logs."""
     state = paths.state_dir(environ)
     found = {
-        "logs/daemon.log": _tail(log_path(), _LOG),
-        "history.jsonl": _tail(f"{state}/history.jsonl", _LOG),
+        "logs/daemon.log": _tail(log_path(), _LOG_BYTES),
+        "history.jsonl": _tail(f"{state}/history.jsonl", _LOG_BYTES),
     }
     try:
         names = sorted(name for name in os.listdir(f"{state}/logs") if name.endswith(".log"))
     except OSError:
         names = []
-    for name in names[:_MOST_LOGS]:
-        found[f"logs/servers/{name}"] = _tail(f"{state}/logs/{name}", _SERVER_LOG)
+    for name in names[:_MAX_LOGS]:
+        found[f"logs/servers/{name}"] = _tail(f"{state}/logs/{name}", _SERVER_LOG_BYTES)
     return {name: text for name, text in found.items() if text}
 
 

@@ -11,26 +11,26 @@ from ctl.errors import CtlError, DaemonUnreachable
 from mcpd.support.atomic_files import write_atomically
 
 SERVICE, SOCKET = "mcpd.service", "mcpd.socket"
-_ASKED = (
+_PROPERTIES = (
     "LoadState,ActiveState,SubState,MainPID,StatusText,NRestarts,Result,ExecMainStatus,UnitFileState,"
     "NeedDaemonReload"
 )
-_OF_THE_INSTALLATION = ("ExecStart=", "Environment=PATH=", 'Environment="PATH=')
+_INSTALLATION_SPECIFIC = ("ExecStart=", "Environment=PATH=", 'Environment="PATH=')
 """How the lines begin that differ from user to user."""
 
 
-def directory() -> Path:
+def unit_directory() -> Path:
     """Where the user's own units are."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     config = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.config"))
     return config / "systemd" / "user"
 
 
-def installed() -> bool:
-    return (directory() / SERVICE).exists()
+def is_installed() -> bool:
+    return (unit_directory() / SERVICE).exists()
 
 
-def reachable() -> bool:
+def is_available() -> bool:
     """Whether a service manager of this user runs and can be talked to. A file test: costs nothing."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     return bool(runtime) and os.path.exists(os.path.join(runtime, "systemd", "private"))
@@ -41,9 +41,9 @@ def socket_path() -> str:
     return os.path.join(os.environ.get("XDG_RUNTIME_DIR", ""), "mcpd", "mcpd.sock")
 
 
-def serves(socket: str) -> bool:
+def manages_socket(socket: str) -> bool:
     """Whether the service manager is the one to start the daemon of this socket."""
-    return reachable() and installed() and os.path.abspath(socket) == socket_path()
+    return is_available() and is_installed() and os.path.abspath(socket) == socket_path()
 
 
 def systemctl(*words: str) -> str:
@@ -66,9 +66,9 @@ def systemctl(*words: str) -> str:
     return done.stdout
 
 
-def properties() -> dict[str, str]:
+def service_properties() -> dict[str, str]:
     """What the manager says of the service."""
-    lines = systemctl("show", SERVICE, f"--property={_ASKED}").splitlines()
+    lines = systemctl("show", SERVICE, f"--property={_PROPERTIES}").splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
@@ -87,27 +87,27 @@ def stop() -> None:
     systemctl("stop", SOCKET, SERVICE)
 
 
-def write(command: Sequence[str], search_path: str) -> list[Path]:
+def write_units(command: Sequence[str], search_path: str) -> list[Path]:
     """Write both unit files, complete or not at all, and return their paths."""
-    target = directory()
+    target = unit_directory()
     target.mkdir(parents=True, exist_ok=True)
     written = []
     for name in (SERVICE, SOCKET):
         path = target / name
-        write_atomically(path, filled(name, command, search_path).encode(), 0o644)
+        write_atomically(path, render_unit(name, command, search_path).encode(), 0o644)
         written.append(path)
     return written
 
 
-def out_of_date(command: Sequence[str]) -> str:
+def outdated_reason(command: Sequence[str]) -> str:
     """What is wrong with the installed units, so that they have to be written anew; empty when nothing is.
 
     `command` is what they should start. Whichever PATH they have is well.
     """
     for name in (SERVICE, SOCKET):
-        path = directory() / name
+        path = unit_directory() / name
         try:
-            found, meant = (text.splitlines() for text in (path.read_text(), filled(name, command, "/")))
+            found, meant = (text.splitlines() for text in (path.read_text(), render_unit(name, command, "/")))
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
         starts, ours = (
@@ -119,7 +119,7 @@ def out_of_date(command: Sequence[str]) -> str:
             return f"{name} starts {program}, which is not there"
         if starts != ours:
             return f"{name} starts {starts}, and this mcpctl belongs to {ours}"
-        if _in_common(found) != _in_common(meant):
+        if _common_lines(found) != _common_lines(meant):
             return f"{path} is of another version of mcpd, or was edited"
     return ""
 
@@ -134,34 +134,34 @@ def _program(command: str) -> str:
         return command
 
 
-def _in_common(lines: Sequence[str]) -> list[str]:
-    return [line for line in lines if not line.startswith(_OF_THE_INSTALLATION)]
+def _common_lines(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if not line.startswith(_INSTALLATION_SPECIFIC)]
 
 
-def filled(name: str, command: Sequence[str], search_path: str) -> str:
+def render_unit(name: str, command: Sequence[str], search_path: str) -> str:
     """A unit as it is to be installed: our own path in it, and the PATH that the servers will need."""
-    text = _template(name)
+    text = _unit_template(name)
     if name == SERVICE:
-        program = " ".join(quoted(word) for word in command)
-        text = _replaced(text, "ExecStart=", f"ExecStart={program}")
-        text = _replaced(
+        program = " ".join(quote_for_systemd(word) for word in command)
+        text = _replace_line(text, "ExecStart=", f"ExecStart={program}")
+        text = _replace_line(
             text,
             "# (install) Environment=PATH=",
             "# The search path of the shell that installed the service: the service manager's own often\n"
             "# lacks ~/.local/bin, nvm and the like. `mcpctl daemon install` writes it anew.\n"
-            f"Environment={quoted('PATH=' + search_path, variables=False)}",
+            f"Environment={quote_for_systemd('PATH=' + search_path, variables=False)}",
         )
         text = text.replace("# (install) the absolute path of mcpd\n", "")
     return text
 
 
-def usable_path(value: str) -> str:
+def service_path(value: str) -> str:
     """PATH without what means something else in a service: relative and empty entries, and repetitions."""
     entries = dict.fromkeys(entry for entry in value.split(":") if os.path.isabs(entry))
     return ":".join(entry for entry in entries if entry.isprintable())
 
 
-def quoted(word: str, *, variables: bool = True) -> str:
+def quote_for_systemd(word: str, *, variables: bool = True) -> str:
     """A word as systemd reads it back: `%` and (in a command line) `$` doubled, in quotes where needed."""
     word = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if variables:
@@ -169,14 +169,14 @@ def quoted(word: str, *, variables: bool = True) -> str:
     return f'"{word}"' if not word or any(c.isspace() or c in "\"'\\;" for c in word) else word
 
 
-def _replaced(text: str, start: str, line: str) -> str:
+def _replace_line(text: str, start: str, line: str) -> str:
     lines = text.splitlines()
     (index,) = (number for number, old in enumerate(lines) if old.startswith(start))
     lines[index] = line
     return "\n".join(lines) + "\n"
 
 
-def _template(name: str) -> str:
+def _unit_template(name: str) -> str:
     here = Path(__file__).resolve().parent
     for path in (here / "units" / name, here.parent / "systemd" / name):  # installed, or a checkout
         with suppress(FileNotFoundError):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ctl.output import Line, Painted, paint
 from ctl.terminal_text import clean, cut, width
 
-_USEFUL, _LEAST = 24, 12
+_PREFERRED_WIDTH, _MIN_WIDTH = 24, 12
 """Columns that the last column, and a squeezed one, keep where there is a choice."""
 
 
@@ -31,24 +31,24 @@ def table(
     widths = [max(width(row[i]) for row in (header, *cells)) for i in range(len(header))]
     last = len(header) - 1
     if fit is not None:
-        wanted = max(len(header[last]), min(widths[last], _USEFUL))
+        wanted = max(len(header[last]), min(widths[last], _PREFERRED_WIDTH))
         if drop and sum(widths[:last]) + wanted + 2 * last > fit:
             kept = [i for i in range(last + 1) if i != drop[0]]
             return table(
                 [header[i] for i in kept],
                 [[row[i] for i in kept] for row in rows],
-                right=_moved(right, kept),
+                right=_remap(right, kept),
                 fit=fit,
-                squeeze=_moved(squeeze, kept),
-                drop=_moved(drop, kept),
-                whole=None if whole is None else next(iter(_moved([whole], kept)), None),
+                squeeze=_remap(squeeze, kept),
+                drop=_remap(drop, kept),
+                whole=None if whole is None else next(iter(_remap([whole], kept)), None),
             )
         if whole is not None:
             others = sum(widths[:last]) - widths[whole] + wanted + 2 * last
-            widths[whole] = min(widths[whole], max(len(header[whole]), _LEAST, fit - others))
+            widths[whole] = min(widths[whole], max(len(header[whole]), _MIN_WIDTH, fit - others))
         for i in squeeze:
             lack = sum(widths[:last]) + wanted + 2 * last - fit
-            widths[i] = min(widths[i], max(len(header[i]), _LEAST, widths[i] - lack))
+            widths[i] = min(widths[i], max(len(header[i]), _MIN_WIDTH, widths[i] - lack))
         widths[last] = max(len(header[last]), min(widths[last], fit - sum(widths[:last]) - 2 * last))
     lines: list[Line] = []
     heading: list[str] = [paint(name, "bold") for name in header]
@@ -58,7 +58,7 @@ def table(
         for i, cell in enumerate(row):
             room = widths[i] if fit is None or i < last else min(widths[i], fit - taken)
             cuttable = fit is not None and (i == last or i in squeeze)
-            shown = _like(cell, cut(cell, room)) if cuttable else cell
+            shown = _styled_like(cell, cut(cell, room)) if cuttable else cell
             taken += max(widths[i], width(shown)) + 2
             pad = " " * (widths[i] - width(shown))
             gap = "  " if i < last else ""
@@ -67,14 +67,14 @@ def table(
     return lines
 
 
-def _moved(columns: Sequence[int], kept: Sequence[int]) -> list[int]:
+def _remap(columns: Sequence[int], kept: Sequence[int]) -> list[int]:
     """Where these columns are among those that are kept."""
     return [kept.index(i) for i in columns if i in kept]
 
 
 def _clean_cell(cell: str) -> str:
-    return _like(cell, clean(cell))
+    return _styled_like(cell, clean(cell))
 
 
-def _like(model: str, text: str) -> str:
+def _styled_like(model: str, text: str) -> str:
     return paint(text, model.style) if isinstance(model, Painted) else text

@@ -75,7 +75,7 @@ def seconds_since(stamp: str, now: float | None = None) -> float | None:
     return (time.time() if now is None else now) - ((days - _EPOCH_DAY) * 86400 + clock)
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`4s`, `3m`, `5h`, `2d`: the largest unit that fits, rounded down."""
     whole = max(0, int(seconds))
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
@@ -89,7 +89,7 @@ def ago(stamp: object, now: float | None = None) -> str:
     seconds = seconds_since(stamp, now) if isinstance(stamp, str) else None
     if seconds is None:
         return "-"
-    return "just now" if seconds < 1 else f"{span(seconds)} ago"
+    return "just now" if seconds < 1 else f"{format_duration(seconds)} ago"
 
 
 def until(stamp: object, now: float | None = None) -> str:
@@ -97,7 +97,7 @@ def until(stamp: object, now: float | None = None) -> str:
     seconds = seconds_since(stamp, now) if isinstance(stamp, str) else None
     if seconds is None:
         return ""
-    return "now" if seconds > -1 else f"in {span(-seconds)}"
+    return "now" if seconds > -1 else f"in {format_duration(-seconds)}"
 
 
 def count(number: int, noun: str) -> str:

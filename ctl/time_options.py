@@ -11,7 +11,7 @@ _SPAN = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1
 _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?")
 
 
-def span(text: str) -> timedelta:
+def parse_duration(text: str) -> timedelta:
     """`90s`, `30m`, `2h`, `1d12h`. Raises BadParameter."""
     found = _SPAN.fullmatch(text)
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0,) * 4
@@ -21,7 +21,7 @@ def span(text: str) -> timedelta:
     return length
 
 
-def moment(text: str, now: datetime | None = None) -> datetime:
+def parse_time(text: str, now: datetime | None = None) -> datetime:
     """The next `18:00` by the clock here, or an ISO time that is to come. Raises BadParameter."""
     now = now or datetime.now(UTC)
     try:

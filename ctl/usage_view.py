@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from ctl.daemon_client import Json
 from ctl.output import Line, paint
-from ctl.status_view import facts, mapping, number, objects, state, when
+from ctl.status_view import format_time, labelled_lines, mapping, number, objects, painted_state
 from ctl.table import table
 from ctl.terminal_text import ago, count, seconds_since
 
-_LEAST_MISSED = (4, 5, 8, 7, 6, 1)
+_DROP_ORDER = (4, 5, 8, 7, 6, 1)
 """Columns of `top` that a narrow terminal goes without, in this order: processes first, the state last."""
 SORTS = ("memory", "cpu", "calls", "name")
 
@@ -21,16 +21,16 @@ def stats_table(answer: Json, fit: int | None) -> list[Line]:
     rows: list[Line] = [
         [
             str(server.get("server", "?")),
-            state(server),
+            painted_state(server),
             *_counts(mapping(server.get("counts"))),
-            _names(objects(server.get("clients"))),
+            _client_names(objects(server.get("clients"))),
         ]
         for server in objects(answer.get("servers"))
     ]
     return [
         *table(header, rows, right=(2, 3, 4, 5, 6, 7), fit=fit),
         [],
-        [paint(f"since {when(answer.get('since'))}", "dim")],
+        [paint(f"since {format_time(answer.get('since'))}", "dim")],
     ]
 
 
@@ -65,11 +65,11 @@ def server_stats(answer: Json, fit: int | None) -> list[Line]:
         rows = [
             (
                 "memory",
-                f"{size(cost.get('memory'))} in {processes}",
+                f"{format_bytes(cost.get('memory'))} in {processes}",
             ),
             ("processor", spent),
         ]
-        lines += [[], *facts(rows)]
+        lines += [[], *labelled_lines(rows)]
     return lines
 
 
@@ -77,7 +77,7 @@ def top_table(before: Json | None, answer: Json, sort: str, fit: int | None) -> 
     """What runs now. Rates are those between two answers; `-` without an earlier one."""
     header = ("SERVER", "STATUS", "MEMORY", "CPU", "PROCS", "IN FLIGHT", "CALLS", "CALLS/S", "P95", "CLIENTS")
     earlier = {str(server.get("server")): server for server in objects((before or {}).get("servers"))}
-    passed = _between(before, answer)
+    passed = _elapsed(before, answer)
     found: list[tuple[tuple[float, str], Line]] = []
     for server in objects(answer.get("servers")):
         name, cost, counts = (
@@ -92,27 +92,27 @@ def top_table(before: Json | None, answer: Json, sort: str, fit: int | None) -> 
         keys = {"memory": -number(cost.get("memory")), "cpu": -(cpu or 0.0), "calls": -calls, "name": 0.0}
         row = [
             name,
-            state(server),
-            size(cost.get("memory")) if cost else "-",
-            _percent(cpu),
+            painted_state(server),
+            format_bytes(cost.get("memory")) if cost else "-",
+            _format_percent(cpu),
             str(cost.get("processes", "-")),
             str(server.get("in_flight", 0)),
             f"{calls:.0f}",
             "-" if rate is None else f"{rate:.1f}",
-            _ms(counts.get("p95_ms")),
-            _names(objects(server.get("clients"))),
+            _format_ms(counts.get("p95_ms")),
+            _client_names(objects(server.get("clients"))),
         ]
         found.append(((keys[sort], name), row))
     rows = [row for _, row in sorted(found, key=lambda entry: entry[0])]
     daemon = mapping(answer.get("daemon"))
-    own = _percent(_cpu(mapping((before or {}).get("daemon")), daemon, passed))
+    own = _format_percent(_cpu(mapping((before or {}).get("daemon")), daemon, passed))
     here = count(len(objects(answer.get("clients"))), "client")
-    last = f"mcpd itself: {size(daemon.get('memory'))}, {own} CPU; {here}"
+    last = f"mcpd itself: {format_bytes(daemon.get('memory'))}, {own} CPU; {here}"
     right = tuple(range(2, len(header) - 1))
-    return [*table(header, rows, right=right, fit=fit, drop=_LEAST_MISSED), [], [paint(last, "dim")]]
+    return [*table(header, rows, right=right, fit=fit, drop=_DROP_ORDER), [], [paint(last, "dim")]]
 
 
-def size(value: object) -> str:
+def format_bytes(value: object) -> str:
     """`512 B`, `38 MB`, `1.2 GB`: decimal units, as most tools that show memory."""
     bytes_ = number(value)
     for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -129,7 +129,7 @@ def _cpu(old: Json, new: Json, passed: float | None) -> float | None:
     return spent / passed if spent >= 0 else None
 
 
-def _between(before: Json | None, answer: Json) -> float | None:
+def _elapsed(before: Json | None, answer: Json) -> float | None:
     if before is None:
         return None
     first, last = (seconds_since(str(each.get("at", "")), 0.0) for each in (before, answer))
@@ -142,11 +142,11 @@ def _counts(counts: Json) -> list[str]:
         str(counts.get("calls", 0)),
         errors if errors == "0" else paint(errors, "yellow"),
         lost if lost == "0" else paint(lost, "red"),
-        *(_ms(counts.get(f"p{share}_ms")) for share in (50, 95, 99)),
+        *(_format_ms(counts.get(f"p{share}_ms")) for share in (50, 95, 99)),
     ]
 
 
-def _names(clients: Sequence[Json]) -> str:
+def _client_names(clients: Sequence[Json]) -> str:
     """Who, each program once, with how many of it."""
     counted: dict[str, int] = {}
     for client in clients:
@@ -155,7 +155,7 @@ def _names(clients: Sequence[Json]) -> str:
     return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counted.items()) or "-"
 
 
-def _ms(value: object) -> str:
+def _format_ms(value: object) -> str:
     if not isinstance(value, (int, float)):
         return "-"
     if value < 10:
@@ -163,5 +163,5 @@ def _ms(value: object) -> str:
     return f"{value:.0f} ms" if value < 10_000 else f"{value / 1000:.0f} s"
 
 
-def _percent(share: float | None) -> str:
+def _format_percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from ctl.commands.logs import print_events
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.daemon_client import Json
-from ctl.keys import Keys
+from ctl.keys import QuitKeys
 from ctl.output import Line, paint
 from ctl.status_view import server_block, status_table
 from ctl.usage_view import top_table
@@ -16,45 +16,45 @@ TICK = 1.0
 """Seconds after which relative times are drawn afresh."""
 
 
-def watch_status(session: Session, server: str | None) -> int:
+def watch_status(cli: CliContext, server: str | None) -> int:
     """Until q or Ctrl-C. Piped, or under `--json`: one line for each change, after one for each server."""
     servers = [server] if server else []
     if server:
-        session.call("mcpd/server", {"server": server})  # an unknown name is an error, not an empty screen
-    if session.out.json or not session.out.tty:
-        print_events(session, servers)
+        cli.call("mcpd/server", {"server": server})  # an unknown name is an error, not an empty screen
+    if cli.out.json or not cli.out.tty:
+        print_events(cli, servers)
         return 0
-    return _live(session, server, servers)
+    return _watch_on_terminal(cli, server, servers)
 
 
-def watch_top(session: Session, sort: str, interval: float) -> int:
+def watch_top(cli: CliContext, sort: str, interval: float) -> int:
     """Until q or Ctrl-C, a look every `interval` seconds. Piped, or under `--json`: one after the other."""
     asked = {"processes": True}
     before = None
-    if session.out.json or not session.out.tty:
+    if cli.out.json or not cli.out.tty:
         while True:
-            answer = session.call("mcpd/stats", asked).value
-            if session.out.json:
-                session.out.stream_value(answer)
+            answer = cli.call("mcpd/stats", asked).value
+            if cli.out.json:
+                cli.out.json_line(answer)
             elif before is not None:  # the first has no rates yet
-                session.out.lines([*top_table(before, answer, sort, None), []])
-            session.out.flush()
+                cli.out.lines([*top_table(before, answer, sort, None), []])
+            cli.out.flush()
             before = answer
             time.sleep(interval)
     from rich.live import Live
     from rich.text import Text
 
-    with Keys() as keys, Live(auto_refresh=False, screen=True) as live:
+    with QuitKeys() as keys, Live(auto_refresh=False, screen=True) as live:
         while True:
-            answer = session.call("mcpd/stats", asked).value
-            lines = fitted(top_table(before, answer, sort, session.out.columns), session.out.rows)
-            live.update(Text.from_ansi("\n".join(map(session.out.styled, lines))), refresh=True)
+            answer = cli.call("mcpd/stats", asked).value
+            lines = fit_rows(top_table(before, answer, sort, cli.out.columns), cli.out.rows)
+            live.update(Text.from_ansi("\n".join(map(cli.out.styled, lines))), refresh=True)
             before = answer
-            if keys.end_within(interval):
+            if keys.quit_pressed(interval):
                 return 0
 
 
-def fitted(lines: list[Line], rows: int) -> list[Line]:
+def fit_rows(lines: list[Line], rows: int) -> list[Line]:
     """What of them a screen of so many rows shows, and that there are more."""
     if len(lines) < rows:
         return lines
@@ -62,28 +62,28 @@ def fitted(lines: list[Line], rows: int) -> list[Line]:
     return [*lines[:shown], [paint(f"… {len(lines) - shown} more lines", "dim")]]
 
 
-def _live(session: Session, server: str | None, servers: list[str]) -> int:
+def _watch_on_terminal(cli: CliContext, server: str | None, servers: list[str]) -> int:
     from rich.live import Live
     from rich.text import Text
 
-    from ctl.daemon_client import LocalClient
+    from ctl.daemon_client import DaemonClient
 
     method, asked = ("mcpd/server", {"server": server}) if server else ("mcpd/status", {})
 
     def draw(answer: Json) -> Text:
-        lines = server_block(answer) if server else status_table(answer, session.out.columns)
-        return Text.from_ansi("\n".join(map(session.out.styled, fitted(lines, session.out.rows))))
+        lines = server_block(answer) if server else status_table(answer, cli.out.columns)
+        return Text.from_ansi("\n".join(map(cli.out.styled, fit_rows(lines, cli.out.rows))))
 
-    answer = session.call(method, asked).value
+    answer = cli.call(method, asked).value
     with (
-        LocalClient(session.socket) as changes,
-        Keys() as keys,
+        DaemonClient(cli.socket) as changes,
+        QuitKeys() as keys,
         Live(draw(answer), auto_refresh=False) as live,
     ):
         for item in changes.stream("mcpd/events", {"servers": servers}, tick=TICK):
             if item is not None:
-                answer = session.call(method, asked).value
+                answer = cli.call(method, asked).value
             live.update(draw(answer), refresh=True)
-            if keys.end_within(0):
+            if keys.quit_pressed(0):
                 break
     return 0

@@ -12,12 +12,22 @@ from ctl.daemon_client import Json
 from ctl.history_view import history_table
 from ctl.next_steps import next_command
 from ctl.output import Line, paint
-from ctl.status_view import READY, ending, facts, mapping, objects, state, strings, what_failed, when
+from ctl.status_view import (
+    READY,
+    exit_details,
+    format_time,
+    labelled_lines,
+    mapping,
+    objects,
+    painted_state,
+    short_message,
+    strings,
+)
 from ctl.terminal_text import ago, until
 
 Explanation = dict[str, object]
 
-_LAST_WORDS = 10
+_STDERR_LINES = 10
 """Lines of stderr. What npm has to say of a package that there is not takes eight, the best of them first."""
 
 
@@ -36,7 +46,7 @@ def explain(detail: Json, past: list[Json], login: Mapping[str, str] | None) -> 
         "since": server.get("since"),
         "down_since": _down_since(server, past),
         "retry_at": server.get("retry_at"),
-        "because": _because(server, failure, asked),
+        "because": _cause(server, failure, asked),
         "evidence": {
             key: failure.get(key)
             for key in ("kind", "at", "exit_code", "signal", "http_status", "crash_loop", "stderr", "noise")
@@ -53,7 +63,7 @@ def explain(detail: Json, past: list[Json], login: Mapping[str, str] | None) -> 
     }
 
 
-def _because(server: Json, failure: Json, asked: list[Json]) -> str:
+def _cause(server: Json, failure: Json, asked: list[Json]) -> str:
     status = server.get("status")
     if status in ("failed", "needs-auth"):
         return str(failure.get("message") or server.get("reason") or "it is not known")
@@ -94,8 +104,8 @@ def _binary(detail: Json, login: Mapping[str, str] | None) -> Explanation | None
     if not command:
         return None
     path = str(detail.get("path") or "")
-    found = detail.get("executable") or login_shell.found_in(command[0], path)
-    in_shell = None if login is None else login_shell.found_in(command[0], login.get("PATH", ""))
+    found = detail.get("executable") or login_shell.find_program(command[0], path)
+    in_shell = None if login is None else login_shell.find_program(command[0], login.get("PATH", ""))
     return {
         "command": command[0],
         "found": found,
@@ -103,7 +113,7 @@ def _binary(detail: Json, login: Mapping[str, str] | None) -> Explanation | None
         "in_login_shell": in_shell,
         "elsewhere": []
         if found
-        else [each for each in login_shell.elsewhere(command[0]) if each != in_shell],
+        else [each for each in login_shell.find_elsewhere(command[0]) if each != in_shell],
     }
 
 
@@ -115,20 +125,20 @@ def _environment(detail: Json, login: Mapping[str, str] | None) -> Explanation |
         "path_only_in_login_shell": login_shell.missing_directories(
             login.get("PATH", ""), str(detail.get("path"))
         ),
-        "variables_only_in_login_shell": login_shell.only_there(login, names),
+        "variables_only_in_login_shell": login_shell.extra_variables(login, names),
     }
 
 
 def _next(detail: Json, failure: Json, binary: Explanation | None) -> str:
     server = mapping(detail.get("server"))
     name = server.get("name")
-    if failure.get("kind") == "spawn" and binary is not None and not binary["found"] and _is_searched(binary):
+    if failure.get("kind") == "spawn" and binary is not None and not binary["found"] and _uses_path(binary):
         if full := binary["in_login_shell"]:
             if "PATH" in definition_fields.environment(
                 mapping(detail.get("definition"))
             ):  # which no PATH of ours changes
                 return f"mcpctl edit   (write {full} as its command, or correct the PATH in its `env`)"
-            takes = "mcpctl daemon install" if systemd_units.installed() else "mcpctl daemon restart"
+            takes = "mcpctl daemon install" if systemd_units.is_installed() else "mcpctl daemon restart"
             return f"{takes}   (takes over this shell's PATH; or write {full} as its command)"
         if places := strings(binary["elsewhere"]):
             return f"mcpctl edit   (write {places[0]} as its command)"
@@ -136,20 +146,20 @@ def _next(detail: Json, failure: Json, binary: Explanation | None) -> str:
     return next_command(server)
 
 
-def _is_searched(binary: Mapping[str, object]) -> bool:
+def _uses_path(binary: Mapping[str, object]) -> bool:
     return "/" not in str(binary["command"])
 
 
-def explanation(told: Explanation, fit: int | None) -> list[Line]:
+def render(told: Explanation, fit: int | None) -> list[Line]:
     """For a person: the cause first, the thing to do last."""
     status = str(told["status"])
-    because = what_failed(told["because"])
+    because = short_message(told["because"])
     lines: list[Line] = [
         [
             paint(str(told["server"]), "bold"),
             " is ",
-            state(told),
-            f" since {when(told['since'])}",
+            painted_state(told),
+            f" since {format_time(told['since'])}",
         ],
         ["because ", because if status in READY else paint(because, "yellow")],
     ]
@@ -159,12 +169,12 @@ def explanation(told: Explanation, fit: int | None) -> list[Line]:
     if told["url"]:
         rows.append(("url", str(told["url"])))
     if told["down_since"] and str(told["down_since"])[:19] < str(told["since"])[:19]:
-        rows.insert(0, ("down since", when(told["down_since"])))
+        rows.insert(0, ("down since", format_time(told["down_since"])))
     # What the shell has besides is a hint only where something is wrong.
     if status in ("failed", "pending"):
         rows += _environment_rows(mapping(told["environment"]))
     if rows:
-        lines += [[], *facts(rows)]
+        lines += [[], *labelled_lines(rows)]
     lines += ([paint("   warning: ", "yellow"), warning] for warning in strings(told["warnings"]))
     if entries := objects(told["history"]):
         lines += [[], *history_table(entries, servers=False, fit=fit)]
@@ -174,22 +184,22 @@ def explanation(told: Explanation, fit: int | None) -> list[Line]:
 def _evidence(evidence: Json) -> list[tuple[str, str]]:
     if not evidence:
         return []
-    left = ending(evidence)
+    left = exit_details(evidence)
     kind = f"{evidence.get('kind')} ({', '.join(left)})" if left else str(evidence.get("kind"))
     rows = [("evidence", f"{kind}, {ago(evidence.get('at'))}")]
     if noise := evidence.get("noise"):
         rows.append(("stdout", str(noise)))
     said = [line for line in strings(evidence.get("stderr")) if line.strip()]
-    return rows + [("it said", line) for line in said[-_LAST_WORDS:]]
+    return rows + [("it said", line) for line in said[-_STDERR_LINES:]]
 
 
 def _binary_rows(binary: Json) -> list[tuple[str, str]]:
     if not binary:
         return []
     command, found, in_shell = binary.get("command"), binary.get("found"), binary.get("in_login_shell")
-    missing = "was not found" if _is_searched(binary) else "cannot be run"
+    missing = "was not found" if _uses_path(binary) else "cannot be run"
     rows = [("runs", str(found) if found else f"nothing: {command} {missing}")]
-    if not found and _is_searched(binary):
+    if not found and _uses_path(binary):
         rows.append(("searched", ":".join(strings(binary.get("searched")))))
     if in_shell and in_shell != found:
         rows.append(("your shell", f"runs {in_shell}"))

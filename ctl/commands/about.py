@@ -5,40 +5,40 @@ from __future__ import annotations
 import click
 
 from ctl.completion_candidates import command_names
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.errors import EXIT_CODES, DaemonUnreachable
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl version\n  mcpctl version --json")
 @click.pass_obj
-def version(session: Session) -> int:
+def version(cli: CliContext) -> int:
     """The versions of mcpctl and of the running daemon.
 
     Never starts the daemon.
     """
     from mcpd import __version__
 
-    session.may_start = False
+    cli.may_start = False
     daemon: Json | None
     try:
-        daemon = session.call("mcpd/version", timeout=10.0).value
+        daemon = cli.call("mcpd/version", timeout=10.0).value
     except DaemonUnreachable:
         daemon = None
-    if session.out.json:
-        session.out.value({"mcpctl": __version__, "daemon": daemon})
+    if cli.out.json:
+        cli.out.json_value({"mcpctl": __version__, "daemon": daemon})
         return 0
-    session.out.line(f"mcpctl {__version__}")
+    cli.out.line(f"mcpctl {__version__}")
     if daemon is None:
-        session.out.line("mcpd   not running")
+        cli.out.line("mcpd   not running")
         return 0
     protocols = daemon.get("protocol_versions")
     spoken = ", ".join(map(str, protocols)) if isinstance(protocols, list) else "?"
     about = f"pid {daemon.get('pid')}, API {daemon.get('api')}, Python {daemon.get('python')}"
-    session.out.line(f"mcpd   {daemon.get('version')} ({about})")
-    session.out.line(f"MCP    {spoken}")
+    cli.out.line(f"mcpd   {daemon.get('version')} ({about})")
+    cli.out.line(f"MCP    {spoken}")
     if daemon.get("version") != __version__:
-        session.out.talk("note: the daemon is another version; mcpctl daemon restart")
+        cli.out.message("note: the daemon is another version; mcpctl daemon restart")
     return 0
 
 
@@ -47,12 +47,12 @@ def version(session: Session) -> int:
 @click.pass_context
 def help_(ctx: click.Context, words: tuple[str, ...]) -> int:
     """Help on a command, or on exit-codes."""
-    session: Session = ctx.obj
+    cli: CliContext = ctx.obj
     if words == ("exit-codes",):
-        return _show_exit_codes(session)
+        return _show_exit_codes(cli)
     from ctl.app import app
 
-    parent = app.make_context("mcpctl", [], obj=session, resilient_parsing=True)
+    parent = app.make_context("mcpctl", [], obj=cli, resilient_parsing=True)
     command: click.Command = app  # always that of `parent`
     for word in words:
         if not isinstance(command, click.Group):
@@ -61,31 +61,31 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> int:
         if found is None:
             break
         command, parent = found, found.make_context(name, [], parent, resilient_parsing=True)
-    session.out.block(parent.get_help())
+    cli.out.block(parent.get_help())
     return 0
 
 
 @click.command("exit-codes")
 @click.pass_obj
-def exit_codes(session: Session) -> int:
+def exit_codes(cli: CliContext) -> int:
     """What the exit codes mean."""
-    return _show_exit_codes(session)
+    return _show_exit_codes(cli)
 
 
-def _show_exit_codes(session: Session) -> int:
-    if session.out.json:
-        session.out.value({"exit_codes": [{"code": code, "meaning": text} for code, text in EXIT_CODES]})
+def _show_exit_codes(cli: CliContext) -> int:
+    if cli.out.json:
+        cli.out.json_value({"exit_codes": [{"code": code, "meaning": text} for code, text in EXIT_CODES]})
     else:
-        session.out.lines([f"{code:>4}  {meaning}"] for code, meaning in EXIT_CODES)
+        cli.out.lines([f"{code:>4}  {meaning}"] for code, meaning in EXIT_CODES)
     return 0
 
 
 @click.command()
 @click.pass_obj
-def shutdown(session: Session) -> int:
+def shutdown(cli: CliContext) -> int:
     """Stop the daemon and every server."""
-    session.may_start = False
-    reply = session.call("mcpd/shutdown")
-    if not session.show(reply):
-        session.out.line("mcpd is stopping")
+    cli.may_start = False
+    reply = cli.call("mcpd/shutdown")
+    if not cli.show_json(reply):
+        cli.out.line("mcpd is stopping")
     return 0

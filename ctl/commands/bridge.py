@@ -7,7 +7,7 @@ import os
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import Session
+from ctl.context import CliContext
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl bridge --client zed\n  mcpctl bridge --server github")
@@ -15,7 +15,7 @@ from ctl.context import Session
 @click.option("--profile", metavar="NAME", help="Only what this profile selects.")
 @click.option("--client", metavar="NAME", default="", help="What the editor is called in status and logs.")
 @click.pass_obj
-def bridge(session: Session, server: str | None, profile: str | None, client: str) -> int:
+def bridge(cli: CliContext, server: str | None, profile: str | None, client: str) -> int:
     """What an editor starts: all servers, over stdin and stdout.
 
     Put this command into the editor's configuration as an MCP server (type stdio). It speaks MCP in every
@@ -23,5 +23,5 @@ def bridge(session: Session, server: str | None, profile: str | None, client: st
     """
     from ctl.bridge.loop import Options, run
 
-    options = Options(session.chosen_socket, session.may_start, server, profile, client)
+    options = Options(cli.socket_option, cli.may_start, server, profile, client)
     return run(options, os.environ)

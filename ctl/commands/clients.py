@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.output import Line, paint
 from ctl.status_view import mapping, objects
@@ -16,14 +16,14 @@ HEADER = ("CLIENT", "PID", "DOOR", "CONNECTED", "SEES", "REVISION", "CALLS", "US
 
 @click.command(epilog="Example:\n\n\b\n  mcpctl clients --json")
 @click.pass_obj
-def clients(session: Session) -> int:
+def clients(cli: CliContext) -> int:
     """Who is connected, from which process, using what.
 
     SEES is the server a client speaks MCP to, or `*` for all of them together.
     """
-    reply = session.call("mcpd/clients")
-    if not session.show(reply):
-        session.out.lines(clients_table(reply.value, session.out.columns))
+    reply = cli.call("mcpd/clients")
+    if not cli.show_json(reply):
+        cli.out.lines(clients_table(reply.value, cli.out.columns))
     return 0
 
 
@@ -38,14 +38,14 @@ def clients_table(answer: Json, fit: int | None) -> list[Line]:
             str(client.get("sees") or "-"),
             str(client.get("protocol_version") or "-"),
             str(client.get("calls", 0)),
-            _uses(mapping(client.get("servers"))),
+            _server_uses(mapping(client.get("servers"))),
         ]
         for client in objects(answer.get("clients"))
     ]
     return table(HEADER, rows, right=(1, 6), fit=fit) if rows else [[paint("nobody is connected", "dim")]]
 
 
-def _uses(servers: Json) -> str:
+def _server_uses(servers: Json) -> str:
     """`git (12), time (3, 2025-06-18 → 2026-07-28)`."""
     told = []
     for name, use in servers.items():

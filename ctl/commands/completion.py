@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ctl.context import Session
+from ctl.context import CliContext
 
 
 @click.command(
@@ -13,7 +13,7 @@ from ctl.context import Session
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_obj
-def completion(session: Session, shell: str) -> int:
+def completion(cli: CliContext, shell: str) -> int:
     """Print the completion script for a shell.
 
     The names of servers and tools come from the running daemon; completing never starts one. MCPCTL_OUTPUT
@@ -23,8 +23,8 @@ def completion(session: Session, shell: str) -> int:
     from ctl.completion_scripts import SHELLS
 
     script = SHELLS[shell](app, {}, "mcpctl", "_MCPCTL_COMPLETE").source()
-    if session.out.json and not session.out.by_default:
-        session.out.value({"shell": shell, "script": script})
+    if cli.out.json and not cli.out.format_is_default:
+        cli.out.json_value({"shell": shell, "script": script})
     else:
-        session.out.block(script)
+        cli.out.block(script)
     return 0

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from ctl import definition_fields
-from ctl.context import Session
-from ctl.errors import Refused
+from ctl.context import CliContext
+from ctl.errors import DaemonError
 from ctl.output import Line
-from ctl.status_view import facts, mapping, quoted
+from ctl.status_view import labelled_lines, mapping, shell_join
 from ctl.table import table
 from ctl.terminal_text import count
 
@@ -26,7 +26,7 @@ def config() -> None:
 )
 @click.argument("file", required=False, type=click.Path())
 @click.pass_obj
-def validate(session: Session, file: str | None) -> int:
+def validate(cli: CliContext, file: str | None) -> int:
     """Check a configuration without using it.
 
     Without FILE, the one that mcpd would read. Needs no daemon. Exit 2 when it cannot be used, with
@@ -38,16 +38,18 @@ def validate(session: Session, file: str | None) -> int:
     try:
         loaded = load(Path(file) if file else None, os.environ)
     except BadSpec as error:
-        raise Refused({"message": f"{error.source or file} cannot be used", "data": error.data()}) from None
+        raise DaemonError(
+            {"message": f"{error.source or file} cannot be used", "data": error.data()}
+        ) from None
     for warning in loaded.warnings:
-        session.out.talk(f"warning: {warning}")
+        cli.out.message(f"warning: {warning}")
     names = sorted(loaded.specs)
-    if session.out.json:
-        session.out.value({"source": loaded.source, "servers": names, "warnings": list(loaded.warnings)})
+    if cli.out.json:
+        cli.out.json_value({"source": loaded.source, "servers": names, "warnings": list(loaded.warnings)})
     elif loaded.source == "none":
-        session.out.line(f"{loaded.path}: not there yet, which is good too: no servers")
+        cli.out.line(f"{loaded.path}: not there yet, which is good too: no servers")
     else:
-        session.out.line(
+        cli.out.line(
             f"{loaded.source}: good, {count(len(names), 'server')}", f": {', '.join(names)}" if names else ""
         )
     return 0
@@ -55,37 +57,37 @@ def validate(session: Session, file: str | None) -> int:
 
 @config.command(epilog="Examples:\n\n\b\n  mcpctl config show\n  mcpctl config show --json")
 @click.pass_obj
-def show(session: Session) -> int:
+def show(cli: CliContext) -> int:
     """The definitions in force, secrets masked."""
-    reply = session.call("mcpd/config")
-    if session.show(reply):
+    reply = cli.call("mcpd/config")
+    if cli.show_json(reply):
         return 0
     view = reply.value
-    session.out.lines(facts([(key, str(view.get(key))) for key in ("source", "path", "generation")]))
+    cli.out.lines(labelled_lines([(key, str(view.get(key))) for key in ("source", "path", "generation")]))
     definitions = mapping(view.get("servers"))
     rows: list[Line] = []
     for name, value in definitions.items():
         definition = mapping(value)
-        what = definition_fields.address(definition) or quoted(definition_fields.command(definition))
-        rows.append([name, "on" if definition_fields.is_on(definition) else "off", what])
+        what = definition_fields.url(definition) or shell_join(definition_fields.command(definition))
+        rows.append([name, "on" if definition_fields.is_enabled(definition) else "off", what])
     if rows:
-        session.out.line()
-        session.out.lines(table(("SERVER", "SWITCHED", "COMMAND OR URL"), rows, fit=session.out.columns))
+        cli.out.line()
+        cli.out.lines(table(("SERVER", "SWITCHED", "COMMAND OR URL"), rows, fit=cli.out.columns))
     return 0
 
 
 @config.command(epilog="Examples:\n\n\b\n  mcpctl config path\n  $EDITOR $(mcpctl config path)")
 @click.pass_obj
-def path(session: Session) -> int:
+def path(cli: CliContext) -> int:
     """Where the configuration file is, there or not.
 
     What the running daemon says; without one, what it would say. Never starts one.
     """
-    from ctl.commands.edit import place
+    from ctl.commands.edit import configuration_path
 
-    found = str(place(session)[0])
-    if session.out.json:
-        session.out.value({"path": found})
+    found = str(configuration_path(cli)[0])
+    if cli.out.json:
+        cli.out.json_value({"path": found})
     else:
-        session.out.line(found)
+        cli.out.line(found)
     return 0

@@ -8,8 +8,8 @@ import os
 import click
 
 from ctl import autostart, background, service, systemd_units
-from ctl.context import Session
-from ctl.daemon_client import LocalClient
+from ctl.context import CliContext
+from ctl.daemon_client import DaemonClient
 from ctl.errors import CtlError, DaemonUnreachable
 from ctl.output import paint
 
@@ -24,92 +24,95 @@ def daemon() -> None:
 
 @daemon.command()
 @click.pass_obj
-def start(session: Session) -> int:
+def start(cli: CliContext) -> int:
     """Start the daemon, and wait until it answers.
 
     Through the service manager when the service is installed, else in the background.
     """
-    if systemd_units.serves(session.socket):
-        if systemd_units.properties().get("ActiveState") != "active":
-            service.stop_background(session)
+    if systemd_units.manages_socket(cli.socket):
+        if systemd_units.service_properties().get("ActiveState") != "active":
+            service.stop_background(cli)
         systemd_units.start()
     else:
-        autostart.start_in_background(session.socket)
-    return _report(session)
+        autostart.start_in_background(cli.socket)
+    return _report(cli)
 
 
 @daemon.command()
 @click.pass_obj
-def stop(session: Session) -> int:
+def stop(cli: CliContext) -> int:
     """Stop the daemon and every server; nothing of them is left.
 
     Succeeds when nothing is running. The next command of mcpctl would start it again: see --no-start.
     """
-    stopped = service.stop(session)
-    if session.out.json:
-        session.out.value({"stopped": stopped})
+    stopped = service.stop(cli)
+    if cli.out.json:
+        cli.out.json_value({"stopped": stopped})
     else:
-        session.out.line("mcpd is stopped" if stopped else "mcpd was not running")
+        cli.out.line("mcpd is stopped" if stopped else "mcpd was not running")
     return 0
 
 
 @daemon.command()
 @click.pass_obj
-def restart(session: Session) -> int:
+def restart(cli: CliContext) -> int:
     """Stop the daemon if it runs, and start it."""
-    if systemd_units.serves(session.socket) and systemd_units.properties().get("ActiveState") == "active":
+    if (
+        systemd_units.manages_socket(cli.socket)
+        and systemd_units.service_properties().get("ActiveState") == "active"
+    ):
         systemd_units.systemctl("restart", systemd_units.SERVICE)
     else:
-        service.stop(session)
-        if systemd_units.serves(session.socket):
+        service.stop(cli)
+        if systemd_units.manages_socket(cli.socket):
             systemd_units.start()
         else:
-            autostart.start_in_background(session.socket)
-    return _report(session)
+            autostart.start_in_background(cli.socket)
+    return _report(cli)
 
 
 @daemon.command()
 @click.pass_obj
-def status(session: Session) -> int:
+def status(cli: CliContext) -> int:
     """Whether it runs, who started it, and where it writes.
 
     Never starts it. Exit 3 when it does not run.
     """
-    return _report(session)
+    return _report(cli)
 
 
 @daemon.command()
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1, 10_000))
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
 @click.pass_obj
-def logs(session: Session, lines: int, follow: bool) -> int:
+def logs(cli: CliContext, lines: int, follow: bool) -> int:
     """What the daemon itself wrote.
 
     The journal of the service, or the log of the one in the background. A server's log is
     `mcpctl logs SERVER`.
     """
-    if systemd_units.serves(session.socket):
-        return service.journal(session, lines, follow)
+    if systemd_units.manages_socket(cli.socket):
+        return service.journal(cli, lines, follow)
     path = autostart.log_path()
     if not os.path.exists(path):
         raise CtlError(
             f"there is no log at {path}", hint="a daemon started by hand writes to its own terminal"
         )
     shown = background.log_lines(path, lines, follow=follow)
-    if session.out.json and not follow:
-        session.out.value({"source": path, "lines": [*shown]})
+    if cli.out.json and not follow:
+        cli.out.json_value({"source": path, "lines": [*shown]})
         return 0
     for line in shown:
-        if session.out.json:
-            session.out.stream_value({"line": line})
+        if cli.out.json:
+            cli.out.json_line({"line": line})
         else:
-            session.out.block(_readable(line))
+            cli.out.block(_format_record(line))
         if follow:
-            session.out.flush()
+            cli.out.flush()
     return 0
 
 
-def _readable(line: str) -> str:
+def _format_record(line: str) -> str:
     """A record of the log as a person reads it; anything else as it is."""
     try:
         record = json.loads(line)
@@ -121,7 +124,7 @@ def _readable(line: str) -> str:
 @daemon.command(epilog="Examples:\n\n\b\n  mcpctl daemon install\n  mcpctl daemon install --dry-run")
 @click.option("--dry-run", is_flag=True, help="Show the units and write nothing.")
 @click.pass_obj
-def install(session: Session, dry_run: bool) -> int:
+def install(cli: CliContext, dry_run: bool) -> int:
     """Make the daemon a service, now and at every login.
 
     Writes two systemd units and enables them (--no-start: without starting it now). The PATH of this shell
@@ -129,38 +132,38 @@ def install(session: Session, dry_run: bool) -> int:
     nothing else of the environment does. Run it again after PATH or the place of mcpd has changed.
     """
     if dry_run:
-        service.show_units(session)
+        service.show_units(cli)
         return 0
-    return _report(session) if service.install(session) else 0
+    return _report(cli) if service.install(cli) else 0
 
 
 @daemon.command()
 @click.pass_obj
-def uninstall(session: Session) -> int:
+def uninstall(cli: CliContext) -> int:
     """Stop the service and remove its units.
 
     Configuration, logs and state stay, as do drop-ins made with `systemctl --user edit`.
     """
-    service.uninstall(session)
+    service.uninstall(cli)
     return 0
 
 
 # ---- how it is -----------------------------------------------------------------------------------
 
 
-def _report(session: Session) -> int:
-    facts = _facts(session)
-    if session.out.json:
-        session.out.value(facts)
+def _report(cli: CliContext) -> int:
+    facts = _daemon_status(cli)
+    if cli.out.json:
+        cli.out.json_value(facts)
     else:
-        _describe(session, facts)
+        _print_status(cli, facts)
     return 0 if facts["running"] else DaemonUnreachable.exit
 
 
-def _facts(session: Session) -> dict[str, object]:
+def _daemon_status(cli: CliContext) -> dict[str, object]:
     """How the daemon is. Takes care not to connect where connecting would start it."""
-    socket = session.socket
-    unit = systemd_units.properties() if systemd_units.serves(socket) else None
+    socket = cli.socket
+    unit = systemd_units.service_properties() if systemd_units.manages_socket(socket) else None
     by_manager = unit is not None and unit.get("ActiveState") in ("active", "reloading", "deactivating")
     facts: dict[str, object] = {
         "running": False,
@@ -169,13 +172,13 @@ def _facts(session: Session) -> dict[str, object]:
         "socket": socket,
         "started_by": None,
         "log": "journalctl --user -u mcpd" if unit is not None else autostart.log_path(),
-        "installed": systemd_units.installed(),
-        "unit": None if unit is None else _unit_facts(unit),
+        "installed": systemd_units.is_installed(),
+        "unit": None if unit is None else _unit_status(unit),
     }
-    if unit is not None and not by_manager and service.socket_listens():
+    if unit is not None and not by_manager and service.socket_is_active():
         return facts
     try:
-        with LocalClient(socket) as client:
+        with DaemonClient(socket) as client:
             answer = client.call("mcpd/version", timeout=5.0).value
     except DaemonUnreachable:
         return facts
@@ -189,7 +192,7 @@ def _facts(session: Session) -> dict[str, object]:
     }
 
 
-def _unit_facts(unit: dict[str, str]) -> dict[str, object]:
+def _unit_status(unit: dict[str, str]) -> dict[str, object]:
     return {
         "state": unit.get("ActiveState", ""),
         "sub_state": unit.get("SubState", ""),
@@ -200,8 +203,8 @@ def _unit_facts(unit: dict[str, str]) -> dict[str, object]:
     }
 
 
-def _describe(session: Session, facts: dict[str, object]) -> None:
-    out, unit = session.out, facts["unit"]
+def _print_status(cli: CliContext, facts: dict[str, object]) -> None:
+    out, unit = cli.out, facts["unit"]
     if facts["running"]:
         out.line(paint("● ", "green"), f"mcpd {facts['version']} is running (pid {facts['pid']})")
     else:
@@ -220,4 +223,4 @@ def _describe(session: Session, facts: dict[str, object]) -> None:
         out.line("  service  ", "none: it runs in the background (mcpctl daemon install makes one)")
     out.line("  log      ", str(facts["log"]))
     if not facts["running"]:
-        out.talk("next: mcpctl daemon start")
+        out.message("next: mcpctl daemon start")

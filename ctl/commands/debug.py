@@ -7,31 +7,40 @@ import json
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.output import Line, paint
-from ctl.status_view import facts, mapping, not_ready_exit, number, objects, quoted, server_block, strings
+from ctl.status_view import (
+    labelled_lines,
+    mapping,
+    not_ready_exit,
+    number,
+    objects,
+    server_block,
+    shell_join,
+    strings,
+)
 from ctl.table import table
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl debug github\n  mcpctl debug github --json")
 @click.argument("server", shell_complete=server_names)
 @click.pass_obj
-def debug(session: Session, server: str) -> int:
+def debug(cli: CliContext, server: str) -> int:
     """Everything known about one server.
 
     What is started and how, which variables it is given, each step of reaching it, the junk on its
     stdout, the end of its log. Secrets are masked. The exit code is that of status SERVER.
     """
-    reply = session.call("mcpd/server", {"server": server})
-    if not session.show(reply):
-        session.out.lines(_everything(reply.value))
+    reply = cli.call("mcpd/server", {"server": server})
+    if not cli.show_json(reply):
+        cli.out.lines(_detail_lines(reply.value))
     return not_ready_exit(mapping(reply.value.get("server")))
 
 
-def _everything(detail: Json) -> list[Line]:
+def _detail_lines(detail: Json) -> list[Line]:
     lines = [*server_block(detail, log_lines=0)]
-    lines += _section("How it is started", _start(detail))
+    lines += _section("How it is started", _start_lines(detail))
     steps = objects(detail.get("negotiation"))
     rows: list[Line] = [
         [
@@ -46,7 +55,7 @@ def _everything(detail: Json) -> list[Line]:
         "How it was reached", table(("AT", "TOOK", "STEP", "OUTCOME"), rows, right=(1,)) if rows else []
     )
     status = mapping(detail.get("server"))
-    said = facts(
+    said = labelled_lines(
         [
             ("says it can", ", ".join(strings(status.get("capabilities"))) or "-"),
             ("junk lines", str(detail.get("junk_lines", 0))),
@@ -64,13 +73,13 @@ def _everything(detail: Json) -> list[Line]:
     )
 
 
-def _start(detail: Json) -> list[Line]:
+def _start_lines(detail: Json) -> list[Line]:
     command = strings(detail.get("command"))
     if not command:
         return []
-    return facts(
+    return labelled_lines(
         [
-            ("command", quoted(command)),
+            ("command", shell_join(command)),
             ("executable", str(detail.get("executable") or "not found")),
             ("PATH", str(detail.get("path") or "-")),
             ("directory", str(detail.get("cwd") or "-")),

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.doctor_checks import Finding
 from ctl.output import Line, paint
 from ctl.terminal_text import count
@@ -28,28 +28,28 @@ _MARKS = {
     help="Write a report for others to read: a .tar.gz without secrets.",
 )
 @click.pass_obj
-def doctor(session: Session, shell: bool, bundle: str | None) -> int:
+def doctor(cli: CliContext, shell: bool, bundle: str | None) -> int:
     """Look whether everything is as it has to be.
 
     The socket, the service, the PATH against your login shell's, the programs that servers need, the
     configuration, and each server with a real round trip. Works without a daemon, and starts none. Each
     thing that is not well comes with a line that mends it; exit 1 when any check fails.
     """
-    from ctl.doctor import examine
+    from ctl.doctor import run_checks
 
-    seen = examine(session, os.environ, shell=shell)
+    seen = run_checks(cli, os.environ, shell=shell)
     failed = [finding for finding in seen.findings if finding.result == "failure"]
     if bundle is not None:
         from ctl.support_bundle import write_bundle
 
         write_bundle(bundle, seen, os.environ)
-    if session.out.json:
+    if cli.out.json:
         found = [finding.to_json() for finding in seen.findings]
-        session.out.value({"well": not failed, "findings": found, "bundle": bundle})
+        cli.out.json_value({"well": not failed, "findings": found, "bundle": bundle})
     else:
-        session.out.lines(_report(seen.findings))
+        cli.out.lines(_report(seen.findings))
         if bundle is not None:
-            session.out.talk(f"wrote {bundle}: look through it before you send it to anybody")
+            cli.out.message(f"wrote {bundle}: look through it before you send it to anybody")
     return 1 if failed else 0
 
 

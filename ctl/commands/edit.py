@@ -12,20 +12,20 @@ from pathlib import Path
 
 import click
 
-from ctl.context import Session
-from ctl.errors import CtlError, DaemonUnreachable, Refused, Usage
+from ctl.context import CliContext
+from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError
 from ctl.output import paint
 from mcpd.config.loader import path_of, would_be
 from mcpd.model.errors import BadSpec
 
 EDITORS = ("sensible-editor", "editor", "nano", "vi")
-_NEW = '{\n  "mcpServers": {\n  }\n}\n'
+_EMPTY_FILE = '{\n  "mcpServers": {\n  }\n}\n'
 """What a configuration that is not there yet begins with."""
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl edit\n  EDITOR='code --wait' mcpctl edit")
 @click.pass_obj
-def edit(session: Session) -> int:
+def edit(cli: CliContext) -> int:
     """Edit the configuration file, checked before it counts.
 
     A copy is opened with $VISUAL or $EDITOR. When the editor ends it is checked: with mistakes you may go
@@ -33,25 +33,27 @@ def edit(session: Session) -> int:
     reads it.
     """
     if not sys.stdin.isatty():
-        raise Usage("there is no terminal to edit on", hint="$EDITOR $(mcpctl config path); mcpctl reload")
-    path, watched = place(session)
+        raise UsageError(
+            "there is no terminal to edit on", hint="$EDITOR $(mcpctl config path); mcpctl reload"
+        )
+    path, watched = configuration_path(cli)
     before = path.read_bytes() if path.exists() else None
     with tempfile.TemporaryDirectory(prefix="mcpctl-edit-") as directory:  # 0700
         draft = Path(directory) / path.name
         draft.write_bytes(
-            _NEW.encode() if before is None and path.suffix in (".json", ".jsonc") else before or b""
+            _EMPTY_FILE.encode() if before is None and path.suffix in (".json", ".jsonc") else before or b""
         )
         opened = draft.read_bytes()
         while True:
-            _open(draft)
+            _run_editor(draft)
             data = draft.read_bytes()
             if data == opened:
-                session.out.line("nothing was changed")
+                cli.out.line("nothing was changed")
                 return 0
-            problem = _problem(path, data)
+            problem = _validate(path, data)
             if problem is None:
                 break
-            session.out.error(problem)
+            cli.out.error(problem)
             choice = click.prompt(
                 "[e]dit again, [d]rop the changes, [k]eep it though mcpd will refuse it",
                 type=click.Choice(["e", "d", "k"]),
@@ -60,26 +62,26 @@ def edit(session: Session) -> int:
                 err=True,
             )
             if choice == "d":
-                session.out.line(f"{path} is as it was")
+                cli.out.line(f"{path} is as it was")
                 return 1
             if choice == "k":
                 break
-    return _put(session, path, before, data, watched)
+    return _save(cli, path, before, data, watched)
 
 
-def place(session: Session) -> tuple[Path, bool]:
+def configuration_path(cli: CliContext) -> tuple[Path, bool]:
     """The configuration file, there or not, and whether a daemon is there that uses it. Starts none."""
-    session.may_start = False
+    cli.may_start = False
     try:
-        return Path(str(session.call("mcpd/config", timeout=10.0).value.get("path"))), True
+        return Path(str(cli.call("mcpd/config", timeout=10.0).value.get("path"))), True
     except DaemonUnreachable:
         try:
             return path_of(os.environ), False
         except BadSpec as error:
-            raise Refused({"message": str(error), "data": error.data()}) from None
+            raise DaemonError({"message": str(error), "data": error.data()}) from None
 
 
-def _open(draft: Path) -> None:
+def _run_editor(draft: Path) -> None:
     written = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     words = shlex.split(written) if written else []
     if not words:
@@ -95,15 +97,15 @@ def _open(draft: Path) -> None:
         raise CtlError(f"{words[0]} ended with {ended.returncode}, so nothing was changed")
 
 
-def _problem(path: Path, data: bytes) -> Refused | None:
+def _validate(path: Path, data: bytes) -> DaemonError | None:
     try:
         would_be(path, data, os.environ)
     except BadSpec as error:
-        return Refused({"message": str(error), "data": error.data()})
+        return DaemonError({"message": str(error), "data": error.data()})
     return None
 
 
-def _put(session: Session, path: Path, before: bytes | None, data: bytes, there: bool) -> int:
+def _save(cli: CliContext, path: Path, before: bytes | None, data: bytes, there: bool) -> int:
     from mcpd.support.atomic_files import write_atomically
 
     if (path.read_bytes() if path.exists() else None) != before:
@@ -111,24 +113,24 @@ def _put(session: Session, path: Path, before: bytes | None, data: bytes, there:
         try:
             write_atomically(kept, data, 0o600)
         except OSError:
-            kept = _kept(path, data)
+            kept = _save_copy(path, data)
         raise CtlError(f"{path} was changed by somebody else meanwhile; yours is {kept}", hint="mcpctl edit")
     try:
         write_atomically(path, data)
     except OSError as error:
-        kept = _kept(path, data)
+        kept = _save_copy(path, data)
         message = f"cannot write {path}: {error.strerror}; what you wrote is {kept}"
         raise CtlError(message, hint=f"when that is mended: cp {kept} {path}") from None
-    session.out.line(f"written to {path}")
+    cli.out.line(f"written to {path}")
     if there:
         from ctl.commands.servers import show_applied
 
-        return show_applied(session, session.call("mcpd/reload"))
-    session.out.talk(paint("note: ", "dim"), "mcpd is not running; it will read it when it starts")
+        return show_applied(cli, cli.call("mcpd/reload"))
+    cli.out.message(paint("note: ", "dim"), "mcpd is not running; it will read it when it starts")
     return 0
 
 
-def _kept(path: Path, data: bytes) -> Path:
+def _save_copy(path: Path, data: bytes) -> Path:
     """What somebody wrote, where temporary files are: it is not to be lost."""
     handle, name = tempfile.mkstemp(prefix="mcpctl-edit-", suffix=path.suffix)
     with os.fdopen(handle, "wb") as file:

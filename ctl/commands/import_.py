@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ctl.completion_candidates import editors_and_files
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.editors.discovery import Candidate, Survey, survey
 from ctl.editors.drift import Change
 from ctl.editors.editor_catalog import BY_NAME, EDITORS, Editor
@@ -20,7 +20,7 @@ from ctl.editors.import_target import Home, find_home
 from ctl.editors.importing import Outcome, Plan, outcome, plan, remember, write
 from ctl.editors.inline_secrets import lifted, shown
 from ctl.editors.merging import Server
-from ctl.errors import NotFound, Usage
+from ctl.errors import NotFound, UsageError
 from ctl.output import paint
 from ctl.terminal_text import clean, count
 from mcpd.config.formats import SUFFIXES
@@ -50,7 +50,7 @@ from mcpd.config.secret_store import secrets_path
 )
 @click.pass_obj
 def import_(
-    session: Session,
+    cli: CliContext,
     sources: tuple[str, ...],
     only: tuple[str, ...],
     dry_run: bool,
@@ -67,8 +67,8 @@ def import_(
     offers to take that over. Nothing in the editors' files is changed.
     """
     around = Surroundings(os.environ, Path(project or ".").absolute(), project is not None)
-    editors, files = chosen(sources)
-    home = find_home(session)
+    editors, files = parse_sources(sources)
+    home = find_home(cli)
     found = existing(editors, around) if editors else []
     if editors and sources and not found and not files:
         titles = " or ".join(editor.title for editor in editors)
@@ -78,86 +78,86 @@ def import_(
     seen = survey(found, files, around, home.addresses)
     memory = Memory(os.environ, home.path)
     if only:
-        _keep_only(seen, only, memory)
+        _filter_servers(seen, only, memory)
     can_ask = sys.stdin.isatty() and not yes
-    made = plan(session, home, seen, memory, disabled=disabled, unfold=unfold, can_ask=can_ask, named=only)
+    made = plan(cli, home, seen, memory, disabled=disabled, unfold=unfold, can_ask=can_ask, named=only)
     only_here = [] if sources or only else only_in(home, made)
     answer = as_json(made, only_here) | {"path": str(home.path), "written": False}
     for warning in seen.warnings:
-        session.out.talk(paint("warning: ", "yellow"), warning)
-    if not session.out.json:
-        session.out.lines(found_lines(made, around, only_here))
+        cli.out.message(paint("warning: ", "yellow"), warning)
+    if not cli.out.json:
+        cli.out.lines(found_lines(made, around, only_here))
     servers, changes, result = made.possible, made.changes, Outcome()
     if (servers or changes) and not dry_run:
         if not yes and not can_ask:
-            raise Usage(
+            raise UsageError(
                 "nothing was written: importing needs --yes when nobody can be asked",
                 hint="mcpctl import --yes, or --dry-run to see it only",
             )
-        session.out.flush()
+        cli.out.flush()
         answers: dict[str, str] = {}
         try:
             if can_ask:
-                servers = _asked(servers, home) if servers else []
-                changes = [one for one in changes if _wanted(one)]
+                servers = _ask_which(servers, home) if servers else []
+                changes = [one for one in changes if _confirm_change(one)]
                 servers += [one.server for one in changes]
-                answers = _answers(made, servers)
+                answers = _ask_for_values(made, servers)
                 servers = [
                     one for one in servers if all(answers.get(each.name) for each in made.unknown(one))
                 ]
-                keep_secrets = keep_secrets or not _move(made, servers)
+                keep_secrets = keep_secrets or not _confirm_storing_secrets(made, servers)
         except click.Abort:
-            session.out.end_question()
-            session.out.talk("nothing was imported")
+            cli.out.end_prompt_line()
+            cli.out.message("nothing was imported")
             raise KeyboardInterrupt from None
         if not can_ask:
             servers = servers + [one.server for one in changes]
         result = outcome(made, servers, answers, keep=keep_secrets)
         if servers:
-            reloaded = write(session, home, result)
+            reloaded = write(cli, home, result)
             imported = [name for name in result.definitions if name not in result.before]
             answer |= {"written": True, "reloaded": reloaded, "imported": imported}
             answer |= {"taken_over": list(result.before), "secrets_stored": list(result.secrets)}
-        if not session.out.json:
-            _tell(session, home, result)
-    elif (servers or changes) and not session.out.json:
-        session.out.talk(paint("next: ", "dim"), "mcpctl import, which asks first")
-    elif not seen.files and not seen.warnings and not session.out.json:
+        if not cli.out.json:
+            _report(cli, home, result)
+    elif (servers or changes) and not cli.out.json:
+        cli.out.message(paint("next: ", "dim"), "mcpctl import, which asks first")
+    elif not seen.files and not seen.warnings and not cli.out.json:
         hint = "mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE"
-        session.out.talk(paint("next: ", "dim"), hint)
+        cli.out.message(paint("next: ", "dim"), hint)
     if not dry_run:
-        _remember(session, memory, home, made, result)
-    if session.out.json:
-        session.out.value(answer)
+        _remember(cli, memory, home, made, result)
+    if cli.out.json:
+        cli.out.json_value(answer)
     broken = [path for path in files if path not in seen.files]  # and somebody counts on them
-    return Usage.exit if broken else 0
+    return UsageError.exit if broken else 0
 
 
-def _remember(session: Session, memory: Memory, home: Home, made: Plan, result: Outcome) -> None:
+def _remember(cli: CliContext, memory: Memory, home: Home, made: Plan, result: Outcome) -> None:
     """For the next time: what changes in an editor from now on is a change."""
     remember(memory, home, made, result)
     if memory.entries and (trouble := kept(memory)):
-        session.out.talk(paint("warning: ", "yellow"), trouble)
+        cli.out.message(paint("warning: ", "yellow"), trouble)
 
 
-def _tell(session: Session, home: Home, result: Outcome) -> None:
+def _report(cli: CliContext, home: Home, result: Outcome) -> None:
     if not result.definitions:
-        session.out.line("nothing was imported")
+        cli.out.line("nothing was imported")
         return
     changed = f", {len(result.before)} of them changed" if result.before else ""
-    session.out.line(f"{count(len(result.definitions), 'server')} written to {home.path}{changed}")
+    cli.out.line(f"{count(len(result.definitions), 'server')} written to {home.path}{changed}")
     if result.secrets:
         stored = count(len(result.secrets), "secret")
-        session.out.line(f"{stored} stored in {secrets_path(os.environ)}: {', '.join(result.secrets)}")
+        cli.out.line(f"{stored} stored in {secrets_path(os.environ)}: {', '.join(result.secrets)}")
     hint = "mcpctl install --all --take-over   (--dry-run says what it would do)"
     if not home.running:
-        session.out.line("mcpd is not running; it will have them when it starts")
+        cli.out.line("mcpd is not running; it will have them when it starts")
         # Else an editor is the first to wait for what npx or uvx fetch, and has no tools until then.
         hint = "mcpctl wait   (starts it and them), then: mcpctl install --all --take-over"
-    session.out.talk(paint("next: ", "dim"), hint)
+    cli.out.message(paint("next: ", "dim"), hint)
 
 
-def chosen(words: tuple[str, ...]) -> tuple[tuple[Editor, ...], list[Path]]:
+def parse_sources(words: tuple[str, ...]) -> tuple[tuple[Editor, ...], list[Path]]:
     """The editors and the files that the words of a command line name; none: all editors. Raises Usage."""
     editors: list[Editor] = []
     files: list[Path] = []
@@ -167,7 +167,7 @@ def chosen(words: tuple[str, ...]) -> tuple[tuple[Editor, ...], list[Path]]:
             editors.append(BY_NAME[word])
         elif path.exists() or os.path.sep in word or path.suffix in SUFFIXES:
             if path.is_dir():
-                raise Usage(
+                raise UsageError(
                     f"{word} is a directory", hint="name a file in it, or mcpctl import --project DIR"
                 )
             if not path.is_file():
@@ -178,15 +178,15 @@ def chosen(words: tuple[str, ...]) -> tuple[tuple[Editor, ...], list[Path]]:
     return (tuple(editors) if words else EDITORS), files
 
 
-def unknown_editor(word: str, known: list[str]) -> Usage:
+def unknown_editor(word: str, known: list[str]) -> UsageError:
     import difflib
 
     near = difflib.get_close_matches(word.lower(), known, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known)}"
-    return Usage(f"no such editor: {word}", hint=hint, suggestions=near)
+    return UsageError(f"no such editor: {word}", hint=hint, suggestions=near)
 
 
-def _keep_only(seen: Survey, names: tuple[str, ...], memory: Memory) -> None:
+def _filter_servers(seen: Survey, names: tuple[str, ...], memory: Memory) -> None:
     import difflib
 
     def called(one: Candidate) -> set[str]:
@@ -204,7 +204,7 @@ def _keep_only(seen: Survey, names: tuple[str, ...], memory: Memory) -> None:
     seen.passed = [one for one in seen.passed if one.source.name in names]
 
 
-def _asked(servers: list[Server], home: Home) -> list[Server]:
+def _ask_which(servers: list[Server], home: Home) -> list[Server]:
     """Those that the person wants."""
     which = count(len(servers), "server")
     started = ", and start what is not switched off" if home.running else ""
@@ -220,7 +220,7 @@ def _asked(servers: list[Server], home: Home) -> list[Server]:
     return servers if answer == "y" else []
 
 
-def _wanted(change: Change) -> bool:
+def _confirm_change(change: Change) -> bool:
     """Whether the person wants a change taken over; more than keeping up is not the default."""
     question = clean(f"{change.server.name}: take over {taking_over(change)}?")
     return click.confirm(question, default=not change.doubts, err=True)
@@ -230,7 +230,7 @@ def _question(server: Server) -> str:
     return clean(f"{server.name}: {what_runs(shown(lifted(server.name, server.definition, {})))} ?")
 
 
-def _move(made: Plan, servers: list[Server]) -> bool:
+def _confirm_storing_secrets(made: Plan, servers: list[Server]) -> bool:
     """Whether the person wants literal secrets in the store."""
     literals = {one.name for server in servers for one in made.safe[server.name].literals}
     if not literals:
@@ -242,7 +242,7 @@ def _move(made: Plan, servers: list[Server]) -> bool:
     return click.confirm(question, default=True, err=True)
 
 
-def _answers(made: Plan, servers: list[Server]) -> dict[str, str]:
+def _ask_for_values(made: Plan, servers: list[Server]) -> dict[str, str]:
     """What only the person knows, each asked for once; empty when the person does not know it either."""
     answers: dict[str, str] = {}
     for server in servers:

@@ -11,7 +11,7 @@ import click
 from ctl import definition_fields, systemd_units
 from ctl.commands.import_ import unknown_editor
 from ctl.completion_candidates import editor_names, server_names
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.editors.backup import Backups
 from ctl.editors.discovery import look_into
@@ -25,7 +25,7 @@ from ctl.editors.mcpd_entry import Target, able, entry, entry_by_url, preface, s
 from ctl.editors.mcpd_entry import listed as is_listed
 from ctl.editors.merging import keys_of, known_as
 from ctl.editors.self_detection import mcpctl_path, socket_url
-from ctl.errors import CtlError, NotFound, Refused, Usage
+from ctl.errors import CtlError, DaemonError, NotFound, UsageError
 from ctl.output import paint
 from mcpd.config.in_place_edits.document import Document, Slot, document_of
 from mcpd.model.errors import BadSpec
@@ -61,7 +61,7 @@ _editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_comple
 @_dry_run
 @click.pass_obj
 def install(
-    session: Session,
+    cli: CliContext,
     editors: tuple[str, ...],
     every: bool,
     server: str | None,
@@ -79,27 +79,29 @@ def install(
     stays as it is, and `mcpctl uninstall` puts it back.
     """
     if server and profile:
-        raise Usage("an entry shows one server or one profile, not both")
+        raise UsageError("an entry shows one server or one profile, not both")
     around = Surroundings(os.environ, Path.cwd())
-    places = _targets(session, editors, every, project, around)
+    places = _targets(cli, editors, every, project, around)
     for one in places:
         if via == "socket" and not one.editor.sockets:
-            raise Usage(f"{one.editor.title} cannot connect to a Unix socket", hint="leave --via socket out")
+            raise UsageError(
+                f"{one.editor.title} cannot connect to a Unix socket", hint="leave --via socket out"
+            )
     called = name or "-".join(filter(None, (NAME, server or profile)))
     program = mcpctl_path()
 
     def made(editor: Editor) -> Callable[[Slot], dict[str, object]]:
-        if via == "socket" or (via is None and editor.sockets and systemd_units.serves(session.socket)):
-            return lambda slot: entry_by_url(socket_url(session.socket, server, profile))
+        if via == "socket" or (via is None and editor.sockets and systemd_units.manages_socket(cli.socket)):
+            return lambda slot: entry_by_url(socket_url(cli.socket, server, profile))
         args = ["bridge", "--client", editor.name]
         args += ["--server", server] if server else ["--profile", profile] if profile else []
-        args += ["--socket", session.socket] if session.chosen_socket else []
+        args += ["--socket", cli.socket] if cli.socket_option else []
         return lambda slot: entry(editor, slot, called, program, args)
 
     if only_print:
-        return _print(session, places, called, made)
-    _warn_of_unknown(session, server, profile)
-    shared = _shared_with(session, around, server, profile)
+        return _print(cli, places, called, made)
+    _warn_if_unknown(cli, server, profile)
+    shared = _duplicate_finder(cli, around, server, profile)
     backups = Backups(os.environ)
 
     def put(one: Target) -> Json:
@@ -111,11 +113,11 @@ def install(
 
         change = install_entry(one, called, made(one.editor), same, backups, dry_run=dry_run)
         left = [] if take_over else sorted(set(found))
-        if not session.out.json:
-            _tell_installed(session, one, change, left, backups, around, dry_run)
+        if not cli.out.json:
+            _report_installed(cli, one, change, left, backups, around, dry_run)
         return _as_json(one, change, backups) | {"also_in_mcpd": left, "dry_run": dry_run}
 
-    return _each(session, places, put)
+    return _each(cli, places, put)
 
 
 @click.command(
@@ -128,7 +130,7 @@ def install(
 @_dry_run
 @click.pass_obj
 def uninstall(
-    session: Session,
+    cli: CliContext,
     editors: tuple[str, ...],
     every: bool,
     names: tuple[str, ...],
@@ -143,27 +145,27 @@ def uninstall(
     around = Surroundings(os.environ, Path.cwd())
     backups = Backups(os.environ)
 
-    places = _targets(session, editors, every, project, around, everywhere=True)
+    places = _targets(cli, editors, every, project, around, everywhere=True)
     last = {one.editor.name: one for one in places}
     told = set(last) if every else set[str]()
 
     def take_out(one: Target) -> Json:
         name = one.editor.name
         change = uninstall_entry(one, frozenset(names), backups, dry_run=dry_run)
-        if not session.out.json and (change.anything or (name not in told and one is last[name])):
-            _tell_uninstalled(session, one, change, around, dry_run)
+        if not cli.out.json and (change.anything or (name not in told and one is last[name])):
+            _report_uninstalled(cli, one, change, around, dry_run)
             told.add(name)
         return _as_json(one, change, None) | {"dry_run": dry_run}
 
-    code = _each(session, places, take_out)
+    code = _each(cli, places, take_out)
     if every:
         for path in backups.others(one.path for one in places):
             where = f"mcpctl uninstall EDITOR{'' if project else ' --project'}, in its directory"
-            session.out.talk(f"mcpd is in {around.shown(path)} too: {where}")
+            cli.out.message(f"mcpd is in {around.shown(path)} too: {where}")
     return code
 
 
-def _each(session: Session, places: list[Target], act: Callable[[Target], Json]) -> int:
+def _each(cli: CliContext, places: list[Target], act: Callable[[Target], Json]) -> int:
     """Do it for every editor: a file that cannot be changed must not keep the others from it.
 
     The exit code is that of the first that failed.
@@ -175,22 +177,22 @@ def _each(session: Session, places: list[Target], act: Callable[[Target], Json])
             done.append(act(one))
             continue
         except BadSpec as error:
-            failed.append(Refused({"message": f"{error.source} was not changed", "data": error.data()}))
+            failed.append(DaemonError({"message": f"{error.source} was not changed", "data": error.data()}))
         except CtlError as error:
             failed.append(error)
         if len(places) == 1:
             raise failed[0]
         done.append({"editor": one.editor.name, "path": str(one.path), "error": failed[-1].to_json()})
-        if not session.out.json:
-            session.out.flush()
-            session.out.error(failed[-1])
-    if session.out.json:
-        session.out.value({"editors": done})
+        if not cli.out.json:
+            cli.out.flush()
+            cli.out.error(failed[-1])
+    if cli.out.json:
+        cli.out.json_value({"editors": done})
     return failed[0].exit if failed else 0
 
 
 def _targets(
-    session: Session,
+    cli: CliContext,
     words: tuple[str, ...],
     every: bool,
     project: bool,
@@ -200,7 +202,7 @@ def _targets(
 ) -> list[Target]:
     """The file of each editor; `everywhere`: all those that are there."""
     if bool(words) == every:
-        raise Usage("which editors?", hint=f"name them ({', '.join(able())}), or give --all")
+        raise UsageError("which editors?", hint=f"name them ({', '.join(able())}), or give --all")
     for word in words:
         if word not in BY_NAME:
             raise unknown_editor(word, able())
@@ -212,7 +214,7 @@ def _targets(
     found: list[Target] = []
     for word in dict.fromkeys(words):
         try:
-            there = targets(BY_NAME[word], around, project=project, addresses=frozenset({session.socket}))
+            there = targets(BY_NAME[word], around, project=project, addresses=frozenset({cli.socket}))
             found += there if everywhere else there[:1]
         except CtlError:
             if not every:
@@ -220,35 +222,35 @@ def _targets(
     return found
 
 
-def _warn_of_unknown(session: Session, server: str | None, profile: str | None) -> None:
+def _warn_if_unknown(cli: CliContext, server: str | None, profile: str | None) -> None:
     """An entry may be written before what it shows is there; more often it is a typo."""
     if not server and not profile:
         return
     try:
-        home = find_home(session)
-    except Refused:
+        home = find_home(cli)
+    except DaemonError:
         return  # said by who needs more of it
     what, name, known = ("server", server, home.names) if server else ("profile", profile, home.profiles)
     if name not in known:
         there = f"it has {', '.join(sorted(known))}" if known else "it has none"
-        session.out.talk(paint("warning: ", "yellow"), f"mcpd has no {what} '{name}' ({there})")
+        cli.out.message(paint("warning: ", "yellow"), f"mcpd has no {what} '{name}' ({there})")
 
 
-def _shared_with(
-    session: Session, around: Surroundings, server: str | None, profile: str | None
+def _duplicate_finder(
+    cli: CliContext, around: Surroundings, server: str | None, profile: str | None
 ) -> Callable[[Target, Document], list[str]]:
     """The names of those entries of an editor's file that the new entry makes superfluous.
 
     That is those that are on, for servers of mcpd that are on, too, and that the entry leads to.
     """
     try:
-        home = find_home(session)
-    except Refused as error:
-        session.out.talk(paint("warning: ", "yellow"), f"{error.message}, so nothing can be taken over")
+        home = find_home(cli)
+    except DaemonError as error:
+        cli.out.message(paint("warning: ", "yellow"), f"{error.message}, so nothing can be taken over")
         return lambda one, document: []
     offered = home.shown_by(server, profile)
     ours = keys_of(
-        {name: fields for name, fields in offered.items() if definition_fields.is_on(fields)}, os.environ
+        {name: fields for name, fields in offered.items() if definition_fields.is_enabled(fields)}, os.environ
     )
 
     def find(one: Target, document: Document) -> list[str]:
@@ -258,7 +260,7 @@ def _shared_with(
             candidate.source.name
             for candidate in seen.candidates
             if candidate.source.scope == one.place.scope
-            and definition_fields.is_on(candidate.definition)
+            and definition_fields.is_enabled(candidate.definition)
             and known_as(candidate, ours, os.environ) is not None
         ]
 
@@ -266,7 +268,7 @@ def _shared_with(
 
 
 def _print(
-    session: Session,
+    cli: CliContext,
     targets: list[Target],
     name: str,
     made: Callable[[Editor], Callable[[Slot], dict[str, object]]],
@@ -274,29 +276,29 @@ def _print(
     """The entry alone, as it would stand in a file of its own."""
     answers: list[Json] = []
     for one in targets:
-        document = _as_is(one)
+        document = _read_document(one)
         slot = slot_of(one, document)
         fields = made(one.editor)(slot)
         empty = document_of(b"", one.path, foreign=True)
         text = empty.with_entry(slot, name, fields, listed=is_listed(one)).text
         answers.append({"editor": one.editor.name, "path": str(one.path), "text": text})
-        if not session.out.json:
-            session.out.talk(paint(f"{one.editor.title}: ", "bold"), f"into {one.path}")
-            session.out.block(text)
-    if session.out.json:
-        session.out.value({"editors": answers})
+        if not cli.out.json:
+            cli.out.message(paint(f"{one.editor.title}: ", "bold"), f"into {one.path}")
+            cli.out.block(text)
+    if cli.out.json:
+        cli.out.json_value({"editors": answers})
     return 0
 
 
-def _as_is(one: Target) -> Document:
+def _read_document(one: Target) -> Document:
     try:
         return document_of(one.path.read_bytes(), one.path, foreign=True)
     except (OSError, BadSpec):
         return document_of(preface(one.editor), one.path, foreign=True)
 
 
-def _tell_installed(
-    session: Session,
+def _report_installed(
+    cli: CliContext,
     one: Target,
     change: Change,
     left: list[str],
@@ -306,38 +308,38 @@ def _tell_installed(
 ) -> None:
     would = "would be " if dry_run else ""
     if change.added is None:
-        session.out.line(f"{one.editor.title}: has it already, in {around.shown(one.path)}")
+        cli.out.line(f"{one.editor.title}: has it already, in {around.shown(one.path)}")
     else:
-        session.out.line(f"{one.editor.title}: '{change.added}' {would}written to {around.shown(one.path)}")
+        cli.out.line(f"{one.editor.title}: '{change.added}' {would}written to {around.shown(one.path)}")
     for taken in change.taken:
         how = "taken out until mcpctl uninstall" if taken.removed else "switched off"
-        session.out.line(f"  {taken.name}: {would}{how}, as mcpd has it")
+        cli.out.line(f"  {taken.name}: {would}{how}, as mcpd has it")
     if left:
-        session.out.talk(
+        cli.out.message(
             f"  in mcpd too: {', '.join(left)}; mcpctl install {one.editor.name} --take-over switches"
             " them off there"
         )
     if change.added is not None and not dry_run:
         if change.existed:
-            session.out.line(f"  the file as it was: {around.shown(backups.original(one.path))}")
+            cli.out.line(f"  the file as it was: {around.shown(backups.original(one.path))}")
         if one.editor.afterwards:
-            session.out.talk(paint("next: ", "dim"), one.editor.afterwards)
+            cli.out.message(paint("next: ", "dim"), one.editor.afterwards)
 
 
-def _tell_uninstalled(
-    session: Session, one: Target, change: Change, around: Surroundings, dry_run: bool
+def _report_uninstalled(
+    cli: CliContext, one: Target, change: Change, around: Surroundings, dry_run: bool
 ) -> None:
     would = "would be " if dry_run else ""
     path = around.shown(one.path)
     if change.restored:
-        session.out.line(f"{one.editor.title}: {path} {would or 'is '}what it was before")
+        cli.out.line(f"{one.editor.title}: {path} {would or 'is '}what it was before")
     elif not change.anything:
-        session.out.line(f"{one.editor.title}: nothing of mcpd in {path}")
+        cli.out.line(f"{one.editor.title}: nothing of mcpd in {path}")
     else:
         for name in change.removed:
-            session.out.line(f"{one.editor.title}: '{name}' {would}removed from {path}")
+            cli.out.line(f"{one.editor.title}: '{name}' {would}removed from {path}")
         for name in change.given_back:
-            session.out.line(f"  {name}: {would}given back")
+            cli.out.line(f"  {name}: {would}given back")
 
 
 def _as_json(one: Target, change: Change, backups: Backups | None) -> dict[str, object]:

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.daemon_client import Json
-from ctl.errors import Refused, Usage
-from ctl.status_view import mapping, not_ready_exit, objects, state
+from ctl.errors import DaemonError, UsageError
+from ctl.status_view import mapping, not_ready_exit, objects, painted_state
 from ctl.terminal_text import count, until
-from ctl.time_options import moment, rfc3339, span
+from ctl.time_options import parse_duration, parse_time, rfc3339
 
 servers_argument = click.argument(
     "servers", metavar="SERVER...", nargs=-1, required=True, shell_complete=server_names
@@ -33,18 +33,18 @@ wait_option = click.option(
 @servers_argument
 @wait_option
 @click.pass_obj
-def connect(session: Session, servers: tuple[str, ...], wait: float) -> int:
+def connect(cli: CliContext, servers: tuple[str, ...], wait: float) -> int:
     """Connect servers now."""
-    return wish(session, "mcpd/connect", servers, wait, ready=True)
+    return change_servers(cli, "mcpd/connect", servers, wait, ready=True)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl disconnect github\n  mcpctl disconnect github time")
 @servers_argument
 @wait_option
 @click.pass_obj
-def disconnect(session: Session, servers: tuple[str, ...], wait: float) -> int:
+def disconnect(cli: CliContext, servers: tuple[str, ...], wait: float) -> int:
     """Disconnect servers until somebody connects them."""
-    return wish(session, "mcpd/disconnect", servers, wait, ready=False)
+    return change_servers(cli, "mcpd/disconnect", servers, wait, ready=False)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl reconnect github\n  mcpctl reconnect --failed")
@@ -53,34 +53,38 @@ def disconnect(session: Session, servers: tuple[str, ...], wait: float) -> int:
 @click.option("--all", "every", is_flag=True, help="All that are switched on.")
 @wait_option
 @click.pass_obj
-def reconnect(session: Session, servers: tuple[str, ...], failed: bool, every: bool, wait: float) -> int:
+def reconnect(cli: CliContext, servers: tuple[str, ...], failed: bool, every: bool, wait: float) -> int:
     """End servers and connect them afresh."""
     if bool(servers) + failed + every != 1:
-        raise Usage("reconnect which servers?", hint="name them, or give one of --failed and --all")
+        raise UsageError("reconnect which servers?", hint="name them, or give one of --failed and --all")
     if failed or every:
-        servers = _chosen(session, ("failed", "needs-auth") if failed else None)
+        servers = _select_servers(cli, ("failed", "needs-auth") if failed else None)
         if not servers:
-            return _nothing_to_do(session, "no server has failed" if failed else "no server is switched on")
-    return wish(session, "mcpd/reconnect", servers, wait, ready=True)
+            return _report_none_selected(
+                cli, "no server has failed" if failed else "no server is switched on"
+            )
+    return change_servers(cli, "mcpd/reconnect", servers, wait, ready=True)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl enable github\n  mcpctl enable github --wait 0")
 @servers_argument
 @wait_option
 @click.pass_obj
-def enable(session: Session, servers: tuple[str, ...], wait: float) -> int:
+def enable(cli: CliContext, servers: tuple[str, ...], wait: float) -> int:
     """Switch servers on; lasts."""
-    return wish(session, "mcpd/enable", servers, wait, ready=True)
+    return change_servers(cli, "mcpd/enable", servers, wait, ready=True)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl disable github time\n  mcpctl disable github --for 2h")
 @servers_argument
-@click.option("--for", "length", metavar="TIME", type=span, help="Only for so long: 90s, 30m, 2h, 1d12h.")
-@click.option("--until", "end", metavar="TIME", type=moment, help="Only until 18:00, or an ISO time.")
+@click.option(
+    "--for", "length", metavar="TIME", type=parse_duration, help="Only for so long: 90s, 30m, 2h, 1d12h."
+)
+@click.option("--until", "end", metavar="TIME", type=parse_time, help="Only until 18:00, or an ISO time.")
 @wait_option
 @click.pass_obj
 def disable(
-    session: Session, servers: tuple[str, ...], length: timedelta | None, end: datetime | None, wait: float
+    cli: CliContext, servers: tuple[str, ...], length: timedelta | None, end: datetime | None, wait: float
 ) -> int:
     """Switch servers off; lasts.
 
@@ -88,14 +92,14 @@ def disable(
     meanwhile, and the machine sleep. `mcpctl enable` brings them back before.
     """
     if length and end:
-        raise Usage("--for and --until say the same in two ways", hint="give one of them")
+        raise UsageError("--for and --until say the same in two ways", hint="give one of them")
     until = datetime.now(UTC) + length if length else end
     more: Json | None = {"until": rfc3339(until)} if until else None
-    return wish(session, "mcpd/disable", servers, wait, ready=False, more=more)
+    return change_servers(cli, "mcpd/disable", servers, wait, ready=False, more=more)
 
 
-def wish(
-    session: Session,
+def change_servers(
+    cli: CliContext,
     method: str,
     servers: Sequence[str],
     wait: float,
@@ -109,22 +113,22 @@ def wish(
     """
     names = list(dict.fromkeys(servers))
     asked: list[Json] = [{"server": name, "wait": wait, **(more or {})} for name in names]
-    outcomes = session.call_all(method, asked, timeout=wait + 30.0)
-    refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
-    statuses = [mapping(o.value.get("server")) for o in outcomes if not isinstance(o, Refused)]
-    if session.out.json:
-        session.out.document(json.dumps({"servers": statuses}))
+    outcomes = cli.call_all(method, asked, timeout=wait + 30.0)
+    refusals = [outcome for outcome in outcomes if isinstance(outcome, DaemonError)]
+    statuses = [mapping(o.value.get("server")) for o in outcomes if not isinstance(o, DaemonError)]
+    if cli.out.json:
+        cli.out.json_document(json.dumps({"servers": statuses}))
     else:
         for status in statuses:
-            session.out.line(f"{status.get('name')}: ", state(status), outcome_text(status))
+            cli.out.line(f"{status.get('name')}: ", painted_state(status), status_summary(status))
     for refusal in refusals:
-        session.out.error(refusal)
+        cli.out.error(refusal)
     if refusals:
         return refusals[0].exit
     return max((not_ready_exit(s) for s in statuses), default=0) if ready and wait > 0 else 0
 
 
-def outcome_text(status: Json) -> str:
+def status_summary(status: Json) -> str:
     """What follows the state's word in one line about a server."""
     word = status.get("status")
     if word == "connected":
@@ -138,9 +142,9 @@ def outcome_text(status: Json) -> str:
     return f" ({status['reason']})" if status.get("reason") else ""
 
 
-def _chosen(session: Session, states: tuple[str, ...] | None) -> tuple[str, ...]:
+def _select_servers(cli: CliContext, states: tuple[str, ...] | None) -> tuple[str, ...]:
     """The names of the servers in one of `states`; None: of all that are not switched off."""
-    servers = objects(session.call("mcpd/status").value.get("servers"))
+    servers = objects(cli.call("mcpd/status").value.get("servers"))
     return tuple(
         str(server["name"])
         for server in servers
@@ -148,9 +152,9 @@ def _chosen(session: Session, states: tuple[str, ...] | None) -> tuple[str, ...]
     )
 
 
-def _nothing_to_do(session: Session, why: str) -> int:
-    if session.out.json:
-        session.out.value({"servers": []})
+def _report_none_selected(cli: CliContext, why: str) -> int:
+    if cli.out.json:
+        cli.out.json_value({"servers": []})
     else:
-        session.out.line(why)
+        cli.out.line(why)
     return 0

@@ -6,11 +6,11 @@ import json
 
 import click
 
-from ctl.call_arguments import pairs, split_target
+from ctl.call_arguments import parse_pairs, split_target
 from ctl.completion_candidates import prompt_targets, server_names
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.daemon_client import Json
-from ctl.errors import Usage
+from ctl.errors import UsageError
 from ctl.output import Line, paint
 from ctl.status_view import mapping, objects
 from ctl.table import table
@@ -19,17 +19,17 @@ from ctl.table import table
 @click.command(epilog="Examples:\n\n\b\n  mcpctl prompts\n  mcpctl prompts everything --json")
 @click.argument("server", required=False, shell_complete=server_names)
 @click.pass_obj
-def prompts(session: Session, server: str | None) -> int:
+def prompts(cli: CliContext, server: str | None) -> int:
     """The prompts of every server, or of one.
 
     ARGUMENTS: those in brackets may be left out. Get one with: mcpctl prompt PROMPT@SERVER key=text
     """
-    reply = session.call("mcpd/prompts", {"server": server} if server else {})
-    if session.show(reply):
+    reply = cli.call("mcpd/prompts", {"server": server} if server else {})
+    if cli.show_json(reply):
         return 0
     entries = objects(reply.value.get("prompts"))
     if not entries:
-        session.out.talk("no prompts" + (f" on {server}" if server else ""))
+        cli.out.message("no prompts" + (f" on {server}" if server else ""))
         return 0
     rows: list[Line] = [
         [
@@ -39,9 +39,7 @@ def prompts(session: Session, server: str | None) -> int:
         ]
         for entry in entries
     ]
-    session.out.lines(
-        table(("PROMPT", "ARGUMENTS", "DESCRIPTION"), rows, fit=session.out.columns, squeeze=(1,))
-    )
+    cli.out.lines(table(("PROMPT", "ARGUMENTS", "DESCRIPTION"), rows, fit=cli.out.columns, squeeze=(1,)))
     return 0
 
 
@@ -60,23 +58,21 @@ def _arguments(prompt: Json) -> str:
     "words", metavar="PROMPT@SERVER [KEY=TEXT]...", nargs=-1, required=True, shell_complete=prompt_targets
 )
 @click.pass_obj
-def prompt(session: Session, words: tuple[str, ...]) -> int:
+def prompt(cli: CliContext, words: tuple[str, ...]) -> int:
     """Get a prompt, filled in.
 
     Also written SERVER/PROMPT or SERVER PROMPT. The arguments of prompts are always text.
     """
     server, name, rest = split_target(words, "prompt")
-    arguments = pairs(rest, {})
+    arguments = parse_pairs(rest, {})
     if wrong := [key for key, value in arguments.items() if not isinstance(value, str)]:
-        raise Usage(f"the arguments of a prompt are text: {', '.join(wrong)}", hint="write KEY=TEXT")
-    reply = session.call(
-        "mcpd/prompt", {"server": server, "prompt": name, "arguments": arguments}, timeout=None
-    )
-    if session.show(reply):
+        raise UsageError(f"the arguments of a prompt are text: {', '.join(wrong)}", hint="write KEY=TEXT")
+    reply = cli.call("mcpd/prompt", {"server": server, "prompt": name, "arguments": arguments}, timeout=None)
+    if cli.show_json(reply):
         return 0
     for message in objects(reply.value.get("messages")):
-        session.out.line(paint(f"{message.get('role', '?')}:", "bold"))
-        session.out.block(_text(mapping(message.get("content"))))
+        cli.out.line(paint(f"{message.get('role', '?')}:", "bold"))
+        cli.out.block(_text(mapping(message.get("content"))))
     return 0
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.daemon_client import Json
-from ctl.errors import CtlError, Usage
+from ctl.errors import CtlError, UsageError
 from ctl.output import Line
 from ctl.status_view import objects
 from ctl.table import table
@@ -20,15 +20,15 @@ from ctl.table import table
 @click.command(epilog="Examples:\n\n\b\n  mcpctl resources\n  mcpctl resources everything --json")
 @click.argument("server", required=False, shell_complete=server_names)
 @click.pass_obj
-def resources(session: Session, server: str | None) -> int:
+def resources(cli: CliContext, server: str | None) -> int:
     """The resources and templates of every server, or of one."""
-    reply = session.call("mcpd/resources", {"server": server} if server else {})
-    if session.show(reply):
+    reply = cli.call("mcpd/resources", {"server": server} if server else {})
+    if cli.show_json(reply):
         return 0
     entries = [(entry, entry.get("uri")) for entry in objects(reply.value.get("resources"))]
     entries += [(entry, entry.get("uriTemplate")) for entry in objects(reply.value.get("resource_templates"))]
     if not entries:
-        session.out.talk("no resources" + (f" on {server}" if server else ""))
+        cli.out.message("no resources" + (f" on {server}" if server else ""))
         return 0
     rows: list[Line] = [
         [
@@ -40,7 +40,7 @@ def resources(session: Session, server: str | None) -> int:
         for entry, uri in entries
     ]
     header = ("SERVER", "URI", "TYPE", "NAME")
-    session.out.lines(table(header, rows, fit=session.out.columns, drop=(2,), whole=1))
+    cli.out.lines(table(header, rows, fit=cli.out.columns, drop=(2,), whole=1))
     return 0
 
 
@@ -52,7 +52,7 @@ def resources(session: Session, server: str | None) -> int:
 @click.argument("uri", required=False)
 @click.option("-o", "--output", metavar="FILE", help="Write the content there instead.")
 @click.pass_obj
-def read(session: Session, server: str, uri: str | None, output: str | None) -> int:
+def read(cli: CliContext, server: str, uri: str | None, output: str | None) -> int:
     """Read a resource.
 
     Written SERVER URI, or URI@SERVER.
@@ -60,28 +60,28 @@ def read(session: Session, server: str, uri: str | None, output: str | None) -> 
     if uri is None:
         uri, _, server = server.rpartition("@")
         if not uri or not server:
-            raise Usage("which resource?", hint="write SERVER URI; mcpctl resources lists them")
-    reply = session.call("mcpd/read", {"server": server, "uri": uri}, timeout=None)
-    if session.show(reply):
+            raise UsageError("which resource?", hint="write SERVER URI; mcpctl resources lists them")
+    reply = cli.call("mcpd/read", {"server": server, "uri": uri}, timeout=None)
+    if cli.show_json(reply):
         return 0
     contents = objects(reply.value.get("contents"))
     if output is not None:
         _save(b"".join(_bytes(content) for content in contents), output)
-        session.out.talk(f"wrote {output}")
+        cli.out.message(f"wrote {output}")
         return 0
     for content in contents:
-        _print(session, content)
+        _print(cli, content)
     return 0
 
 
-def _print(session: Session, content: Json) -> None:
+def _print(cli: CliContext, content: Json) -> None:
     if isinstance(text := content.get("text"), str):
-        session.out.block(text)
-    elif session.out.tty:
+        cli.out.block(text)
+    elif cli.out.tty:
         kind, size = content.get("mimeType", "binary"), len(_bytes(content))
-        session.out.talk(f"[{kind}, {size} bytes: not shown on a terminal; use --output FILE, or a pipe]")
+        cli.out.message(f"[{kind}, {size} bytes: not shown on a terminal; use --output FILE, or a pipe]")
     else:
-        session.out.data(_bytes(content))
+        cli.out.data(_bytes(content))
 
 
 def _bytes(content: Json) -> bytes:

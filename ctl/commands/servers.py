@@ -7,13 +7,13 @@ import sys
 
 import click
 
-from ctl.commands.lifecycle import outcome_text
+from ctl.commands.lifecycle import status_summary
 from ctl.completion_candidates import server_names
-from ctl.context import Session
-from ctl.daemon_client import Reply
-from ctl.errors import Usage
+from ctl.context import CliContext
+from ctl.daemon_client import DaemonReply
+from ctl.errors import UsageError
 from ctl.output import Line, paint
-from ctl.status_view import mapping, objects, problem_lines, state, strings
+from ctl.status_view import mapping, objects, painted_state, problem_lines, strings
 from ctl.terminal_text import count
 
 _NO_SAVE = "Leave the configuration file alone; lasts until a reload, or until the file is changed."
@@ -52,7 +52,7 @@ _NO_SAVE = "Leave the configuration file alone; lasts until a reload, or until t
 )
 @click.pass_obj
 def add(
-    session: Session,
+    cli: CliContext,
     name: str,
     command: tuple[str, ...],
     env: tuple[str, ...],
@@ -66,13 +66,13 @@ def add(
 ) -> int:
     """Add a server, and write it into the configuration file."""
     if bool(command) == (url is not None):
-        raise Usage(
+        raise UsageError(
             "give either -- COMMAND ARGS... or --url URL", hint="mcpctl add time -- uvx mcp-server-time"
         )
     if url is not None and (env or cwd):
-        raise Usage("--env and --cwd are for a command, not for --url")
+        raise UsageError("--env and --cwd are for a command, not for --url")
     if url is None and headers:
-        raise Usage("--header is for --url, not for a command")
+        raise UsageError("--header is for --url, not for a command")
     definition: dict[str, object] = {"url": url} if url is not None else {"command": command[0]}
     if command[1:]:
         definition["args"] = list(command[1:])
@@ -82,38 +82,38 @@ def add(
         definition["headers"] = _pairs(headers, "--header")
     if cwd:
         definition["cwd"] = os.path.abspath(os.path.expanduser(cwd))
-    elif command and any(_is_here(word) for word in command):
+    elif command and any(_is_relative_file(word) for word in command):
         definition["cwd"] = os.getcwd()  # the daemon runs elsewhere, and would not find it
-        session.out.talk(f"it will run in {definition['cwd']}, where the files you named are (see --cwd)")
+        cli.out.message(f"it will run in {definition['cwd']}, where the files you named are (see --cwd)")
     if lazy:
         definition["lazy"] = True
     params = {"server": name, "definition": definition, "save": not no_save, "replace": replace}
-    reply = session.call("mcpd/add", params)
-    if session.show(reply):
-        return _exit(reply)
-    if code := _exit(reply):
-        _explain_errors(session, reply)
+    reply = cli.call("mcpd/add", params)
+    if cli.show_json(reply):
+        return _exit_code(reply)
+    if code := _exit_code(reply):
+        _print_errors(cli, reply)
         return code
     saved = reply.value.get("saved")
-    session.out.line(
+    cli.out.line(
         f"{name}: {'changed' if name in strings(reply.value.get('changed')) else 'added'}",
         f", written to {saved}" if saved else "",
     )
-    return _tell_how_it_is(session, name, wait) if wait > 0 and not lazy else 0
+    return _connect_and_report(cli, name, wait) if wait > 0 and not lazy else 0
 
 
-def _is_here(word: str) -> bool:
+def _is_relative_file(word: str) -> bool:
     """Whether a word of a command line is a file's path that only makes sense in this directory."""
     return not os.path.isabs(word) and ("/" in word or "." in word) and os.path.exists(word)
 
 
-def _tell_how_it_is(session: Session, name: str, wait: float) -> int:
+def _connect_and_report(cli: CliContext, name: str, wait: float) -> int:
     """The server was added, whatever comes of it; so a failed connection is told, and is exit 0."""
-    reply = session.call("mcpd/connect", {"server": name, "wait": wait}, timeout=wait + 30.0)
+    reply = cli.call("mcpd/connect", {"server": name, "wait": wait}, timeout=wait + 30.0)
     status = mapping(reply.value.get("server"))
-    session.out.line(f"{name}: ", state(status), outcome_text(status))
+    cli.out.line(f"{name}: ", painted_state(status), status_summary(status))
     if status.get("status") not in ("connected", "idle", "disabled"):
-        session.out.talk(paint("next: ", "dim"), f"mcpctl why {name}")
+        cli.out.message(paint("next: ", "dim"), f"mcpctl why {name}")
     return 0
 
 
@@ -122,17 +122,17 @@ def _tell_how_it_is(session: Session, name: str, wait: float) -> int:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--no-save", is_flag=True, help=_NO_SAVE)
 @click.pass_obj
-def remove(session: Session, name: str, yes: bool, no_save: bool) -> int:
+def remove(cli: CliContext, name: str, yes: bool, no_save: bool) -> int:
     """Remove a server, from the configuration file too."""
     if not yes:
         if not sys.stdin.isatty():
-            raise Usage(
+            raise UsageError(
                 f"removing {name} needs --yes when nobody can be asked", hint=f"mcpctl remove {name} --yes"
             )
         if not click.confirm(f"Remove {name}?", err=True):
             return 1
-    reply = session.call("mcpd/remove", {"server": name, "save": not no_save})
-    return show_applied(session, reply)
+    reply = cli.call("mcpd/remove", {"server": name, "save": not no_save})
+    return show_applied(cli, reply)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl apply servers.json --plan\n  mcpctl apply - < servers.json")
@@ -142,7 +142,7 @@ def remove(session: Session, name: str, yes: bool, no_save: bool) -> int:
     "--if-generation", type=int, metavar="N", help="Only if the set is still at generation N; else exit 9."
 )
 @click.pass_obj
-def apply(session: Session, file: str, plan: bool, if_generation: int | None) -> int:
+def apply(cli: CliContext, file: str, plan: bool, if_generation: int | None) -> int:
     """Make the set of servers what a file says.
 
     Either shape of configuration, as JSON, YAML or TOML; - reads JSON from stdin. Servers that do not
@@ -151,48 +151,48 @@ def apply(session: Session, file: str, plan: bool, if_generation: int | None) ->
     """
     from ctl.definitions import read_definitions
 
-    params: dict[str, object] = {"servers": read_definitions(file, session.out), "dry_run": plan}
+    params: dict[str, object] = {"servers": read_definitions(file, cli.out), "dry_run": plan}
     if if_generation is not None:
         params["if_generation"] = if_generation
-    return show_applied(session, session.call("mcpd/servers/set", params))
+    return show_applied(cli, cli.call("mcpd/servers/set", params))
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl reload\n  mcpctl reload --json")
 @click.pass_obj
-def reload(session: Session) -> int:
+def reload(cli: CliContext) -> int:
     """Read the configuration file again."""
-    return show_applied(session, session.call("mcpd/reload"))
+    return show_applied(cli, cli.call("mcpd/reload"))
 
 
-def show_applied(session: Session, reply: Reply) -> int:
+def show_applied(cli: CliContext, reply: DaemonReply) -> int:
     """A plan, done or not, as people read a difference."""
-    code = _exit(reply)
-    if session.show(reply):
+    code = _exit_code(reply)
+    if cli.show_json(reply):
         return code
     if code:
-        _explain_errors(session, reply)
+        _print_errors(cli, reply)
         return code
     plan = reply.value
     for key, sign, color in (("added", "+", "green"), ("changed", "~", "yellow"), ("removed", "-", "red")):
-        session.out.lines([[paint(f"{sign} {name}", color)] for name in strings(plan.get(key))])
+        cli.out.lines([[paint(f"{sign} {name}", color)] for name in strings(plan.get(key))])
     would = "would be " if plan.get("dry_run") else ""
     numbers = ", ".join(f"{len(strings(plan.get(k)))} {would}{k}" for k in ("added", "changed", "removed"))
     kept = count(len(strings(plan.get("unchanged"))), "server")
-    session.out.line(f"{numbers}; {kept} unchanged; generation {plan.get('generation')}")
+    cli.out.line(f"{numbers}; {kept} unchanged; generation {plan.get('generation')}")
     if plan.get("saved"):
-        session.out.line(f"written to {plan['saved']}")
+        cli.out.line(f"written to {plan['saved']}")
     return 0
 
 
-def _exit(reply: Reply) -> int:
+def _exit_code(reply: DaemonReply) -> int:
     return 2 if objects(reply.value.get("errors")) else 0
 
 
-def _explain_errors(session: Session, reply: Reply) -> None:
+def _print_errors(cli: CliContext, reply: DaemonReply) -> None:
     problems: list[Line] = problem_lines(objects(reply.value.get("errors")))
-    session.out.talk(paint("error: ", "red"), "nothing was changed:")
+    cli.out.message(paint("error: ", "red"), "nothing was changed:")
     for line in problems:
-        session.out.talk(*line)
+        cli.out.message(*line)
 
 
 def _pairs(words: tuple[str, ...], option: str) -> dict[str, str]:
@@ -200,6 +200,6 @@ def _pairs(words: tuple[str, ...], option: str) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise Usage(f"{option} {word} is not KEY=VALUE")
+            raise UsageError(f"{option} {word} is not KEY=VALUE")
         values[key] = value
     return values

@@ -5,20 +5,20 @@ from __future__ import annotations
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.usage_view import server_stats, stats_table
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl stats\n  mcpctl stats github --json")
 @click.argument("server", required=False, shell_complete=server_names)
 @click.pass_obj
-def stats(session: Session, server: str | None) -> int:
+def stats(cli: CliContext, server: str | None) -> int:
     """What servers are used for: calls, errors, times, clients.
 
     Since the daemon started, over all connections. With SERVER also by tool, and what its processes cost.
     """
-    reply = session.call("mcpd/stats", {"server": server, "processes": server is not None})
-    if not session.show(reply):
+    reply = cli.call("mcpd/stats", {"server": server, "processes": server is not None})
+    if not cli.show_json(reply):
         show = server_stats if server is not None else stats_table
-        session.out.lines(show(reply.value, session.out.columns))
+        cli.out.lines(show(reply.value, cli.out.columns))
     return 0

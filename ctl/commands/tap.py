@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.output import Line, paint
 from ctl.status_view import mapping
@@ -34,26 +34,26 @@ _ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note"
     help="Cut longer messages after so many bytes.",
 )
 @click.pass_obj
-def tap(session: Session, server: str, methods: tuple[str, ...], limit: int) -> int:
+def tap(cli: CliContext, server: str, methods: tuple[str, ...], limit: int) -> int:
     """Watch a server's messages pass, secrets masked.
 
     Over all its connections, until Ctrl-C. → is to the server, ← from it. Calls are not slowed down: what
     comes faster than it can be shown is left out, and counted. With --json, one object a line.
     """
-    if session.out.tty:
-        session.out.talk(paint(f"watching {server}; Ctrl-C ends", "dim"))
+    if cli.out.tty:
+        cli.out.message(paint(f"watching {server}; Ctrl-C ends", "dim"))
     params: Json = {"server": server, "methods": list(methods), "limit": limit}
-    for item in session.stream("mcpd/tap", params):
+    for item in cli.stream("mcpd/tap", params):
         assert item is not None
         if not (frame := mapping(item.value.get("frame"))):
             continue
-        if session.out.json:
-            session.out.stream_value(frame)
+        if cli.out.json:
+            cli.out.json_line(frame)
             continue
         if dropped := frame.get("dropped"):
-            session.out.line(paint(f"… {dropped} messages came too fast to be shown", "yellow"))
-        session.out.line(*frame_line(frame, session.out.columns))
-        session.out.flush()
+            cli.out.line(paint(f"… {dropped} messages came too fast to be shown", "yellow"))
+        cli.out.line(*frame_line(frame, cli.out.columns))
+        cli.out.flush()
     return 0
 
 

@@ -7,7 +7,7 @@ import json
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.output import Line, paint
 from ctl.status_view import mapping, objects, strings
@@ -21,34 +21,32 @@ from ctl.terminal_text import count
 @click.argument("server", required=False, shell_complete=server_names)
 @click.option("--schema", is_flag=True, help="Each tool in full: its description and its JSON Schemas.")
 @click.pass_obj
-def list_tools(session: Session, server: str | None, schema: bool) -> int:
+def list_tools(cli: CliContext, server: str | None, schema: bool) -> int:
     """The tools of every server, or of one.
 
     ARGUMENTS: those in brackets may be left out. Call a tool with: mcpctl call TOOL@SERVER key=value
     """
-    reply = session.call("mcpd/tools", {"server": server} if server else {})
-    if session.show(reply):
+    reply = cli.call("mcpd/tools", {"server": server} if server else {})
+    if cli.show_json(reply):
         return 0
     tools = objects(reply.value.get("tools"))
     if not tools:
-        session.out.talk(
+        cli.out.message(
             f"no tools{f' on {server}' if server else ''}; mcpctl status shows how the servers are"
         )
     elif schema:
         for tool in tools:
-            session.out.lines(_in_full(tool))
+            cli.out.lines(_tool_details(tool))
             for member in ("inputSchema", "outputSchema"):
                 if member in tool:
-                    session.out.line(paint(f"  {member}:", "dim"))
-                    session.out.block(_indented(tool[member]))
-            session.out.line()
+                    cli.out.line(paint(f"  {member}:", "dim"))
+                    cli.out.block(_indented(tool[member]))
+            cli.out.line()
     else:
-        rows: list[Line] = [[_public_name(tool), arguments(tool), _description(tool)] for tool in tools]
-        session.out.lines(
-            table(("TOOL", "ARGUMENTS", "DESCRIPTION"), rows, fit=session.out.columns, squeeze=(1,))
-        )
+        rows: list[Line] = [[_public_name(tool), argument_list(tool), _description(tool)] for tool in tools]
+        cli.out.lines(table(("TOOL", "ARGUMENTS", "DESCRIPTION"), rows, fit=cli.out.columns, squeeze=(1,)))
     if isinstance(dropped := reply.value.get("dropped"), int) and dropped:
-        session.out.talk(f"{count(dropped, 'tool')} left out, because the server describes them wrongly")
+        cli.out.message(f"{count(dropped, 'tool')} left out, because the server describes them wrongly")
     return 0
 
 
@@ -60,7 +58,7 @@ def _description(tool: Json) -> str:
     return str(tool.get("description") or tool.get("title") or "-")
 
 
-def arguments(tool: Json) -> str:
+def argument_list(tool: Json) -> str:
     """The names of its arguments: required ones first, the others in brackets."""
     schema = mapping(tool.get("inputSchema"))
     required = strings(schema.get("required"))
@@ -69,7 +67,7 @@ def arguments(tool: Json) -> str:
     return " ".join(shown) or "-"
 
 
-def _in_full(tool: Json) -> list[Line]:
+def _tool_details(tool: Json) -> list[Line]:
     lines: list[Line] = [
         [paint(_public_name(tool), "bold"), f"  {tool['title']}" if tool.get("title") else ""]
     ]

@@ -6,10 +6,10 @@ import time
 
 import click
 
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.usage_view import SORTS, top_table
 
-_SAMPLE = 0.5
+_SAMPLE_SECONDS = 0.5
 """Seconds between the two looks that a rate needs."""
 
 
@@ -26,7 +26,7 @@ _SAMPLE = 0.5
     help="Seconds between two looks, with --watch.",
 )
 @click.pass_obj
-def top(session: Session, watch: bool, sort: str, interval: float) -> int:
+def top(cli: CliContext, watch: bool, sort: str, interval: float) -> int:
     """What servers cost now: memory, processor, calls.
 
     Memory and processor time are those of a server's whole process tree. With --watch, piped or under --json,
@@ -35,13 +35,13 @@ def top(session: Session, watch: bool, sort: str, interval: float) -> int:
     if watch:
         from ctl.watch import watch_top
 
-        return watch_top(session, sort, interval)
+        return watch_top(cli, sort, interval)
     asked = {"processes": True}
-    before = session.call("mcpd/stats", asked).value
-    if session.out.json:
-        session.out.document(session.call("mcpd/stats", asked).text)
+    before = cli.call("mcpd/stats", asked).value
+    if cli.out.json:
+        cli.out.json_document(cli.call("mcpd/stats", asked).text)
         return 0
-    time.sleep(_SAMPLE)
-    answer = session.call("mcpd/stats", asked).value
-    session.out.lines(top_table(before, answer, sort, session.out.columns))
+    time.sleep(_SAMPLE_SECONDS)
+    answer = cli.call("mcpd/stats", asked).value
+    cli.out.lines(top_table(before, answer, sort, cli.out.columns))
     return 0

@@ -8,10 +8,10 @@ import click
 
 from ctl import login_shell
 from ctl.completion_candidates import server_names
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.status_view import mapping, not_ready_exit, objects
 
-_PAST = 200
+_HISTORY_LIMIT = 200
 """Entries of the history in which the beginning of the trouble is looked for: all that there are."""
 
 
@@ -19,22 +19,22 @@ _PAST = 200
 @click.argument("server", shell_complete=server_names)
 @click.option("--shell/--no-shell", default=None, help="Compare with a login shell. [when it has failed]")
 @click.pass_obj
-def why(session: Session, server: str, shell: bool | None) -> int:
+def why(cli: CliContext, server: str, shell: bool | None) -> int:
     """Why a server is as it is, and what to do.
 
     The cause, its evidence, who asked for it, and, since services do not see what a terminal does, how a
     login shell of yours differs. The exit code is that of status SERVER.
     """
-    from ctl.why import explain, explanation
+    from ctl.why import explain, render
 
-    detail = session.call("mcpd/server", {"server": server}).value
+    detail = cli.call("mcpd/server", {"server": server}).value
     status = mapping(detail.get("server"))
     compare = status.get("status") in ("failed", "pending") if shell is None else shell
-    past = objects(session.call("mcpd/history", {"server": server, "limit": _PAST}).value.get("entries"))
+    past = objects(cli.call("mcpd/history", {"server": server, "limit": _HISTORY_LIMIT}).value.get("entries"))
     login = login_shell.login_environment(os.environ) if compare and detail.get("command") else None
     told = explain(detail, past, login)
-    if session.out.json:
-        session.out.value(told)
+    if cli.out.json:
+        cli.out.json_value(told)
     else:
-        session.out.lines(explanation(told, session.out.columns))
+        cli.out.lines(render(told, cli.out.columns))
     return not_ready_exit(status)

@@ -13,7 +13,7 @@ from ctl.editors.importing import Plan
 from ctl.editors.inline_secrets import Lifted, shown
 from ctl.editors.merging import Server
 from ctl.output import Line, paint
-from ctl.status_view import quoted
+from ctl.status_view import shell_join
 from ctl.terminal_text import count
 from mcpd.config.masking import masked
 from mcpd.model.spec_diff import definition_parts
@@ -94,7 +94,7 @@ def what_runs(definition: Mapping[str, object]) -> str:
         return f"{definition['url']}{f' ({kind})' if kind else ''}"
     args = definition.get("args")
     words = [definition.get("command"), *(args if isinstance(args, list) else [])]
-    return quoted([str(word) for word in words])
+    return shell_join([str(word) for word in words])
 
 
 def _server_lines(server: Server, safe: Lifted, trouble: str, around: Surroundings) -> list[Line]:
@@ -150,7 +150,7 @@ def _value(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, list):
-        return quoted([str(word) for word in value]) or "nothing"
+        return shell_join([str(word) for word in value]) or "nothing"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import attrs
 
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.daemon_client import Json
-from ctl.errors import DaemonUnreachable, Refused
+from ctl.errors import DaemonError, DaemonUnreachable
 from ctl.status_view import mapping, objects, strings
 from mcpd.config.definition import parse_servers
 from mcpd.config.in_place_edits.document import read_document
@@ -53,7 +53,7 @@ class Home:
         }
 
 
-def find_home(session: Session) -> Home:
+def find_home(session: CliContext) -> Home:
     """What the running daemon reads; without one, what it would read. Never starts one.
 
     Raises Refused when that file cannot be read: it is to be mended first. Whether its definitions
@@ -72,7 +72,9 @@ def find_home(session: Session) -> Home:
         if problems:
             raise BadSpec(problems, str(path))
     except BadSpec as error:
-        raise Refused({"message": f"{error.source or path} cannot be used", "data": error.data()}) from None
+        raise DaemonError(
+            {"message": f"{error.source or path} cannot be used", "data": error.data()}
+        ) from None
     http = found.settings.get("http")
     addresses = frozenset({session.socket, http} if isinstance(http, str) else {session.socket})
     servers = {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
@@ -95,7 +97,9 @@ def written_in(path: Path) -> Mapping[str, Mapping[str, object]]:
     return {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
 
 
-def troubles(session: Session, home: Home, definitions: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+def troubles(
+    session: CliContext, home: Home, definitions: Mapping[str, Mapping[str, object]]
+) -> dict[str, str]:
     """Server → what keeps its definition from being used, by the running daemon's word if there is one.
 
     One server that cannot be used would make the whole file unusable.
@@ -106,7 +110,7 @@ def troubles(session: Session, home: Home, definitions: Mapping[str, Mapping[str
         ]
         answers = session.call_all("mcpd/servers/set", asked, timeout=30.0)
         found = {
-            name: answer.problems if isinstance(answer, Refused) else objects(answer.value.get("errors"))
+            name: answer.problems if isinstance(answer, DaemonError) else objects(answer.value.get("errors"))
             for name, answer in zip(definitions, answers, strict=True)
         }
     else:

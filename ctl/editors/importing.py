@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.context import Session
+from ctl.context import CliContext
 from ctl.editors.backup import Backups
 from ctl.editors.discovery import Source, Survey, unfolded
 from ctl.editors.drift import Change, Drift, drift, safely
@@ -18,7 +18,7 @@ from ctl.editors.import_target import Home, troubles, written_in
 from ctl.editors.inline_secrets import Lifted, free_name, lifted
 from ctl.editors.merging import Merged, Server, merged, replaced, with_secrets
 from ctl.editors.variables import Needed, secret_reference
-from ctl.errors import Refused
+from ctl.errors import DaemonError
 from ctl.status_view import objects
 from mcpd.config.edit_file import put_servers
 from mcpd.config.secret_store import change_secrets, read_secrets
@@ -72,7 +72,7 @@ class Outcome:
 
 
 def plan(
-    session: Session,
+    session: CliContext,
     home: Home,
     seen: Survey,
     memory: Memory,
@@ -87,7 +87,7 @@ def plan(
     try:
         stored = read_secrets(os.environ)
     except BadSpec as error:
-        raise Refused({"message": f"{error.source} cannot be used", "data": error.data()}) from None
+        raise DaemonError({"message": f"{error.source} cannot be used", "data": error.data()}) from None
     seen, without = _unfolded(seen, memory, unfold)
     drifted = drift(seen, memory, home.servers, os.environ, _taken(Backups(os.environ)))
     whole = merged(
@@ -193,7 +193,7 @@ def outcome(made: Plan, servers: Sequence[Server], answers: Mapping[str, str], *
     return result
 
 
-def write(session: Session, home: Home, result: Outcome) -> bool:
+def write(session: CliContext, home: Home, result: Outcome) -> bool:
     """Secrets and servers into their files, and the running daemon told, if one runs: whether one does.
 
     Raises Refused when it will not have them, or a file cannot be written; then both are as they were.
@@ -209,15 +209,17 @@ def write(session: Session, home: Home, result: Outcome) -> bool:
             reply = session.call("mcpd/reload")
             problems = objects(reply.value.get("errors"))
             if problems:
-                raise Refused({"message": "", "data": {"code": "bad_spec", "exit": 2, "problems": problems}})
-    except (BadSpec, Refused) as error:
+                raise DaemonError(
+                    {"message": "", "data": {"code": "bad_spec", "exit": 2, "problems": problems}}
+                )
+    except (BadSpec, DaemonError) as error:
         _undo(home, before, stored)
         data = (
             error.data()
             if isinstance(error, BadSpec)
             else {**error.facts, "code": error.code, "exit": error.exit}
         )
-        raise Refused({"message": "nothing was imported: this cannot be used", "data": data}) from None
+        raise DaemonError({"message": "nothing was imported: this cannot be used", "data": data}) from None
     return home.running
 
 

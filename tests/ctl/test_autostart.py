@@ -45,7 +45,7 @@ class Place:
             f"import sys; sys.argv = ['{self.home}/bin/mcpctl']\n"
             "from ctl import autostart, errors\n"
             f"path = {str(self.socket)!r}\n"
-            "try: autostart.ensure_daemon(path); print(autostart.pid_of(path))\n"
+            "try: autostart.ensure_daemon(path); print(autostart.daemon_pid(path))\n"
             "except errors.DaemonUnreachable as error: print(error.message, error.hint); sys.exit(3)\n"
         )
         return subprocess.Popen(

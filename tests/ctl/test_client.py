@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 
 from ctl import background
-from ctl.daemon_client import Json, LocalClient
+from ctl.daemon_client import DaemonClient, Json
 from ctl.errors import TimedOut
 from tests.ctl.fake_daemon import FakeDaemon
 
 
-def call(client: LocalClient, params: Json) -> None:
+def call(client: DaemonClient, params: Json) -> None:
     client.call("mcpd/call", params, timeout=0.5)
 
 
-def stream(client: LocalClient, params: Json) -> None:
+def stream(client: DaemonClient, params: Json) -> None:
     next(client.stream("mcpd/call", params, until=time.monotonic() + 0.5))
 
 
 @pytest.mark.parametrize("ask", [call, stream])
 def test_a_daemon_that_takes_nothing_is_given_up_in_time(
-    tmp_path: Path, ask: Callable[[LocalClient, Json], None]
+    tmp_path: Path, ask: Callable[[DaemonClient, Json], None]
 ) -> None:
     """A stopped process accepts connections, and as much of a request as the kernel keeps."""
     path = str(tmp_path / "d.sock")
@@ -34,7 +34,7 @@ def test_a_daemon_that_takes_nothing_is_given_up_in_time(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
         deaf.bind(path)
         deaf.listen()
-        with LocalClient(path) as client, pytest.raises(TimedOut, match="did not take mcpd/call in time"):
+        with DaemonClient(path) as client, pytest.raises(TimedOut, match="did not take mcpd/call in time"):
             ask(client, {"text": "x" * (16 << 20)})
     assert time.monotonic() - began < 30
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl.completion_scripts import last_word, reply_in_bash
+from ctl.completion_scripts import bash_reply, split_last_word
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon
 
@@ -200,7 +200,7 @@ def test_fish_is_told_names_with_their_descriptions(environ: dict[str, str], tmp
 )
 def test_the_word_that_is_being_typed_is_found(line: str, word: str) -> None:
     """By the shell's rules of quoting."""
-    assert last_word(line) == (line.removesuffix(word), word)
+    assert split_last_word(line) == (line.removesuffix(word), word)
 
 
 @pytest.mark.parametrize(
@@ -217,4 +217,4 @@ def test_the_word_that_is_being_typed_is_found(line: str, word: str) -> None:
 )
 def test_bash_gets_what_it_puts_in_place_of_the_word(value: str, word: str, reply: str) -> None:
     """The rest after the last break, quoted; between quotes only what needs none."""
-    assert reply_in_bash(value, word) == reply
+    assert bash_reply(value, word) == reply

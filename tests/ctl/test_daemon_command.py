@@ -185,7 +185,7 @@ def test_nothing_secret_of_the_shell_gets_into_the_unit(place: Place) -> None:
 )
 def test_words_are_quoted_the_way_systemd_reads_them(word: str, unit_word: str) -> None:
     """systemd.service(5): specifiers, variables, quotes."""
-    assert systemd_units.quoted(word) == unit_word
+    assert systemd_units.quote_for_systemd(word) == unit_word
 
 
 def test_every_subcommand_explains_itself(place: Place) -> None:

@@ -104,13 +104,13 @@ def test_the_first_edit_begins_with_a_configuration_that_is_good(tmp_path: Path)
 
 def test_what_was_written_is_not_lost_when_it_cannot_be_put_in_its_place() -> None:
     """RELIABILITY F1: ten minutes of editing, and then the disk is full."""
-    from ctl.commands.edit import _put
-    from ctl.context import Session
+    from ctl.commands.edit import _save
+    from ctl.context import CliContext
     from ctl.errors import CtlError
 
     place = Path("/proc/self/config.json")  # where nobody can make a file, root neither
     with pytest.raises(CtlError, match=r"cannot write .*; what you wrote is ") as refused:
-        _put(Session({}), place, None, GOOD.encode(), False)
+        _save(CliContext({}), place, None, GOOD.encode(), False)
     kept = Path(refused.value.message.rpartition(" ")[2])
     assert kept.read_text() == GOOD
     assert kept.stat().st_mode & 0o777 == 0o600

@@ -199,7 +199,7 @@ def test_a_shell_that_does_not_answer_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     """Somebody's start-up files hang: that must not hang us."""
-    monkeypatch.setattr(login_shell, "PATIENCE", 0.3)
+    monkeypatch.setattr(login_shell, "TIMEOUT", 0.3)
     shell = tmp_path / "shell"
     shell.write_text(f"#!/bin/sh\n{script}\n")
     shell.chmod(0o755)
@@ -211,7 +211,7 @@ def test_a_shell_that_leaves_something_running_is_heard_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent that a start-up file begins, in a session of its own, holds our pipe until it ends."""
-    monkeypatch.setattr(login_shell, "PATIENCE", 8.0)
+    monkeypatch.setattr(login_shell, "TIMEOUT", 8.0)
     shell, pid = tmp_path / "shell", tmp_path / "pid"
     shell.write_text(f'#!/bin/sh\nsetsid sleep 120 &\necho $! >{pid}\nexec sh -c "$4"\n')
     shell.chmod(0o755)
@@ -234,8 +234,8 @@ def test_programs_of_version_managers_are_found_where_they_put_them(
     place.parent.mkdir(parents=True)
     place.write_text("")
     place.chmod(0o755)
-    assert login_shell.elsewhere("npx-of-mine") == [str(place)]
-    assert login_shell.elsewhere("/usr/bin/npx-of-mine") == []
+    assert login_shell.find_elsewhere("npx-of-mine") == [str(place)]
+    assert login_shell.find_elsewhere("/usr/bin/npx-of-mine") == []
 
 
 def test_history_is_a_table_oldest_first(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
@@ -345,9 +345,9 @@ def test_the_page_is_opened_in_the_users_browser(
 
 def test_an_installation_under_a_running_daemon_is_told(mcpctl: Mcpctl) -> None:
     """RELIABILITY E11: files replaced under us; the fix is a restart."""
-    (finding,) = doctor_checks.newer_files(started_at=0.0)
+    (finding,) = doctor_checks.check_installation(started_at=0.0)
     assert (finding.result, finding.fix) == ("warning", "mcpctl daemon restart")
-    (finding,) = doctor_checks.newer_files(started_at=time.time() + 3600)
+    (finding,) = doctor_checks.check_installation(started_at=time.time() + 3600)
     assert finding.result == "ok"
 
 
@@ -358,7 +358,9 @@ def test_a_broken_program_fails_only_where_it_is_needed(tmp_path: Path) -> None:
     shim.chmod(0o755)
     for needed, result in ({"npx"}, "failure"), (set[str](), "warning"):
         found = [
-            f for f in doctor_checks.programs(needed, str(tmp_path), None) if "does not run" in f.message
+            f
+            for f in doctor_checks.check_programs(needed, str(tmp_path), None)
+            if "does not run" in f.message
         ]
         assert [(f.result, f.message) for f in found] == [(result, f"{shim} does not run: no version is set")]
 
@@ -366,11 +368,11 @@ def test_a_broken_program_fails_only_where_it_is_needed(tmp_path: Path) -> None:
 def test_a_directory_that_others_may_read_is_told(tmp_path: Path) -> None:
     """And one that is not there yet is no failure where it can be made."""
     place = tmp_path / "state"
-    (finding,) = doctor_checks.directories({"state directory": str(place)})
+    (finding,) = doctor_checks.check_directories({"state directory": str(place)})
     assert finding.result == "ok"
     place.mkdir(mode=0o755)
     place.chmod(0o755)
-    (finding,) = doctor_checks.directories({"state directory": str(place)})
+    (finding,) = doctor_checks.check_directories({"state directory": str(place)})
     assert (finding.result, finding.fix) == ("failure", f"chmod 700 {place}")
 
 
@@ -378,17 +380,19 @@ def test_units_that_start_something_else_are_told(tmp_path: Path, monkeypatch: p
     """After `pipx reinstall`, another Python, an upgrade: the service runs what it was written for."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     ours = ["/usr/bin/env", "mcpd"]
-    systemd_units.write(ours, "/home/me/100% mine/bin:/usr/bin")
-    assert systemd_units.out_of_date(ours) == ""
-    assert "mcpd.service starts /usr/bin/env mcpd, and" in systemd_units.out_of_date(["/opt/mcpd"])
-    systemd_units.write(["/gone away/100%/mcpd"], "/usr/bin")
-    assert systemd_units.out_of_date(ours) == "mcpd.service starts /gone away/100%/mcpd, which is not there"
-    (service, socket) = systemd_units.write(ours, "/usr/bin")
+    systemd_units.write_units(ours, "/home/me/100% mine/bin:/usr/bin")
+    assert systemd_units.outdated_reason(ours) == ""
+    assert "mcpd.service starts /usr/bin/env mcpd, and" in systemd_units.outdated_reason(["/opt/mcpd"])
+    systemd_units.write_units(["/gone away/100%/mcpd"], "/usr/bin")
+    assert (
+        systemd_units.outdated_reason(ours) == "mcpd.service starts /gone away/100%/mcpd, which is not there"
+    )
+    (service, socket) = systemd_units.write_units(ours, "/usr/bin")
     service.write_text(service.read_text().replace("KillMode=mixed", "KillMode=process"))
-    assert "of another version" in systemd_units.out_of_date(ours)
-    systemd_units.write(ours, "/usr/bin")
+    assert "of another version" in systemd_units.outdated_reason(ours)
+    systemd_units.write_units(ours, "/usr/bin")
     socket.unlink()
-    assert "mcpd.socket cannot be read" in systemd_units.out_of_date(ours)
+    assert "mcpd.socket cannot be read" in systemd_units.outdated_reason(ours)
 
 
 def test_a_configuration_that_others_may_write_or_read_is_told(tmp_path: Path) -> None:
@@ -404,11 +408,11 @@ def test_a_configuration_that_others_may_write_or_read_is_told(tmp_path: Path) -
         (0o602, ["failure"]),
     ):
         file.chmod(mode)
-        found = list(doctor_checks.configuration_file(str(file), ["hunter-of-tokens", "elsewhere"]))
+        found = list(doctor_checks.check_file_permissions(str(file), ["hunter-of-tokens", "elsewhere"]))
         assert [finding.result for finding in found] == results
         for finding in found:
             subprocess.run(finding.fix, shell=True, check=True)
-        assert not list(doctor_checks.configuration_file(str(file), ["hunter-of-tokens"]))
+        assert not list(doctor_checks.check_file_permissions(str(file), ["hunter-of-tokens"]))
     file.chmod(0o644)
-    assert not list(doctor_checks.configuration_file(str(file), []))
-    assert not list(doctor_checks.configuration_file(str(tmp_path / "none"), []))
+    assert not list(doctor_checks.check_file_permissions(str(file), []))
+    assert not list(doctor_checks.check_file_permissions(str(tmp_path / "none"), []))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from ctl.time_options import moment, rfc3339, span
+from ctl.time_options import parse_duration, parse_time, rfc3339
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("text", "seconds"), [("90s", 90), ("30m", 1800), ("2h", 7200), ("1d12h", 129_600), ("1h30m", 5400)]
 )
 def test_a_length_is_the_sum_of_its_parts(text: str, seconds: int) -> None:
-    assert span(text) == timedelta(seconds=seconds)
+    assert parse_duration(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "2", "h", "0h", "-2h", "2h30", "30m2h", "2 h", "1.5h", "9999999d"])
 def test_what_is_no_length_is_refused_with_what_would_be(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no length of time, such as 90s"):
-        span(text)
+        parse_duration(text)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_is_no_length_is_refused_with_what_would_be(text: str) -> None:
 )
 def test_a_time_of_the_day_is_the_next_one_here(in_berlin: None, now: str, text: str, meant: str) -> None:
     """Of tomorrow, where today's has gone by; and in the zone that holds then."""
-    assert rfc3339(moment(text, datetime.fromisoformat(now))) == meant
+    assert rfc3339(parse_time(text, datetime.fromisoformat(now))) == meant
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_a_time_of_the_day_is_the_next_one_here(in_berlin: None, now: str, text:
 )
 def test_what_is_no_time_to_come_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(click.BadParameter, match=complaint):
-        moment(text, datetime(2026, 11, 22, 16, tzinfo=UTC))
+        parse_time(text, datetime(2026, 11, 22, 16, tzinfo=UTC))

@@ -6,7 +6,7 @@ import pytest
 
 from ctl.output import Line
 from ctl.table import table
-from ctl.watch import fitted
+from ctl.watch import fit_rows
 
 HEADER = ("NAME", "STATE", "CALLS", "SAYS")
 ROWS: list[Line] = [["one", "well", "10", "a rather long sentence of a server"], ["twelve", "ill", "7", "-"]]
@@ -46,5 +46,5 @@ def test_what_is_there_to_be_copied_is_never_cut() -> None:
 
 def test_a_screen_says_what_it_has_no_room_for() -> None:
     lines: list[Line] = [[str(number)] for number in range(10)]
-    assert fitted(lines, 11) == lines
-    assert ["".join(line) for line in fitted(lines, 6)] == ["0", "1", "2", "3", "… 6 more lines"]
+    assert fit_rows(lines, 11) == lines
+    assert ["".join(line) for line in fit_rows(lines, 6)] == ["0", "1", "2", "3", "… 6 more lines"]

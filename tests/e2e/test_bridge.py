@@ -235,22 +235,22 @@ def test_the_daemon_is_started_for_the_editor(tmp_path: Path) -> None:
     (config / "config.json").write_text(json.dumps({"mcpServers": {"fake": fake()}}))
     environ = private_environment(tmp_path)
     socket_path = str(tmp_path / "run" / "mcpd" / "mcpd.sock")
-    from ctl.autostart import pid_of
+    from ctl.autostart import daemon_pid
 
     with editor(environ, tmp_path, "--server", "fake") as ed:
         try:
             ed.begin()
-            first = pid_of(socket_path)
+            first = daemon_pid(socket_path)
             assert first is not None
             os.kill(first, signal.SIGTERM)
             wait_until(lambda: gone(first), lambda: "the daemon does not stop")
             assert "result" in ed.ask(2, "tools/list")
-            second = pid_of(socket_path)
+            second = daemon_pid(socket_path)
             assert second not in (None, first)
             assert ed.close()[0] == 0
             assert "starting mcpd" in ed.errors()
         finally:
-            if (pid := pid_of(socket_path)) is not None:
+            if (pid := daemon_pid(socket_path)) is not None:
                 os.kill(pid, signal.SIGTERM)
                 wait_until(lambda: gone(pid), lambda: "the daemon does not stop")
 

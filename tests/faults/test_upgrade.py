@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl.autostart import pid_of
+from ctl.autostart import daemon_pid
 from mcpd.gateway.schema_validation import compile_schemas
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
 from tests.e2e.test_bridge import editor
@@ -113,7 +113,7 @@ def test_a_bridge_older_than_what_is_installed_goes_on_and_starts_the_new_daemon
     with editor(environ, tmp_path, "--server", "fake", program=[installation.program("mcpctl")]) as ed:
         try:
             ed.begin()
-            first = pid_of(socket_path)
+            first = daemon_pid(socket_path)
             assert first is not None
             installation.upgrade()
             assert "result" in ed.ask(1, "tools/call", name="echo", arguments={"n": 1})
@@ -125,9 +125,9 @@ def test_a_bridge_older_than_what_is_installed_goes_on_and_starts_the_new_daemon
             installation.install_again()
             again = (ed.ask(key, "tools/list") for key in range(4, 100))  # it does not try at once again
             assert any("result" in answer for answer in again)
-            assert pid_of(socket_path) not in (None, first)
+            assert daemon_pid(socket_path) not in (None, first)
             assert ed.close()[0] == 0
         finally:
-            if (pid := pid_of(socket_path)) is not None:
+            if (pid := daemon_pid(socket_path)) is not None:
                 os.kill(pid, 15)
                 wait_until(lambda: gone(pid), lambda: "the daemon does not stop")

@@ -237,7 +237,7 @@ def test_vs_code_can_be_given_the_socket_instead_of_a_program(
     assert written() == {
         "mcpd": {"type": "stdio", "command": "/opt/mcpctl", "args": ["bridge", "--client", "vscode"]}
     }
-    monkeypatch.setattr("ctl.systemd_units.serves", lambda _: True)
+    monkeypatch.setattr("ctl.systemd_units.manages_socket", lambda _: True)
     assert alone("install", "vscode", "--server", "a/b").code == 0
     assert json.loads(path.read_text())["servers"]["mcpd-a/b"]["url"].endswith(".sock#/servers/a%2Fb/mcp")
     for kept in (home / ".local/state/mcpd/editors").iterdir():
