@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ctl.status_view import mapping, strings
-from mcpd.config.fields import SPELLINGS
+from mcpd.config.fields import CANONICAL_NAMES
 
 
 def command(definition: Mapping[str, object]) -> list[str]:
@@ -33,5 +33,5 @@ def is_enabled(definition: Mapping[str, object]) -> bool:
 
 
 def _canonical(definition: Mapping[str, object]) -> dict[str, object]:
-    known = {key: value for key, value in definition.items() if key in SPELLINGS and value is not None}
-    return {SPELLINGS[key]: value for key, value in known.items()}
+    known = {key: value for key, value in definition.items() if key in CANONICAL_NAMES and value is not None}
+    return {CANONICAL_NAMES[key]: value for key, value in known.items()}

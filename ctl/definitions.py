@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ctl.errors import DaemonError, UsageError
 from ctl.output import Output
-from mcpd.config.formats import decode, format_of, parse
-from mcpd.config.layout import outline
+from mcpd.config.formats import decode_utf8, format_of, parse_text
+from mcpd.config.layout import read_layout
 from mcpd.model.errors import BadSpec, Problem
 
 
@@ -25,7 +25,7 @@ def read_definitions(file: str, out: Output) -> dict[str, object]:
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).expanduser().read_bytes()
         kind = "JSON" if file == "-" else format_of(Path(file), source)
-        outlined = outline(parse(decode(data, source), kind, source), problems, warnings)
+        outlined = read_layout(parse_text(decode_utf8(data, source), kind, source), problems, warnings)
         if problems:
             raise BadSpec(problems, source)
     except OSError as error:

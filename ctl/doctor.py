@@ -14,7 +14,7 @@ from ctl.next_steps import next_command
 from ctl.status_view import mapping, number, objects, short_message, strings
 from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
-from mcpd.config.loader import Loaded, load
+from mcpd.config.loader import LoadedConfig, load
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
 from mcpd.support import paths
@@ -30,7 +30,7 @@ class DoctorReport:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.answers: dict[str, Json] = {}
-        self.loaded: Loaded | None = None
+        self.loaded: LoadedConfig | None = None
 
 
 def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> DoctorReport:

@@ -20,7 +20,7 @@ from ctl.autostart import log_path
 from ctl.doctor import DoctorReport
 from ctl.errors import CtlError
 from mcpd import __version__
-from mcpd.config.masking import masked, scrubbed, scrubbed_json, secret_name
+from mcpd.config.masking import is_secret_name, mask_definition, scrub, scrub_json
 from mcpd.config.secret_store import read_secrets
 from mcpd.model.errors import BadSpec
 from mcpd.support import paths
@@ -40,7 +40,7 @@ def write_bundle(file: str, seen: DoctorReport, environ: Mapping[str, str]) -> N
     with suppress(BadSpec):  # a store that cannot be read has been told
         redactor.add(read_secrets(environ).values())
     redactor.add(
-        value for name, value in environ.items() if secret_name(name) and len(value) >= _MIN_SECRET_LENGTH
+        value for name, value in environ.items() if is_secret_name(name) and len(value) >= _MIN_SECRET_LENGTH
     )
     draft = f"{file}.{os.getpid()}"
     try:
@@ -48,9 +48,7 @@ def write_bundle(file: str, seen: DoctorReport, environ: Mapping[str, str]) -> N
         with os.fdopen(handle, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as tar:
             for name, text in _contents(seen, environ).items():
                 clean = (
-                    scrubbed_json(redactor.mask(text))
-                    if name.endswith(".json")
-                    else scrubbed(redactor.mask(text))
+                    scrub_json(redactor.mask(text)) if name.endswith(".json") else scrub(redactor.mask(text))
                 )
                 data = clean.encode("utf-8", "replace")
                 entry = tarfile.TarInfo(f"mcpd-report/{name}")
@@ -75,7 +73,7 @@ def _contents(seen: DoctorReport, environ: Mapping[str, str]) -> dict[str, str]:
         definitions = seen.loaded.definitions.items()
         files["config.json"] = {
             "source": seen.loaded.source,
-            "servers": {name: masked(definition) for name, definition in definitions},
+            "servers": {name: mask_definition(definition) for name, definition in definitions},
         }
     written = {name: json.dumps(value, indent=1, ensure_ascii=False) for name, value in files.items()}
     return written | _logs(environ)

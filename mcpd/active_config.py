@@ -10,9 +10,9 @@ from pathlib import Path
 import attrs
 
 from mcpd.config.definition import ParsedServers, parse_servers
-from mcpd.config.edit_file import add_server, prepare, remove_server
-from mcpd.config.loader import Loaded, candidates, load
-from mcpd.config.masking import masked
+from mcpd.config.edit_file import add_server, import_editor, remove_server
+from mcpd.config.loader import LoadedConfig, candidate_paths, load
+from mcpd.config.masking import mask_definition
 from mcpd.config.settings import Settings
 from mcpd.model.definitions import ApplyResult, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
@@ -36,7 +36,7 @@ class ActiveConfig:
 
     def __init__(
         self,
-        first: Loaded,
+        first: LoadedConfig,
         flag: Path | None,
         environ: Mapping[str, str],
         supervisor: Supervisor,
@@ -44,7 +44,7 @@ class ActiveConfig:
         redactor: Redactor,
     ) -> None:
         self.loaded = first
-        prepare(first.path)  # what is installed in our place later may be of another version
+        import_editor(first.path)  # what is installed in our place later may be of another version
         self._config_path = flag
         self._environ = environ
         self._supervisor = supervisor
@@ -82,7 +82,7 @@ class ActiveConfig:
 
     def definition(self, name: str) -> Mapping[str, object]:
         """As it was written, secrets masked; empty for a server that has just left the set."""
-        visible = masked(self._definitions.get(name, {}))
+        visible = mask_definition(self._definitions.get(name, {}))
         # What is secret in one place may be written out in another, such as a shell's command.
         return {key: self._redactor.mask_within(value) for key, value in visible.items()}
 
@@ -101,7 +101,7 @@ class ActiveConfig:
 
     def candidate_paths(self) -> tuple[Path, ...]:
         """Every file that `load` might read, there or not."""
-        return candidates(self._config_path, self._environ)
+        return candidate_paths(self._config_path, self._environ)
 
     def reload_if_changed(self) -> None:
         """The file may have been changed: if it was, as `reload`, but a refusal is only told, and a file
@@ -180,7 +180,7 @@ class ActiveConfig:
 
     # ── how ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _activate(self, loaded: Loaded) -> ApplyResult:
+    def _activate(self, loaded: LoadedConfig) -> ApplyResult:
         ignored = [
             written
             for field, written in _STARTUP_ONLY
@@ -249,7 +249,7 @@ class ActiveConfig:
             environ=self._environ,
             settings=self.loaded.settings,
             base_dir=self.loaded.path.parent,
-            place="$.servers",
+            path="$.servers",
         )
 
     def _check_generation(self, expected: int | None) -> None:

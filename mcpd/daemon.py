@@ -28,7 +28,7 @@ from mcpd.api.http_handler import Port, Web
 from mcpd.api.protocol_sniff import speaks_http
 from mcpd.api.socket_connection import Connection
 from mcpd.config.address import Address
-from mcpd.config.loader import Loaded
+from mcpd.config.loader import LoadedConfig
 from mcpd.config_watcher import watch_config
 from mcpd.event_history import EventHistory
 from mcpd.gateway.gateway import Gateway
@@ -61,7 +61,7 @@ class DaemonOptions:
     socket: str
     debug: bool
     environ: Mapping[str, str]
-    loaded: Loaded
+    loaded: LoadedConfig
     http: Address | None = None
     """`--http`; without it, the settings say where to listen for HTTP."""
     require_http_token: bool = True

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from mcpd import __version__
 from mcpd.config.address import Address, parse_address
-from mcpd.config.loader import Loaded, load
+from mcpd.config.loader import LoadedConfig, load
 from mcpd.model.errors import BadSpec
 from mcpd.support import logs, paths
 from mcpd.support.redact import Redactor
@@ -50,7 +50,7 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _run(
-    arguments: argparse.Namespace, environ: Mapping[str, str], loaded: Loaded, http: Address | None
+    arguments: argparse.Namespace, environ: Mapping[str, str], loaded: LoadedConfig, http: Address | None
 ) -> int:
     import trio  # only once there is something to run: --validate-config stays quick
 
@@ -85,7 +85,7 @@ def _run(
     return EXIT_OK
 
 
-def _print_validation(loaded: Loaded) -> int:
+def _print_validation(loaded: LoadedConfig) -> int:
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     count = len(loaded.specs)

@@ -15,7 +15,7 @@ import click
 from ctl.context import CliContext
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError
 from ctl.output import paint
-from mcpd.config.loader import path_of, would_be
+from mcpd.config.loader import default_path, parse_config
 from mcpd.model.errors import BadSpec
 
 EDITORS = ("sensible-editor", "editor", "nano", "vi")
@@ -76,7 +76,7 @@ def configuration_path(cli: CliContext) -> tuple[Path, bool]:
         return Path(str(cli.call("mcpd/config", timeout=10.0).value.get("path"))), True
     except DaemonUnreachable:
         try:
-            return path_of(os.environ), False
+            return default_path(os.environ), False
         except BadSpec as error:
             raise DaemonError({"message": str(error), "data": error.data()}) from None
 
@@ -99,7 +99,7 @@ def _run_editor(draft: Path) -> None:
 
 def _validate(path: Path, data: bytes) -> DaemonError | None:
     try:
-        would_be(path, data, os.environ)
+        parse_config(path, data, os.environ)
     except BadSpec as error:
         return DaemonError({"message": str(error), "data": error.data()})
     return None

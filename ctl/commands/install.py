@@ -27,7 +27,7 @@ from ctl.editors.merging import keys_of, known_as
 from ctl.editors.self_detection import mcpctl_path, socket_url
 from ctl.errors import CtlError, DaemonError, NotFound, UsageError
 from ctl.output import paint
-from mcpd.config.in_place_edits.document import Document, Slot, document_of
+from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document
 from mcpd.model.errors import BadSpec
 
 NAME = "mcpd"
@@ -90,7 +90,7 @@ def install(
     called = name or "-".join(filter(None, (NAME, server or profile)))
     program = mcpctl_path()
 
-    def made(editor: Editor) -> Callable[[Slot], dict[str, object]]:
+    def made(editor: Editor) -> Callable[[KeyPath], dict[str, object]]:
         if via == "socket" or (via is None and editor.sockets and systemd_units.manages_socket(cli.socket)):
             return lambda slot: entry_by_url(socket_url(cli.socket, server, profile))
         args = ["bridge", "--client", editor.name]
@@ -107,7 +107,7 @@ def install(
     def put(one: Target) -> Json:
         found: list[str] = []
 
-        def same(slot: Slot, document: Document) -> list[str]:
+        def same(slot: KeyPath, document: Document) -> list[str]:
             found[:] = shared(one, document)
             return found if take_over else []
 
@@ -271,7 +271,7 @@ def _print(
     cli: CliContext,
     targets: list[Target],
     name: str,
-    made: Callable[[Editor], Callable[[Slot], dict[str, object]]],
+    made: Callable[[Editor], Callable[[KeyPath], dict[str, object]]],
 ) -> int:
     """The entry alone, as it would stand in a file of its own."""
     answers: list[Json] = []
@@ -279,7 +279,7 @@ def _print(
         document = _read_document(one)
         slot = slot_of(one, document)
         fields = made(one.editor)(slot)
-        empty = document_of(b"", one.path, foreign=True)
+        empty = parse_document(b"", one.path, foreign=True)
         text = empty.with_entry(slot, name, fields, listed=is_listed(one)).text
         answers.append({"editor": one.editor.name, "path": str(one.path), "text": text})
         if not cli.out.json:
@@ -292,9 +292,9 @@ def _print(
 
 def _read_document(one: Target) -> Document:
     try:
-        return document_of(one.path.read_bytes(), one.path, foreign=True)
+        return parse_document(one.path.read_bytes(), one.path, foreign=True)
     except (OSError, BadSpec):
-        return document_of(preface(one.editor), one.path, foreign=True)
+        return parse_document(preface(one.editor), one.path, foreign=True)
 
 
 def _report_installed(

@@ -14,7 +14,7 @@ from ctl.errors import CtlError, DaemonError, UsageError
 from ctl.output import Line, paint
 from ctl.status_view import mapping
 from ctl.table import table
-from mcpd.config.secret_store import LARGEST, NAME, change_secrets, read_secrets, secrets_path
+from mcpd.config.secret_store import MAX_SECRET_SIZE, SECRET_NAME, change_secrets, read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 
 
@@ -46,7 +46,7 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...]) -> int:
     if more or "=" in name:
         hint = "type it when asked, or: … | mcpctl secret set NAME"
         raise UsageError("a secret is never given as an argument", hint=hint)
-    if not NAME.fullmatch(name):
+    if not SECRET_NAME.fullmatch(name):
         raise UsageError(
             f"{name} is no name of a secret", hint="letters, digits and _, not beginning with a digit"
         )
@@ -76,9 +76,9 @@ def _prompt_for_value(name: str) -> str:
 
 
 def _read_stdin() -> str:
-    data = sys.stdin.buffer.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise UsageError(f"the value has more than {LARGEST} bytes")
+    data = sys.stdin.buffer.read(MAX_SECRET_SIZE + 1)
+    if len(data) > MAX_SECRET_SIZE:
+        raise UsageError(f"the value has more than {MAX_SECRET_SIZE} bytes")
     try:
         return data.decode().rstrip("\r\n")
     except UnicodeDecodeError:

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 from ctl.editors.text_patch import Hunk
-from mcpd.config.in_place_edits.document import Slot
+from mcpd.config.in_place_edits.document import KeyPath
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import private_directory, state_dir
 
@@ -36,7 +36,7 @@ class Record:
     before: bytes = attrs.field(repr=False)
     after: str
     """SHA-256 of what we wrote, in hex: while the file is that, nobody else has changed it."""
-    slot: Slot
+    slot: KeyPath
     taken: tuple[Taken, ...] = ()
     made: tuple[str, ...] = ()
     """Directories that were made for it, outermost first."""

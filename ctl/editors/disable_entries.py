@@ -6,17 +6,17 @@ from typing import Literal
 
 from ctl.editors.backup import Record, Taken
 from ctl.editors.editor_catalog import Editor
-from mcpd.config.in_place_edits.document import Document, Slot
+from mcpd.config.in_place_edits.document import Document, KeyPath
 
 
-def take(editor: Editor, document: Document, slot: Slot, name: str) -> tuple[Document, Taken]:
+def take(editor: Editor, document: Document, slot: KeyPath, name: str) -> tuple[Document, Taken]:
     """Switch an entry off the editor's own way; where it has none, take it out."""
     found = entry_at(document, slot, name)
     switch = _switch(editor, slot)
-    if switch is None or isinstance(document.at(slot), list):
+    if switch is None or isinstance(document.value_at(slot), list):
         return document.without_entry(slot, name), Taken(name, found, removed=True)
     if not isinstance(switch, tuple):
-        names = document.at(("mcp", "excluded"))
+        names = document.value_at(("mcp", "excluded"))
         others = [one for one in names if one != name] if isinstance(names, list) else []
         return document.with_value(("mcp", "excluded"), [*others, name]), Taken(name, found, removed=False)
     key, value = switch
@@ -28,7 +28,7 @@ def give_back(editor: Editor, document: Document, record: Record) -> tuple[Docum
     back: list[str] = []
     slot = record.slot
     for taken in record.taken:
-        there = taken.name in document.names(slot)
+        there = taken.name in document.entry_names(slot)
         if taken.removed:
             if not there:
                 fields = {
@@ -41,7 +41,7 @@ def give_back(editor: Editor, document: Document, record: Record) -> tuple[Docum
             continue
         switch = _switch(editor, slot)
         if switch == "excluded":
-            names = document.at(("mcp", "excluded"))
+            names = document.value_at(("mcp", "excluded"))
             if isinstance(names, list) and taken.name in names:
                 document = document.with_value(
                     ("mcp", "excluded"), [one for one in names if one != taken.name]
@@ -61,7 +61,7 @@ def give_back(editor: Editor, document: Document, record: Record) -> tuple[Docum
 
 def allowed(editor: Editor, document: Document, name: str) -> Document:
     """Gemini starts only what its list of allowed servers names, if it has one."""
-    names = document.at(("mcp", "allowed"))
+    names = document.value_at(("mcp", "allowed"))
     if editor.off != "excluded" or not isinstance(names, list) or name in names:
         return document
     return document.with_value(("mcp", "allowed"), [*names, name])
@@ -69,28 +69,28 @@ def allowed(editor: Editor, document: Document, name: str) -> Document:
 
 def unlisted(editor: Editor, document: Document, name: str) -> Document:
     """Undo `allowed`."""
-    names = document.at(("mcp", "allowed"))
+    names = document.value_at(("mcp", "allowed"))
     if editor.off != "excluded" or not isinstance(names, list) or name not in names:
         return document
     return document.with_value(("mcp", "allowed"), [one for one in names if one != name])
 
 
-def _switch(editor: Editor, slot: Slot) -> tuple[str, bool] | Literal["excluded"] | None:
+def _switch(editor: Editor, slot: KeyPath) -> tuple[str, bool] | Literal["excluded"] | None:
     """How this editor switches an entry off; opencode's second version does it the other way round."""
     if editor.form == "opencode" and slot[-1] == "servers":
         return ("disabled", True)
     return editor.off
 
 
-def entry_at(document: Document, slot: Slot, name: str) -> dict[str, object]:
+def entry_at(document: Document, slot: KeyPath, name: str) -> dict[str, object]:
     """What stands there under this name, in an object or a list; empty when nothing does."""
-    value = document.at(slot)
+    value = document.value_at(slot)
     if isinstance(value, list):
         return next((one for one in value if isinstance(one, dict) and one.get("name") == name), {})
     found = value.get(name) if isinstance(value, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-def in_list(document: Document, slot: Slot) -> bool:
+def in_list(document: Document, slot: KeyPath) -> bool:
     """Whether that is a list, whose entries hold their names."""
-    return isinstance(document.at(slot), list)
+    return isinstance(document.value_at(slot), list)

@@ -15,7 +15,7 @@ from ctl.editors.read_entries import Raw, entries, whose
 from ctl.editors.remote_proxies import behind
 from ctl.editors.self_detection import is_ours
 from ctl.editors.variables import Needed, Translator, Unusable
-from mcpd.config.definition import LONGEST_NAME
+from mcpd.config.definition import MAX_NAME_LENGTH
 from mcpd.config.in_place_edits.document import Document, read_document
 from mcpd.model.errors import BadSpec
 
@@ -98,7 +98,7 @@ def unfolded(one: Candidate) -> Candidate:
 
 def our_name(name: str) -> str:
     """`name`, or the nearest that a server of ours can have."""
-    better = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:LONGEST_NAME].rstrip(".-")
+    better = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:MAX_NAME_LENGTH].rstrip(".-")
     return better or "server"
 
 
@@ -152,7 +152,7 @@ def _inputs(document: Document) -> dict[str, dict[str, object]]:
     """VS Code's questions by their id."""
     found: dict[str, dict[str, object]] = {}
     for slot in (("inputs",), ("mcp", "inputs")):
-        asked = document.at(slot)
+        asked = document.value_at(slot)
         for one in asked if isinstance(asked, list) else ():
             if isinstance(one, dict) and isinstance(one.get("id"), str):
                 found[one["id"]] = one

@@ -10,7 +10,7 @@ from typing import Literal
 
 import attrs
 
-from mcpd.config.in_place_edits.document import Slot
+from mcpd.config.in_place_edits.document import KeyPath
 
 Scope = Literal["project", "local", "user", "system"]
 """Whose file it is. Of two servers with one name, the one further left keeps it."""
@@ -23,7 +23,7 @@ Shape = Literal["entries", "claude", "opencode"]
 Form = Literal["plain", "typed", "copilot", "codex", "opencode", "zed", "continue", "goose", "vibe"]
 """What our own entry looks like."""
 
-SERVERS: Slot = ("mcpServers",)
+SERVERS: KeyPath = ("mcpServers",)
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ class Place:
 
     path: str
     scope: Scope
-    slot: Slot = SERVERS
+    slot: KeyPath = SERVERS
     shape: Shape = "entries"
     ours: bool = False
     """Whether our entry is written here, when no other such file of the scope is there already."""
@@ -67,11 +67,11 @@ class Editor:
     """What a person has to do for it to notice."""
 
 
-def _user(path: str, slot: Slot = SERVERS, *, ours: bool = True, shape: Shape = "entries") -> Place:
+def _user(path: str, slot: KeyPath = SERVERS, *, ours: bool = True, shape: Shape = "entries") -> Place:
     return Place(path, "user", slot, shape, ours)
 
 
-def _project(path: str, slot: Slot = SERVERS, *, shape: Shape = "entries", ours: bool = True) -> Place:
+def _project(path: str, slot: KeyPath = SERVERS, *, shape: Shape = "entries", ours: bool = True) -> Place:
     return Place(path, "project", slot, shape, ours)
 
 

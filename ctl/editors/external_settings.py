@@ -7,19 +7,19 @@ from pathlib import Path
 
 from ctl.editors import dotenv
 from ctl.editors.editor_paths import Found, Surroundings
-from mcpd.config.in_place_edits.document import Document, Slot, read_document
+from mcpd.config.in_place_edits.document import Document, KeyPath, read_document
 from mcpd.model.errors import BadSpec
 
 REFUSED = "disabledMcpjsonServers"
 """Servers of a project's `.mcp.json` that its user has refused, as Claude Code remembers them."""
 
 
-def switched_off(found: Found, document: Document, slot: Slot, around: Surroundings) -> frozenset[str]:
+def switched_off(found: Found, document: Document, slot: KeyPath, around: Surroundings) -> frozenset[str]:
     """The names of those entries at `slot` that are off because some list says so."""
     if found.editor.off == "excluded":
-        allowed = document.at(("mcp", "allowed"))
-        others = set(document.names(slot)) - texts(allowed) if isinstance(allowed, list) else set()
-        return texts(document.at(("mcp", "excluded"))) | others
+        allowed = document.value_at(("mcp", "allowed"))
+        others = set(document.entry_names(slot)) - texts(allowed) if isinstance(allowed, list) else set()
+        return texts(document.value_at(("mcp", "excluded"))) | others
     if found.editor.name == "claude-code" and found.project is not None:
         return _refused(found.project, around)
     return frozenset()

@@ -15,7 +15,7 @@ from ctl.editors.merging import Server
 from ctl.output import Line, paint
 from ctl.status_view import shell_join
 from ctl.terminal_text import count
-from mcpd.config.masking import masked
+from mcpd.config.masking import mask_definition
 from mcpd.model.spec_diff import definition_parts
 
 
@@ -142,7 +142,7 @@ def _about(
 def _parts(change: Change, safe: Lifted) -> list[tuple[str, object, object]]:
     """Each part that differs, here and there; secrets masked."""
     on = {"enabled": True}
-    here, there = on | definition_parts(masked(change.here)), on | definition_parts(shown(safe))
+    here, there = on | definition_parts(mask_definition(change.here)), on | definition_parts(shown(safe))
     return [(part, here.get(part), there.get(part)) for part in change.parts]
 
 

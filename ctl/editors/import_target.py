@@ -15,8 +15,8 @@ from ctl.errors import DaemonError, DaemonUnreachable
 from ctl.status_view import mapping, objects, strings
 from mcpd.config.definition import parse_servers
 from mcpd.config.in_place_edits.document import read_document
-from mcpd.config.layout import outline
-from mcpd.config.loader import path_of
+from mcpd.config.layout import read_layout
+from mcpd.config.loader import default_path
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec, Problem
 
@@ -67,8 +67,8 @@ def find_home(session: CliContext) -> Home:
         config, path, running = {}, Path(), False
     problems: list[Problem] = []
     try:
-        path = path if running else path_of({**os.environ, "MCPD_SERVERS": ""})
-        found = outline(read_document(path).value, problems, [])
+        path = path if running else default_path({**os.environ, "MCPD_SERVERS": ""})
+        found = read_layout(read_document(path).value, problems, [])
         if problems:
             raise BadSpec(problems, str(path))
     except BadSpec as error:
@@ -91,7 +91,7 @@ def find_home(session: CliContext) -> Home:
 def written_in(path: Path) -> Mapping[str, Mapping[str, object]]:
     """The servers that stand in a file of ours which was good a moment ago; none when it is not any more."""
     try:
-        found = outline(read_document(path).value, [], [])
+        found = read_layout(read_document(path).value, [], [])
     except BadSpec:
         return {}
     return {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
@@ -121,7 +121,7 @@ def troubles(
 def _problems(name: str, definition: Mapping[str, object]) -> list[Mapping[str, object]]:
     try:
         parse_servers(
-            {name: definition}, environ=os.environ, settings=Settings(), base_dir=Path("/"), place="$"
+            {name: definition}, environ=os.environ, settings=Settings(), base_dir=Path("/"), path="$"
         )
     except BadSpec as error:
         return [attrs.asdict(problem) for problem in error.problems]

@@ -11,7 +11,7 @@ import attrs
 
 from ctl.editors.variables import secret_name as name_for
 from ctl.editors.variables import secret_reference
-from mcpd.config.masking import KNOWN, MASK, SCHEME, masked, secret_name
+from mcpd.config.masking import KNOWN_TOKENS, MASK, SCHEME, is_secret_name, mask_definition
 
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
@@ -59,7 +59,7 @@ def lifted(server: str, definition: Mapping[str, object], taken: dict[str, str])
 def shown(one: Lifted) -> dict[str, object]:
     """The definition for people's eyes: what was lifted is `***`, whatever becomes of it."""
     names = {literal.name for literal in one.literals}
-    return masked({key: _masked(value, names) for key, value in one.definition.items()})
+    return mask_definition({key: _masked(value, names) for key, value in one.definition.items()})
 
 
 class _Lifting:
@@ -114,22 +114,22 @@ class _Lifting:
 
     def segment(self, text: str, place: str) -> str:
         """One step of a URL's path."""
-        if _COMMIT.search(text) or not (KNOWN.search(text) or random(text)):
+        if _COMMIT.search(text) or not (KNOWN_TOKENS.search(text) or random(text)):
             return text
         return self.lift(f"{self.server}_path", place, text)
 
     def named(self, name: str, place: str, text: object, called: str = "") -> str:
         """A value with the name that says what it is."""
         value = str(text)
-        if "://" in value and not secret_name(name):
+        if "://" in value and not is_secret_name(name):
             inside = self.url(value, place)
             if inside != value:
                 return inside
         if value.startswith("-") or "${" in value.replace("$${", "") or _ELSEWHERE.fullmatch(value):
             return value
         if (
-            (secret_name(name) and len(value) >= 6 and not _harmless(value))
-            or KNOWN.search(value)
+            (is_secret_name(name) and len(value) >= 6 and not _harmless(value))
+            or KNOWN_TOKENS.search(value)
             or random(value)
         ):
             return self.lift(called or name or f"{self.server}_secret", place, value)

@@ -18,10 +18,10 @@ from ctl.editors.text_patch import hunks, undone
 from ctl.errors import CtlError
 from mcpd.config.in_place_edits.document import (
     Document,
-    Slot,
-    cannot,
-    document_of,
-    must_be_writable,
+    KeyPath,
+    check_writable,
+    file_error,
+    parse_document,
     write_document,
 )
 from mcpd.model.errors import BadSpec, Problem
@@ -56,8 +56,8 @@ class Change:
 def install(
     one: Target,
     name: str,
-    entry_for: Callable[[Slot], dict[str, object]],
-    take_over: Callable[[Slot, Document], list[str]],
+    entry_for: Callable[[KeyPath], dict[str, object]],
+    take_over: Callable[[KeyPath, Document], list[str]],
     backups: Backups,
     *,
     dry_run: bool = False,
@@ -95,8 +95,8 @@ def _carefully(path: Path, act: Callable[[bytes | None], Change]) -> Change:
 def _install(
     one: Target,
     name: str,
-    entry_for: Callable[[Slot], dict[str, object]],
-    take_over: Callable[[Slot, Document], list[str]],
+    entry_for: Callable[[KeyPath], dict[str, object]],
+    take_over: Callable[[KeyPath, Document], list[str]],
     backups: Backups,
     data: bytes | None,
     dry_run: bool,
@@ -108,7 +108,7 @@ def _install(
     new = entry_for(slot)
     replaced = _replaced(one, document, slot, name, new)
     clean = _without(one.editor, document, slot, replaced)
-    if name in clean.names(slot):
+    if name in clean.entry_names(slot):
         fix = "choose another name with --name"
         raise BadSpec([Problem("$", f"it has another server called '{name}'", fix)], str(path))
     already = () if record is None else record.taken
@@ -128,7 +128,7 @@ def _install(
     result = allowed(one.editor, result.with_entry(slot, name, new, listed=listed(one)), name)
     before = _before(one, document, slot, record, data)
     change = Change(path, added=name, taken=tuple(taken), existed=before is not None)
-    must_be_writable(path)
+    check_writable(path)
     if not dry_run:
         made = record.made if record is not None else _missing(path)
         everything = (*already, *taken)
@@ -140,7 +140,7 @@ def _install(
 
 def _leaving(one: Target, record: Record, document: Document) -> Record:
     """The record of a file that we leave like this."""
-    was = document_of(record.before, one.path, foreign=True).text
+    was = parse_document(record.before, one.path, foreign=True).text
     others = _without(one.editor, document, record.slot, _ours(one, document, record.slot))
     return attrs.evolve(
         record,
@@ -151,7 +151,7 @@ def _leaving(one: Target, record: Record, document: Document) -> Record:
 
 
 def _before(
-    one: Target, document: Document, slot: Slot, record: Record | None, data: bytes | None
+    one: Target, document: Document, slot: KeyPath, record: Record | None, data: bytes | None
 ) -> bytes | None:
     """What the file is to come back to: as it was before us, or, changed since, as it would be without us."""
     if data is None:
@@ -162,7 +162,7 @@ def _before(
 
 
 def _without_us(
-    one: Target, document: Document, slot: Slot, ours: list[str], record: Record | None
+    one: Target, document: Document, slot: KeyPath, ours: list[str], record: Record | None
 ) -> tuple[Document, list[str]]:
     """The file as it would be if we had never been here, and the names of the entries that came back.
 
@@ -173,14 +173,14 @@ def _without_us(
     if record is None:
         return others, []
     result, back = give_back(one.editor, others, record)
-    names = document.names(slot)
+    names = document.entry_names(slot)
     if any(taken.removed and taken.name in names for taken in record.taken):
         return result, back  # somebody has put one there again: theirs counts
     ways = [undone(others.text, record.changes), undone(document.text, record.with_ours)]
     for text, _ in sorted(ways, key=lambda way: way[1]):
         with contextlib.suppress(BadSpec):
             older = attrs.evolve(document, text=text)
-            older = document_of(older.data, one.path, foreign=True)
+            older = parse_document(older.data, one.path, foreign=True)
             older = _without(one.editor, older, slot, _ours(one, older, slot))
             older, _ = give_back(one.editor, older, record)
             if _meaning(older, slot) == _meaning(result, slot):
@@ -188,13 +188,13 @@ def _without_us(
     return result, back
 
 
-def _meaning(document: Document, slot: Slot) -> tuple[object, object]:
+def _meaning(document: Document, slot: KeyPath) -> tuple[object, object]:
     """What a file says, whatever the order of its entries; none at all is the same as no place for any."""
-    entries = {name: entry_at(document, slot, name) for name in document.names(slot)}
+    entries = {name: entry_at(document, slot, name) for name in document.entry_names(slot)}
     return entries, _beside(document.value, slot)
 
 
-def _beside(value: Mapping[str, object], slot: Slot) -> dict[str, object]:
+def _beside(value: Mapping[str, object], slot: KeyPath) -> dict[str, object]:
     """All but what is at `slot`, and objects on the way that hold nothing else."""
     rest = {key: inner for key, inner in value.items() if key != slot[0]}
     below = value.get(slot[0])
@@ -203,7 +203,7 @@ def _beside(value: Mapping[str, object], slot: Slot) -> dict[str, object]:
     return rest
 
 
-def _stored(document: Document, slot: Slot, name: str, new: Mapping[str, object]) -> Mapping[str, object]:
+def _stored(document: Document, slot: KeyPath, name: str, new: Mapping[str, object]) -> Mapping[str, object]:
     """The entry as it would be read back."""
     return {"name": name, **new} if in_list(document, slot) else new
 
@@ -226,11 +226,11 @@ def _uninstall(
     chosen = [name for name in ours if not names or name in names]
     untouched = record is not None and digest(data) == record.after
     if chosen:
-        must_be_writable(path)
+        check_writable(path)
     if record is not None and untouched and chosen == ours:
         if not dry_run:
             if record.existed:
-                _write(path, document_of(record.before, path, foreign=True), data)
+                _write(path, parse_document(record.before, path, foreign=True), data)
             else:
                 _remove(path, record)
             backups.forget(path)
@@ -246,7 +246,9 @@ def _uninstall(
     return change
 
 
-def _replaced(one: Target, document: Document, slot: Slot, name: str, new: Mapping[str, object]) -> list[str]:
+def _replaced(
+    one: Target, document: Document, slot: KeyPath, name: str, new: Mapping[str, object]
+) -> list[str]:
     """Our entries that the new one stands for: of its name, or that show all of mcpd as it does."""
     ours = _ours(one, document, slot)
     whole = not _is_a_part(new)
@@ -264,22 +266,24 @@ def _is_a_part(entry: Mapping[str, object]) -> bool:
     return "--server" in words or "--profile" in words or (isinstance(url, str) and not url.endswith("#/mcp"))
 
 
-def _without(editor: Editor, document: Document, slot: Slot, names: list[str]) -> Document:
+def _without(editor: Editor, document: Document, slot: KeyPath, names: list[str]) -> Document:
     for name in names:
         document = unlisted(editor, document.without_entry(slot, name), name)
     return document
 
 
-def _ours(one: Target, document: Document, slot: Slot) -> list[str]:
+def _ours(one: Target, document: Document, slot: KeyPath) -> list[str]:
     """The names of our entries."""
-    return [name for name in document.names(slot) if is_ours(entry_at(document, slot, name), one.addresses)]
+    return [
+        name for name in document.entry_names(slot) if is_ours(entry_at(document, slot, name), one.addresses)
+    ]
 
 
 # ---- the disk ----------------------------------------------------------------------------------------
 
 
 def _document(one: Target, data: bytes | None) -> Document:
-    return document_of(preface(one.editor) if data is None else data, one.path, foreign=True)
+    return parse_document(preface(one.editor) if data is None else data, one.path, foreign=True)
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -288,7 +292,7 @@ def _bytes(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise cannot("read", path, error) from None
+        raise file_error("read", path, error) from None
 
 
 def _write(path: Path, document: Document, seen: bytes | None) -> None:
@@ -302,7 +306,7 @@ def _remove(path: Path, record: Record) -> None:
     try:
         os.unlink(os.path.realpath(path))  # through a link, as it was written
     except OSError as error:
-        raise cannot("remove", path, error) from None
+        raise file_error("remove", path, error) from None
     for directory in reversed(record.made):
         with contextlib.suppress(OSError):  # not empty: somebody uses it by now
             os.rmdir(directory)

@@ -18,7 +18,7 @@ import attrs
 from ctl.editors import dotenv
 from ctl.editors.read_entries import Fields, Raw
 from ctl.editors.variables import Needed, Translator, Unusable
-from mcpd.config.fields import TYPES
+from mcpd.config.fields import TRANSPORT_TYPES
 
 _URLS = ("url", "serverUrl", "server_url", "baseUrl", "base_url", "uri")
 _TYPES = ("type", "transport", "transportType", "protocol")
@@ -117,7 +117,7 @@ def _kind(fields: Fields) -> str | None:
     for key in _TYPES:
         written = fields.get(key)
         if isinstance(written, str) and written:
-            return TYPES.get(written) or TYPES.get(written.lower())
+            return TRANSPORT_TYPES.get(written) or TRANSPORT_TYPES.get(written.lower())
     return None
 
 

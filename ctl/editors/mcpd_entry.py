@@ -12,7 +12,7 @@ from ctl.editors.editor_catalog import BY_NAME, SCOPES, Editor, Place
 from ctl.editors.editor_paths import Surroundings, paths_of
 from ctl.editors.read_entries import v2
 from ctl.errors import CtlError
-from mcpd.config.in_place_edits.document import Document, Slot
+from mcpd.config.in_place_edits.document import Document, KeyPath
 
 _CALL = 600
 """Seconds that Codex may wait for a tool: mcpd has the patience that each server needs, and ends the rest."""
@@ -55,7 +55,7 @@ def targets(
     return there or options[:1]
 
 
-def slot_of(one: Target, document: Document) -> Slot:
+def slot_of(one: Target, document: Document) -> KeyPath:
     """Where in the file the entry goes."""
     return v2(document, one.place.slot) if one.place.shape == "opencode" else one.place.slot
 
@@ -65,7 +65,7 @@ def listed(one: Target) -> bool:
     return one.editor.form in ("continue", "vibe")
 
 
-def entry(editor: Editor, slot: Slot, name: str, mcpctl: str, args: Sequence[str]) -> dict[str, object]:
+def entry(editor: Editor, slot: KeyPath, name: str, mcpctl: str, args: Sequence[str]) -> dict[str, object]:
     """The entry that runs `mcpctl args…`. `args` are those of `bridge`, with the word itself."""
     words = list(args)
     match editor.form:

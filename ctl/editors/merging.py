@@ -12,7 +12,7 @@ import attrs
 
 from ctl.editors.discovery import Candidate, Source
 from ctl.editors.variables import Needed, secret_reference
-from mcpd.config.definition import LONGEST_NAME, parse_servers
+from mcpd.config.definition import MAX_NAME_LENGTH, parse_servers
 from mcpd.config.secret_store import read_secrets
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
@@ -106,7 +106,7 @@ def identity(definition: Mapping[str, object], cwd: str | None, environ: Lookup)
                 environ=_WithUnset(environ, form),
                 settings=Settings(),
                 base_dir=Path("/"),
-                place="$",
+                path="$",
             )
         except BadSpec:
             continue
@@ -191,4 +191,6 @@ def _whole(best: Candidate, group: list[Candidate]) -> dict[str, object]:
 
 def _free_name(one: Candidate, names: set[str]) -> str:
     tails = ["", f"-{one.source.editor}", *(f"-{one.source.editor}-{n}" for n in range(2, 1000))]
-    return next(name for tail in tails if (name := one.name[: LONGEST_NAME - len(tail)] + tail) not in names)
+    return next(
+        name for tail in tails if (name := one.name[: MAX_NAME_LENGTH - len(tail)] + tail) not in names
+    )

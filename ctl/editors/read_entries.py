@@ -12,7 +12,7 @@ import attrs
 from ctl.editors.editor_catalog import BY_NAME, GENERIC, SERVERS, Editor, Place, Scope
 from ctl.editors.editor_paths import Found, Surroundings
 from ctl.editors.external_settings import switched_off, texts
-from mcpd.config.in_place_edits.document import Document, Slot
+from mcpd.config.in_place_edits.document import Document, KeyPath
 
 Fields = Mapping[str, object]
 
@@ -25,7 +25,7 @@ class Raw:
     fields: Fields = attrs.field(repr=False)
     editor: Editor
     path: Path
-    slot: Slot
+    slot: KeyPath
     scope: Scope
     project: Path | None = None
     """The directory that it is for, when it is not for every directory."""
@@ -42,17 +42,17 @@ def entries(found: Found, document: Document, around: Surroundings) -> Iterator[
     if place.shape == "claude":
         projects = document.value.get("projects")
         for key in projects if isinstance(projects, dict) else ():
-            off = texts(document.at(("projects", key, "disabledMcpServers")))
+            off = texts(document.value_at(("projects", key, "disabledMcpServers")))
             inner = ("projects", key, *SERVERS)
             yield from _at(found, document, inner, "local", Path(key), off)
 
 
-def v2(document: Document, slot: Slot) -> Slot:
+def v2(document: Document, slot: KeyPath) -> KeyPath:
     """opencode's second version moved its servers from `mcp` into `mcp.servers`.
 
     A server that is called `servers` there says how it is started; a table of servers does not.
     """
-    inner = document.at((*slot, "servers"))
+    inner = document.value_at((*slot, "servers"))
     moved = isinstance(inner, dict) and not isinstance(inner.get("type"), str)
     return (*slot, "servers") if moved else slot
 
@@ -74,13 +74,13 @@ def whose(path: Path, document: Document) -> Found:
         (("mcp", "servers"), "opencode"),
         (("mcp",), "opencode"),
     ):
-        if isinstance(document.at(slot), dict):
+        if isinstance(document.value_at(slot), dict):
             if name == "opencode" and not _is_opencode(document):
                 return Found(BY_NAME["vscode"], Place(str(path), "user", slot), path)
             editor = BY_NAME[name]
             place = next(place for place in editor.places if place.scope == "user")
             return Found(editor, attrs.evolve(place, path=str(path)), path)
-    listed = isinstance(document.at(SERVERS), list) and document.kind == "YAML"
+    listed = isinstance(document.value_at(SERVERS), list) and document.kind == "YAML"
     return Found(BY_NAME["continue"] if listed else GENERIC, Place(str(path), "user"), path)
 
 
@@ -92,15 +92,15 @@ def _tail(place: Place) -> str:
 
 def _is_opencode(document: Document) -> bool:
     """Rather than the settings of VS Code, whose `mcp.servers` looks the same: the command is a list."""
-    found = document.at(v2(document, ("mcp",)))
+    found = document.value_at(v2(document, ("mcp",)))
     values = [value for value in found.values() if isinstance(value, dict)] if isinstance(found, dict) else []
     return any(isinstance(value.get("command"), list) or value.get("type") == "remote" for value in values)
 
 
 def _at(
-    found: Found, document: Document, slot: Slot, scope: Scope, project: Path | None, off: frozenset[str]
+    found: Found, document: Document, slot: KeyPath, scope: Scope, project: Path | None, off: frozenset[str]
 ) -> Iterator[Raw]:
-    value = document.at(slot)
+    value = document.value_at(slot)
     named: list[tuple[str, object]] = []
     if isinstance(value, dict):
         named = [(str(name), fields) for name, fields in value.items()]

@@ -9,7 +9,7 @@ import attrs
 
 from mcpd.config.section import Section
 from mcpd.config.settings import Settings
-from mcpd.config.timeouts import restart, timeouts
+from mcpd.config.timeouts import parse_restart_policy, parse_timeouts
 from mcpd.model.server_spec import Concurrency, Era, RestartPolicy, ServerSpec, Share, Timeouts
 from mcpd.model.text import shorten
 
@@ -40,11 +40,11 @@ class Shared:
     share: Share
 
 
-def shared(section: Section, settings: Settings, warnings: list[str]) -> Shared:
+def parse_common_fields(section: Section, settings: Settings, warnings: list[str]) -> Shared:
     """Read them from `section`; complaints go to its problems, and a default stands in."""
     include = section.strings("includeTools")
     if include == ():
-        warnings.append(f"{section.place}: 'includeTools' is empty, so none of its tools is offered")
+        warnings.append(f"{section.path}: 'includeTools' is empty, so none of its tools is offered")
     debug = section.boolean("debug")
     description = section.string("description") if section.values.get("description") != "" else ""
     return Shared(
@@ -56,11 +56,11 @@ def shared(section: Section, settings: Settings, warnings: list[str]) -> Shared:
         debug=settings.debug if debug is None else debug,
         description=description or "",
         era=_era(section),
-        timeouts=timeouts(section, settings.timeouts, warnings),
-        restart=restart(section, settings.restart),
-        max_frame=_or(section.whole("maxFrame", least=1024), _DEFAULT.max_frame),
-        max_in_flight=_or(section.whole("maxInFlight", least=1), _DEFAULT.max_in_flight),
-        max_queued=_or(section.whole("maxQueued", least=0), _DEFAULT.max_queued),
+        timeouts=parse_timeouts(section, settings.timeouts, warnings),
+        restart=parse_restart_policy(section, settings.restart),
+        max_frame=_or(section.integer("maxFrame", minimum=1024), _DEFAULT.max_frame),
+        max_in_flight=_or(section.integer("maxInFlight", minimum=1), _DEFAULT.max_in_flight),
+        max_queued=_or(section.integer("maxQueued", minimum=0), _DEFAULT.max_queued),
         concurrency=_one_of(section, "concurrency", _CONCURRENCY) or _DEFAULT.concurrency,
         share=_one_of(section, "share", _SHARE) or _DEFAULT.share,
     )
@@ -70,14 +70,14 @@ def _one_of(section: Section, field: str, values: Mapping[str, T]) -> T | None:
     """None for none or a wrong one, which has been complained about."""
     said = section.string(field)
     if said is not None and said not in values:
-        section.complain(field, f"unknown '{shorten(said, 40)}'", f"write one of {', '.join(values)}")
+        section.add_problem(field, f"unknown '{shorten(said, 40)}'", f"write one of {', '.join(values)}")
     return None if said is None else values.get(said)
 
 
 def _enabled(section: Section) -> bool:
     enabled, disabled = section.boolean("enabled"), section.boolean("disabled")
     if enabled is not None and disabled is not None and enabled == disabled:
-        section.complain("disabled", "'enabled' and 'disabled' contradict each other", "keep one")
+        section.add_problem("disabled", "'enabled' and 'disabled' contradict each other", "keep one")
     if enabled is not None:
         return enabled
     return not disabled
@@ -92,7 +92,7 @@ def _era(section: Section) -> Era:
         case "legacy":
             return "legacy"
         case other:
-            section.complain(
+            section.add_problem(
                 "era", f"unknown era '{shorten(other, 40)}'", "write one of auto, modern, legacy"
             )
             return "auto"

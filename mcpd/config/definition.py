@@ -8,24 +8,24 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.config.common_fields import shared
-from mcpd.config.fields import FIELDS, IGNORED, INSTEAD, SPELLINGS, is_comment
-from mcpd.config.json_path import at, nearest, too_deep, what
+from mcpd.config.common_fields import parse_common_fields
+from mcpd.config.fields import CANONICAL_NAMES, FIELDS, IGNORED_FIELDS, REPLACEMENTS, is_comment
+from mcpd.config.json_path import closest_match, is_too_large, join_path, type_name
 from mcpd.config.json_schema import json_schema
-from mcpd.config.known_servers import as_known
-from mcpd.config.masking import VALUES, masked, secret_values
+from mcpd.config.known_servers import apply_traits
+from mcpd.config.masking import PASSED_FIELDS, mask_definition, secret_values
 from mcpd.config.section import Section
 from mcpd.config.settings import Settings
-from mcpd.config.transport_fields import reach
-from mcpd.config.variables import expand, not_here
+from mcpd.config.transport_fields import parse_transport_fields
+from mcpd.config.variables import expand, misplaced_reference
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.secret_references import FetchedSecrets, ResolvedDefinition, SecretReference
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.text import shorten
 
-__all__ = ["ParsedServers", "json_schema", "masked", "parse_servers"]
+__all__ = ["ParsedServers", "json_schema", "mask_definition", "parse_servers"]
 
-LONGEST_NAME = 64
+MAX_NAME_LENGTH = 64
 
 
 @attrs.frozen
@@ -41,22 +41,24 @@ class ParsedServers:
 
 
 @attrs.frozen(eq=False)
-class _Recipe:
+class _DefinitionWithSecrets:
     """See `Late`: the definition is read once more, with what has been fetched by then."""
 
     name: str
     definition: Mapping[str, object] = attrs.field(repr=False)
-    place: str
+    path: str
     environ: Mapping[str, str] = attrs.field(repr=False)
     settings: Settings
     base_dir: Path
 
     def resolve(self, fetched: FetchedSecrets) -> ResolvedDefinition:
-        reading = _Reading(self.environ, self.settings, self.base_dir, fetched)
-        reading.take(self.name, self.definition, self.place)
+        reading = _Parser(self.environ, self.settings, self.base_dir, fetched)
+        reading.parse(self.name, self.definition, self.path)
         if reading.problems:
             raise BadSpec(reading.problems)
-        return ResolvedDefinition(reading.specs[self.name], tuple(reading.wanted), frozenset(reading.secrets))
+        return ResolvedDefinition(
+            reading.specs[self.name], tuple(reading.unresolved), frozenset(reading.secrets)
+        )
 
 
 def parse_servers(
@@ -65,22 +67,22 @@ def parse_servers(
     environ: Mapping[str, str],
     settings: Settings,
     base_dir: Path,
-    place: str,
+    path: str,
 ) -> ParsedServers:
     """Check and translate `servers` (name → definition), in their order.
 
     Relative directories are meant from `base_dir`; `place` is where `servers` stands in its document.
     All or nothing: raises BadSpec (without a source) with every problem of every definition.
     """
-    return parse_placed(
-        [(name, definition, at(place, str(name))) for name, definition in servers.items()],
+    return parse_located_servers(
+        [(name, definition, join_path(path, str(name))) for name, definition in servers.items()],
         environ=environ,
         settings=settings,
         base_dir=base_dir,
     )
 
 
-def parse_placed(
+def parse_located_servers(
     servers: list[tuple[object, object, str]],
     *,
     environ: Mapping[str, str],
@@ -88,9 +90,9 @@ def parse_placed(
     base_dir: Path,
 ) -> ParsedServers:
     """The same for (name, definition, its place), for documents that hold a list of servers."""
-    reading = _Reading(environ, settings, base_dir, {})
+    reading = _Parser(environ, settings, base_dir, {})
     for name, definition, place in servers:
-        reading.take(name, definition, place)
+        reading.parse(name, definition, place)
     if reading.problems:
         raise BadSpec(reading.problems)
     return ParsedServers(
@@ -102,112 +104,116 @@ def parse_placed(
 
 
 @attrs.define(eq=False)
-class _Reading:
+class _Parser:
     """Definitions as they are read, one after the other."""
 
     environ: Mapping[str, str]
     settings: Settings
     base_dir: Path
-    known: FetchedSecrets
+    fetched: FetchedSecrets
     problems: list[Problem] = attrs.field(factory=list)
     warnings: list[str] = attrs.field(factory=list)
     specs: dict[str, ServerSpec] = attrs.field(factory=dict)
     secrets: set[str] = attrs.field(factory=set)
     variables: set[str] = attrs.field(factory=set)
-    wanted: list[SecretReference] = attrs.field(factory=list)
+    unresolved: list[SecretReference] = attrs.field(factory=list)
 
-    def take(self, name: object, definition: object, place: str) -> None:
+    def parse(self, name: object, definition: object, path: str) -> None:
         problems, warnings = self.problems, self.warnings
-        if not _good_name(name, place, problems):
+        if not _check_name(name, path, problems):
             return
         assert isinstance(name, str)
         if name in self.specs:
-            problems.append(Problem(place, f"server '{name}' is defined twice", "rename one of them"))
+            problems.append(Problem(path, f"server '{name}' is defined twice", "rename one of them"))
             return
         if not isinstance(definition, Mapping) or not all(isinstance(key, str) for key in definition):
-            message = f"the definition of '{name}' must be an object, not {what(definition)}"
-            problems.append(Problem(place, message, 'write {"command": "…"} or {"url": "https://…"}'))
+            message = f"the definition of '{name}' must be an object, not {type_name(definition)}"
+            problems.append(Problem(path, message, 'write {"command": "…"} or {"url": "https://…"}'))
             return
-        if too_deep(definition):
-            problems.append(Problem(place, f"the definition of '{name}' is nested too deeply", "flatten it"))
+        if is_too_large(definition):
+            problems.append(Problem(path, f"the definition of '{name}' is nested too deeply", "flatten it"))
             return
-        expanded = expand(definition, self.environ, place, base_dir=self.base_dir, known=self.known)
+        expanded = expand(definition, self.environ, path, base_dir=self.base_dir, fetched=self.fetched)
         problems += expanded.problems
         assert isinstance(expanded.value, dict)
-        later = self._later(expanded.wanted, place)
-        section = _in_our_words(expanded.value, place, name, problems, warnings)
-        section.later = later
+        later = self._check_references(expanded.unresolved, path)
+        section = _canonical_fields(expanded.value, path, name, problems, warnings)
+        section.unresolved = later
         unset = {problem.path for problem in expanded.problems}
         before = len(problems)
-        common = shared(section, self.settings, warnings)
-        spec = reach(name, section, common, self.base_dir, self.environ, warnings)
+        common = parse_common_fields(section, self.settings, warnings)
+        spec = parse_transport_fields(name, section, common, self.base_dir, self.environ, warnings)
         if isinstance(spec, StdioSpec):
-            spec = as_known(spec, section)
+            spec = apply_traits(spec, section)
         # An unset variable leaves an empty text behind; complaining of that as well would mislead.
         problems[before:] = [problem for problem in problems[before:] if problem.path not in unset]
         if spec is not None:
-            if expanded.wanted:
-                recipe = _Recipe(name, definition, place, self.environ, self.settings, self.base_dir)
+            if expanded.unresolved:
+                recipe = _DefinitionWithSecrets(
+                    name, definition, path, self.environ, self.settings, self.base_dir
+                )
                 spec = attrs.evolve(spec, unresolved=recipe)
             self.specs[name] = spec
-        taken = [item for item in expanded.taken if _reaches_a_server(item.place, place)]
+        taken = [item for item in expanded.substitutions if _is_passed_to_server(item.path, path)]
         self.secrets |= secret_values(section.values, taken)
-        self.variables |= {item.variable for item in expanded.taken if ":" not in item.variable}
+        self.variables |= {item.variable for item in expanded.substitutions if ":" not in item.variable}
 
-    def _later(self, wanted: tuple[tuple[str, SecretReference], ...], definition: str) -> frozenset[str]:
+    def _check_references(
+        self, wanted: tuple[tuple[str, SecretReference], ...], definition: str
+    ) -> frozenset[str]:
         """The fields whose text is known only when the server starts."""
         for place, reference in wanted:
-            if not _reaches_a_server(place, definition):
-                self.problems.append(not_here(place, reference))
+            if not _is_passed_to_server(place, definition):
+                self.problems.append(misplaced_reference(place, reference))
             elif reference.kind == "cmd" and not self.settings.allow_commands:
                 message = "${cmd:…} runs a program, and your settings do not allow that"
                 self.problems.append(Problem(place, message, 'write "settings": {"allowCommands": true}'))
-        self.wanted += dict.fromkeys(reference for _, reference in wanted)
-        return frozenset(SPELLINGS.get(_field(place, definition), "") for place, _ in wanted)
+        self.unresolved += dict.fromkeys(reference for _, reference in wanted)
+        return frozenset(CANONICAL_NAMES.get(_field_at(place, definition), "") for place, _ in wanted)
 
 
-def _good_name(name: object, place: str, problems: list[Problem]) -> bool:
+def _check_name(name: object, path: str, problems: list[Problem]) -> bool:
     if not isinstance(name, str):
         problems.append(
-            Problem(place, f"a server's name must be a string, not {what(name)}", "put it in quotes")
+            Problem(path, f"a server's name must be a string, not {type_name(name)}", "put it in quotes")
         )
         return False
-    if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", name) and len(name) <= LONGEST_NAME:
+    if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", name) and len(name) <= MAX_NAME_LENGTH:
         return True
-    better = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:LONGEST_NAME] or "my-server"
+    better = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:MAX_NAME_LENGTH] or "my-server"
     reason = "is empty" if not name else "is not usable"
-    if len(name) > LONGEST_NAME:
-        reason = f"has {len(name)} characters; at most {LONGEST_NAME} are allowed"
+    if len(name) > MAX_NAME_LENGTH:
+        reason = f"has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed"
     fix = f"rename it to '{better}': letters, digits, '_', '-' and '.', not starting with '.'"
-    problems.append(Problem(place, f"the server name '{shorten(name, 80)}' {reason}", fix))
+    problems.append(Problem(path, f"the server name '{shorten(name, 80)}' {reason}", fix))
     return False
 
 
-def _in_our_words(
-    values: Mapping[str, object], place: str, name: str, problems: list[Problem], warnings: list[str]
+def _canonical_fields(
+    values: Mapping[str, object], path: str, name: str, problems: list[Problem], warnings: list[str]
 ) -> Section:
     """The definition under our names for its fields; others are ignored, with a warning, or refused."""
     ours: dict[str, object] = {}
-    section = Section(ours, place, problems)
+    section = Section(ours, path, problems)
     spelt: dict[str, str] = {}
     mistyped: dict[str, object] = {}
     known = [field.name for field in FIELDS]
     for key, value in values.items():
-        canonical = SPELLINGS.get(key)
+        canonical = CANONICAL_NAMES.get(key)
         if canonical is None:
             if key == "name" and value == name:
                 continue
-            if key in IGNORED:
-                note = f" ({IGNORED[key]})" if IGNORED[key] else ""
-                warnings.append(f"{at(place, key)}: '{key}' is not used by mcpd and was ignored{note}")
+            if key in IGNORED_FIELDS:
+                note = f" ({IGNORED_FIELDS[key]})" if IGNORED_FIELDS[key] else ""
+                warnings.append(f"{join_path(path, key)}: '{key}' is not used by mcpd and was ignored{note}")
             elif not is_comment(key):
-                meant = nearest(key, known)
-                fix = INSTEAD.get(key) or (f"did you mean '{meant}'?" if meant else "remove it")
-                section.complain(key, f"unknown field '{shorten(key, 64)}' in server '{name}'", fix)
+                meant = closest_match(key, known)
+                fix = REPLACEMENTS.get(key) or (f"did you mean '{meant}'?" if meant else "remove it")
+                section.add_problem(key, f"unknown field '{shorten(key, 64)}' in server '{name}'", fix)
                 if meant in ("command", "url", "type"):
                     mistyped[meant] = value
         elif value is not None and canonical in ours:
-            section.complain(key, f"'{spelt[canonical]}' and '{key}' mean the same", "keep one")
+            section.add_problem(key, f"'{spelt[canonical]}' and '{key}' mean the same", "keep one")
         elif value is not None:
             ours[canonical] = value
             spelt[canonical] = key
@@ -217,12 +223,12 @@ def _in_our_words(
     return section
 
 
-def _reaches_a_server(place: str, definition: str) -> bool:
+def _is_passed_to_server(path: str, definition: str) -> bool:
     """Whether what stands at `place` inside a definition is handed to a server, and so may be secret."""
-    return SPELLINGS.get(_field(place, definition)) in VALUES
+    return CANONICAL_NAMES.get(_field_at(path, definition)) in PASSED_FIELDS
 
 
-def _field(place: str, definition: str) -> str:
+def _field_at(path: str, definition: str) -> str:
     """The field of a definition that `place` is in, as it is spelt there."""
-    key = re.match(r"[A-Za-z_]*", place[len(definition) + 1 :])
+    key = re.match(r"[A-Za-z_]*", path[len(definition) + 1 :])
     return key[0] if key else ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mcpd.config.formats import format_of
-from mcpd.config.in_place_edits.document import Document, Slot, editor_of, read_document, write_document
+from mcpd.config.in_place_edits.document import Document, KeyPath, editor_for, read_document, write_document
 from mcpd.model.errors import BadSpec, Problem
 
 
@@ -19,13 +19,13 @@ def add_server(path: Path, name: str, definition: Mapping[str, object], *, repla
     or has the server already and not `replace`.
     """
     document = read_document(path)
-    slot = _slot(document)
-    if name not in document.names(slot):
+    slot = _servers_slot(document)
+    if name not in document.entry_names(slot):
         document = document.with_entry(slot, name, definition)
     elif replace:
-        document = _become(document, (*slot, name), definition)
+        document = _change_entry(document, (*slot, name), definition)
     else:
-        raise _there_already(name, path)
+        raise _already_exists(name, path)
     write_document(path, document)
 
 
@@ -41,17 +41,17 @@ def put_servers(
     """
     document = read_document(path)
     for name, definition in definitions.items():
-        slot = _slot(document)
+        slot = _servers_slot(document)
         old = before.get(name)
-        if old is None and name in document.names(slot):
-            raise _there_already(name, path)
+        if old is None and name in document.entry_names(slot):
+            raise _already_exists(name, path)
         if old is None:
             document = document.with_entry(slot, name, definition)
             continue
-        if document.at((*slot, name)) != old:
+        if document.value_at((*slot, name)) != old:
             message = f"server '{name}' has been changed by somebody else meanwhile"
             raise BadSpec([Problem("$", message, "look at it again")], str(path))
-        document = _become(document, (*slot, name), definition)
+        document = _change_entry(document, (*slot, name), definition)
     write_document(path, document)
 
 
@@ -61,22 +61,22 @@ def remove_server(path: Path, name: str) -> bool:
     Raises BadSpec when the file cannot be parsed or written.
     """
     document = read_document(path)
-    slot = _slot(document)
-    if name not in document.names(slot):
+    slot = _servers_slot(document)
+    if name not in document.entry_names(slot):
         return False
     write_document(path, document.without_entry(slot, name))
     return True
 
 
-def prepare(path: Path) -> None:
+def import_editor(path: Path) -> None:
     """Import what changing this file would take, for a program that lives longer than what is installed."""
     with contextlib.suppress(BadSpec):  # of no known format: it will not be changed
-        editor_of(format_of(path, str(path)))
+        editor_for(format_of(path, str(path)))
 
 
-def _become(document: Document, place: Slot, definition: Mapping[str, object]) -> Document:
+def _change_entry(document: Document, place: KeyPath, definition: Mapping[str, object]) -> Document:
     """With the definition at `place` changed to this one, each member that stays as it is left alone."""
-    there = document.at(place)
+    there = document.value_at(place)
     if not isinstance(there, dict):
         return document.with_value(place, definition)
     for key in [key for key in there if key not in definition]:
@@ -87,11 +87,11 @@ def _become(document: Document, place: Slot, definition: Mapping[str, object]) -
     return document
 
 
-def _there_already(name: str, path: Path) -> BadSpec:
+def _already_exists(name: str, path: Path) -> BadSpec:
     fix = f"remove it first: `mcpctl remove {name}`"
     return BadSpec([Problem("$", f"server '{name}' is in {path} already", fix)], str(path))
 
 
-def _slot(document: Document) -> Slot:
+def _servers_slot(document: Document) -> KeyPath:
     """Where this file keeps its servers, or would."""
     return ("mcp", "servers") if isinstance(document.value.get("mcp"), dict) else ("mcpServers",)

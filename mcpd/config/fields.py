@@ -13,27 +13,27 @@ import attrs
 
 Shape = Mapping[str, object]
 
-TEXT: Shape = {"type": "string"}
-FLAG: Shape = {"type": "boolean"}
-TEXTS: Shape = {"type": "array", "items": {"type": "string"}}
-TEXT_MAP: Shape = {"type": "object", "additionalProperties": {"type": "string"}}
+STRING: Shape = {"type": "string"}
+BOOLEAN: Shape = {"type": "boolean"}
+STRINGS: Shape = {"type": "array", "items": {"type": "string"}}
+STRING_MAP: Shape = {"type": "object", "additionalProperties": {"type": "string"}}
 MILLISECONDS: Shape = {"type": "number", "exclusiveMinimum": 0}
 NUMBERS: Shape = {"type": "object", "additionalProperties": {"type": ["number", "object"]}}
 
 
 @attrs.frozen
-class Field:
+class FieldSpec:
     """One field: its name, its shape as JSON Schema, what it means, and where it has a meaning."""
 
     name: str
     shape: Shape
-    meaning: str
-    also: tuple[str, ...] = ()
+    description: str
+    aliases: tuple[str, ...] = ()
     """Spellings of other products that mean exactly the same."""
-    only: Literal["stdio", "remote"] | None = None
+    applies_to: Literal["stdio", "remote"] | None = None
 
 
-TYPES: Mapping[str, Literal["stdio", "http", "sse", "ws"]] = MappingProxyType(
+TRANSPORT_TYPES: Mapping[str, Literal["stdio", "http", "sse", "ws"]] = MappingProxyType(
     {
         "stdio": "stdio",
         "local": "stdio",
@@ -54,56 +54,62 @@ TYPES: Mapping[str, Literal["stdio", "http", "sse", "ws"]] = MappingProxyType(
     }
 )
 
-_COMMAND: Shape = {"anyOf": [{"type": "string", "minLength": 1}, {**TEXTS, "minItems": 1}]}
+_COMMAND: Shape = {"anyOf": [{"type": "string", "minLength": 1}, {**STRINGS, "minItems": 1}]}
 
 FIELDS = (
-    Field("type", {"enum": list(TYPES)}, "How the server is reached.", ("transport", "transportType")),
-    Field("command", _COMMAND, "The program, or a list of the program and its arguments.", ("cmd",), "stdio"),
-    Field("args", TEXTS, "Its arguments.", (), "stdio"),
-    Field("env", TEXT_MAP, "Added to its environment.", ("environment", "envs"), "stdio"),
-    Field("cwd", TEXT, "Its working directory.", ("workingDirectory",), "stdio"),
-    Field("umask", {"type": "string", "pattern": "^[0-7]{3,4}$"}, "Its umask, in octal.", (), "stdio"),
-    Field("url", TEXT, "Where a remote server listens.", ("serverUrl", "server_url", "uri"), "remote"),
-    Field("httpUrl", TEXT, "The same, and says that it is Streamable HTTP.", (), "remote"),
-    Field("headers", TEXT_MAP, "Sent with every request.", ("http_headers",), "remote"),
-    Field("caFile", TEXT, "PEM file of authorities to trust besides the system's.", ("ca_file",), "remote"),
-    Field("enabled", FLAG, "Whether the server is started.", ("isActive",)),
-    Field("disabled", FLAG, "The opposite of `enabled`."),
-    Field("lazy", FLAG, "Start it on first use."),
-    Field("description", TEXT, "A note for people."),
-    Field("timeout", MILLISECONDS, "Milliseconds of silence allowed during a call."),
-    Field("connectTimeout", MILLISECONDS, "Milliseconds for the handshake.", ("connectionTimeout",)),
-    Field("maxTimeout", MILLISECONDS, "Milliseconds after which a call ends whatever its progress."),
-    Field(
+    FieldSpec(
+        "type", {"enum": list(TRANSPORT_TYPES)}, "How the server is reached.", ("transport", "transportType")
+    ),
+    FieldSpec(
+        "command", _COMMAND, "The program, or a list of the program and its arguments.", ("cmd",), "stdio"
+    ),
+    FieldSpec("args", STRINGS, "Its arguments.", (), "stdio"),
+    FieldSpec("env", STRING_MAP, "Added to its environment.", ("environment", "envs"), "stdio"),
+    FieldSpec("cwd", STRING, "Its working directory.", ("workingDirectory",), "stdio"),
+    FieldSpec("umask", {"type": "string", "pattern": "^[0-7]{3,4}$"}, "Its umask, in octal.", (), "stdio"),
+    FieldSpec("url", STRING, "Where a remote server listens.", ("serverUrl", "server_url", "uri"), "remote"),
+    FieldSpec("httpUrl", STRING, "The same, and says that it is Streamable HTTP.", (), "remote"),
+    FieldSpec("headers", STRING_MAP, "Sent with every request.", ("http_headers",), "remote"),
+    FieldSpec(
+        "caFile", STRING, "PEM file of authorities to trust besides the system's.", ("ca_file",), "remote"
+    ),
+    FieldSpec("enabled", BOOLEAN, "Whether the server is started.", ("isActive",)),
+    FieldSpec("disabled", BOOLEAN, "The opposite of `enabled`."),
+    FieldSpec("lazy", BOOLEAN, "Start it on first use."),
+    FieldSpec("description", STRING, "A note for people."),
+    FieldSpec("timeout", MILLISECONDS, "Milliseconds of silence allowed during a call."),
+    FieldSpec("connectTimeout", MILLISECONDS, "Milliseconds for the handshake.", ("connectionTimeout",)),
+    FieldSpec("maxTimeout", MILLISECONDS, "Milliseconds after which a call ends whatever its progress."),
+    FieldSpec(
         "toolTimeouts",
         {"type": "object", "additionalProperties": MILLISECONDS},
         "Milliseconds per tool, in place of `timeout`.",
     ),
-    Field(
+    FieldSpec(
         "includeTools",
-        TEXTS,
+        STRINGS,
         "Only these tools; `*` and `?` allowed.",
         ("enabledTools", "enabled_tools", "tools"),
     ),
-    Field("excludeTools", TEXTS, "All but these tools.", ("disabledTools", "disabled_tools")),
-    Field("trust", FLAG, "Your word that its tools need no confirmation."),
-    Field("debug", FLAG, "Log its messages, HTTP headers and timing."),
-    Field("era", {"enum": ["auto", "modern", "legacy"]}, "Which protocol era to speak."),
-    Field("maxFrame", {"type": "integer", "minimum": 1024}, "Bytes of one message at most."),
-    Field("maxInFlight", {"type": "integer", "minimum": 1}, "Requests unanswered at once."),
-    Field("maxQueued", {"type": "integer", "minimum": 0}, "Requests waiting their turn."),
-    Field("share", {"enum": ["all", "root", "client"]}, "Which clients use one instance of it together."),
-    Field("concurrency", {"enum": ["free", "writes", "serial"]}, "Which of its calls may overlap."),
-    Field("timeouts", NUMBERS, "Every waiting time, in seconds."),
-    Field("restart", NUMBERS, "The restart policy, in seconds."),
+    FieldSpec("excludeTools", STRINGS, "All but these tools.", ("disabledTools", "disabled_tools")),
+    FieldSpec("trust", BOOLEAN, "Your word that its tools need no confirmation."),
+    FieldSpec("debug", BOOLEAN, "Log its messages, HTTP headers and timing."),
+    FieldSpec("era", {"enum": ["auto", "modern", "legacy"]}, "Which protocol era to speak."),
+    FieldSpec("maxFrame", {"type": "integer", "minimum": 1024}, "Bytes of one message at most."),
+    FieldSpec("maxInFlight", {"type": "integer", "minimum": 1}, "Requests unanswered at once."),
+    FieldSpec("maxQueued", {"type": "integer", "minimum": 0}, "Requests waiting their turn."),
+    FieldSpec("share", {"enum": ["all", "root", "client"]}, "Which clients use one instance of it together."),
+    FieldSpec("concurrency", {"enum": ["free", "writes", "serial"]}, "Which of its calls may overlap."),
+    FieldSpec("timeouts", NUMBERS, "Every waiting time, in seconds."),
+    FieldSpec("restart", NUMBERS, "The restart policy, in seconds."),
 )
 
-SPELLINGS: Mapping[str, str] = MappingProxyType(
-    {spelling: field.name for field in FIELDS for spelling in (field.name, *field.also)}
+CANONICAL_NAMES: Mapping[str, str] = MappingProxyType(
+    {spelling: field.name for field in FIELDS for spelling in (field.name, *field.aliases)}
 )
 """Every spelling of a field → our name for it."""
 
-IGNORED: Mapping[str, str] = MappingProxyType(
+IGNORED_FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "envFile": "the file is not read: set the variables in 'env', or in the environment of mcpd",
         "oauth": "",
@@ -133,7 +139,7 @@ IGNORED: Mapping[str, str] = MappingProxyType(
 )
 """What other products write and we have no use for → what that means for the user, if anything."""
 
-INSTEAD: Mapping[str, str] = MappingProxyType(
+REPLACEMENTS: Mapping[str, str] = MappingProxyType(
     {
         "startup_timeout_sec": "write 'connectTimeout', in milliseconds",
         "startup_timeout_ms": "write 'connectTimeout'",

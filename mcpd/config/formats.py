@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mcpd.config.json_path import at, too_deep
-from mcpd.config.jsonc import Members, SyntaxFault
-from mcpd.config.jsonc import parse as parse_json
+from mcpd.config.json_path import is_too_large, join_path
+from mcpd.config.jsonc import JsoncSyntaxError, JsonObject
+from mcpd.config.jsonc import parse_jsonc as parse_json
 from mcpd.config.masking import quote_line
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.text import shorten
@@ -21,11 +21,11 @@ SUFFIXES = {
 }
 """In the order in which the default places are looked at."""
 
-LARGEST = 4 * 1024 * 1024
+MAX_FILE_SIZE = 4 * 1024 * 1024
 """Bytes. A configuration beyond this is some other file."""
 
 
-def decode(data: bytes, source: str, largest: int = LARGEST) -> str:
+def decode_utf8(data: bytes, source: str, largest: int = MAX_FILE_SIZE) -> str:
     """The text of a file; a byte order mark is dropped. Raises BadSpec when it is not UTF-8."""
     if len(data) > largest:
         message = f"the file has {len(data)} bytes; a configuration has at most {largest}"
@@ -49,7 +49,7 @@ def format_of(path: Path, source: str) -> str:
     return kind
 
 
-def parse(text: str, kind: str, source: str, *, foreign: bool = False) -> object:
+def parse_text(text: str, kind: str, source: str, *, foreign: bool = False) -> object:
     """Plain values of a document in format `kind`. Raises BadSpec naming file, line and column.
 
     `foreign`: another program's file, which may be long, and where a key written twice is its business.
@@ -57,13 +57,13 @@ def parse(text: str, kind: str, source: str, *, foreign: bool = False) -> object
     try:
         readers = {"JSON": parse_json, "TOML": _toml, "YAML": _yaml}
         value = readers[kind](text)
-        if too_deep(value, most=20_000_000 if foreign else 200_000):
+        if is_too_large(value, max_values=20_000_000 if foreign else 200_000):
             raise RecursionError
-        twice = [] if foreign else _written_twice(value, "$")
+        twice = [] if foreign else _duplicate_keys(value, "$")
         if twice:
             raise BadSpec(twice, source)
         return value
-    except SyntaxFault as fault:
+    except JsoncSyntaxError as fault:
         lines = text.splitlines()
         line = lines[fault.line - 1] if 0 < fault.line <= len(lines) else ""
         quote = f", in `{quote_line(line)}`" if line.strip() else ""
@@ -86,8 +86,8 @@ def _toml(text: str) -> object:
         message = str(error)
         place = re.search(r" \(at line (\d+), column (\d+)\)$", message)
         if place:
-            raise SyntaxFault(message[: place.start()], int(place[1]), int(place[2])) from None
-        raise SyntaxFault.at_offset(message, text, len(text.rstrip())) from None
+            raise JsoncSyntaxError(message[: place.start()], int(place[1]), int(place[2])) from None
+        raise JsoncSyntaxError.at_offset(message, text, len(text.rstrip())) from None
 
 
 def _yaml(text: str) -> object:
@@ -100,22 +100,22 @@ def _yaml(text: str) -> object:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         message = (error.problem or error.context or "cannot be read").split(" with value ")[0]
-        raise SyntaxFault(message, line, column) from None
+        raise JsoncSyntaxError(message, line, column) from None
     except (YAMLError, ValueError) as error:
-        raise SyntaxFault(shorten(str(error).splitlines()[0]), 1, 1) from None
+        raise JsoncSyntaxError(shorten(str(error).splitlines()[0]), 1, 1) from None
     return {} if value is None else value
 
 
-def _written_twice(value: object, place: str) -> list[Problem]:
+def _duplicate_keys(value: object, place: str) -> list[Problem]:
     found: list[Problem] = []
-    if isinstance(value, Members):
-        for key in value.twice:
+    if isinstance(value, JsonObject):
+        for key in value.duplicates:
             found.append(
-                Problem(at(place, key), f"'{shorten(key, 64)}' is written more than once", "keep one")
+                Problem(join_path(place, key), f"'{shorten(key, 64)}' is written more than once", "keep one")
             )
         for key, inner in value.items():
-            found += _written_twice(inner, at(place, key))
+            found += _duplicate_keys(inner, join_path(place, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            found += _written_twice(inner, at(place, index))
+            found += _duplicate_keys(inner, join_path(place, index))
     return found

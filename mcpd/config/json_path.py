@@ -10,23 +10,23 @@ from mcpd.model.text import shorten
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
-def at(place: str, key: str | int) -> str:
+def join_path(path: str, key: str | int) -> str:
     """`place` one step deeper: `$.mcpServers` and `git` → `$.mcpServers.git`; odd keys are quoted."""
     if isinstance(key, int):
-        return f"{place}[{key}]"
+        return f"{path}[{key}]"
     if _PLAIN.fullmatch(key):
-        return f"{place}.{key}"
-    return f'{place}["{shorten(key, 64)}"]'
+        return f"{path}.{key}"
+    return f'{path}["{shorten(key, 64)}"]'
 
 
-def too_deep(value: object, deepest: int = 64, most: int = 200_000) -> bool:
+def is_too_large(value: object, max_depth: int = 64, max_values: int = 200_000) -> bool:
     """Whether walking through `value` would not end well: nested deeply, in itself, or without measure."""
     waiting = [(value, 0)]
     seen = 0
     while waiting:
         inner, depth = waiting.pop()
         seen += 1
-        if depth > deepest or seen > most:
+        if depth > max_depth or seen > max_values:
             return True
         if isinstance(inner, Mapping):
             waiting += [(item, depth + 1) for item in inner.values()]
@@ -35,7 +35,7 @@ def too_deep(value: object, deepest: int = 64, most: int = 200_000) -> bool:
     return False
 
 
-def nearest(word: str, known: list[str]) -> str | None:
+def closest_match(word: str, known: list[str]) -> str | None:
     """The known word that `word` was probably meant to be, or None."""
     folded = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in known}
     same = folded.get(re.sub(r"[^a-z0-9]", "", word.lower()))
@@ -47,7 +47,7 @@ def nearest(word: str, known: list[str]) -> str | None:
     return next((name for name in known if close and name.lower() == close[0]), None)
 
 
-def what(value: object) -> str:
+def type_name(value: object) -> str:
     """The kind of a parsed value, in a configuration writer's words."""
     if value is None:
         return "null"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from mcpd.config.fields import FIELDS, IGNORED, Field
+from mcpd.config.fields import FIELDS, IGNORED_FIELDS, FieldSpec
 from mcpd.config.settings import SETTINGS
 from mcpd.model.server_spec import RestartPolicy, Timeouts
 
@@ -47,19 +47,19 @@ def _server() -> dict[str, object]:
     server = _object(FIELDS)
     properties = server["properties"]
     assert isinstance(properties, dict)
-    properties |= {"name": {"type": "string"}, **dict.fromkeys(IGNORED, True)}
+    properties |= {"name": {"type": "string"}, **dict.fromkeys(IGNORED_FIELDS, True)}
     return {**server, "patternProperties": {"^(_|//|#|x-|\\$)": True}}
 
 
-def _object(fields: tuple[Field, ...]) -> dict[str, object]:
+def _object(fields: tuple[FieldSpec, ...]) -> dict[str, object]:
     properties: dict[str, object] = {}
     for field in fields:
-        shape = {**field.shape, "description": field.meaning}
+        shape = {**field.shape, "description": field.description}
         if field.name == "timeouts":
             shape["properties"] = _numbers(Timeouts())
         if field.name == "restart":
             shape["properties"] = _numbers(RestartPolicy())
-        for spelling in (field.name, *field.also):
+        for spelling in (field.name, *field.aliases):
             properties[spelling] = shape
     return {"type": "object", "properties": properties, "additionalProperties": False}
 

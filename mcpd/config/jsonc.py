@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NoReturn
 
 
-class SyntaxFault(ValueError):
+class JsoncSyntaxError(ValueError):
     """The text is not in its format. `line` and `column` count from 1, as editors do."""
 
     def __init__(self, message: str, line: int, column: int) -> None:
@@ -22,15 +22,15 @@ class SyntaxFault(ValueError):
         self.column = column
 
     @classmethod
-    def at_offset(cls, message: str, text: str, offset: int) -> SyntaxFault:
+    def at_offset(cls, message: str, text: str, offset: int) -> JsoncSyntaxError:
         start = text.rfind("\n", 0, offset) + 1
         return cls(message, text.count("\n", 0, offset) + 1, offset - start + 1)
 
 
-class Members(dict[str, object]):
+class JsonObject(dict[str, object]):
     """A JSON object that remembers which of its keys were written more than once."""
 
-    twice: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
 
 
 _STRING = r'"(?:\\.|[^"\\\r\n])*"?'
@@ -39,27 +39,27 @@ _TOKENS = re.compile(rf"{_STRING}|\S")
 _INK = re.compile(r"\S")
 
 
-def without_comments(text: str) -> str:
+def blank_comments(text: str) -> str:
     """The same text, character for character in the same place, with blanks where comments were.
 
-    Raises SyntaxFault for a comment that never ends.
+    Raises JsoncSyntaxError for a comment that never ends.
     """
-    if _plain(text):
+    if _is_standard(text):
         return text
 
     def erase(found: re.Match[str]) -> str:
         if found["open"]:
-            raise SyntaxFault.at_offset("this comment is never closed by */", text, found.start())
+            raise JsoncSyntaxError.at_offset("this comment is never closed by */", text, found.start())
         return _INK.sub(" ", found[0]) if found["comment"] else found[0]
 
     return _COMMENTS.sub(erase, text)
 
 
-def blank(text: str) -> str:
-    """Likewise, with blanks where trailing commas were as well: standard JSON. Raises SyntaxFault."""
-    if _plain(text):
+def to_standard_json(text: str) -> str:
+    """Likewise, with blanks where trailing commas were as well: standard JSON. Raises JsoncSyntaxError."""
+    if _is_standard(text):
         return text
-    bare = without_comments(text)
+    bare = blank_comments(text)
     characters = list(bare)
     before, last, comma = "", "", -1
     for token in _TOKENS.finditer(bare):
@@ -72,7 +72,7 @@ def blank(text: str) -> str:
 
 
 @lru_cache(maxsize=2)
-def _plain(text: str) -> bool:
+def _is_standard(text: str) -> bool:
     """Whether it is standard JSON already. Editors keep their history in it: 10 MB, 20 times asked for."""
     try:
         json.loads(text)
@@ -81,34 +81,34 @@ def _plain(text: str) -> bool:
     return True
 
 
-def parse(text: str) -> object:
-    """Plain values; objects are `Members`. An empty text is an empty object. Raises SyntaxFault."""
+def parse_jsonc(text: str) -> object:
+    """Plain values; objects are `JsonObject`. An empty text is an empty object. Raises JsoncSyntaxError."""
     try:
         return _loads(text)  # most files have no comments, and some are long
     except (ValueError, RecursionError):
         pass  # what is wrong with it is found out below, if anything is
-    bare = blank(text)
+    bare = to_standard_json(text)
     if not bare.strip():
-        return Members()
+        return JsonObject()
     try:
         return _loads(bare)
     except json.JSONDecodeError as error:
-        raise SyntaxFault(error.msg, error.lineno, error.colno) from None
+        raise JsoncSyntaxError(error.msg, error.lineno, error.colno) from None
     except RecursionError:
-        raise SyntaxFault("nested too deeply", 1, 1) from None
+        raise JsoncSyntaxError("nested too deeply", 1, 1) from None
     except ValueError as error:
-        raise SyntaxFault(str(error), 1, 1) from None
+        raise JsoncSyntaxError(str(error), 1, 1) from None
 
 
 def _loads(text: str) -> object:
     return json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
 
 
-def _members(pairs: list[tuple[str, object]]) -> Members:
-    members = Members(pairs)
+def _members(pairs: list[tuple[str, object]]) -> JsonObject:
+    members = JsonObject(pairs)
     if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
-        members.twice = tuple(key for key in members if keys.count(key) > 1)
+        members.duplicates = tuple(key for key in members if keys.count(key) > 1)
     return members
 
 

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.config.definition import parse_placed
-from mcpd.config.formats import SUFFIXES, decode, format_of, parse
-from mcpd.config.json_path import at, nearest
-from mcpd.config.layout import Outline, named_list, outline
+from mcpd.config.definition import parse_located_servers
+from mcpd.config.formats import SUFFIXES, decode_utf8, format_of, parse_text
+from mcpd.config.json_path import closest_match, join_path
+from mcpd.config.layout import DocumentLayout, parse_server_list, read_layout
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
 
 DEFAULT_NAME = "config.json"
-VARIABLE = "$MCPD_SERVERS"
+VARIABLE_SOURCE = "$MCPD_SERVERS"
 
 
 @attrs.frozen
-class Loaded:
+class LoadedConfig:
     """A whole configuration, checked."""
 
     specs: dict[str, ServerSpec]
@@ -42,7 +42,7 @@ class Loaded:
     """SHA-256 of the bytes read, in hex; empty when there was nothing to read."""
 
 
-def load(flag: Path | None, environ: Mapping[str, str]) -> Loaded:
+def load(flag: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
     """Find, read and check the configuration.
 
     `MCPD_SERVERS`, then `flag`, then `MCPD_CONFIG`, then the default file; an empty variable counts as
@@ -51,23 +51,23 @@ def load(flag: Path | None, environ: Mapping[str, str]) -> Loaded:
     """
     servers = environ.get("MCPD_SERVERS", "").strip()
     if servers:
-        return _from_variable(servers, _path_beside(flag, environ), environ)
-    path, chosen = _path(flag, environ)
-    data = _read(path, must=chosen)
+        return _from_variable(servers, _find_path_or_default(flag, environ), environ)
+    path, chosen = _find_path(flag, environ)
+    data = _read_file(path, required=chosen)
     if data is None:
         hint = f"no configuration yet: add a server with `mcpctl add`, or write {path}"
-        return Loaded({}, {}, Settings(), frozenset(), "none", path, (hint,), "")
-    return would_be(path, data, environ)
+        return LoadedConfig({}, {}, Settings(), frozenset(), "none", path, (hint,), "")
+    return parse_config(path, data, environ)
 
 
-def would_be(path: Path, data: bytes, environ: Mapping[str, str]) -> Loaded:
+def parse_config(path: Path, data: bytes, environ: Mapping[str, str]) -> LoadedConfig:
     """What a file at `path` with these bytes means. Raises BadSpec with every problem."""
     source = str(path)
-    document = parse(decode(data, source), format_of(path, source), source)
+    document = parse_text(decode_utf8(data, source), format_of(path, source), source)
     problems: list[Problem] = []
     warnings: list[str] = []
-    outlined = outline(document, problems, warnings)
-    return _checked(outlined, problems, warnings, environ, source, path, path.parent, data)
+    outlined = read_layout(document, problems, warnings)
+    return _build(outlined, problems, warnings, environ, source, path, path.parent, data)
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
@@ -76,12 +76,12 @@ def default_directory(environ: Mapping[str, str]) -> Path:
     return (Path(base) if base.startswith("/") else _home(environ) / ".config") / "mcpd"
 
 
-def path_of(environ: Mapping[str, str]) -> Path:
+def default_path(environ: Mapping[str, str]) -> Path:
     """The file that `load` reads without a flag, there or not. Raises BadSpec when there are two."""
-    return _path(None, environ)[0]
+    return _find_path(None, environ)[0]
 
 
-def candidates(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
+def candidate_paths(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
     """The file that was named, or all that are looked for; absolute, there or not."""
     named = str(flag) if flag is not None else environ.get("MCPD_CONFIG", "")
     if named:
@@ -92,9 +92,9 @@ def candidates(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, ...
     return tuple(directory / f"config{suffix}" for suffix in SUFFIXES)
 
 
-def _path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
+def _find_path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
     """The file, and whether somebody named it, so that it has to be there."""
-    all_of_them = candidates(flag, environ)
+    all_of_them = candidate_paths(flag, environ)
     if len(all_of_them) == 1:
         return all_of_them[0], True
     directory = default_directory(environ)
@@ -106,10 +106,10 @@ def _path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
     return (there[0], True) if there else (directory / DEFAULT_NAME, False)
 
 
-def _path_beside(flag: Path | None, environ: Mapping[str, str]) -> Path:
+def _find_path_or_default(flag: Path | None, environ: Mapping[str, str]) -> Path:
     """The file for later, while `MCPD_SERVERS` wins; two default files are no trouble then."""
     try:
-        return _path(flag, environ)[0]
+        return _find_path(flag, environ)[0]
     except BadSpec:
         return default_directory(environ) / DEFAULT_NAME
 
@@ -118,7 +118,7 @@ def _home(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HOME") or os.path.expanduser("~"))
 
 
-def _read(path: Path, *, must: bool) -> bytes | None:
+def _read_file(path: Path, *, required: bool) -> bytes | None:
     """Its bytes; None when it is not there and need not be. Raises BadSpec."""
     try:
         # A FIFO with nobody at its other end would hold up the daemon for ever.
@@ -127,7 +127,7 @@ def _read(path: Path, *, must: bool) -> bytes | None:
             raise BadSpec([Problem("$", f"{path} is {kind}", "name a file")], str(path))
         return path.read_bytes()
     except FileNotFoundError:
-        if not must:
+        if not required:
             return None
         fix = "create it, or name another one with --config or MCPD_CONFIG"
         raise BadSpec([Problem("$", f"the file {path} does not exist", fix)], str(path)) from None
@@ -137,15 +137,15 @@ def _read(path: Path, *, must: bool) -> bytes | None:
         raise BadSpec([Problem("$", message, fix)], str(path)) from None
 
 
-def _from_variable(text: str, path: Path, environ: Mapping[str, str]) -> Loaded:
+def _from_variable(text: str, path: Path, environ: Mapping[str, str]) -> LoadedConfig:
     problems: list[Problem] = []
-    listed = named_list(parse(text, "JSON", VARIABLE), "$", problems)
+    listed = parse_server_list(parse_text(text, "JSON", VARIABLE_SOURCE), "$", problems)
     data = text.encode("utf-8", "surrogateescape")
-    return _checked(Outline(listed), problems, [], environ, VARIABLE, path, _home(environ), data)
+    return _build(DocumentLayout(listed), problems, [], environ, VARIABLE_SOURCE, path, _home(environ), data)
 
 
-def _checked(
-    outlined: Outline,
+def _build(
+    outlined: DocumentLayout,
     problems: list[Problem],
     warnings: list[str],
     environ: Mapping[str, str],
@@ -153,20 +153,24 @@ def _checked(
     path: Path,
     base_dir: Path,
     data: bytes,
-) -> Loaded:
+) -> LoadedConfig:
     settings = parse_settings(
         outlined.settings,
         environ=environ,
-        place=outlined.settings_place,
+        path=outlined.settings_path,
         problems=problems,
         warnings=warnings,
     )
-    if settings.allow_commands and source != VARIABLE and _others_may_write(path):
+    if settings.allow_commands and source != VARIABLE_SOURCE and _is_writable_by_others(path):
         message = f"others may write to {path}, so it cannot allow commands"
-        problems.append(Problem(at(outlined.settings_place, "allowCommands"), message, f"chmod go-w {path}"))
+        problems.append(
+            Problem(join_path(outlined.settings_path, "allowCommands"), message, f"chmod go-w {path}")
+        )
         settings = attrs.evolve(settings, allow_commands=False)
     try:
-        parsed = parse_placed(outlined.servers, environ=environ, settings=settings, base_dir=base_dir)
+        parsed = parse_located_servers(
+            outlined.servers, environ=environ, settings=settings, base_dir=base_dir
+        )
     except BadSpec as error:
         raise BadSpec(problems + error.problems, source) from None
     if problems:
@@ -179,25 +183,25 @@ def _checked(
         str(name): _mapping(definition) for name, definition, _ in outlined.servers
     }
     warnings += parsed.warnings
-    warnings += _profiles_of_nobody(settings, definitions, at(outlined.settings_place, "profiles"))
+    warnings += _unknown_profile_servers(settings, definitions, join_path(outlined.settings_path, "profiles"))
     digest = hashlib.sha256(data).hexdigest()
-    return Loaded(specs, definitions, settings, parsed.secrets, source, path, tuple(warnings), digest)
+    return LoadedConfig(specs, definitions, settings, parsed.secrets, source, path, tuple(warnings), digest)
 
 
-def _profiles_of_nobody(settings: Settings, servers: Mapping[str, object], place: str) -> list[str]:
+def _unknown_profile_servers(settings: Settings, servers: Mapping[str, object], place: str) -> list[str]:
     """Names in profiles that no server has; where no server is defined at all, they come from elsewhere."""
     warnings = []
     for name, profile in settings.profiles.items() if servers else ():
         for pattern in profile.servers or ():
             if pattern not in servers and not set("*?[") & set(pattern):
-                meant = nearest(pattern, list(servers))
+                meant = closest_match(pattern, list(servers))
                 hint = f"; did you mean '{meant}'?" if meant else ""
-                where = at(at(place, name), "servers")
+                where = join_path(join_path(place, name), "servers")
                 warnings.append(f"{where}: there is no server '{shorten(pattern, 40)}'{hint}")
     return warnings
 
 
-def _others_may_write(path: Path) -> bool:
+def _is_writable_by_others(path: Path) -> bool:
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, urlsplit
 
-from mcpd.config.variables import Taken
+from mcpd.config.variables import Substitution
 from mcpd.model.text import shorten
 
-SHORTEST = 6
+MIN_SECRET_LENGTH = 6
 """Characters. Masking a shorter value everywhere would hide ordinary words."""
 
 MASK = "***"
 
-VALUES = frozenset({"command", "args", "env", "url", "httpUrl", "headers"})
+PASSED_FIELDS = frozenset({"command", "args", "env", "url", "httpUrl", "headers"})
 """The fields whose strings reach a server, and so may carry a secret."""
 
 _INSIDE = re.compile(
@@ -26,7 +26,7 @@ _HARMLESS = frozenset(
     {"HOME", "USER", "LOGNAME", "PATH", "SHELL", "PWD", "LANG", "TERM", "TMPDIR", "HOSTNAME", "EDITOR", "TZ"}
 )
 SCHEME = re.compile(r"(?:Bearer|Basic|Token|Digest|ApiKey)\s+(?=\S)", re.I)
-KNOWN = re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{8,}")
+KNOWN_TOKENS = re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{8,}")
 _REFERENCE = re.compile(
     r"(\$\{(?:(?:env:|secret:)?[A-Za-z_][A-Za-z0-9_]*|credential:[A-Za-z0-9_.-]+|(?:file|cmd):(?:(?!:-)[^{}])+))"
     r"(?::-([^{}]*))?\}"
@@ -37,7 +37,7 @@ _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
 
 
-def secret_name(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Whether a variable, header, key or option of this name usually holds a secret."""
     name = name.replace("-", "_")
     if _INSIDE.search(name):
@@ -46,39 +46,43 @@ def secret_name(name: str) -> bool:
     return not _WORDS.isdisjoint(words)
 
 
-def secret_values(definition: Mapping[str, object], taken: Iterable[Taken]) -> frozenset[str]:
+def secret_values(definition: Mapping[str, object], taken: Iterable[Substitution]) -> frozenset[str]:
     """What to mask for one *expanded* definition, each at least `SHORTEST` characters long.
 
     Every value taken from a variable (but those of the session, such as HOME), every literal in
     `VALUES` whose name looks secret, also without its `Bearer`, and what stands for a password in a URL.
     A reference that is fetched later is no value: masked, it would not be seen who needs it.
     """
-    found = {item.value for item in taken if item.variable not in _HARMLESS and _no_xdg(item.variable)}
-    for name, text in _named_strings({key: definition[key] for key in VALUES & definition.keys()}):
-        if secret_name(name):
-            found.update(_written_out(text))
+    found = {
+        item.value
+        for item in taken
+        if item.variable not in _HARMLESS and _is_not_session_variable(item.variable)
+    }
+    for name, text in _named_strings({key: definition[key] for key in PASSED_FIELDS & definition.keys()}):
+        if is_secret_name(name):
+            found.update(_literal_parts(text))
         for match in _USERINFO.finditer(text):
-            found.update(_written_out(match[2]))
+            found.update(_literal_parts(match[2]))
         if "://" in text:
-            found.update(value for key, value in parse_qsl(_query(text)) if secret_name(key))
-            found.update(match[2] for match in _QUERY.finditer(text) if secret_name(match[1]))
-        found.update(KNOWN.findall(text))
+            found.update(value for key, value in parse_qsl(_query(text)) if is_secret_name(key))
+            found.update(match[2] for match in _QUERY.finditer(text) if is_secret_name(match[1]))
+        found.update(KNOWN_TOKENS.findall(text))
     values = (text.strip() for text in found)
-    return frozenset(one for one in values if len(one) >= SHORTEST and not _FETCHED.fullmatch(one))
+    return frozenset(one for one in values if len(one) >= MIN_SECRET_LENGTH and not _FETCHED.fullmatch(one))
 
 
-def masked(definition: Mapping[str, object]) -> dict[str, object]:
+def mask_definition(definition: Mapping[str, object]) -> dict[str, object]:
     """A copy fit to be shown: literal secrets are `***`, references such as `${TOKEN}` stay readable."""
-    return {key: _masked(key, value) for key, value in definition.items()}
+    return {key: _mask_value(key, value) for key, value in definition.items()}
 
 
 def quote_line(line: str) -> str:
     """A line of somebody's file, shortened for a message; what follows a secret-looking name is left out."""
     for word in re.finditer(r"[A-Za-z][A-Za-z0-9_-]*", line):
         rest = re.match(r"[\"',:=\s]+(?=\S)", line[word.end() :])
-        if rest and secret_name(word[0]):
+        if rest and is_secret_name(word[0]):
             return shorten(line[: word.end() + rest.end()].strip() + MASK)
-    return shorten(KNOWN.sub(MASK, _USERINFO.sub(rf"\1:{MASK}@", line)).strip())
+    return shorten(KNOWN_TOKENS.sub(MASK, _USERINFO.sub(rf"\1:{MASK}@", line)).strip())
 
 
 _MEMBER = re.compile(r'"((?:[^"\\]|\\.){1,64})"(\s*:\s*)"((?:[^"\\]|\\.)+)"')
@@ -91,61 +95,63 @@ _AUTHORIZATION = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{6,}")
 _PROTOCOL_OWN = frozenset({"progressToken", "nextCursor", "cursor"})
 
 
-def scrubbed(text: str) -> str:
+def scrub(text: str) -> str:
     """Somebody's words without what looks like a secret: known kinds of keys, passwords in URLs, `Bearer …`.
 
     For texts that come from servers and tools, whose secrets we need not know by value.
     """
-    text = _AUTHORIZATION.sub(rf"\1 {MASK}", KNOWN.sub(MASK, text))
+    text = _AUTHORIZATION.sub(rf"\1 {MASK}", KNOWN_TOKENS.sub(MASK, text))
     text = _USERINFO_IN_TEXT.sub(rf"\1:{MASK}@", text)
-    return _QUERY_IN_TEXT.sub(lambda found: f"{found[1]}={MASK}" if secret_name(found[1]) else found[0], text)
+    return _QUERY_IN_TEXT.sub(
+        lambda found: f"{found[1]}={MASK}" if is_secret_name(found[1]) else found[0], text
+    )
 
 
-def scrubbed_json(text: str) -> str:
+def scrub_json(text: str) -> str:
     """The same for JSON, where the strings of members with secret-looking names are masked too."""
 
     def member(found: re.Match[str]) -> str:
         name, _, value = found.groups()
-        if name in _PROTOCOL_OWN or not secret_name(name) or len(value) < SHORTEST:
+        if name in _PROTOCOL_OWN or not is_secret_name(name) or len(value) < MIN_SECRET_LENGTH:
             return found[0]
         start = found.start(3) - found.start()
         return found[0][:start] + MASK + found[0][start + len(value) :]
 
-    return _MEMBER_IN_TEXT.sub(member, _MEMBER.sub(member, scrubbed(text)))
+    return _MEMBER_IN_TEXT.sub(member, _MEMBER.sub(member, scrub(text)))
 
 
-def _masked(name: str, value: object) -> object:
+def _mask_value(name: str, value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: _masked(str(key), inner) for key, inner in value.items()}
+        return {key: _mask_value(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list):
         shown = []
         option = ""
         for item in value:
-            shown.append(_masked(option or name, item))
+            shown.append(_mask_value(option or name, item))
             option = item.lstrip("-") if isinstance(item, str) and _is_option(item) else ""
         return shown
     if isinstance(value, str):
-        return _masked_text(name, value)
+        return _mask_text(name, value)
     return value
 
 
-def _masked_text(name: str, text: str) -> str:
+def _mask_text(name: str, text: str) -> str:
     if _is_option(text) and "=" in text:
         option, _, rest = text.partition("=")
-        return f"{option}={_masked_text(option.lstrip('-'), rest)}"
-    if secret_name(name) and not _is_option(text):
+        return f"{option}={_mask_text(option.lstrip('-'), rest)}"
+    if is_secret_name(name) and not _is_option(text):
         scheme = SCHEME.match(text)
         rest = text[scheme.end() :] if scheme else text
-        return (scheme[0] if scheme else "") + _hidden(rest)
-    text = _USERINFO.sub(lambda m: f"{m[1]}:{_hidden(m[2])}@", text)
+        return (scheme[0] if scheme else "") + _mask_around_references(rest)
+    text = _USERINFO.sub(lambda m: f"{m[1]}:{_mask_around_references(m[2])}@", text)
     if "://" in text:
         text = _QUERY.sub(
-            lambda m: f"{m[1]}={MASK}" if secret_name(m[1]) and "${" not in m[2] else m[0], text
+            lambda m: f"{m[1]}={MASK}" if is_secret_name(m[1]) and "${" not in m[2] else m[0], text
         )
-    return KNOWN.sub(MASK, text)
+    return KNOWN_TOKENS.sub(MASK, text)
 
 
-def _hidden(text: str) -> str:
+def _mask_around_references(text: str) -> str:
     """A secret text with all of it masked but the references."""
     shown, here = "", 0
     for found in _REFERENCE.finditer(text):
@@ -159,7 +165,7 @@ def _blank_or_mask(text: str) -> str:
     return MASK if text.strip() else text
 
 
-def _written_out(text: str) -> list[str]:
+def _literal_parts(text: str) -> list[str]:
     """A secret text, also without its `Bearer`; or what stands around references that are fetched later."""
     value = SCHEME.sub("", text, count=1)
     return _FETCHED.split(value) if _FETCHED.search(value) else [text, value]
@@ -188,7 +194,7 @@ def _is_option(text: str) -> bool:
     return text.startswith("-") and len(text) > 1
 
 
-def _no_xdg(variable: str) -> bool:
+def _is_not_session_variable(variable: str) -> bool:
     return not variable.startswith(("XDG_", "LC_"))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from mcpd.config.json_path import at, nearest, what
+from mcpd.config.json_path import closest_match, join_path, type_name
 from mcpd.model.errors import Problem
 from mcpd.model.text import shorten
 
@@ -17,13 +17,13 @@ class Section:
     """An object at a place. A getter answers None for what is not there, is null, or was complained of."""
 
     values: Mapping[str, object]
-    place: str
+    path: str
     problems: list[Problem]
-    later: frozenset[str] = frozenset()
+    unresolved: frozenset[str] = frozenset()
     """Fields whose text is not known yet, so that nothing can be said against it."""
 
-    def complain(self, key: str | None, message: str, fix: str = "") -> None:
-        place = self.place if key is None else at(self.place, key)
+    def add_problem(self, key: str | None, message: str, fix: str = "") -> None:
+        place = self.path if key is None else join_path(self.path, key)
         self.problems.append(Problem(place, message, fix))
 
     def has(self, key: str) -> bool:
@@ -31,45 +31,45 @@ class Section:
 
     def string(self, key: str) -> str | None:
         value = self.values.get(key)
-        if isinstance(value, str) and value and not _broken(value):
+        if isinstance(value, str) and value and not _is_unusable_text(value):
             return value
         if value == "":
-            self.complain(key, f"'{key}' is empty", "give it a value, or leave it out")
+            self.add_problem(key, f"'{key}' is empty", "give it a value, or leave it out")
         elif isinstance(value, str):
-            self.complain(key, f"'{key}' holds a NUL or half a character", "remove it")
+            self.add_problem(key, f"'{key}' holds a NUL or half a character", "remove it")
         elif value is not None:
-            self.wrong(key, "a string", value)
+            self.wrong_type(key, "a string", value)
         return None
 
     def boolean(self, key: str) -> bool | None:
         value = self.values.get(key)
         if value is None or isinstance(value, bool):
             return value
-        self.wrong(key, "true or false", value)
+        self.wrong_type(key, "true or false", value)
         return None
 
-    def number(self, key: str, *, least: float = 0.0, above: bool = False) -> float | None:
+    def number(self, key: str, *, minimum: float = 0.0, exclusive: bool = False) -> float | None:
         value = self.values.get(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.wrong(key, "a number", value)
+            self.wrong_type(key, "a number", value)
             return None
-        if not math.isfinite(value) or value < least or (above and value == least):
-            limit = f"more than {least:g}" if above else f"{least:g} or more"
-            self.complain(key, f"'{key}' must be {limit}, not {value}", "write such a number")
+        if not math.isfinite(value) or value < minimum or (exclusive and value == minimum):
+            limit = f"more than {minimum:g}" if exclusive else f"{minimum:g} or more"
+            self.add_problem(key, f"'{key}' must be {limit}, not {value}", "write such a number")
             return None
         return float(value)
 
-    def whole(self, key: str, *, least: int) -> int | None:
+    def integer(self, key: str, *, minimum: int) -> int | None:
         value = self.values.get(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            self.wrong(key, "a whole number", value)
+            self.wrong_type(key, "a whole number", value)
             return None
-        if value < least:
-            self.complain(key, f"'{key}' must be {least} or more, not {value}", "write such a number")
+        if value < minimum:
+            self.add_problem(key, f"'{key}' must be {minimum} or more, not {value}", "write such a number")
             return None
         return value
 
@@ -79,50 +79,50 @@ class Section:
             return None
         if not isinstance(value, list):
             fix = f"write [{_quoted(value)}]" if isinstance(value, str) else "write a list of strings"
-            self.complain(key, f"'{key}' must be a list of strings, not {what(value)}", fix)
+            self.add_problem(key, f"'{key}' must be a list of strings, not {type_name(value)}", fix)
             return None
         for index, item in enumerate(value):
-            if not isinstance(item, str) or _broken(item):
-                self.problems.append(_no_string(at(at(self.place, key), index), item))
+            if not isinstance(item, str) or _is_unusable_text(item):
+                self.problems.append(_not_a_string(join_path(join_path(self.path, key), index), item))
         return tuple(item for item in value if isinstance(item, str))
 
     def string_map(self, key: str) -> dict[str, str] | None:
-        section = self.section(key)
+        section = self.child(key)
         if section is None:
             return None
         for name, item in section.values.items():
-            if not isinstance(item, str) or _broken(item):
-                section.problems.append(_no_string(at(section.place, name), item, name))
+            if not isinstance(item, str) or _is_unusable_text(item):
+                section.problems.append(_not_a_string(join_path(section.path, name), item, name))
         return {name: item for name, item in section.values.items() if isinstance(item, str)}
 
-    def section(self, key: str) -> Section | None:
+    def child(self, key: str) -> Section | None:
         value = self.values.get(key)
         if value is None:
             return None
-        place = at(self.place, key)
+        place = join_path(self.path, key)
         if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
             return Section(value, place, self.problems)
-        message = f"'{key}' must be an object, not {what(value)}"
+        message = f"'{key}' must be an object, not {type_name(value)}"
         if isinstance(value, Mapping):
             message = f"a key of '{key}' is not a string"
-        self.complain(key, message, 'write {"name": value, …}')
+        self.add_problem(key, message, 'write {"name": value, …}')
         return None
 
-    def wrong(self, key: str, wanted: str, value: object) -> None:
-        fix = f"write {value} without quotes" if _unquotable(value, wanted) else f"write {wanted}"
-        self.complain(key, f"'{key}' must be {wanted}, not {what(value)}", fix)
+    def wrong_type(self, key: str, wanted: str, value: object) -> None:
+        fix = f"write {value} without quotes" if _is_quoted_value(value, wanted) else f"write {wanted}"
+        self.add_problem(key, f"'{key}' must be {wanted}, not {type_name(value)}", fix)
 
-    def refuse_others(self, known: Iterable[str]) -> None:
+    def refuse_unknown(self, known: Iterable[str]) -> None:
         """Complain of every key that is not in `known`, with the one that was probably meant."""
         names = list(known)
         for key in self.values:
             if key not in names:
-                meant = nearest(key, names)
+                meant = closest_match(key, names)
                 fix = f"did you mean '{meant}'?" if meant else f"known are {', '.join(sorted(names))}"
-                self.complain(key, f"unknown field '{shorten(key, 64)}'", fix)
+                self.add_problem(key, f"unknown field '{shorten(key, 64)}'", fix)
 
 
-def _broken(text: str) -> bool:
+def _is_unusable_text(text: str) -> bool:
     """Whether no program could be given this text: JSON can write NUL, and half of a surrogate pair."""
     try:
         return b"\0" in text.encode("utf-8", "surrogateescape")
@@ -130,22 +130,22 @@ def _broken(text: str) -> bool:
         return True
 
 
-def _no_string(place: str, item: object, name: str = "") -> Problem:
+def _not_a_string(path: str, item: object, name: str = "") -> Problem:
     label = f"'{shorten(name, 64)}'" if name else "this"
     if isinstance(item, str):
-        return Problem(place, f"{label} holds a NUL or half a character", "remove it")
+        return Problem(path, f"{label} holds a NUL or half a character", "remove it")
     if isinstance(item, (bool, int, float)):
         text = str(item).lower() if isinstance(item, bool) else str(item)
-        return Problem(place, f"{label} must be a string, not {what(item)}", f'write "{text}", in quotes')
+        return Problem(path, f"{label} must be a string, not {type_name(item)}", f'write "{text}", in quotes')
     fix = (
         f'write "${{{name}}}" to hand on our own, or leave it out'
         if item is None and name
         else "write a string"
     )
-    return Problem(place, f"{label} must be a string, not {what(item)}", fix)
+    return Problem(path, f"{label} must be a string, not {type_name(item)}", fix)
 
 
-def _unquotable(value: object, wanted: str) -> bool:
+def _is_quoted_value(value: object, wanted: str) -> bool:
     if not isinstance(value, str):
         return False
     if wanted == "true or false":

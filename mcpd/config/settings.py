@@ -9,59 +9,63 @@ from typing import Any
 import attrs
 
 from mcpd.config.address import Address, parse_address
-from mcpd.config.fields import FLAG, MILLISECONDS, NUMBERS, TEXT, TEXTS, Field
-from mcpd.config.json_path import at, nearest
+from mcpd.config.fields import BOOLEAN, MILLISECONDS, NUMBERS, STRING, STRINGS, FieldSpec
+from mcpd.config.json_path import closest_match, join_path
 from mcpd.config.section import Section
-from mcpd.config.timeouts import restart, timeouts
-from mcpd.config.variables import expand, not_here
+from mcpd.config.timeouts import parse_restart_policy, parse_timeouts
+from mcpd.config.variables import expand, misplaced_reference
 from mcpd.model.errors import Problem
 from mcpd.model.profile import ALL_SERVERS, Profile
 from mcpd.model.qualified_names import ClientStyle, NameStyle
 from mcpd.model.server_spec import RestartPolicy, Timeouts
 from mcpd.model.text import shorten
 
-LEVELS = ("debug", "info", "warning", "error")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
-PROFILE: Mapping[str, Any] = {
+PROFILE_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        "servers": TEXTS,
-        "includeTools": TEXTS,
-        "excludeTools": TEXTS,
+        "servers": STRINGS,
+        "includeTools": STRINGS,
+        "excludeTools": STRINGS,
         "clientToolNames": {"enum": [style.value for style in ClientStyle]},
     },
 }
 """One of `settings.profiles`: servers and tools by name, with `*` and `?`; a tool also as `tool@server`."""
 
 SETTINGS = (
-    Field("timeout", MILLISECONDS, "Milliseconds of silence allowed during a call, for every server."),
-    Field("debug", FLAG, "Log the messages of every server, HTTP headers and timing."),
-    Field("logLevel", {"enum": list(LEVELS)}, "How much the daemon logs."),
-    Field("http", TEXT, "HOST:PORT of this machine to listen on for HTTP; read when the daemon starts."),
-    Field("maxStarts", {"type": "integer", "minimum": 1}, "How many servers may be starting at once."),
-    Field(
+    FieldSpec("timeout", MILLISECONDS, "Milliseconds of silence allowed during a call, for every server."),
+    FieldSpec("debug", BOOLEAN, "Log the messages of every server, HTTP headers and timing."),
+    FieldSpec("logLevel", {"enum": list(LOG_LEVELS)}, "How much the daemon logs."),
+    FieldSpec(
+        "http", STRING, "HOST:PORT of this machine to listen on for HTTP; read when the daemon starts."
+    ),
+    FieldSpec("maxStarts", {"type": "integer", "minimum": 1}, "How many servers may be starting at once."),
+    FieldSpec(
         "toolNames", {"enum": [style.value for style in NameStyle]}, "How tools are named with their server."
     ),
-    Field(
+    FieldSpec(
         "clientToolNames",
         {"enum": [style.value for style in ClientStyle]},
         "How tools of several servers are named towards MCP clients.",
     ),
-    Field(
+    FieldSpec(
         "profiles",
-        {"type": "object", "additionalProperties": PROFILE},
+        {"type": "object", "additionalProperties": PROFILE_SCHEMA},
         "Named choices of servers and tools, for clients that are to see less.",
     ),
-    Field(
+    FieldSpec(
         "profileByDirectory",
         {"type": "object", "additionalProperties": {"type": "string"}},
         "Directory, with * and ? in its parts → the profile of clients that work in it or below.",
     ),
-    Field("watch", FLAG, "Notice when the file is changed, and apply it."),
-    Field("allowCommands", FLAG, "Let definitions have ${cmd:…}; only in a file that nobody else can write."),
-    Field("timeouts", NUMBERS, "Every waiting time, in seconds, for every server."),
-    Field("restart", NUMBERS, "The restart policy, in seconds, for every server."),
+    FieldSpec("watch", BOOLEAN, "Notice when the file is changed, and apply it."),
+    FieldSpec(
+        "allowCommands", BOOLEAN, "Let definitions have ${cmd:…}; only in a file that nobody else can write."
+    ),
+    FieldSpec("timeouts", NUMBERS, "Every waiting time, in seconds, for every server."),
+    FieldSpec("restart", NUMBERS, "The restart policy, in seconds, for every server."),
 )
 
 
@@ -94,21 +98,21 @@ def parse_settings(
     values: Mapping[str, object],
     *,
     environ: Mapping[str, str],
-    place: str,
+    path: str,
     problems: list[Problem],
     warnings: list[str],
 ) -> Settings:
     """The settings in `values`; what is wrong with them is added to `problems`."""
-    expanded = expand(values, environ, place)
+    expanded = expand(values, environ, path)
     problems += expanded.problems
-    problems += [not_here(where, reference) for where, reference in expanded.wanted]
+    problems += [misplaced_reference(where, reference) for where, reference in expanded.unresolved]
     assert isinstance(expanded.value, dict)
-    section = Section(expanded.value, place, problems)
-    section.refuse_others(field.name for field in SETTINGS)
+    section = Section(expanded.value, path, problems)
+    section.refuse_unknown(field.name for field in SETTINGS)
     level = section.string("logLevel")
-    if level is not None and level not in LEVELS:
-        section.complain(
-            "logLevel", f"unknown log level '{shorten(level, 40)}'", f"write one of {', '.join(LEVELS)}"
+    if level is not None and level not in LOG_LEVELS:
+        section.add_problem(
+            "logLevel", f"unknown log level '{shorten(level, 40)}'", f"write one of {', '.join(LOG_LEVELS)}"
         )
     http = section.string("http")
     address = None
@@ -116,15 +120,15 @@ def parse_settings(
         try:
             address = parse_address(http)
         except ValueError as error:
-            section.complain("http", f"'http' cannot be listened on: {error}", 'write "127.0.0.1:8931"')
-    starts = section.whole("maxStarts", least=1)
+            section.add_problem("http", f"'http' cannot be listened on: {error}", 'write "127.0.0.1:8931"')
+    starts = section.integer("maxStarts", minimum=1)
     names = _style(section, "toolNames", [style.value for style in NameStyle])
     client_names = _style(section, "clientToolNames", [style.value for style in ClientStyle])
-    profiles = _profiles(section)
+    profiles = _parse_profiles(section)
     watch = section.boolean("watch")
     return Settings(
-        timeouts=timeouts(section, Timeouts(), warnings),
-        restart=restart(section, RestartPolicy()),
+        timeouts=parse_timeouts(section, Timeouts(), warnings),
+        restart=parse_restart_policy(section, RestartPolicy()),
         debug=section.boolean("debug") or False,
         log_level=level,
         http=address,
@@ -132,20 +136,20 @@ def parse_settings(
         tool_names=NameStyle.SUFFIX if names is None else NameStyle(names),
         client_tool_names=ClientStyle.UNDERSCORES if client_names is None else ClientStyle(client_names),
         profiles=profiles,
-        profile_by_directory=_by_directory(section, profiles, environ),
+        profile_by_directory=_parse_profile_rules(section, profiles, environ),
         watch=True if watch is None else watch,
         allow_commands=section.boolean("allowCommands") or False,
     )
 
 
-def _profiles(section: Section) -> dict[str, Profile]:
-    given = section.section("profiles")
+def _parse_profiles(section: Section) -> dict[str, Profile]:
+    given = section.child("profiles")
     profiles: dict[str, Profile] = {}
     for name in () if given is None else given.values:
-        one = given.section(name) if given is not None else None
+        one = given.child(name) if given is not None else None
         if one is None:
             continue
-        one.refuse_others(PROFILE["properties"])
+        one.refuse_unknown(PROFILE_SCHEMA["properties"])
         style = _style(one, "clientToolNames", [style.value for style in ClientStyle])
         profiles[name] = Profile(
             name=name,
@@ -157,26 +161,26 @@ def _profiles(section: Section) -> dict[str, Profile]:
     return profiles
 
 
-def _by_directory(
+def _parse_profile_rules(
     section: Section, profiles: Mapping[str, Profile], environ: Mapping[str, str]
 ) -> dict[str, str]:
     rules: dict[str, str] = {}
     for written, profile in (section.string_map("profileByDirectory") or {}).items():
-        place = at(at(section.place, "profileByDirectory"), written)
+        place = join_path(join_path(section.path, "profileByDirectory"), written)
         home = environ.get("HOME") or os.path.expanduser("~")
         pattern = home + written[1:] if written == "~" or written.startswith("~/") else written
         if not pattern.startswith("/"):
             section.problems.append(Problem(place, "this is no absolute directory", "begin it with / or ~/"))
         if profile not in profiles and profile != ALL_SERVERS:
-            meant = nearest(profile, list(profiles))
+            meant = closest_match(profile, list(profiles))
             fix = f"did you mean '{meant}'?" if meant else "add it to 'profiles', or write '*' for everything"
             section.problems.append(Problem(place, f"there is no profile '{shorten(profile, 40)}'", fix))
         rules[os.path.normpath(pattern)] = profile
-        rules[_without_links(pattern)] = profile
+        rules[_resolve_links(pattern)] = profile
     return rules
 
 
-def _without_links(pattern: str) -> str:
+def _resolve_links(pattern: str) -> str:
     """A process knows its own directory without symbolic links."""
     head, found, _ = pattern.partition("*")
     head, found, _ = head.partition("?") if not found else (head, found, "")
@@ -188,6 +192,8 @@ def _style(section: Section, field: str, styles: list[str]) -> str | None:
     """The named style, None for none or a wrong one, which has been complained about."""
     name = section.string(field)
     if name is not None and name not in styles:
-        section.complain(field, f"unknown style '{shorten(name, 40)}'", f"write one of {', '.join(styles)}")
+        section.add_problem(
+            field, f"unknown style '{shorten(name, 40)}'", f"write one of {', '.join(styles)}"
+        )
         return None
     return name

@@ -13,7 +13,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.config.masking import scrubbed_json
+from mcpd.config.masking import scrub_json
 from mcpd.model.message_tap import MessageDirection, TapFrame
 from mcpd.model.status import rfc3339
 from mcpd.transports.base import Channel
@@ -194,7 +194,7 @@ def shown(frame: bytes, limit: int, mask: Callable[[str], str]) -> tuple[str, bo
 
     Masked before it is cut: half a secret would not be known for one.
     """
-    text = scrubbed_json(mask(frame[: limit + _LOOKAHEAD].decode("utf-8", "replace")))
+    text = scrub_json(mask(frame[: limit + _LOOKAHEAD].decode("utf-8", "replace")))
     if len(frame) <= limit:
         return text, False
     part_of_one = _LOOKAHEAD if len(frame) > limit + _LOOKAHEAD else 0

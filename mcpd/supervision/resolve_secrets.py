@@ -11,7 +11,7 @@ from functools import partial
 import attrs
 import trio
 
-from mcpd.config.secret_store import LARGEST, as_text, fetch
+from mcpd.config.secret_store import MAX_SECRET_SIZE, decode_secret, fetch_secret
 from mcpd.model.errors import BadSpec
 from mcpd.model.secret_references import SecretReference, UnavailableSecret
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
@@ -66,7 +66,7 @@ async def _fetched(reference: SecretReference, around: Surroundings) -> str | Un
     with trio.move_on_after(PATIENCE):
         if reference.kind == "cmd":
             return await _from_command(reference.arguments, around)
-        look = partial(fetch, reference, around.environ)
+        look = partial(fetch_secret, reference, around.environ)
         return await trio.to_thread.run_sync(
             look, abandon_on_cancel=True
         )  # a dead network disk never answers
@@ -100,7 +100,7 @@ async def _from_command(words: tuple[str, ...], around: Surroundings) -> str | U
     try:
         async with process.stdout, process.stderr, trio.open_nursery() as nursery:
             nursery.start_soon(_keep, process.stderr, told, _WORDS)
-            nursery.start_soon(_keep, process.stdout, said, LARGEST + 1)
+            nursery.start_soon(_keep, process.stdout, said, MAX_SECRET_SIZE + 1)
             await process.wait()
             _end_session(process.pid)  # what it left behind may hold its output open
             nursery.cancel_scope.deadline = trio.current_time() + _REST
@@ -112,7 +112,7 @@ async def _from_command(words: tuple[str, ...], around: Surroundings) -> str | U
     if process.returncode:
         last = shorten((told.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1], 200)
         return UnavailableSecret(f"{what} failed with {process.returncode}: {last}", "try it in a shell")
-    return as_text(bytes(said), what)
+    return decode_secret(bytes(said), what)
 
 
 def _end_session(leader: int) -> None:

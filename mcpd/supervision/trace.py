@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from mcpd.config.masking import MASK, SCHEME, scrubbed, secret_name
+from mcpd.config.masking import MASK, SCHEME, is_secret_name, scrub
 from mcpd.model.api import ConnectStep
 from mcpd.model.status import rfc3339
 from mcpd.supervision.message_tap import RoundTrips, shown
@@ -69,7 +69,7 @@ class Trace:
                 "%s: %s %s: HTTP %d (%.1f ms); sent: %s; received: %s",
                 self._name,
                 request.method,
-                _IN_URL.sub(r"\1…", scrubbed(self._mask(str(request.url)))),
+                _IN_URL.sub(r"\1…", scrub(self._mask(str(request.url)))),
                 response.status_code,
                 seconds * 1000,
                 self._headers(request.headers.multi_items()),
@@ -81,9 +81,9 @@ class Trace:
 
 
 def _value(name: str, value: str) -> str:
-    if secret_name(name):
+    if is_secret_name(name):
         scheme = SCHEME.match(value)
         return f"{scheme[0] if scheme else ''}{MASK}"
     if name.lower().endswith("session-id"):
         return f"{value[:_SESSION_SHOWN]}…"
-    return scrubbed(value)
+    return scrub(value)

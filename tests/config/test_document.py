@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from mcpd.config.in_place_edits.document import document_of, read_document
+from mcpd.config.in_place_edits.document import parse_document, read_document
 from mcpd.model.errors import BadSpec
 
 
@@ -32,7 +32,7 @@ from mcpd.model.errors import BadSpec
 )  # fmt: skip
 def test_one_value_is_changed_where_it_stands_or_put_last(name: str, before: str, after: str) -> None:
     """Indentation, line breaks, remarks and a missing last line break are the file's own habits."""
-    document = document_of(before.encode(), Path(name))
+    document = parse_document(before.encode(), Path(name))
     assert document.with_value(("s", "a", "off"), True).text == after
 
 
@@ -55,18 +55,18 @@ def test_a_list_of_names_gets_and_loses_names_where_they_stand(
     before: str, value: list[object], after: str
 ) -> None:
     """It may be one name on a line, with a remark why."""
-    assert document_of(before.encode(), Path("a.json")).with_value(("m", "l"), value).text == after
+    assert parse_document(before.encode(), Path("a.json")).with_value(("m", "l"), value).text == after
 
 
 def test_a_value_needs_no_object_to_be_there_before() -> None:
     """The objects on the way to it are made."""
-    document = document_of(b'{"x": 1}\n', Path("a.json")).with_value(("mcp", "excluded"), ["a"])
+    document = parse_document(b'{"x": 1}\n', Path("a.json")).with_value(("mcp", "excluded"), ["a"])
     assert document.value == {"x": 1, "mcp": {"excluded": ["a"]}}
 
 
 def test_what_stands_in_the_way_is_never_overwritten() -> None:
     """A text where entries should be is somebody's, whatever it means."""
-    document = document_of(b'{"mcpServers": "see other file"}', Path("a.json"))
+    document = parse_document(b'{"mcpServers": "see other file"}', Path("a.json"))
     with pytest.raises(BadSpec, match="left alone"):
         document.with_entry(("mcpServers",), "a", {})
     with pytest.raises(BadSpec, match="left alone"):
@@ -75,14 +75,14 @@ def test_what_stands_in_the_way_is_never_overwritten() -> None:
 
 def test_an_empty_flow_value_gives_way_to_lines() -> None:
     """So that the rest of a YAML file need not be rewritten."""
-    document = document_of(b"a:   1\nmcpServers: []  # none yet\nb: 2\n", Path("a.yaml"))
+    document = parse_document(b"a:   1\nmcpServers: []  # none yet\nb: 2\n", Path("a.yaml"))
     text = document.with_entry(("mcpServers",), "x", {"command": "c"}).text
     assert text == "a:   1\nmcpServers:   # none yet\n  - name: x\n    command: c\nb: 2\n"
 
 
 def test_a_missing_list_is_made_as_a_list() -> None:
     """Where the format wants one."""
-    document = document_of(b"name: x\n", Path("a.yaml"))
+    document = parse_document(b"name: x\n", Path("a.yaml"))
     text = document.with_entry(("mcpServers",), "x", {"command": "c"}, listed=True).text
     assert text == "name: x\n\nmcpServers:\n- name: x\n  command: c\n"
 
@@ -136,13 +136,13 @@ def test_in_any_toml_an_entry_comes_and_goes(value: dict[str, object], crlf: boo
 
 def come_and_go(text: str, name: str, *, crlf: bool) -> None:
     try:
-        before = document_of((text.replace("\n", "\r\n") if crlf else text).encode(), Path(name))
+        before = parse_document((text.replace("\n", "\r\n") if crlf else text).encode(), Path(name))
         changed = before.with_entry(("s",), "new", NEW).with_value(("s", "new", "off"), True)
         after = changed.without_entry(("s",), "new")
     except BadSpec:
         return  # refused, which is always right
-    assert changed.at(("s", "new")) == {**NEW, "off": True}
-    found = document_of(after.data, Path(name)).value
+    assert changed.value_at(("s", "new")) == {**NEW, "off": True}
+    found = parse_document(after.data, Path(name)).value
     assert without_nothing(found) == without_nothing(before.value)
 
 

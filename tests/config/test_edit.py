@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mcpd.config.edit_file import add_server, remove_server
 from mcpd.config.in_place_edits import edit_json
-from mcpd.config.jsonc import blank, parse
+from mcpd.config.jsonc import parse_jsonc, to_standard_json
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 
@@ -267,13 +267,13 @@ def test_json_with_comments_anywhere_survives_edits(
 ) -> None:
     """Whatever stands between the tokens, an edit changes one server and loses no other."""
     text, names = document
-    assert len(blank(text)) == len(text)
+    assert len(to_standard_json(text)) == len(text)
     path = tmp_path / "c.json"
     path.write_text(text)
     add_server(path, "new", {"command": "y"})
     gone = data.draw(st.sampled_from([*names, "new"]))
     assert remove_server(path, gone)
-    found = parse(path.read_text())
+    found = parse_jsonc(path.read_text())
     assert isinstance(found, dict)
     servers = found["mcpServers"]
     assert isinstance(servers, dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.config.known_servers import known
+from mcpd.config.known_servers import find_traits
 
 
 @pytest.mark.parametrize(
@@ -26,5 +26,5 @@ def test_a_command_line_says_what_server_it_starts(
     line: str, share: str | None, concurrency: str | None
 ) -> None:
     command, *args = line.split()
-    facts = known(command, args)
+    facts = find_traits(command, args)
     assert (facts.share, facts.concurrency) == (share, concurrency)

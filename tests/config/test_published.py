@@ -11,7 +11,7 @@ import pytest
 
 from mcpd.config.definition import json_schema
 from mcpd.config.fields import FIELDS
-from mcpd.config.jsonc import parse
+from mcpd.config.jsonc import parse_jsonc
 from mcpd.config.loader import load
 from mcpd.config.settings import SETTINGS
 from mcpd.model.errors import BadSpec
@@ -25,7 +25,9 @@ EXAMPLES = sorted(path for path in (ROOT / "examples/config").iterdir() if path.
 def test_the_schema_agrees_with_the_examples(path: Path) -> None:
     """It accepts the good ones and refuses the broken one."""
     validator = jsonschema_rs.validator_for(json.dumps(json_schema()))
-    assert validator.is_valid(json.loads(json.dumps(parse(path.read_text())))) is (path.stem != "broken")
+    assert validator.is_valid(json.loads(json.dumps(parse_jsonc(path.read_text())))) is (
+        path.stem != "broken"
+    )
 
 
 def test_the_reference_page_has_a_row_for_every_field() -> None:
@@ -34,7 +36,7 @@ def test_the_reference_page_has_a_row_for_every_field() -> None:
     names = [field.name for field in (*FIELDS, *SETTINGS)]
     names += [field.name for kind in (Timeouts, RestartPolicy) for field in attrs.fields(kind)]
     assert [name for name in names if f"| `{name}` |" not in page] == []
-    spellings = [spelling for field in FIELDS for spelling in field.also]
+    spellings = [spelling for field in FIELDS for spelling in field.aliases]
     assert [name for name in spellings if f"`{name}`" not in page] == []
 
 

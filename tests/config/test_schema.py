@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mcpd.config.definition import ParsedServers, masked, parse_servers
+from mcpd.config.definition import ParsedServers, mask_definition, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec, Timeouts
@@ -31,7 +31,7 @@ def parsed(definition: object, settings: Settings | None = None, name: str = "a"
         environ=ENVIRON,
         settings=settings or Settings(),
         base_dir=Path("/etc/base"),
-        place="$.mcpServers",
+        path="$.mcpServers",
     )
 
 
@@ -229,7 +229,7 @@ def test_every_fault_of_every_server_is_told_at_once() -> None:
             environ={},
             settings=Settings(),
             base_dir=Path("/"),
-            place="$",
+            path="$",
         )
     assert [p.path for p in caught.value.problems] == ["$.a.args", "$.a", "$.b.url", '$["c d"]']
 
@@ -312,7 +312,7 @@ def test_a_reference_that_is_fetched_later_is_no_secret_value_itself() -> None:
 
 def test_what_stands_around_a_reference_is_hidden_and_the_reference_is_not() -> None:
     """A password in a URL, a prefix of a token, a default."""
-    shown = masked(
+    shown = mask_definition(
         {
             "command": "x",
             "env": {
@@ -333,7 +333,7 @@ def test_what_stands_around_a_reference_is_hidden_and_the_reference_is_not() -> 
 
 def test_a_masked_definition_shows_references_and_hides_literals() -> None:
     """Fit for a terminal that somebody looks at over your shoulder."""
-    shown = masked(
+    shown = mask_definition(
         {
             "command": "x",
             "args": ["--token", "abc", "--key=abc", "plain"],

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mcpd.config.loader import load
-from mcpd.config.masking import masked
-from mcpd.config.secret_store import change_secrets, fetch, read_secrets, secrets_path
+from mcpd.config.masking import mask_definition
+from mcpd.config.secret_store import change_secrets, fetch_secret, read_secrets, secrets_path
 from mcpd.config.variables import expand
 from mcpd.model.errors import BadSpec
 from mcpd.model.secret_references import SecretReference, UnavailableSecret
@@ -49,12 +49,12 @@ def test_a_definition_keeps_its_references_until_it_is_filled(
     change_secrets(environ, {"TOKEN": "s3cr3t-value"})
     known: dict[SecretReference, str | UnavailableSecret] = {}
     while (filled := spec.unresolved.resolve(known)).unresolved:
-        known |= {reference: fetch(reference, environ) for reference in filled.unresolved}
+        known |= {reference: fetch_secret(reference, environ) for reference in filled.unresolved}
     made = filled.spec
     assert isinstance(made, RemoteSpec)
     assert (made.url, made.headers) == ("https://x.y", {"Authorization": "Bearer s3cr3t-value", "B": "b"})
     assert "s3cr3t-value" in filled.secrets
-    assert masked(load(None, environ).definitions["a"])["headers"] == {
+    assert mask_definition(load(None, environ).definitions["a"])["headers"] == {
         "Authorization": "Bearer ${secret:TOKEN}",
         "B": "${secret:NO:-${secret:NOR:-b}}",
     }
@@ -79,7 +79,7 @@ def test_what_is_wrong_with_the_store_is_said_of_the_secret(
     path.parent.mkdir()
     path.write_text(text)
     path.chmod(mode)
-    found = fetch(SecretReference("secret", ("A",)), environ)
+    found = fetch_secret(SecretReference("secret", ("A",)), environ)
     assert isinstance(found, UnavailableSecret)
     assert said in found.message
     path.with_name("config.json").write_text(
@@ -95,8 +95,8 @@ def test_a_file_and_a_credential_are_taken_without_the_end_of_the_line(tmp_path:
     (tmp_path / "binary").write_bytes(b"\xff")
     os.mkfifo(tmp_path / "fifo")
     environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
-    assert fetch(SecretReference("file", (str(tmp_path / "one"),)), {}) == " a b "
-    assert fetch(SecretReference("credential", ("one",)), environ) == " a b "
+    assert fetch_secret(SecretReference("file", (str(tmp_path / "one"),)), {}) == " a b "
+    assert fetch_secret(SecretReference("credential", ("one",)), environ) == " a b "
     for name, said in {
         "large": "more than",
         "binary": "UTF-8",
@@ -104,13 +104,13 @@ def test_a_file_and_a_credential_are_taken_without_the_end_of_the_line(tmp_path:
         "none": "does not exist",
     }.items():
         for found in (
-            fetch(SecretReference("file", (str(tmp_path / name),)), {}),
-            fetch(SecretReference("credential", (name,)), environ),
+            fetch_secret(SecretReference("file", (str(tmp_path / name),)), {}),
+            fetch_secret(SecretReference("credential", (name,)), environ),
         ):
             assert isinstance(found, UnavailableSecret)
             assert said in found.message
             assert found.missing is (name == "none")
-    assert isinstance(fetch(SecretReference("credential", ("one",)), {}), UnavailableSecret)
+    assert isinstance(fetch_secret(SecretReference("credential", ("one",)), {}), UnavailableSecret)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_a_file_and_a_credential_are_taken_without_the_end_of_the_line(tmp_path:
 def test_a_reference_says_what_to_fetch(written: str, kind: str, words: tuple[str, ...]) -> None:
     """A variable never becomes more than a part of one word."""
     found = expand(
-        f"<{written}>", {"HOME": "/home/me", "WHO": "ada o"}, "$", base_dir=Path("/base"), known={}
+        f"<{written}>", {"HOME": "/home/me", "WHO": "ada o"}, "$", base_dir=Path("/base"), fetched={}
     )
     assert found.problems == ()
-    ((_, reference),) = found.wanted
+    ((_, reference),) = found.unresolved
     assert (reference.kind, reference.arguments) == (kind, words)
-    again = expand(f"<{written}>", {"HOME": "/home/me", "WHO": "ada o"}, "$", known={reference: "${X}"})
+    again = expand(f"<{written}>", {"HOME": "/home/me", "WHO": "ada o"}, "$", fetched={reference: "${X}"})
     assert kind == "file" or again.value == "<${X}>"
 
 

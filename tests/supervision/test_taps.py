@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.config.masking import scrubbed, scrubbed_json
+from mcpd.config.masking import scrub, scrub_json
 from mcpd.model.message_tap import MessageDirection, TapFrame
 from mcpd.supervision.message_tap import MOST_FRAMES, Tap, Taps
 from mcpd.supervision.trace import Trace
@@ -163,10 +163,10 @@ async def test_a_tap_outlives_the_servers_connections(
 def test_words_of_the_protocol_that_look_like_secrets_are_shown() -> None:
     """A progress token is none, and numbers are none either."""
     text = '{"_meta":{"progressToken":"abcdefgh"},"max_tokens":1000,"nextCursor":"abcdefghi"}'
-    assert scrubbed_json(text) == text
+    assert scrub_json(text) == text
     two = '{"a":"http://host:80","b":"me@host","c":"https://host/?token=12345678","d":1}'
-    assert scrubbed_json(two) == two.replace("12345678", "***")
-    assert scrubbed("see https://host/?page=12345678") == "see https://host/?page=12345678"
+    assert scrub_json(two) == two.replace("12345678", "***")
+    assert scrub("see https://host/?page=12345678") == "see https://host/?page=12345678"
 
 
 def test_a_sessions_id_is_shown_in_part(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,14 +12,14 @@ from typing import Protocol
 
 import attrs
 
-from mcpd.config.formats import LARGEST, decode, format_of, parse
+from mcpd.config.formats import MAX_FILE_SIZE, decode_utf8, format_of, parse_text
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.support.atomic_files import write_atomically
 
-Slot = tuple[str, ...]
+KeyPath = tuple[str, ...]
 """The keys that lead to an object or list of entries."""
 
-FOREIGN_LARGEST = 64 * 1024 * 1024
+MAX_FOREIGN_SIZE = 64 * 1024 * 1024
 """Bytes. Some editors keep their history beside their settings."""
 
 _BOM = b"\xef\xbb\xbf"
@@ -43,40 +43,38 @@ class Document:
     def data(self) -> bytes:
         return self.bom + self.text.encode()
 
-    def at(self, slot: Slot) -> object:
+    def value_at(self, slot: KeyPath) -> object:
         """What is at `slot`, None when nothing is."""
         value: object = self.value
         for key in slot:
             value = value.get(key) if isinstance(value, dict) else None
         return value
 
-    def names(self, slot: Slot) -> list[str]:
+    def entry_names(self, slot: KeyPath) -> list[str]:
         """The names of the entries at `slot`, in order."""
-        value = self.at(slot)
+        value = self.value_at(slot)
         if isinstance(value, list):
             return [str(entry.get("name")) for entry in value if isinstance(entry, dict)]
         return [str(name) for name in value] if isinstance(value, dict) else []
 
     def with_entry(
-        self, slot: Slot, name: str, entry: Mapping[str, object], *, listed: bool = False
+        self, slot: KeyPath, name: str, entry: Mapping[str, object], *, listed: bool = False
     ) -> Document:
         """With one more entry, last at `slot`, which is made if it is missing, as a list when `listed`."""
-        value = self.at(slot)
+        value = self.value_at(slot)
         listed = isinstance(value, list) or (value is None and listed)
-        wanted, inner = self._copied(slot[:-1])
+        wanted, inner = self._copy_to(slot[:-1])
         if listed:
             inner[slot[-1]] = [*(value if isinstance(value, list) else []), {"name": name, **entry}]
         else:
             inner[slot[-1]] = {**(value if isinstance(value, dict) else {}), name: dict(entry)}
         if value is None or isinstance(value, (dict, list)):
-            return self._changed(
-                wanted, slot, lambda editor: editor.add(self.text, slot, listed, name, entry)
-            )
-        raise self._unsafe()
+            return self._apply(wanted, slot, lambda editor: editor.add(self.text, slot, listed, name, entry))
+        raise self._unsafe_error()
 
-    def without_entry(self, slot: Slot, name: str) -> Document:
+    def without_entry(self, slot: KeyPath, name: str) -> Document:
         """Without the entry of this name, which is there."""
-        wanted, inner = self._copied(slot[:-1])
+        wanted, inner = self._copy_to(slot[:-1])
         value = inner[slot[-1]]
         listed = isinstance(value, list)
         if isinstance(value, list):
@@ -85,56 +83,56 @@ class Document:
             ]
         elif isinstance(value, dict):
             inner[slot[-1]] = {key: entry for key, entry in value.items() if key != name}
-        return self._changed(wanted, slot, lambda editor: editor.remove(self.text, slot, listed, name))
+        return self._apply(wanted, slot, lambda editor: editor.remove(self.text, slot, listed, name))
 
-    def with_value(self, path: Slot, value: object) -> Document:
+    def with_value(self, path: KeyPath, value: object) -> Document:
         """With the member at `path` being `value`, which is plain data; the objects before it are made."""
-        wanted, inner = self._copied(path[:-1])
+        wanted, inner = self._copy_to(path[:-1])
         inner[path[-1]] = value
-        return self._changed(wanted, path, lambda editor: editor.change(self.text, path, value))
+        return self._apply(wanted, path, lambda editor: editor.change(self.text, path, value))
 
-    def _copied(self, slot: Slot) -> tuple[dict[str, object], dict[str, object]]:
+    def _copy_to(self, slot: KeyPath) -> tuple[dict[str, object], dict[str, object]]:
         """The whole, and the object in it at `slot`, made where it is missing; only these are copied."""
         whole = dict(self.value)
         inner = whole
         for key in slot:
             below = inner.get(key, {})
             if not isinstance(below, dict):
-                raise self._unsafe()
+                raise self._unsafe_error()
             copied = dict(below)
             inner[key] = copied
             inner = copied
         return whole, inner
 
-    def _changed(
-        self, wanted: dict[str, object], slot: Slot, way: Callable[[Editor], str | None]
+    def _apply(
+        self, wanted: dict[str, object], slot: KeyPath, way: Callable[[FormatEditor], str | None]
     ) -> Document:
         """The text that means what is wanted: changed in place, else by the format's own library."""
-        text = way(editor_of(self.kind))
-        if text is None or not self._says(text, wanted, slot):
-            text = self._rewritten(wanted, slot)
-        if text is None or not self._says(text, wanted, slot):
-            raise self._unsafe()
+        text = way(editor_for(self.kind))
+        if text is None or not self._parses_to(text, wanted, slot):
+            text = self._rewrite(wanted, slot)
+        if text is None or not self._parses_to(text, wanted, slot):
+            raise self._unsafe_error()
         return attrs.evolve(self, text=text, value=wanted)
 
-    def _says(self, text: str, wanted: dict[str, object], slot: Slot) -> bool:
+    def _parses_to(self, text: str, wanted: dict[str, object], slot: KeyPath) -> bool:
         try:
-            found = parse(text, self.kind, self.source, foreign=self.foreign)
+            found = parse_text(text, self.kind, self.source, foreign=self.foreign)
         except BadSpec:
             return False
-        return isinstance(found, dict) and _bare(found, slot) == _bare(wanted, slot)
+        return isinstance(found, dict) and _without_empty(found, slot) == _without_empty(wanted, slot)
 
-    def _rewritten(self, wanted: dict[str, object], slot: Slot) -> str | None:
+    def _rewrite(self, wanted: dict[str, object], slot: KeyPath) -> str | None:
         """The whole text, written by the format's own library; None where that cannot do it either."""
         match self.kind:
             case "TOML":
-                return _toml(self.text, wanted, slot)
+                return _rewrite_toml(self.text, wanted, slot)
             case "YAML":
-                return _yaml(self.text, wanted, slot)
+                return _rewrite_yaml(self.text, wanted, slot)
             case _:
                 return None
 
-    def _unsafe(self) -> BadSpec:
+    def _unsafe_error(self) -> BadSpec:
         message = "this file is written in a way that cannot be changed safely, so it was left alone"
         return BadSpec([Problem("$", message, "change it with an editor")], self.source)
 
@@ -149,16 +147,16 @@ def read_document(path: Path, *, foreign: bool = False) -> Document:
     except FileNotFoundError:
         data = b""
     except OSError as error:
-        raise cannot("read", path, error) from None
-    return document_of(data, path, foreign=foreign)
+        raise file_error("read", path, error) from None
+    return parse_document(data, path, foreign=foreign)
 
 
-def document_of(data: bytes, path: Path, *, foreign: bool = False) -> Document:
+def parse_document(data: bytes, path: Path, *, foreign: bool = False) -> Document:
     """The same for bytes that are, or could be, at `path`."""
     source = str(path)
     kind = format_of(path, source)
-    text = decode(data, source, FOREIGN_LARGEST if foreign else LARGEST)
-    value = parse(text, kind, source, foreign=foreign)
+    text = decode_utf8(data, source, MAX_FOREIGN_SIZE if foreign else MAX_FILE_SIZE)
+    value = parse_text(text, kind, source, foreign=foreign)
     if not isinstance(value, dict):
         message = "the file does not hold an object, so it was left alone"
         raise BadSpec([Problem("$", message, 'write {"mcpServers": {}}')], source)
@@ -167,14 +165,14 @@ def document_of(data: bytes, path: Path, *, foreign: bool = False) -> Document:
 
 def write_document(path: Path, document: Document) -> None:
     """Put it in the place of the file, atomically; its mode and owner stay. Raises BadSpec."""
-    must_be_writable(path)
+    check_writable(path)
     try:
         write_atomically(path, document.data)
     except OSError as error:
-        raise cannot("write", path, error) from None
+        raise file_error("write", path, error) from None
 
 
-def must_be_writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Raises BadSpec for a file that is read-only: replacing it would work, and is not what its mode says."""
     try:
         mode = path.stat().st_mode
@@ -184,7 +182,7 @@ def must_be_writable(path: Path) -> None:
         raise BadSpec([Problem("$", f"{path} is read-only", f"chmod u+w {path}")], str(path))
 
 
-def cannot(verb: str, path: Path, error: OSError) -> BadSpec:
+def file_error(verb: str, path: Path, error: OSError) -> BadSpec:
     """The complaint about a file that the system would not let us read or write."""
     message = f"cannot {verb} {path}: {error.strerror or error}"
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -192,19 +190,19 @@ def cannot(verb: str, path: Path, error: OSError) -> BadSpec:
     return BadSpec([Problem("$", message, fix)], str(path))
 
 
-class Editor(Protocol):
+class FormatEditor(Protocol):
     """The three ways of changing a text in place; None: not possible in place. Each format has a module."""
 
     def add(
-        self, text: str, slot: Slot, listed: bool, name: str, definition: Mapping[str, object], /
+        self, text: str, slot: KeyPath, listed: bool, name: str, definition: Mapping[str, object], /
     ) -> str | None: ...
 
-    def remove(self, text: str, slot: Slot, listed: bool, name: str, /) -> str | None: ...
+    def remove(self, text: str, slot: KeyPath, listed: bool, name: str, /) -> str | None: ...
 
-    def change(self, text: str, path: Slot, value: object, /) -> str | None: ...
+    def change(self, text: str, path: KeyPath, value: object, /) -> str | None: ...
 
 
-def editor_of(kind: str) -> Editor:
+def editor_for(kind: str) -> FormatEditor:
     """Imported when used: the libraries behind two of them are large."""
     match kind:
         case "JSON":
@@ -221,33 +219,33 @@ def editor_of(kind: str) -> Editor:
             return edit_yaml
 
 
-def _bare(document: Mapping[str, object], slot: Slot) -> dict[str, object]:
+def _without_empty(document: Mapping[str, object], slot: KeyPath) -> dict[str, object]:
     """The document without what is empty at the end of `slot`: a table that lost its last entry is gone."""
     bare = dict(document)
     if not slot:
         return bare
     below = bare.get(slot[0])
     if isinstance(below, dict):
-        below = _bare(below, slot[1:])
+        below = _without_empty(below, slot[1:])
         bare[slot[0]] = below
     if slot[0] in bare and below in (None, {}, []):
         del bare[slot[0]]
     return bare
 
 
-def _toml(text: str, wanted: dict[str, object], slot: Slot) -> str | None:
+def _rewrite_toml(text: str, wanted: dict[str, object], slot: KeyPath) -> str | None:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     try:
         document = tomlkit.parse(text)
-        _follow(document, wanted, slot)
+        _update_at(document, wanted, slot)
         return tomlkit.dumps(document)
     except (TOMLKitError, ValueError):
         return None
 
 
-def _yaml(text: str, wanted: dict[str, object], slot: Slot) -> str | None:
+def _rewrite_yaml(text: str, wanted: dict[str, object], slot: KeyPath) -> str | None:
     import io
 
     from ruamel.yaml import YAML
@@ -261,14 +259,14 @@ def _yaml(text: str, wanted: dict[str, object], slot: Slot) -> str | None:
         document = rewriter.load(text)
         if document is None:
             document = {}
-        _follow(document, wanted, slot)
+        _update_at(document, wanted, slot)
         rewriter.dump(document, out)
     except (YAMLError, ValueError):
         return None
     return out.getvalue()
 
 
-def _follow(old: dict[str, object], new: dict[str, object], slot: Slot) -> None:
+def _update_at(old: dict[str, object], new: dict[str, object], slot: KeyPath) -> None:
     """Change the library's document at `slot` only, so that it keeps what it knows of the rest."""
     for key in slot[:-1]:
         below, wanted = old.setdefault(key, {}), new[key]

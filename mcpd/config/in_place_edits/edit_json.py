@@ -11,13 +11,13 @@ from collections.abc import Mapping
 
 import attrs
 
-from mcpd.config.jsonc import blank, without_comments
+from mcpd.config.jsonc import blank_comments, to_standard_json
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
 
 
 @attrs.frozen
-class Entry:
+class JsonEntry:
     """A member of an object, or an element of a list: `text[start:end]`, its value from `value` on."""
 
     key: str
@@ -29,9 +29,9 @@ class Entry:
 def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: object) -> str:
     """`text` with one more entry, last in the object (or list) at `slot`, which is made if need be."""
     eol = "\r\n" if "\r\n" in text else "\n"
-    if not blank(text).strip():
+    if not to_standard_json(text).strip():
         text = f"{text}{'' if not text or text.endswith(eol) else eol}{{}}{eol}"
-    bare = blank(text)
+    bare = to_standard_json(text)
     at, path = _skip(bare, 0), list(slot)
     while path:
         found = next((entry for entry in entries(bare, at) if entry.key == path[0]), None)
@@ -50,7 +50,7 @@ def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: o
 
 def change(text: str, path: tuple[str, ...], value: object) -> str:
     """`text` with the member at `path` being `value`, in its old place when it is there already."""
-    bare = blank(text)
+    bare = to_standard_json(text)
     if not bare.strip():
         return add(text, path[:-1], False, path[-1], value)
     at, entry = _skip(bare, 0), None
@@ -61,14 +61,18 @@ def change(text: str, path: tuple[str, ...], value: object) -> str:
         at = entry.value
     assert entry is not None
     old = json.loads(bare[entry.value : entry.end])
-    if isinstance(old, list) and isinstance(value, list) and (edited := _relisted(text, path, old, value)):
+    if (
+        isinstance(old, list)
+        and isinstance(value, list)
+        and (edited := _edit_string_list(text, path, old, value))
+    ):
         return edited
     eol = "\r\n" if "\r\n" in text else "\n"
     new = _dump(value, _indent(text, entry.start), _unit(text), eol)
     return text[: entry.value] + new + text[entry.end :]
 
 
-def _relisted(text: str, path: tuple[str, ...], old: list[object], new: list[object]) -> str | None:
+def _edit_string_list(text: str, path: tuple[str, ...], old: list[object], new: list[object]) -> str | None:
     """A list of texts that became longer at its end, or lost some of them: the others stay as written."""
     if not old or not all(isinstance(item, str) for item in (*old, *new)):
         return None
@@ -85,7 +89,7 @@ def _relisted(text: str, path: tuple[str, ...], old: list[object], new: list[obj
 
 def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str:
     """`text` without the entry, its comma and the rest of a line that was its own."""
-    bare = blank(text)
+    bare = to_standard_json(text)
     at = _skip(bare, 0)
     for key in slot:
         at = next(entry for entry in entries(bare, at) if entry.key == key).value
@@ -116,14 +120,14 @@ def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str:
     return text[:start] + text[end:]
 
 
-def entries(bare: str, at: int) -> list[Entry]:
+def entries(bare: str, at: int) -> list[JsonEntry]:
     """What the object or list at `at` holds; an element's key is its `name`, or the text that it is.
 
     `bare` is valid JSON.
     """
     decoder = json.JSONDecoder()
     listed = bare[at] == "["
-    found: list[Entry] = []
+    found: list[JsonEntry] = []
     here = _skip(bare, at + 1)
     while bare[here] not in "}]":
         start, key = here, ""
@@ -135,7 +139,7 @@ def entries(bare: str, at: int) -> list[Entry]:
             key = str(value.get("name"))
         elif listed and isinstance(value, str):
             key = value
-        found.append(Entry(key, start, here, end))
+        found.append(JsonEntry(key, start, here, end))
         here = _skip(bare, end)
         if bare[here] == ",":
             here = _skip(bare, here + 1)
@@ -185,7 +189,7 @@ def _dump(value: object, indent: str, unit: str, eol: str) -> str:
 
 def _after_comma(text: str, end: int) -> int:
     """Just behind the comma that follows `end`, trailing or not; `end` itself when there is none."""
-    code = without_comments(text)
+    code = blank_comments(text)
     here = _skip(code, end)
     return here + 1 if code.startswith(",", here) else end
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import tomlkit
 
-from mcpd.config.in_place_edits.line_files import append, content
+from mcpd.config.in_place_edits.line_files import append_block, has_content
 
 _HEADER = re.compile(r"\s*(\[\[?)[^\[\]]*?(\]\]?)\s*(?:#.*)?$")
 
@@ -31,7 +31,7 @@ def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: M
         parent = tomlkit.table(is_super_table=True)
         parent[key] = outer
         outer = parent
-    return append(text, tomlkit.dumps(outer))  # type: ignore[arg-type]  # the loop ran at least once
+    return append_block(text, tomlkit.dumps(outer))  # type: ignore[arg-type]  # the loop ran at least once
 
 
 def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str | None:
@@ -68,7 +68,7 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
             lines[number] = found[1] + written + lines[number][found.end() :]
             return "".join(lines)
     last = end - 1
-    while last > first and not content(lines[last]):
+    while last > first and not has_content(lines[last]):
         last -= 1
     eol = "\r\n" if "\r\n" in text else "\n"
     if not lines[last].endswith("\n"):
@@ -92,7 +92,7 @@ def _scalar(value: object) -> str | None:
 def _without(lines: list[str], cut: set[int]) -> str:
     """The lines but those in `cut`; remarks at a block's end stay, one blank line before it goes too."""
     for number in sorted(cut, reverse=True):
-        if number + 1 not in cut and not content(lines[number]):
+        if number + 1 not in cut and not has_content(lines[number]):
             cut.discard(number)
     for number in sorted(cut):
         if number - 1 not in cut:

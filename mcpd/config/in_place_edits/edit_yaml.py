@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from ruamel.yaml import YAML
 
-from mcpd.config.in_place_edits.line_files import append, content
+from mcpd.config.in_place_edits.line_files import append_block, has_content
 
 
 class _Mark(Protocol):
@@ -39,7 +39,7 @@ def add(
     path = [] if root is None else _walk(root, slot)
     entry: object = [{"name": name, **definition}] if listed else {name: dict(definition)}
     if not path and len(slot) == 1:
-        return append(text, _yaml({slot[0]: entry}, 2))
+        return append_block(text, _yaml({slot[0]: entry}, 2))
     if len(path) < len(slot):
         return None
     key, value = path[-1]
@@ -140,7 +140,7 @@ def _last_content(lines: list[str], first: int, end: int) -> int:
     Its end mark stands at the token that follows, so remarks and blank lines in between are not its own.
     """
     last = min(end, len(lines)) - 1
-    while last > first and not content(lines[last]):
+    while last > first and not has_content(lines[last]):
         last -= 1
     return max(first, last)
 

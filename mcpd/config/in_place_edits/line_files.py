@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def append(text: str, block: str) -> str:
+def append_block(text: str, block: str) -> str:
     """`block` at the end, one blank line apart; a file without a last line break stays without one."""
     eol = "\r\n" if "\r\n" in text else "\n"
     block = block.strip("\n").replace("\n", eol)
@@ -12,6 +12,6 @@ def append(text: str, block: str) -> str:
     return f"{text}{eol}{block}{eol}" if text.endswith("\n") else f"{text}{eol}{eol}{block}"
 
 
-def content(line: str) -> bool:
+def has_content(line: str) -> bool:
     """Whether something stands on the line that is no remark."""
     return bool(line.strip()) and not line.lstrip().startswith("#")

@@ -16,7 +16,7 @@ from ctl.editors.editor_catalog import BY_NAME
 from ctl.editors.editor_paths import Surroundings
 from ctl.editors.installing import install, uninstall
 from ctl.editors.mcpd_entry import able, entry, slot_of, target
-from mcpd.config.in_place_edits.document import document_of, read_document
+from mcpd.config.in_place_edits.document import parse_document, read_document
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import CASES, GOLDEN, installed, settle
 
@@ -75,7 +75,7 @@ def test_a_file_that_was_not_there_is_made_and_goes_again(name: str, home: Path,
     assert alone("install", name).code == 0
     one = target(BY_NAME[name], Surroundings(os.environ, home / "src"), project=False)
     document = read_document(one.path, foreign=True)
-    assert document.names(slot_of(one, document)) == ["mcpd"]
+    assert document.entry_names(slot_of(one, document)) == ["mcpd"]
     assert one.path.stat().st_mode & 0o777 == 0o600
     assert "what it was before" in alone("uninstall", name).out
     assert sorted(path for path in home.rglob("*") if ".local" not in str(path)) == before
@@ -329,9 +329,9 @@ def test_entries_for_servers_that_mcpd_has_are_switched_off_when_asked(
     one = target(BY_NAME[name], Surroundings(os.environ, home / "src"), project=False)
     document = read_document(path, foreign=True)
     slot = slot_of(one, document)
-    assert document.names(slot) == names
+    assert document.entry_names(slot) == names
     if switch is not None:
-        assert document.at((*slot, switch[0], switch[1])) is switch[2]
+        assert document.value_at((*slot, switch[0], switch[1])) is switch[2]
     assert alone("uninstall", name).code == 0
     assert path.read_text() == text
 
@@ -348,11 +348,11 @@ def test_they_are_given_back_in_a_file_that_has_changed_since(name: str, home: P
     path.write_text(path.read_text().replace("other", "renamed"))
     assert "t: given back" in alone("uninstall", name).out
     document = read_document(path, foreign=True)
-    was = document_of(text.replace("other", "renamed").encode(), path, foreign=True)
+    was = parse_document(text.replace("other", "renamed").encode(), path, foreign=True)
     one = target(BY_NAME[name], Surroundings(os.environ, home / "src"), project=False)
     slot = slot_of(one, document)
-    assert sorted(document.names(slot)) == ["renamed", "t"]
-    assert as_map(document.at(slot)) == as_map(was.at(slot))
+    assert sorted(document.entry_names(slot)) == ["renamed", "t"]
+    assert as_map(document.value_at(slot)) == as_map(was.value_at(slot))
     if text.count("\n") > 1:  # on one line, which is changed, nothing tells where it was
         assert path.read_text() == text.replace("other", "renamed")
 
@@ -674,7 +674,7 @@ def test_whoever_edits_beside_us_gets_every_line_back(home: Path, file: tuple[st
     path.write_bytes(text.encode())
     one = target(BY_NAME["cursor"], Surroundings(os.environ, home / "src"), project=False)
     backups = Backups(os.environ)
-    names = [*read_document(path, foreign=True).names(("mcpServers",))][:number]
+    names = [*read_document(path, foreign=True).entry_names(("mcpServers",))][:number]
     install(
         one,
         "mcpd",

@@ -45,5 +45,5 @@ def test_every_format_is_read_as_its_documents_say(case: str, tmp_path: Path) ->
         variables = re.findall(r"\$\{(\w+)\}", json.dumps(one.definition))
         environ = dict.fromkeys(variables, "value")
         parse_servers(
-            {one.name: written(one)}, environ=environ, settings=Settings(), base_dir=tmp_path, place="$"
+            {one.name: written(one)}, environ=environ, settings=Settings(), base_dir=tmp_path, path="$"
         )
