@@ -17,7 +17,7 @@ import attrs
 import msgspec
 
 from mcpd.api.control_methods import METHODS
-from mcpd.api.openrpc import STREAMING
+from mcpd.api.openrpc import STREAMING_METHODS
 
 PAGE = Path(__file__).parent / "reference" / "control-api.md"
 MARK = (
@@ -40,9 +40,9 @@ def page(current: str) -> str:
 def reference() -> str:
     """Every method, and every type that a method takes or answers."""
     described: dict[str, tuple[str, type, object]] = {
-        name: (method.summary, method.params, method.answers) for name, method in METHODS.items()
+        name: (method.summary, method.params, method.result) for name, method in METHODS.items()
     }
-    described |= STREAMING
+    described |= STREAMING_METHODS
     wanted: list[type] = []
     parts = ["## Methods\n"]
     for name, (summary, params, answers) in described.items():

@@ -23,10 +23,10 @@ import trio
 from mcpd import __version__
 from mcpd.active_config import ActiveConfig
 from mcpd.api import listeners
-from mcpd.api.connection_limit import seats
-from mcpd.api.http_handler import Port, Web
+from mcpd.api.connection_limit import socket_limit
+from mcpd.api.http_handler import HttpApi, HttpPort
 from mcpd.api.protocol_sniff import speaks_http
-from mcpd.api.socket_connection import Connection
+from mcpd.api.socket_connection import SocketConnection
 from mcpd.config.address import Address
 from mcpd.config.loader import LoadedConfig
 from mcpd.config_watcher import watch_config
@@ -184,7 +184,7 @@ class _Daemon:
             search_path=environ.get("PATH", ""),
         )
         self._gateway = Gateway(self._operations, clients)
-        self._http = Web(self._gateway)
+        self._http = HttpApi(self._gateway)
 
     def _publish(self, event: Event) -> None:
         """Every event passes here: to whoever listens, and into the journal."""
@@ -203,13 +203,13 @@ class _Daemon:
         with ExitStack() as open_ports:
             ports = [
                 open_ports.enter_context(
-                    self._http.opened(port, self._state, self._runtime, self._require_token)
+                    self._http.open_port(port, self._state, self._runtime, self._require_token)
                 )
                 for port in self._ports
             ]
             await self._run(ports)
 
-    async def _run(self, ports: list[Port]) -> None:
+    async def _run(self, ports: list[HttpPort]) -> None:
         async with trio.open_nursery() as services:
             await services.start(self._guardian.run)
             services.start_soon(self._state_file.run)
@@ -224,10 +224,12 @@ class _Daemon:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._notify_systemd)
                         accepting.start_soon(watch_config, self._configuration)
-                        await accepting.start(listeners.serve, self._listener, self._serve, clients, seats)
+                        await accepting.start(
+                            listeners.serve, self._listener, self._serve, clients, socket_limit
+                        )
                         for port in ports:
                             await accepting.start(
-                                listeners.serve, port.listener, port.serve, clients, port.seats
+                                listeners.serve, port.listener, port.serve, clients, port.limit
                             )
                         systemd.notify(READY="1", STATUS=self._summary())
                         log.info(
@@ -250,7 +252,7 @@ class _Daemon:
         if http:
             await self._http.serve_unix(connection, pid)
         elif http is not None:
-            await Connection(self._gateway, connection, pid).run()
+            await SocketConnection(self._gateway, connection, pid).run()
 
     async def _drain(self) -> None:
         """Let calls under way finish for a while, then answer the rest with an error."""

@@ -9,39 +9,43 @@ from typing import Protocol
 MAX_CLIENTS = 256
 
 
-class Sitter(Protocol):
+class Evictable(Protocol):
     """A connection, as its seat sees it."""
 
     @property
     def idle_since(self) -> float | None:
         """`trio.current_time()` of the last it said; None while anything is under way for it."""
 
-    def leave(self, reason: str) -> None:
+    def evict(self, reason: str) -> None:
         """End it soon. Does not wait."""
 
 
-class Seats:
+class LruConnectionLimit:
     """One for each way in. Whoever has nothing under way may lose the seat, so nobody waits for long."""
 
     def __init__(self) -> None:
-        self._sitters: set[Sitter] = set()
+        self._connections: set[Evictable] = set()
 
     @contextmanager
-    def taken_by(self, sitter: Sitter) -> Iterator[None]:
-        self._sitters.add(sitter)
+    def held_by(self, connection: Evictable) -> Iterator[None]:
+        self._connections.add(connection)
         try:
             yield
         finally:
-            self._sitters.discard(sitter)
+            self._connections.discard(connection)
 
-    def free_one(self) -> None:
+    def evict_idlest(self) -> None:
         """Send away the one that is idle longest; nobody, when all are busy."""
-        idle = [(since, sitter) for sitter in self._sitters if (since := sitter.idle_since) is not None]
+        idle = [
+            (since, connection)
+            for connection in self._connections
+            if (since := connection.idle_since) is not None
+        ]
         if idle:
             _, sitter = min(idle, key=lambda entry: entry[0])
-            self._sitters.discard(sitter)
-            sitter.leave("its seat was needed")
+            self._connections.discard(sitter)
+            sitter.evict("its seat was needed")
 
 
-seats = Seats()
+socket_limit = LruConnectionLimit()
 """Of the Unix socket. A port has its own: what comes there must not take a seat from anybody here."""

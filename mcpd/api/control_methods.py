@@ -44,49 +44,49 @@ class Method(Generic[P]):
 
     summary: str
     params: type[P]
-    answers: object
+    result: object
     """A class of `model`, or a sentence for what is MCP's own."""
-    now: Callable[[Operations, P], object] | None = None
+    handler: Callable[[Operations, P], object] | None = None
     """Answers without waiting."""
-    later: Callable[[Operations, P], Awaitable[object]] | None = None
+    async_handler: Callable[[Operations, P], Awaitable[object]] | None = None
     """Has to wait for something."""
 
 
-def _wish(
-    summary: str, wish: Callable[[ManagedServer], None], *, lasts: bool = False
+def _desired_state_method(
+    summary: str, change: Callable[[ManagedServer], None], *, persistent: bool = False
 ) -> Method[api.LifecycleParams]:
-    async def later(core: Operations, params: api.LifecycleParams) -> api.ServerResult:
+    async def handle(core: Operations, params: api.LifecycleParams) -> api.ServerResult:
         wait = min(params.wait, MAX_WAIT)
         return api.ServerResult(
-            server=await core.change_desired_state(params.server, wish, wait, persistent=lasts)
+            server=await core.change_desired_state(params.server, change, wait, persistent=persistent)
         )
 
-    return Method(summary, api.LifecycleParams, api.ServerResult, later=later)
+    return Method(summary, api.LifecycleParams, api.ServerResult, async_handler=handle)
 
 
 async def _disable(core: Operations, params: api.DisableParams) -> api.ServerResult:
-    until = None if params.until is None else _future(params.until)
-    wish = partial(ManagedServer.enable, on=False, until=until)
+    until = None if params.until is None else _parse_future_time(params.until)
+    change = partial(ManagedServer.enable, on=False, until=until)
     wait = min(params.wait, MAX_WAIT)
     return api.ServerResult(
-        server=await core.change_desired_state(params.server, wish, wait, persistent=True)
+        server=await core.change_desired_state(params.server, change, wait, persistent=True)
     )
 
 
-def _future(moment: str) -> float:
+def _parse_future_time(text: str) -> float:
     """Raises InvalidArguments for what is no moment, or gone by."""
     try:
-        until = parse_timestamp(moment)
+        until = parse_timestamp(text)
     except ValueError:
-        wrong = f"{shorten(moment)!r} is no time with its zone, such as 2026-11-21T18:00:00Z"
+        problem = f"{shorten(text)!r} is no time with its zone, such as 2026-11-21T18:00:00Z"
     else:
         if until > time.time():
             return until
-        wrong = f"{moment} has gone by"
-    raise InvalidArguments(f"mcpd/disable: {wrong}", [Problem("$.until", wrong)])
+        problem = f"{text} has gone by"
+    raise InvalidArguments(f"mcpd/disable: {problem}", [Problem("$.until", problem)])
 
 
-async def _lists(core: Operations, params: api.OptionalServerParam) -> None:
+async def _refresh_catalogs(core: Operations, params: api.OptionalServerParam) -> None:
     if params.server is not None:
         await core.load_catalog(params.server)
     else:
@@ -94,17 +94,17 @@ async def _lists(core: Operations, params: api.OptionalServerParam) -> None:
 
 
 async def _tools(core: Operations, params: api.OptionalServerParam) -> ToolsResult:
-    await _lists(core, params)
+    await _refresh_catalogs(core, params)
     return core.tools(params.server)
 
 
 async def _resources(core: Operations, params: api.OptionalServerParam) -> ResourcesResult:
-    await _lists(core, params)
+    await _refresh_catalogs(core, params)
     return core.resources(params.server)
 
 
 async def _prompts(core: Operations, params: api.OptionalServerParam) -> PromptsResult:
-    await _lists(core, params)
+    await _refresh_catalogs(core, params)
     return core.prompts(params.server)
 
 
@@ -117,33 +117,33 @@ async def _prompt(core: Operations, params: PromptParams) -> object:
 
 
 async def _complete(core: Operations, params: CompleteParams) -> object:
-    asked: dict[str, object] = {"ref": params.ref, "argument": params.argument}
+    request: dict[str, object] = {"ref": params.ref, "argument": params.argument}
     if params.context is not None:
-        asked["context"] = params.context
-    return await core.send_request(params.server, "completions", "completion/complete", asked)
+        request["context"] = params.context
+    return await core.send_request(params.server, "completions", "completion/complete", request)
 
 
 async def _set_servers(core: Operations, params: SetServersParams) -> ApplyResult:
     applied = core.config.set_servers(
         params.servers, dry_run=params.dry_run, if_generation=params.if_generation
     )
-    return await _in_force(core, applied)
+    return await _when_applied(core, applied)
 
 
 async def _add(core: Operations, params: AddParams) -> ApplyResult:
     applied = core.config.add(params.server, params.definition, save=params.save, replace=params.replace)
-    return await _in_force(core, applied)
+    return await _when_applied(core, applied)
 
 
 async def _remove(core: Operations, params: RemoveParams) -> ApplyResult:
-    return await _in_force(core, core.config.remove(params.server, save=params.save))
+    return await _when_applied(core, core.config.remove(params.server, save=params.save))
 
 
 async def _reload(core: Operations, _: api.NoParams) -> ApplyResult:
-    return await _in_force(core, core.config.reload())
+    return await _when_applied(core, core.config.reload())
 
 
-async def _in_force(core: Operations, applied: ApplyResult) -> ApplyResult:
+async def _when_applied(core: Operations, applied: ApplyResult) -> ApplyResult:
     """Answer when the change is made, so that a status asked for next shows it."""
     if not applied.dry_run and not applied.errors:
         await core.supervisor.settled(applied.generation)
@@ -180,100 +180,110 @@ METHODS: Mapping[str, Method[Any]] = {
         "How every server is, and which configuration is in force.",
         api.NoParams,
         api.DaemonStatus,
-        now=lambda core, _: core.status(),
+        handler=lambda core, _: core.status(),
     ),
     "mcpd/server": Method(
         "One server with everything that explains its state.",
         api.ServerParam,
         api.ServerDetail,
-        now=lambda core, params: core.server_detail(params.server),
+        handler=lambda core, params: core.server_detail(params.server),
     ),
     "mcpd/tools": Method(
         "The tools of one server or of all, from the lists last fetched.",
         api.OptionalServerParam,
         ToolsResult,
-        later=_tools,
+        async_handler=_tools,
     ),
     "mcpd/resources": Method(
-        "Resources and resource templates.", api.OptionalServerParam, ResourcesResult, later=_resources
+        "Resources and resource templates.",
+        api.OptionalServerParam,
+        ResourcesResult,
+        async_handler=_resources,
     ),
-    "mcpd/read": Method("Read a resource.", ReadParams, MCP_RESULT, later=_read),
-    "mcpd/prompts": Method("Prompts.", api.OptionalServerParam, PromptsResult, later=_prompts),
-    "mcpd/prompt": Method("Get a prompt, filled in.", PromptParams, MCP_RESULT, later=_prompt),
+    "mcpd/read": Method("Read a resource.", ReadParams, MCP_RESULT, async_handler=_read),
+    "mcpd/prompts": Method("Prompts.", api.OptionalServerParam, PromptsResult, async_handler=_prompts),
+    "mcpd/prompt": Method("Get a prompt, filled in.", PromptParams, MCP_RESULT, async_handler=_prompt),
     "mcpd/complete": Method(
         "Complete an argument of a prompt or of a resource template.",
         CompleteParams,
         MCP_RESULT,
-        later=_complete,
+        async_handler=_complete,
     ),
-    "mcpd/connect": _wish(
+    "mcpd/connect": _desired_state_method(
         "Be connected; nothing happens to a connection that is there.", ManagedServer.connect
     ),
-    "mcpd/disconnect": _wish(
+    "mcpd/disconnect": _desired_state_method(
         "Stop the server until connect, reconnect or the daemon's next start.", ManagedServer.disconnect
     ),
-    "mcpd/reconnect": _wish("End the connection, if any, and start afresh at once.", ManagedServer.reconnect),
-    "mcpd/enable": _wish(
+    "mcpd/reconnect": _desired_state_method(
+        "End the connection, if any, and start afresh at once.", ManagedServer.reconnect
+    ),
+    "mcpd/enable": _desired_state_method(
         "Switch on; remembered across restarts of the daemon.",
         partial(ManagedServer.enable, on=True),
-        lasts=True,
+        persistent=True,
     ),
     "mcpd/disable": Method(
         "Switch off, for good or until a moment; remembered across restarts of the daemon.",
         api.DisableParams,
         api.ServerResult,
-        later=_disable,
+        async_handler=_disable,
     ),
     "mcpd/servers/set": Method(
         "SetServers: replace the set, all or nothing; unchanged servers are not touched.",
         SetServersParams,
         ApplyResult,
-        later=_set_servers,
+        async_handler=_set_servers,
     ),
-    "mcpd/add": Method("Add one server.", AddParams, ApplyResult, later=_add),
-    "mcpd/remove": Method("Take one server out of the set.", RemoveParams, ApplyResult, later=_remove),
-    "mcpd/reload": Method("Read the configuration again.", api.NoParams, ApplyResult, later=_reload),
+    "mcpd/add": Method("Add one server.", AddParams, ApplyResult, async_handler=_add),
+    "mcpd/remove": Method(
+        "Take one server out of the set.", RemoveParams, ApplyResult, async_handler=_remove
+    ),
+    "mcpd/reload": Method("Read the configuration again.", api.NoParams, ApplyResult, async_handler=_reload),
     "mcpd/config": Method(
         "The definitions in force, secrets masked.",
         api.NoParams,
         ConfigView,
-        now=lambda core, _: core.config.view(),
+        handler=lambda core, _: core.config.view(),
     ),
     "mcpd/history": Method(
         "What happened to a server, or to all, and why; kept over restarts.",
         HistoryParams,
         History,
-        now=lambda core, params: core.history(params.server, params.limit),
+        handler=lambda core, params: core.history(params.server, params.limit),
     ),
     "mcpd/clients": Method(
         "Who is connected, from which process, and what they use.",
         api.NoParams,
         ClientsResult,
-        now=lambda core, params: core.list_clients(),
+        handler=lambda core, params: core.list_clients(),
     ),
     "mcpd/stats": Method(
         "What servers are used for, how long their calls take, and what they cost.",
         StatsParams,
         Stats,
-        later=lambda core, params: core.stats(params.server, processes=params.processes),
+        async_handler=lambda core, params: core.stats(params.server, processes=params.processes),
     ),
     "mcpd/metrics": Method(
-        "Everything that is counted, in Prometheus' text format.", api.NoParams, api.Metrics, later=_metrics
+        "Everything that is counted, in Prometheus' text format.",
+        api.NoParams,
+        api.Metrics,
+        async_handler=_metrics,
     ),
     "mcpd/page": Method(
         "An address that opens the dashboard in a browser, once.",
         api.NoParams,
         api.DashboardLink,
-        now=lambda core, _: core.dashboard_link(),
+        handler=lambda core, _: core.dashboard_link(),
     ),
     "mcpd/ping": Method(
         "Ask a connected server something harmless, and say how long it took.",
         api.PingParams,
         api.PingResult,
-        later=lambda core, params: core.ping(params.server, min(params.timeout, MAX_WAIT)),
+        async_handler=lambda core, params: core.ping(params.server, min(params.timeout, MAX_WAIT)),
     ),
-    "mcpd/version": Method("Who answers.", api.NoParams, api.VersionInfo, now=_version),
-    "mcpd/shutdown": Method("End the daemon, in order.", api.NoParams, api.EmptyResult, now=_shutdown),
+    "mcpd/version": Method("Who answers.", api.NoParams, api.VersionInfo, handler=_version),
+    "mcpd/shutdown": Method("End the daemon, in order.", api.NoParams, api.EmptyResult, handler=_shutdown),
 }
 """Methods that answer once. Those that stream or take over the connection: `api/control_requests.py`."""
 

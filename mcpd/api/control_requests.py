@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from mcpd.api.control_methods import MAX_WAIT, METHODS, Method, decode_params
-from mcpd.api.openrpc import document
+from mcpd.api.openrpc import openrpc_document
 from mcpd.client_registry import ClientConnection as Present
 from mcpd.gateway.control_call import Call, read_call
 from mcpd.gateway.forwarded_call import refused
@@ -28,12 +28,12 @@ from mcpd.wire.message import BadFrame, Message
 log = logging.getLogger("mcpd.client")
 
 P = TypeVar("P")
-Start = Callable[[Callable[[], Awaitable[None]], str], None]
+StartTask = Callable[[Callable[[], Awaitable[None]], str], None]
 """Begins a task, under a name, that ends with the connection."""
 _METHOD_NOT_FOUND, _INTERNAL = -32601, -32603
 
 
-class Requests:
+class ControlRequests:
     """Of one connection. `speak` makes it speak MCP from now on, `pid` is who is at its other end."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Requests:
         outbox: Outbox,
         client: Present,
         pid: int,
-        start: Start,
+        start: StartTask,
         speak: Callable[[View, Client], object],
     ) -> None:
         self._gateway = gateway
@@ -51,28 +51,28 @@ class Requests:
         self._send = outbox.put
         self._client = client
         self._pid = pid
-        self._begin = start
-        self._speak = speak
+        self._start_task = start
+        self._open_session = speak
         self.running: dict[bytes, Callable[[str], None]] = {}
         """Request id → how to cancel it."""
 
     def receive(self, message: Message) -> None:
         """Any but `call`: answered now, or begun."""
         with acting_for(self._client.describe):
-            self._do(message)
+            self._dispatch(message)
 
-    def _do(self, message: Message) -> None:
-        known = METHODS.get(message.method)
+    def _dispatch(self, message: Message) -> None:
+        entry = METHODS.get(message.method)
         try:
-            if known is not None:
-                params = self._params(message, known.params)
-                if known.now is not None:
-                    self._send(wire.result(message.key, codec.encode(known.now(self._core, params))))
+            if entry is not None:
+                params = self._params(message, entry.params)
+                if entry.handler is not None:
+                    self._send(wire.result(message.key, codec.encode(entry.handler(self._core, params))))
                 else:
-                    self._start(message, lambda: self._later(message, known, params))
+                    self._start(message, lambda: self._run_async(message, entry, params))
             elif message.method == "mcpd/events":
-                wanted = self._params(message, api.EventsParams)
-                self._start(message, lambda: self._events(message, wanted))
+                params = self._params(message, api.EventsParams)
+                self._start(message, lambda: self._events(message, params))
             elif message.method == "mcpd/logs":
                 asked = self._params(message, api.LogsParams)
                 self._start(message, lambda: self._logs(message, asked))
@@ -86,25 +86,25 @@ class Requests:
                 else:
                     self._start(message, lambda: self._attach_when_ready(message, attach))
             elif message.method == "rpc.discover":
-                self._send(wire.result(message.key, document()))
+                self._send(wire.result(message.key, openrpc_document()))
             else:
-                words = (
+                message_text = (
                     f"no method {message.method[:100]!r}; `rpc.discover` describes all, and "
                     "`mcpd/attach` makes this connection speak MCP to one server"
                 )
-                self._send(wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, words)))
+                self._send(wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, message_text)))
         except Exception as error:
-            self._failed(message, error)
+            self._send_error(message, error)
 
-    def _failed(self, message: Message, error: Exception) -> None:
+    def _send_error(self, message: Message, error: Exception) -> None:
         """What went wrong as the response. A bug costs the request that met it, not its client's
         connection, which has others under way."""
         if isinstance(error, McpdError):
             self._send(refused(message.key, error))
             return
         log.error("client %d: an error in mcpd itself, in %s", self._pid, message.method, exc_info=error)
-        words = f"{message.method}: an error in mcpd itself; its log says more"
-        self._send(wire.error(message.key, wire.error_body(_INTERNAL, words)))
+        text = f"{message.method}: an error in mcpd itself; its log says more"
+        self._send(wire.error(message.key, wire.error_body(_INTERNAL, text)))
 
     # ── the methods ─────────────────────────────────────────────────────────────────────────────
 
@@ -141,7 +141,7 @@ class Requests:
                 self.running[key] = call.cancel
                 return
         except Exception as error:
-            self._failed(message, error)
+            self._send_error(message, error)
             return
 
         async def prepare() -> None:
@@ -150,30 +150,30 @@ class Requests:
 
         self._start(message, prepare)
 
-    async def _later(self, message: Message, method: Method[object], params: object) -> None:
-        assert method.later is not None
-        answer = await method.later(self._core, params)
-        body = bytes(answer) if isinstance(answer, msgspec.Raw) else codec.encode(answer)
+    async def _run_async(self, message: Message, method: Method[object], params: object) -> None:
+        assert method.async_handler is not None
+        result = await method.async_handler(self._core, params)
+        body = bytes(result) if isinstance(result, msgspec.Raw) else codec.encode(result)
         self._send(wire.result(message.key, body))
 
     async def _events(self, message: Message, params: api.EventsParams) -> None:
         with self._core.watch() as (snapshot, changes):
             for event in snapshot:
-                self._tell(message, "mcpd/event", "event", event, event.server, params.servers)
+                self._notify(message, "mcpd/event", "event", event, event.server, params.servers)
             async for event in changes:
-                self._tell(message, "mcpd/event", "event", event, event.server, params.servers)
+                self._notify(message, "mcpd/event", "event", event, event.server, params.servers)
         raise SlowConsumer("this client read its events too slowly; ask again for a new snapshot")
 
-    def _tell(
+    def _notify(
         self,
         message: Message,
         method: str,
         member: str,
         item: object,
         server: str | None,
-        wanted: tuple[str, ...],
+        servers: tuple[str, ...],
     ) -> None:
-        if server is None or not wanted or server in wanted:
+        if server is None or not servers or server in servers:
             body = msgspec.json.encode({"request": msgspec.Raw(message.key), member: codec.unstructure(item)})
             self._send(wire.notification(method, body))
 
@@ -187,15 +187,15 @@ class Requests:
             lines, missed = log.beyond(position)
             position = log.position
             if missed:
-                self._tell(message, "mcpd/log", "missed", missed, None, ())
+                self._notify(message, "mcpd/log", "missed", missed, None, ())
             for line in lines:
-                self._tell(message, "mcpd/log", "line", line, None, ())
+                self._notify(message, "mcpd/log", "line", line, None, ())
             await self._outbox.wait_drained()  # what comes meanwhile waits in the log, which is bounded
 
     async def _tap(self, message: Message, params: TapParams) -> None:
         with self._core.tap(params) as tap:
             while True:
-                self._tell(message, "mcpd/frame", "frame", await tap.next(), None, ())
+                self._notify(message, "mcpd/frame", "frame", await tap.next(), None, ())
                 await self._outbox.wait_drained()
 
     async def _attach_when_ready(self, message: Message, params: api.AttachParams) -> None:
@@ -210,10 +210,12 @@ class Requests:
             profile = self._gateway.profile_for(params.client.cwd)
         view = self._gateway.view(params.server, profile)
         server = view.single
-        who = params.client or api.AttachedClient()
-        self._client.set_identity(who.name, who.pid)
+        identity = params.client or api.AttachedClient()
+        self._client.set_identity(identity.name, identity.pid)
         door = "socket" if params.client is None else "bridge"
-        self._speak(view, Client(door=door, name=who.name, pid=who.pid or self._pid, cwd=who.cwd or ""))
+        self._open_session(
+            view, Client(door=door, name=identity.name, pid=identity.pid or self._pid, cwd=identity.cwd or "")
+        )
         upstream = None if server is None else server.upstream
         answer = api.AttachResult(
             server=params.server,
@@ -236,12 +238,12 @@ class Requests:
                 try:
                     await work()
                 except Exception as error:
-                    self._failed(message, error)
+                    self._send_error(message, error)
             if self.running.get(key) is cancel:
                 del self.running[key]
 
         self.running[key] = cancel
-        self._begin(run, message.method)
+        self._start_task(run, message.method)
 
     def _params(self, message: Message, into: type[P]) -> P:
         raw = bytes(message.params)
@@ -251,7 +253,7 @@ class Requests:
             params = str(error)
         return decode_params(message.method, params, into)
 
-    def cancelled(self, message: Message) -> None:
+    def handle_cancelled(self, message: Message) -> None:
         """Take a `notifications/cancelled`; what it names need not be here."""
         try:
             key = bytes(wire.members(message.params).get("requestId", b""))

@@ -26,23 +26,23 @@ from mcpd.support.paths import UnusablePath
 log = logging.getLogger("mcpd.http")
 
 _TOKEN_BYTES = 32
-_SHORTEST = 32
-_LOOSE = stat.S_IRWXG | stat.S_IRWXO
-_SAY_AGAIN = 60.0
+_MIN_TOKEN_LENGTH = 32
+_OTHERS_ACCESS = stat.S_IRWXG | stat.S_IRWXO
+_WARN_INTERVAL = 60.0
 _CHALLENGE = b'WWW-Authenticate: Bearer realm="mcpd"\r\n'
 """Without `resource_metadata`: there is no OAuth to begin."""
-_NEAR = re.compile(r"(localhost|127\.0\.0\.1|\[::1\]|[a-z0-9_-]*)(:[0-9]{1,5})?")
+_LOCAL_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\]|[a-z0-9_-]*)(:[0-9]{1,5})?")
 
 
-class Guard(Protocol):
+class RequestGuard(Protocol):
     def admit(self, head: Head) -> None:
         """Raises BadRequest for whom is not let in. Only the head has been looked at."""
 
 
-def no_web_page(head: Head) -> None:
+def reject_cross_site(head: Head) -> None:
     """What a browser says when another site's page is behind the request."""
     if head.headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
-        raise refused("a web page of another site is not let in", head)
+        raise forbidden("a web page of another site is not let in", head)
 
 
 class TcpGuard:
@@ -62,11 +62,11 @@ class TcpGuard:
         headers = head.headers
         host = headers.get(b"host", b"").lower()
         if host not in self._hosts:
-            raise refused("the host's name must be the address we listen on", head, b"host")
+            raise forbidden("the host's name must be the address we listen on", head, b"host")
         origin = headers.get(b"origin")
         if origin is not None and origin.lower() not in self._origins:
-            raise refused("a web page is not let in", head, b"origin")
-        no_web_page(head)
+            raise forbidden("a web page is not let in", head, b"origin")
+        reject_cross_site(head)
         # Below /.well-known a 401 would make clients look for an OAuth server; 404 says there is none.
         is_open = head.path in self._open_paths or head.path.startswith("/.well-known/")
         if self._token is not None and not is_open:
@@ -81,29 +81,29 @@ class UnixGuard:
 
     def admit(self, head: Head) -> None:
         host = head.headers.get(b"host", b"").decode("latin-1").lower()
-        if not _NEAR.fullmatch(host):
-            raise refused("on this socket the host is `localhost`", head, b"host")
+        if not _LOCAL_HOST.fullmatch(host):
+            raise forbidden("on this socket the host is `localhost`", head, b"host")
         origin = head.headers.get(b"origin")
         if origin is not None:
             scheme, _, name = origin.decode("latin-1").lower().partition("://")
-            if scheme != "http" or not _NEAR.fullmatch(name):
-                raise refused("a web page is not let in", head, b"origin")
-        no_web_page(head)
+            if scheme != "http" or not _LOCAL_HOST.fullmatch(name):
+                raise forbidden("a web page is not let in", head, b"origin")
+        reject_cross_site(head)
 
 
 _said: dict[str, float] = {}
 
 
-def refused(words: str, head: Head, header: bytes = b"sec-fetch-site") -> BadRequest:
+def forbidden(reason: str, head: Head, header: bytes = b"sec-fetch-site") -> BadRequest:
     """403, and a line in the log once a minute for each kind."""
-    given = shorten(head.headers.get(header, b""), 100) or "missing"
-    sentence = f"{words} ({header.decode()}: {given})"
+    value = shorten(head.headers.get(header, b""), 100) or "missing"
+    sentence = f"{reason} ({header.decode()}: {value})"
     now = time.monotonic()
-    loud = now - _said.get(words, -_SAY_AGAIN) >= _SAY_AGAIN
-    if loud:
-        _said[words] = now
+    is_due = now - _said.get(reason, -_WARN_INTERVAL) >= _WARN_INTERVAL
+    if is_due:
+        _said[reason] = now
     log.log(
-        logging.WARNING if loud else logging.DEBUG,
+        logging.WARNING if is_due else logging.DEBUG,
         "refused %s %s: %s",
         head.method,
         shorten(head.path, 60),
@@ -112,14 +112,14 @@ def refused(words: str, head: Head, header: bytes = b"sec-fetch-site") -> BadReq
     return BadRequest(403, sentence)
 
 
-def token_in(file: Path) -> str:
+def load_token(file: Path) -> str:
     """The token, made on first use; whoever can read the file may come in. Raises UnusablePath.
 
     A file that others could read is not trusted any more than they are: it is refused, not mended, since
     the token may be known by now.
     """
     try:
-        found = file.lstat()
+        status = file.lstat()
     except FileNotFoundError:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         try:
@@ -131,14 +131,18 @@ def token_in(file: Path) -> str:
         return token
     except OSError as error:
         raise UnusablePath(f"cannot look at {file}: {error.strerror}") from None
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & _LOOSE:
+    if (
+        not stat.S_ISREG(status.st_mode)
+        or status.st_uid != os.getuid()
+        or stat.S_IMODE(status.st_mode) & _OTHERS_ACCESS
+    ):
         raise UnusablePath(f"{file} could be read by others; remove it, and a new token is made")
     try:
         token = file.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):
         token = ""
-    if len(token) < _SHORTEST or not token.isprintable():
+    if len(token) < _MIN_TOKEN_LENGTH or not token.isprintable():
         raise UnusablePath(
-            f"{file} holds no token of at least {_SHORTEST} characters; remove it, and one is made"
+            f"{file} holds no token of at least {_MIN_TOKEN_LENGTH} characters; remove it, and one is made"
         )
     return token

@@ -10,19 +10,19 @@ import socket as sockets
 
 import msgspec
 
-from mcpd.api.http_server.connection import Spawn
-from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.http_server.connection import SpawnTask
+from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import MAX_BODY, Head
 from mcpd.api.mcp_endpoint.frames import (
-    ALIVE,
     EVENT_HEADERS,
-    EVENTS,
+    EVENT_STREAM,
+    KEEP_ALIVE,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
-    event,
-    refuse,
+    respond_error,
+    sse_event,
 )
-from mcpd.api.socket_connection import Connection
+from mcpd.api.socket_connection import SocketConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.support.outbox import Outbox
 from mcpd.support.reader import Reader
@@ -30,120 +30,120 @@ from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
-_OURS = ("mcpd/", "rpc.")
-_LONGEST = 4 * MAX_BODY
+_CONTROL_PREFIXES = ("mcpd/", "rpc.")
+_MAX_LINE = 4 * MAX_BODY
 
 
-class Rpc:
+class HttpRpc:
     """Of one HTTP connection."""
 
-    def __init__(self, gateway: Gateway, pid: int, spawn: Spawn) -> None:
+    def __init__(self, gateway: Gateway, pid: int, spawn: SpawnTask) -> None:
         self._gateway = gateway
         self._pid = pid
         self._spawn = spawn
-        self._line: _Line | None = None
+        self._bridge: _SocketBridge | None = None
 
-    def handle(self, head: Head, body: bytes, exchange: Exchange) -> None:
+    def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
         if head.method != "POST":
-            refuse(exchange, 405, "POST a request here", headers=b"Allow: POST\r\n")
+            respond_error(exchange, 405, "POST a request here", headers=b"Allow: POST\r\n")
             return
         try:
             message = wire.parse(body)
         except BadFrame as error:
-            refuse(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
+            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
             return
         if message.id is ABSENT or not message.method:
-            refuse(exchange, 400, "a request has an `id` and a `method`", key=message.key)
-        elif not message.method.startswith(_OURS) or message.method == "mcpd/attach":
-            words = "this is the control API; MCP is spoken at /mcp and /servers/NAME/mcp"
-            refuse(exchange, 404, words, code=METHOD_NOT_FOUND, key=message.key)
+            respond_error(exchange, 400, "a request has an `id` and a `method`", key=message.key)
+        elif not message.method.startswith(_CONTROL_PREFIXES) or message.method == "mcpd/attach":
+            text = "this is the control API; MCP is spoken at /mcp and /servers/NAME/mcp"
+            respond_error(exchange, 404, text, code=METHOD_NOT_FOUND, key=message.key)
         else:
-            if self._line is None or self._line.is_over:
-                self._line = _Line(self._gateway, self._pid, self._spawn)
-            self._line.ask(message, body, exchange)
+            if self._bridge is None or self._bridge.is_closed:
+                self._bridge = _SocketBridge(self._gateway, self._pid, self._spawn)
+            self._bridge.send(message, body, exchange)
 
-    def left(self) -> None:
-        if self._line is not None:
-            self._line.close()
+    def close(self) -> None:
+        if self._bridge is not None:
+            self._bridge.close()
 
 
-class _Line:
+class _SocketBridge:
     """A connection of lines, and our end of it. HTTP asks one thing at a time."""
 
-    def __init__(self, gateway: Gateway, pid: int, spawn: Spawn) -> None:
-        self._theirs, self._ours = sockets.socketpair()
-        for end in (self._theirs, self._ours):
+    def __init__(self, gateway: Gateway, pid: int, spawn: SpawnTask) -> None:
+        self._daemon_end, self._http_end = sockets.socketpair()
+        for end in (self._daemon_end, self._http_end):
             end.setblocking(False)
-        self._outbox = Outbox(self._ours.fileno())
-        self._splitter = LineSplitter(_LONGEST)
-        self._exchange: Exchange | None = None
+        self._outbox = Outbox(self._http_end.fileno())
+        self._splitter = LineSplitter(_MAX_LINE)
+        self._exchange: HttpExchange | None = None
         self._key = b""
-        self._goes_on = False
-        self.is_over = False
-        self._connection = Connection(gateway, self._theirs, pid)
+        self._follows = False
+        self.is_closed = False
+        self._connection = SocketConnection(gateway, self._daemon_end, pid)
         spawn(self._serve)
         spawn(self._outbox.run)
         spawn(self._read)
 
-    def ask(self, message: Message, body: bytes, exchange: Exchange) -> None:
+    def send(self, message: Message, body: bytes, exchange: HttpExchange) -> None:
         self._exchange = exchange
         self._key = message.key
-        self._goes_on = message.method == "mcpd/logs" and _follows(message)
+        self._follows = message.method == "mcpd/logs" and _wants_to_follow(message)
         exchange.on_quiet = self._keep_alive
         self._outbox.put(body.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
 
     def close(self) -> None:
         """Whoever asked is gone: what is under way is cancelled."""
-        if not self.is_over:
-            self.is_over = True
+        if not self.is_closed:
+            self.is_closed = True
             self._exchange = None
-            self._ours.shutdown(sockets.SHUT_RDWR)
+            self._http_end.shutdown(sockets.SHUT_RDWR)
 
     async def _serve(self) -> None:
         try:
             await self._connection.run()
         finally:
-            self._theirs.close()
+            self._daemon_end.close()
 
     async def _read(self) -> None:
         try:
-            await Reader(self._ours.fileno(), self._take).run()
+            await Reader(self._http_end.fileno(), self._received).run()
         finally:
-            self.is_over = True
+            self.is_closed = True
             self._outbox.close()
-            self._ours.close()
+            self._http_end.close()
             if self._exchange is not None:
-                refuse(self._exchange, 503, "the request was given up")
+                respond_error(self._exchange, 503, "the request was given up")
 
-    def _take(self, portion: bytes) -> None:
+    def _received(self, portion: bytes) -> None:
         for line in self._splitter.feed(portion):
             exchange = self._exchange
             if exchange is None:
                 continue
             message = wire.parse(line)
-            if message.method or (self._goes_on and message.error is ABSENT):
-                _begin(exchange)
-                exchange.write(event(line))
+            if message.method or (self._follows and message.error is ABSENT):
+                _start_stream(exchange)
+                exchange.write(sse_event(line))
             elif message.key == self._key:
                 self._exchange = None
-                if exchange.streams:
-                    exchange.write(event(line))
+                if exchange.is_streaming:
+                    exchange.write(sse_event(line))
                     exchange.end()
                 else:
                     exchange.respond(200, line)
 
     def _keep_alive(self) -> None:
         if self._exchange is not None:
-            _begin(self._exchange)
-            self._exchange.write(ALIVE)
+            _start_stream(self._exchange)
+            self._exchange.write(KEEP_ALIVE)
 
 
-def _begin(exchange: Exchange) -> None:
-    if not exchange.streams:
-        exchange.stream(EVENTS, EVENT_HEADERS)
+def _start_stream(exchange: HttpExchange) -> None:
+    if not exchange.is_streaming:
+        exchange.stream(EVENT_STREAM, EVENT_HEADERS)
 
 
-def _follows(message: Message) -> bool:
+def _wants_to_follow(message: Message) -> bool:
     try:
         return bytes(wire.members(message.params).get("follow", msgspec.Raw(b"false"))) == b"true"
     except BadFrame:

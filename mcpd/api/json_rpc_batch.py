@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
-MOST = 100
+MAX_MESSAGES = 100
 """Messages in one array."""
 
 
@@ -15,7 +15,7 @@ class BatchReply:
     """As `Reply`, for all requests of one array together."""
 
     def __init__(self, requests: int, send: Callable[[bytes], None]) -> None:
-        self._left = requests
+        self._remaining = requests
         self._send = send
         self._responses: list[bytes] = []
 
@@ -27,18 +27,18 @@ class BatchReply:
         self.drop()
 
     def drop(self) -> None:
-        self._left -= 1
-        if not self._left and self._responses:
+        self._remaining -= 1
+        if not self._remaining and self._responses:
             self._send(b"[%b]\n" % b",".join(self._responses))
 
 
-def messages_of(line: bytes) -> Sequence[Message]:
+def parse_batch(line: bytes) -> Sequence[Message]:
     """The messages of an array. Raises BadFrame for what is none, for none in it, and for too many."""
     parts = wire.split_batch(line)
-    if not 0 < len(parts) <= MOST:
-        raise BadFrame(f"a batch has 1 to {MOST} messages")
+    if not 0 < len(parts) <= MAX_MESSAGES:
+        raise BadFrame(f"a batch has 1 to {MAX_MESSAGES} messages")
     return [wire.parse(part) for part in parts]
 
 
-def requests_in(messages: Sequence[Message]) -> int:
+def count_requests(messages: Sequence[Message]) -> int:
     return sum(bool(message.method) and message.id is not ABSENT for message in messages)

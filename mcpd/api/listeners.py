@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from mcpd.api.connection_limit import MAX_CLIENTS, Seats
+from mcpd.api.connection_limit import MAX_CLIENTS, LruConnectionLimit
 from mcpd.config.address import Address
 
 log = logging.getLogger("mcpd.listeners")
@@ -50,8 +50,8 @@ def bind_tcp(address: Address) -> sockets.socket:
         advice = (
             "choose another port, or end the program that has it" if error.errno == errno.EADDRINUSE else ""
         )
-        words = f"cannot listen on {address} for HTTP: {error.strerror}{advice and f' ({advice})'}"
-        raise OSError(error.errno, words) from None
+        message = f"cannot listen on {address} for HTTP: {error.strerror}{advice and f' ({advice})'}"
+        raise OSError(error.errno, message) from None
     return listener
 
 
@@ -71,7 +71,7 @@ async def serve(
     listener: sockets.socket,
     handle: Callable[[sockets.socket, int], Awaitable[None]],
     clients: trio.Nursery,
-    seats: Seats,
+    limit: LruConnectionLimit,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -81,7 +81,7 @@ async def serve(
     is 0. With all seats taken, the client that has been idle longest has to go; while all are busy, new ones
     wait.
     """
-    room = trio.CapacityLimiter(MAX_CLIENTS)
+    slots = trio.CapacityLimiter(MAX_CLIENTS)
     listener.setblocking(False)
 
     async def served(connection: sockets.socket, pid: int) -> None:
@@ -89,7 +89,7 @@ async def serve(
             await handle(connection, pid)
         finally:
             connection.close()
-            room.release_on_behalf_of(connection)
+            slots.release_on_behalf_of(connection)
 
     with listener:
         task_status.started()
@@ -98,14 +98,14 @@ async def serve(
             try:
                 while True:  # all who wait: coming back for each would serve the last one late
                     connection, _ = listener.accept()
-                    pid = _admitted(connection)
+                    pid = _accept_peer(connection)
                     if pid is None:
                         continue
-                    if not room.available_tokens:
-                        seats.free_one()
-                        await room.acquire_on_behalf_of(connection)
+                    if not slots.available_tokens:
+                        limit.evict_idlest()
+                        await slots.acquire_on_behalf_of(connection)
                     else:
-                        room.acquire_on_behalf_of_nowait(connection)
+                        slots.acquire_on_behalf_of_nowait(connection)
                     clients.start_soon(served, connection, pid, name=f"client {pid}")
             except BlockingIOError:
                 continue
@@ -115,12 +115,12 @@ async def serve(
                 await trio.sleep(0.1)
 
 
-def _admitted(connection: sockets.socket) -> int | None:
+def _accept_peer(connection: sockets.socket) -> int | None:
     """The peer's pid; None when it is another user's, and the connection is closed."""
     connection.setblocking(False)
     if connection.family != sockets.AF_UNIX:
         return 0
-    pid, uid = peer(connection)
+    pid, uid = peer_credentials(connection)
     if uid == os.getuid():
         return pid
     log.warning("refused a client of uid %d (pid %d): this socket is for uid %d", uid, pid, os.getuid())
@@ -128,7 +128,7 @@ def _admitted(connection: sockets.socket) -> int | None:
     return None
 
 
-def peer(connection: sockets.socket) -> tuple[int, int]:
+def peer_credentials(connection: sockets.socket) -> tuple[int, int]:
     """The pid and uid of the process at the other end, as the kernel knows them."""
     data = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _SO_PEERCRED_SIZE)
     pid, uid, _ = struct.unpack("3i", data)

@@ -41,45 +41,50 @@ def render(status: DaemonStatus, stats: Stats) -> str:
         "server_up",
         "gauge",
         "Whether the server is connected.",
-        [(_of(s), s.status is ServerState.CONNECTED) for s in servers],
+        [(_server(s), s.status is ServerState.CONNECTED) for s in servers],
     )
     family(
         "server_state",
         "gauge",
         "1 for the state that the server is in.",
-        [({**_of(s), "state": state.value}, s.status is state) for s in servers for state in ServerState],
+        [({**_server(s), "state": state.value}, s.status is state) for s in servers for state in ServerState],
     )
     family(
         "server_restarts_total",
         "counter",
         "Connections after the first one.",
-        [(_of(s), s.restarts) for s in servers],
+        [(_server(s), s.restarts) for s in servers],
     )
-    family("server_tools", "gauge", "Tools offered.", [(_of(s), tools.get(s.server, 0)) for s in servers])
+    family(
+        "server_tools",
+        "gauge",
+        "Tools offered.",
+        [(_server(s), tools.get(s.server, 0)) for s in servers],
+    )
     family(
         "server_in_flight",
         "gauge",
         "Requests without an answer yet.",
-        [(_of(s), s.in_flight) for s in servers],
+        [(_server(s), s.in_flight) for s in servers],
     )
     family(
         "server_clients",
         "gauge",
         "Connected clients that use it.",
-        [(_of(s), len(s.clients)) for s in servers],
+        [(_server(s), len(s.clients)) for s in servers],
     )
     family(
         "server_calls_total",
         "counter",
         "Tool calls that have ended, by what they came to.",
-        [({**_of(s), **label}, value) for s in servers for label, value in _outcomes(s.counts)],
+        [({**_server(s), **label}, value) for s in servers for label, value in _outcomes(s.counts)],
     )
     family(
         "tool_calls_total",
         "counter",
         "The same by tool.",
         [
-            ({**_of(s), "tool": tool.tool, **label}, value)
+            ({**_server(s), "tool": tool.tool, **label}, value)
             for s in servers
             for tool in s.tools
             for label, value in _outcomes(tool.counts)
@@ -87,20 +92,20 @@ def render(status: DaemonStatus, stats: Stats) -> str:
     )
     lines.extend(_histogram(servers))
     if costs:
-        family("server_processes", "gauge", "In its tree.", [(_of(s), c.processes) for s, c in costs])
+        family("server_processes", "gauge", "In its tree.", [(_server(s), c.processes) for s, c in costs])
         family(
             "server_memory_bytes",
             "gauge",
             "Resident, of its process tree; shared pages count once for each process.",
-            [(_of(s), c.memory) for s, c in costs],
+            [(_server(s), c.memory) for s, c in costs],
         )
-    spent = [(_of(s), s.cpu_seconds) for s in servers if s.cost is not None or s.cpu_seconds]
+    spent = [(_server(s), s.cpu_seconds) for s in servers if s.cost is not None or s.cpu_seconds]
     if spent:
         family("server_cpu_seconds_total", "counter", "Of its processes, the ended ones included.", spent)
     return "\n".join(lines) + "\n"
 
 
-def _of(server: ServerStats) -> dict[str, str]:
+def _server(server: ServerStats) -> dict[str, str]:
     return {"server": server.server}
 
 
@@ -123,10 +128,10 @@ def _histogram(servers: Iterable[ServerStats]) -> Iterator[str]:
         counts = server.counts
         answered = counts.calls - counts.lost - counts.cancelled
         for bucket in server.buckets:
-            yield f"{name}_bucket{_labels({**_of(server), 'le': repr(bucket.seconds)})} {bucket.calls}"
-        yield f"{name}_bucket{_labels({**_of(server), 'le': '+Inf'})} {answered}"
-        yield f"{name}_sum{_labels(_of(server))} {_number(server.seconds)}"
-        yield f"{name}_count{_labels(_of(server))} {answered}"
+            yield f"{name}_bucket{_labels({**_server(server), 'le': repr(bucket.seconds)})} {bucket.calls}"
+        yield f"{name}_bucket{_labels({**_server(server), 'le': '+Inf'})} {answered}"
+        yield f"{name}_sum{_labels(_server(server))} {_number(server.seconds)}"
+        yield f"{name}_count{_labels(_server(server))} {answered}"
 
 
 def _labels(labels: dict[str, str]) -> str:

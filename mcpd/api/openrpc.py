@@ -19,7 +19,7 @@ from mcpd.model.features import CallParams
 from mcpd.model.message_tap import TapFrame, TapParams
 from mcpd.model.tool_result import ToolResult
 
-STREAMING: Mapping[str, tuple[str, type, object]] = {
+STREAMING_METHODS: Mapping[str, tuple[str, type, object]] = {
     "mcpd/call": (
         "Call a tool. Arguments are checked against its schema first; a cancelled or closed request is "
         "cancelled upstream; progress comes as notifications/progress for `_meta.progressToken`; "
@@ -53,11 +53,11 @@ STREAMING: Mapping[str, tuple[str, type, object]] = {
 
 
 @functools.cache
-def document() -> bytes:
+def openrpc_document() -> bytes:
     """What `rpc.discover` answers, as JSON."""
     described: dict[str, tuple[str, type, object]] = {
-        **{name: (method.summary, method.params, method.answers) for name, method in METHODS.items()},
-        **STREAMING,
+        **{name: (method.summary, method.params, method.result) for name, method in METHODS.items()},
+        **STREAMING_METHODS,
     }
     schemas: dict[str, object] = {}
     methods = [
@@ -73,7 +73,7 @@ def document() -> bytes:
                 "name": "result",
                 "schema": {"description": answers, "type": "object"}
                 if answers == MCP_RESULT
-                else schema_of(answers, schemas),
+                else json_schema(answers, schemas),
             },
         }
         for name, (summary, params, answers) in sorted(described.items())
@@ -88,7 +88,7 @@ def document() -> bytes:
     )
 
 
-def schema_of(kind: object, schemas: dict[str, object]) -> dict[str, object]:
+def json_schema(kind: object, schemas: dict[str, object]) -> dict[str, object]:
     """JSON Schema of one of our types; classes are described once, in `schemas`, and referred to."""
     if isinstance(kind, type):
         if attrs.has(kind):
@@ -101,11 +101,13 @@ def schema_of(kind: object, schemas: dict[str, object]) -> dict[str, object]:
         return {"type": named} if named else {}
     origin, args = get_origin(kind), get_args(kind)
     if origin is tuple:
-        return {"type": "array", "items": schema_of(args[0], schemas)}
+        return {"type": "array", "items": json_schema(args[0], schemas)}
     if origin is Mapping:
-        return {"type": "object", "additionalProperties": schema_of(args[1], schemas)}
+        return {"type": "object", "additionalProperties": json_schema(args[1], schemas)}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [{"type": "null"} if arg is type(None) else schema_of(arg, schemas) for arg in args]}
+        return {
+            "anyOf": [{"type": "null"} if arg is type(None) else json_schema(arg, schemas) for arg in args]
+        }
     return {}
 
 
@@ -125,6 +127,6 @@ def _class_schema(kind: type, schemas: dict[str, object]) -> dict[str, object]:
 def _members(kind: type, schemas: dict[str, object]) -> list[tuple[str, bool, dict[str, object]]]:
     hints = get_type_hints(kind)
     return [
-        (field.name, field.default is attrs.NOTHING, schema_of(hints[field.name], schemas))
+        (field.name, field.default is attrs.NOTHING, json_schema(hints[field.name], schemas))
         for field in attrs.fields(kind)
     ]

@@ -6,24 +6,24 @@ import socket as sockets
 
 import trio
 
-from mcpd.api.connection_limit import seats
+from mcpd.api.connection_limit import socket_limit
 
 
-class _Undecided:
+class _UndecidedConnection:
     """A connection that has said nothing yet, and may lose its seat."""
 
     def __init__(self) -> None:
         self.idle_since: float | None = trio.current_time()
         self.scope = trio.CancelScope()
 
-    def leave(self, reason: str) -> None:
+    def evict(self, reason: str) -> None:
         self.scope.cancel(reason=reason)
 
 
 async def speaks_http(connection: sockets.socket) -> bool | None:
     """Wait for the first byte, and leave it there. None: the client is gone, or had to go."""
-    undecided = _Undecided()
-    with undecided.scope, seats.taken_by(undecided):
+    undecided = _UndecidedConnection()
+    with undecided.scope, socket_limit.held_by(undecided):
         while True:
             try:
                 first = connection.recv(1, sockets.MSG_PEEK)

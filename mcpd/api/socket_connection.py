@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import trio
 
-from mcpd.api.connection_limit import seats
-from mcpd.api.control_requests import Requests
-from mcpd.api.json_rpc_batch import BatchReply, messages_of, requests_in
+from mcpd.api.connection_limit import socket_limit
+from mcpd.api.control_requests import ControlRequests
+from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
 from mcpd.client_registry import ALL_SERVERS
 from mcpd.client_registry import ClientConnection as Present
 from mcpd.gateway.gateway import Gateway
@@ -31,59 +31,59 @@ log = logging.getLogger("mcpd.client")
 
 P = TypeVar("P")
 
-BACKLOG = 3 * 1024 * 1024
+MAX_BACKLOG = 3 * 1024 * 1024
 """What may wait for a client that takes nothing; one larger frame may still be added to nothing."""
-STALLED = 30.0
+STALL_TIMEOUT = 30.0
 MAX_FRAME = 32 * 1024 * 1024
-_GOODBYE = 1.0
-_LOOK_AGAIN = 0.05
+_DRAIN_TIMEOUT = 1.0
+_POLL_INTERVAL = 0.05
 _PARSE_ERROR, _INVALID_REQUEST, _METHOD_NOT_FOUND = -32700, -32600, -32601
 
 
-class Connection:
+class SocketConnection:
     """One client. `run` serves it until it leaves, and then cancels what it had under way."""
 
     def __init__(
-        self, gateway: Gateway, connection: sockets.socket, pid: int, guest: Present | None = None
+        self, gateway: Gateway, connection: sockets.socket, pid: int, client: Present | None = None
     ) -> None:
         """`guest`: who it is, where somebody else says who comes and goes, and who has to."""
         self._gateway = gateway
         self._core = gateway.core
         self._fd = connection.fileno()
         self._pid = pid
-        self._guest = guest
+        self._external_client = client
         self._client: Present
-        self._outbox = Outbox(self._fd, BACKLOG)
+        self._outbox = Outbox(self._fd, MAX_BACKLOG)
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_FRAME)
         self._nursery: trio.Nursery
-        self._requests: Requests
+        self._requests: ControlRequests
         self._session: Session | None = None
         """The conversation, once it speaks MCP."""
-        self._heard_at = trio.current_time()
+        self._received_at = trio.current_time()
 
     async def run(self) -> None:
         """The firewall: whatever a client does ends at most its own connection."""
-        self._client = self._guest or self._core.clients.add(self._pid)
-        self._requests = Requests(
-            self._gateway, self._outbox, self._client, self._pid, self._start, self._speak
+        self._client = self._external_client or self._core.clients.add(self._pid)
+        self._requests = ControlRequests(
+            self._gateway, self._outbox, self._client, self._pid, self._start, self._open_session
         )
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
                 self._nursery.start_soon(self._watch_backlog)
-                with nullcontext() if self._guest else seats.taken_by(self):
+                with nullcontext() if self._external_client else socket_limit.held_by(self):
                     await self._read()
-                    await self._finish()
-                    with trio.move_on_after(_GOODBYE):
+                    await self._finish_requests()
+                    with trio.move_on_after(_DRAIN_TIMEOUT):
                         await self._outbox.wait_drained()
                 self._nursery.cancel_scope.cancel(reason="the client left")
         except* Exception:
             log.exception("client %d: an error in mcpd itself; its connection is closed", self._pid)
         finally:
-            if self._guest is None:
+            if self._external_client is None:
                 self._core.clients.remove(self._client)
-            self._cancel_everything("the client left")
+            self._cancel_all("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
             # They point back at us: without them, all of a connection goes at once, and not when the
             # collector comes.
@@ -93,9 +93,9 @@ class Connection:
     @property
     def idle_since(self) -> float | None:
         """See `Sitter`. An attached client is at work as long as it stays."""
-        return None if self._requests.running or self._session is not None else self._heard_at
+        return None if self._requests.running or self._session is not None else self._received_at
 
-    def leave(self, reason: str) -> None:
+    def evict(self, reason: str) -> None:
         log.debug("client %d: closed: %s", self._pid, reason)
         self._nursery.cancel_scope.cancel(reason=reason)
 
@@ -105,36 +105,36 @@ class Connection:
         """Until the client leaves, or sends what cannot be framed."""
         try:
             # In small portions: many requests in one go must not keep other clients from their turn.
-            await Reader(self._fd, self._take, largest=READ_SMALL).run()
+            await Reader(self._fd, self._received, largest=READ_SMALL).run()
         except LineTooLong as error:
             body = wire.error_body(_INVALID_REQUEST, f"{error}; the connection is closed")
             self._send(wire.error(b"null", body))
-            self._cancel_everything("the client sent what cannot be framed")
+            self._cancel_all("the client sent what cannot be framed")
             trim_heap()
         except OSError as error:
             log.debug("client %d: %s", self._pid, error)
 
-    async def _finish(self) -> None:
+    async def _finish_requests(self) -> None:
         """A client that has only stopped writing (`… | nc -U`) still waits for its answers."""
         # No event tells that the other direction was closed too; looked at for as long as a call takes.
-        while self._is_at_work and not has_hung_up(self._fd):  # noqa: ASYNC110
-            await trio.sleep(_LOOK_AGAIN)
+        while self._is_busy and not has_hung_up(self._fd):  # noqa: ASYNC110
+            await trio.sleep(_POLL_INTERVAL)
 
     @property
-    def _is_at_work(self) -> bool:
+    def _is_busy(self) -> bool:
         return bool(self._requests.running) or (self._session is not None and self._session.is_at_work)
 
-    def _take(self, portion: bytes) -> None:
+    def _received(self, portion: bytes) -> None:
         with batch() as now:
-            self._heard_at = now
+            self._received_at = now
             for line in self._splitter.feed(portion):
-                self._receive(line)
+                self._handle_line(line)
 
-    def _receive(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         try:
             message = wire.parse(line)
         except BadFrame as error:
-            if line.strip() and not self._received_batch(line):
+            if line.strip() and not self._handle_batch(line):
                 body = wire.error_body(_PARSE_ERROR, f"not a JSON-RPC message: {error}")
                 self._send(wire.error(b"null", body))
             return
@@ -142,39 +142,41 @@ class Connection:
         session = self._session
         if session is not None and method[:5] != "mcpd/":
             if method == "notifications/cancelled" and self._requests.running:
-                self._requests.cancelled(message)  # what it named may be a request to us
+                self._requests.handle_cancelled(message)  # what it named may be a request to us
             session.receive(message, self)
         elif not method:
             if message.id is ABSENT or (message.result is ABSENT and message.error is ABSENT):
                 self._send(wire.error(message.key, wire.error_body(_INVALID_REQUEST, "no `method`")))
         elif message.id is ABSENT:
             if method == "notifications/cancelled":
-                self._requests.cancelled(message)
+                self._requests.handle_cancelled(message)
         elif message.key in self._requests.running:
-            words = "a request with this id is under way: its answer could not be told from this one's"
-            self._send(wire.error(message.key, wire.error_body(_INVALID_REQUEST, words)))
+            text = "a request with this id is under way: its answer could not be told from this one's"
+            self._send(wire.error(message.key, wire.error_body(_INVALID_REQUEST, text)))
         elif method == "mcpd/call":
             self._requests.call(message)
         elif is_mcp(method):
-            self._speak(self._gateway.view(), Client(door="socket", pid=self._pid)).receive(message, self)
+            self._open_session(self._gateway.view(), Client(door="socket", pid=self._pid)).receive(
+                message, self
+            )
         else:
             self._requests.receive(message)
 
-    def _received_batch(self, line: bytes) -> bool:
+    def _handle_batch(self, line: bytes) -> bool:
         """Whether it was an array of messages, of a client whose revision has such."""
         session = self._session
         if session is None or not session.takes_batches or not line.lstrip().startswith(b"["):
             return False
         try:
-            messages = messages_of(line)
+            messages = parse_batch(line)
         except BadFrame:
             return False
-        reply = BatchReply(requests_in(messages), self._send)
+        reply = BatchReply(count_requests(messages), self._send)
         for message in messages:
             session.receive(message, reply)
         return True
 
-    def _speak(self, view: View, client: Client) -> Session:
+    def _open_session(self, view: View, client: Client) -> Session:
         """From now on this connection speaks MCP."""
         if self._session is not None:
             self._session.close("the client attached itself elsewhere")
@@ -200,7 +202,7 @@ class Connection:
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(work)
 
-    def _cancel_everything(self, reason: str) -> None:
+    def _cancel_all(self, reason: str) -> None:
         with batch():
             self._requests.cancel_all(reason)
             if self._session is not None:
@@ -215,7 +217,7 @@ class Connection:
             async def stalled() -> None:
                 while True:
                     await self._outbox.wait_blocked()
-                    left = STALLED - (trio.current_time() - self._outbox.last_progress_at)
+                    left = STALL_TIMEOUT - (trio.current_time() - self._outbox.last_progress_at)
                     if left <= 0:
                         break
                     with trio.move_on_after(left):

@@ -59,7 +59,7 @@ class ServerRefused(ClientError):
     @property
     def may_have_run(self) -> bool:
         known = self.data.get("may_have_run")
-        return known is True if known is not None else self.code in _AN_ANSWER
+        return known is True if known is not None else self.code in _CODES_AFTER_SEND
 
 
 class ToolFailed(ClientError):
@@ -74,7 +74,7 @@ class ToolFailed(ClientError):
         return True  # it has
 
 
-_AN_ANSWER = ("upstream_error", "protocol")
+_CODES_AFTER_SEND = ("upstream_error", "protocol")
 """The server had the call, and answered; what it had done by then, nobody knows."""
 
 
@@ -92,7 +92,7 @@ _KINDS: Mapping[str, type[ClientError]] = {
 }
 
 
-def of_answer(error: Mapping[str, object]) -> ClientError:
+def error_from_response(error: Mapping[str, object]) -> ClientError:
     """The daemon's error object as an exception."""
     data = error.get("data")
     facts = data if isinstance(data, Mapping) else {}

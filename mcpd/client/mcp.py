@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from mcpd.client.connection import Connection, Progress, open_connection
 from mcpd.client.errors import NotRunning, ToolFailed
-from mcpd.client.tool import Tool, tool_of
+from mcpd.client.tool import Tool, tool_from_definition
 from mcpd.model.tool_result import ToolResult
 
 
@@ -34,7 +34,7 @@ class Mcp:
         Raises Unknown for a server that is not defined.
         """
         answer = await self.connection.request("mcpd/tools", {} if server is None else {"server": server})
-        found = [tool_of(definition, self) for definition in answer["tools"]]
+        found = [tool_from_definition(definition, self) for definition in answer["tools"]]
         return [tool for tool in found if tool.server.startswith(prefix) or tool.tool.startswith(prefix)]
 
     async def call(
@@ -51,10 +51,10 @@ class Mcp:
         `timeout`: seconds of silence allowed, in place of the configured ones. Raises ToolFailed when the
         tool says that it failed, and the other ClientErrors; nothing is ever tried twice.
         """
-        asked: dict[str, object] = {"server": server, "tool": tool, "arguments": dict(arguments or {})}
+        request: dict[str, object] = {"server": server, "tool": tool, "arguments": dict(arguments or {})}
         if timeout is not None:
-            asked["timeout"] = timeout
-        answer = await self.connection.request("mcpd/call", asked, progress)
+            request["timeout"] = timeout
+        answer = await self.connection.request("mcpd/call", request, progress)
         result = ToolResult(
             success=answer["success"],
             output=answer.get("output", ""),
@@ -76,8 +76,8 @@ class Mcp:
         self, server: str, prompt: str, arguments: Mapping[str, str] | None = None
     ) -> list[Mapping[str, Any]]:
         """The messages of a prompt."""
-        asked = {"server": server, "prompt": prompt, "arguments": dict(arguments or {})}
-        return list((await self.connection.request("mcpd/prompt", asked))["messages"])
+        request = {"server": server, "prompt": prompt, "arguments": dict(arguments or {})}
+        return list((await self.connection.request("mcpd/prompt", request))["messages"])
 
     async def status(self) -> Mapping[str, Any]:
         """What `mcpctl status --json` prints."""
@@ -96,12 +96,12 @@ async def connect(socket: str | None = None, *, start: bool = False) -> AsyncIte
             async with open_connection(socket):
                 pass
         except NotRunning:
-            await _start(socket)
+            await _start_daemon(socket)
     async with open_connection(socket) as connection:
         yield Mcp(connection)
 
 
-async def _start(socket: str | None) -> None:
+async def _start_daemon(socket: str | None) -> None:
     beside = Path(sys.executable).with_name("mcpctl")
     mcpctl = str(beside) if beside.exists() else shutil.which("mcpctl")
     if mcpctl is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcpd.client.mcp import Mcp
 
 T = TypeVar("T")
-_UNUSUAL = re.compile(r"[^A-Za-z0-9_-]")
+_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
 PERMISSIVE: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
 """Takes everything: the server's own validation decides then."""
 
@@ -69,14 +69,14 @@ class Tool:
             return convert(PERMISSIVE)
 
 
-def tool_of(definition: Mapping[str, Any], mcp: Mcp) -> Tool:
+def tool_from_definition(definition: Mapping[str, Any], mcp: Mcp) -> Tool:
     """From an entry of `mcpd/tools`."""
     own = {key: value for key, value in definition.items() if key not in ("server", "qualified_name")}
     server, tool = str(definition["server"]), str(definition["name"])
     schema, output = own.get("inputSchema"), own.get("outputSchema")
     annotations = own.get("annotations")
     return Tool(
-        name=_UNUSUAL.sub("_", f"{server}__{tool}"),
+        name=_NOT_ALLOWED.sub("_", f"{server}__{tool}"),
         server=server,
         tool=tool,
         title=str(own.get("title") or ""),

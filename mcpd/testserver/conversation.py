@@ -13,11 +13,11 @@ from mcpd.testserver.request import (
     MODERN,
     NO_METHOD,
     UNSUPPORTED_VERSION,
-    Cancelled,
     Json,
-    Refused,
-    Request,
+    RequestCancelled,
+    RequestError,
     Send,
+    TestServerRequest,
     mapping,
 )
 
@@ -33,71 +33,71 @@ CACHEABLE = {
 }
 
 
-class Conversation:
+class TestServerSession:
     """What one peer has settled with us: nothing in the modern era, a version and a log level before it."""
 
     def __init__(self) -> None:
         self.version: str | None = None
         self.log_level: str | None = None
-        self.open: dict[str, Request] = {}
+        self.requests: dict[str, TestServerRequest] = {}
 
-    def accept(self, message: Json, send: Send) -> Request | None:
+    def accept(self, message: Json, send: Send) -> TestServerRequest | None:
         """Read one message. Answers what is no good at once; a request is returned, to be `answer`ed."""
         if "method" not in message:
             return None  # an answer to a request: we never send any
         if "id" not in message:
             if message["method"] == "notifications/cancelled":
                 params = message.get("params")
-                wanted = json.dumps(params.get("requestId") if isinstance(params, dict) else None)
-                if wanted in self.open:
-                    self.open[wanted].cancelled.set()
+                request_key = json.dumps(params.get("requestId") if isinstance(params, dict) else None)
+                if request_key in self.requests:
+                    self.requests[request_key].cancelled.set()
             return None
         try:
             if not isinstance(message["method"], str) or type(message["id"]) not in (str, int):
-                raise Refused(INVALID_REQUEST, "Not a JSON-RPC request")
-            request = self._open(message, send)
-        except Refused as refused:
+                raise RequestError(INVALID_REQUEST, "Not a JSON-RPC request")
+            request = self._parse_request(message, send)
+        except RequestError as refused:
             usable = type(message["id"]) in (str, int)
             send({"jsonrpc": "2.0", **({"id": message["id"]} if usable else {}), "error": refused.error})
             return None
-        self.open[json.dumps(request.id)] = request
+        self.requests[json.dumps(request.id)] = request
         return request
 
-    def answer(self, request: Request) -> Json | None:
+    def answer(self, request: TestServerRequest) -> Json | None:
         """Do what was asked and return the answer, or None if it was cancelled meanwhile."""
         try:
             answer: Json = {"result": self._result(request)}
-        except Refused as refused:
+        except RequestError as refused:
             answer = {"error": refused.error}
-        except Cancelled:
+        except RequestCancelled:
             return None
         finally:
-            self.open.pop(json.dumps(request.id), None)
+            self.requests.pop(json.dumps(request.id), None)
         return {"jsonrpc": "2.0", "id": request.id, **answer}
 
-    def _open(self, message: Json, send: Send) -> Request:
+    def _parse_request(self, message: Json, send: Send) -> TestServerRequest:
         """The request, in the era it is written in: modern ones say so themselves."""
         meta = mapping(mapping(message.get("params", {}), "params").get("_meta", {}), "params._meta")
         version = meta.get(f"{RESERVED}protocolVersion")
         if version is None and message["method"] != "server/discover":
-            return Request(message, self.version or LEGACY[0], self.log_level, send)
+            return TestServerRequest(message, self.version or LEGACY[0], self.log_level, send)
         if not isinstance(version, str) or not isinstance(meta.get(f"{RESERVED}clientCapabilities"), dict):
-            raise Refused(INVALID_PARAMS, "params._meta must say protocolVersion and clientCapabilities")
+            raise RequestError(INVALID_PARAMS, "params._meta must say protocolVersion and clientCapabilities")
         if version not in MODERN:
             data = {"supported": list(MODERN), "requested": version}
-            raise Refused(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+            raise RequestError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
         level = meta.get(f"{RESERVED}logLevel")
         if level is not None and level not in LEVELS:
-            raise Refused(INVALID_PARAMS, f"Unknown log level: {level}")
-        return Request(message, version, level, send)
+            raise RequestError(INVALID_PARAMS, f"Unknown log level: {level}")
+        return TestServerRequest(message, version, level, send)
 
-    def _result(self, request: Request) -> Json:
+    def _result(self, request: TestServerRequest) -> Json:
         if "cursor" in request.params and request.method.endswith("/list"):
-            raise Refused(INVALID_PARAMS, "Unknown cursor: every list here is one page")
+            raise RequestError(INVALID_PARAMS, "Unknown cursor: every list here is one page")
         if request.modern:
             method = _discover if request.method == "server/discover" else METHODS.get(request.method)
             if method is None:
-                raise Refused(NO_METHOD, f"Method not found: {request.method}")
+                raise RequestError(NO_METHOD, f"Method not found: {request.method}")
             hints: Json = {"ttlMs": 60000, "cacheScope": "public"} if request.method in CACHEABLE else {}
             identity: Json = {"_meta": {f"{RESERVED}serverInfo": INFO}}
             return method(request) | {"resultType": "complete"} | hints | identity
@@ -106,17 +106,19 @@ class Conversation:
         if request.method == "ping":
             return {}
         if self.version is None:
-            raise Refused(INVALID_REQUEST, "Send initialize first, or the modern _meta with each request")
+            raise RequestError(
+                INVALID_REQUEST, "Send initialize first, or the modern _meta with each request"
+            )
         if request.method == "logging/setLevel":
             if (level := request.params.get("level")) not in LEVELS:
-                raise Refused(INVALID_PARAMS, f"Unknown log level: {level}")
+                raise RequestError(INVALID_PARAMS, f"Unknown log level: {level}")
             self.log_level = level
             return {}
         if request.method not in METHODS:
-            raise Refused(NO_METHOD, f"Method not found: {request.method}")
+            raise RequestError(NO_METHOD, f"Method not found: {request.method}")
         return METHODS[request.method](request)
 
-    def _initialize(self, request: Request) -> Json:
+    def _initialize(self, request: TestServerRequest) -> Json:
         wanted = request.params.get("protocolVersion")
         self.version = wanted if isinstance(wanted, str) and wanted in LEGACY else LEGACY[0]
         return {
@@ -132,5 +134,5 @@ def _capabilities(version: str) -> Json:
     return {"tools": {}, "resources": {}, "prompts": {}, "logging": {}} | completions
 
 
-def _discover(_: Request) -> Json:
+def _discover(_: TestServerRequest) -> Json:
     return {"supportedVersions": [*MODERN, *LEGACY], "capabilities": _capabilities(MODERN[0])}

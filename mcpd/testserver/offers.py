@@ -8,7 +8,14 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from mcpd.testserver.request import INVALID_PARAMS, LEGACY_NO_RESOURCE, Json, Refused, Request, mapping
+from mcpd.testserver.request import (
+    INVALID_PARAMS,
+    LEGACY_NO_RESOURCE,
+    Json,
+    RequestError,
+    TestServerRequest,
+    mapping,
+)
 
 NAMES = ("Ada", "Alan", "Barbara", "Edsger", "Grace")
 PIXEL = base64.b64encode(
@@ -89,13 +96,13 @@ PROMPTS: list[Json] = [
 ]
 
 
-def _call_tool(request: Request) -> Json:
+def _call_tool(request: TestServerRequest) -> Json:
     name = request.params.get("name")
     tool = next((tool for tool in TOOLS if tool["name"] == name), None)
     if tool is None:
-        raise Refused(INVALID_PARAMS, f"Unknown tool: {name}")
+        raise RequestError(INVALID_PARAMS, f"Unknown tool: {name}")
     arguments = mapping(request.params.get("arguments", {}), "arguments")
-    if complaint := _complaint(cast("Json", tool["inputSchema"]), arguments):
+    if complaint := _argument_error(cast("Json", tool["inputSchema"]), arguments):
         return _text(complaint, is_error=True)
     request.log("info", f"{name} was called")
     if name == "echo":
@@ -113,7 +120,7 @@ def _call_tool(request: Request) -> Json:
     return _text(json.dumps(data)) | structured
 
 
-def _slow(request: Request, seconds: float, steps: int) -> Json:
+def _slow(request: TestServerRequest, seconds: float, steps: int) -> Json:
     start = time.monotonic()
     for step in range(1, steps + 1):
         request.sleep(start + min(seconds, MAX_SLEEP) * step / steps)
@@ -125,7 +132,7 @@ def _text(text: str, *, is_error: bool = False) -> Json:
     return {"content": [{"type": "text", "text": text}], "isError": is_error}
 
 
-def _complaint(schema: Json, arguments: Json) -> str:
+def _argument_error(schema: Json, arguments: Json) -> str:
     """The first thing wrong with the arguments, as far as our own small schemas go; empty if nothing."""
     properties = cast("dict[str, Json]", schema["properties"])
     for name in cast("list[str]", schema["required"]):
@@ -145,13 +152,13 @@ def _complaint(schema: Json, arguments: Json) -> str:
     return ""
 
 
-def _list_tools(request: Request) -> Json:
+def _list_tools(request: TestServerRequest) -> Json:
     hidden = {"annotations"} if request.version < "2025-03-26" else set()
     hidden |= {"outputSchema"} if request.version < "2025-06-18" else set()
     return {"tools": [{key: tool[key] for key in tool if key not in hidden} for tool in TOOLS]}
 
 
-def _read(request: Request) -> Json:
+def _read(request: TestServerRequest) -> Json:
     uri = request.params.get("uri")
     if uri == "test://greeting":
         return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": "Hello from the test server."}]}
@@ -162,22 +169,22 @@ def _read(request: Request) -> Json:
 
         text = unquote(uri.removeprefix("test://echo/"))
         return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": text}]}
-    raise Refused(
+    raise RequestError(
         INVALID_PARAMS if request.modern else LEGACY_NO_RESOURCE, "Resource not found", {"uri": uri}
     )
 
 
-def _get_prompt(request: Request) -> Json:
+def _get_prompt(request: TestServerRequest) -> Json:
     if request.params.get("name") != "greet":
-        raise Refused(INVALID_PARAMS, f"Unknown prompt: {request.params.get('name')}")
+        raise RequestError(INVALID_PARAMS, f"Unknown prompt: {request.params.get('name')}")
     name = mapping(request.params.get("arguments", {}), "arguments").get("name")
     if not isinstance(name, str):
-        raise Refused(INVALID_PARAMS, "Missing argument: name")
+        raise RequestError(INVALID_PARAMS, "Missing argument: name")
     content = {"type": "text", "text": f"Please greet {name} warmly."}
     return {"description": "A greeting.", "messages": [{"role": "user", "content": content}]}
 
 
-def _complete(request: Request) -> Json:
+def _complete(request: TestServerRequest) -> Json:
     ref = mapping(request.params.get("ref"), "ref")
     argument = mapping(request.params.get("argument"), "argument")
     typed = argument.get("value")
@@ -187,16 +194,16 @@ def _complete(request: Request) -> Json:
         ("ref/resource", "test://echo/{text}", "text"): (),
     }
     if target not in known or not isinstance(typed, str):
-        raise Refused(INVALID_PARAMS, "Nothing here completes that")
+        raise RequestError(INVALID_PARAMS, "Nothing here completes that")
     values = [name for name in known[target] if name.lower().startswith(typed.lower())]
     return {"completion": {"values": values, "total": len(values), "hasMore": False}}
 
 
-def _one_page(key: str, items: list[Json]) -> Callable[[Request], Json]:
+def _one_page(key: str, items: list[Json]) -> Callable[[TestServerRequest], Json]:
     return lambda request: {key: items}
 
 
-METHODS: dict[str, Callable[[Request], Json]] = {
+METHODS: dict[str, Callable[[TestServerRequest], Json]] = {
     "tools/list": _list_tools,
     "tools/call": _call_tool,
     "resources/list": _one_page("resources", RESOURCES),

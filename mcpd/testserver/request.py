@@ -18,7 +18,7 @@ PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS = -32700, -32600, -32601
 LEGACY_NO_RESOURCE, HEADER_MISMATCH, UNSUPPORTED_VERSION = -32002, -32020, -32022
 
 
-class Refused(Exception):
+class RequestError(Exception):
     """Ends a request with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
@@ -26,11 +26,11 @@ class Refused(Exception):
         self.error: Json = {"code": code, "message": message} | ({} if data is None else {"data": data})
 
 
-class Cancelled(Exception):
+class RequestCancelled(Exception):
     """Ends a request without an answer, because nobody waits for one."""
 
 
-class Request:
+class TestServerRequest:
     """One request being answered: what a method may know of it, and how it talks to who asked."""
 
     def __init__(self, message: Json, version: str, log_level: str | None, send: Send) -> None:
@@ -63,9 +63,9 @@ class Request:
         """Until that monotonic time. Raises Cancelled as soon as nobody waits any more."""
         while (left := until - time.monotonic()) > 0:
             if self.cancelled.wait(left if self.hung_up is None else min(left, 0.1)):
-                raise Cancelled
+                raise RequestCancelled
             if self.hung_up is not None and self.hung_up():
-                raise Cancelled
+                raise RequestCancelled
 
     def _notify(self, method: str, params: Json) -> None:
         self._send({"jsonrpc": "2.0", "method": method, "params": params})
@@ -74,5 +74,5 @@ class Request:
 def mapping(value: object, what: str) -> Json:
     """The value, which must be an object. Raises Refused."""
     if not isinstance(value, dict):
-        raise Refused(INVALID_PARAMS, f"{what} must be an object")
+        raise RequestError(INVALID_PARAMS, f"{what} must be an object")
     return value

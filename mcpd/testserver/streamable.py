@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 from urllib.parse import urlsplit
 
-from mcpd.testserver.conversation import RESERVED, Conversation
+from mcpd.testserver.conversation import RESERVED, TestServerSession
 from mcpd.testserver.request import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -34,18 +34,18 @@ NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"
 
 def serve(host: str, port: int) -> None:
     """Serve at http://HOST:PORT/mcp for ever; port 0 takes a free one. Says on stderr where it listens."""
-    with Server((host, port), Handler) as server:
+    with TestHttpServer((host, port), TestHttpHandler) as server:
         print(f"listening on http://{host}:{server.server_port}{PATH}", file=sys.stderr, flush=True)
         server.serve_forever()
 
 
-class Server(ThreadingHTTPServer):
+class TestHttpServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a slow call does not keep us from ending
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        self.sessions: dict[str, Conversation] = {}
+        self.sessions: dict[str, TestServerSession] = {}
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A peer that hangs up is no error; anything else is shown as usual."""
@@ -53,10 +53,10 @@ class Server(ThreadingHTTPServer):
             super().handle_error(cast("socket.socket", request), client_address)
 
 
-class Handler(BaseHTTPRequestHandler):
+class TestHttpHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # headers and body are two writes: the second would wait 40 ms
-    server: Server
+    server: TestHttpServer
     streaming = False
 
     def log_message(self, format: str, *args: object) -> None:
@@ -64,36 +64,38 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.streaming = False
-        if (body := self._body()) is None or not self._may_come_in():
+        if (body := self._body()) is None or not self._is_allowed():
             return None
         try:
             message = json.loads(body)
         except (ValueError, RecursionError):
-            return self._refuse(400, PARSE_ERROR, "Not JSON")
+            return self._reply_error(400, PARSE_ERROR, "Not JSON")
         if not isinstance(message, dict):
-            return self._refuse(400, INVALID_REQUEST, "Not one JSON-RPC message")
+            return self._reply_error(400, INVALID_REQUEST, "Not one JSON-RPC message")
         version = self.headers.get("MCP-Protocol-Version")
-        if _says_modern(message) or (version not in (None, *LEGACY) and "Mcp-Session-Id" not in self.headers):
+        if _is_modern(message) or (version not in (None, *LEGACY) and "Mcp-Session-Id" not in self.headers):
             return self._modern(message, version)
         return self._legacy(message, version)
 
     def do_GET(self) -> None:
-        self._refuse(405, INVALID_REQUEST, "We have nothing to tell unasked", Allow="POST, DELETE")
+        self._reply_error(405, INVALID_REQUEST, "We have nothing to tell unasked", Allow="POST, DELETE")
 
     def do_DELETE(self) -> None:
-        if not self._may_come_in():
+        if not self._is_allowed():
             return None
         if self.server.sessions.pop(self.headers.get("Mcp-Session-Id", ""), None) is None:
-            return self._refuse(404, INVALID_REQUEST, "No such session")
+            return self._reply_error(404, INVALID_REQUEST, "No such session")
         return self._reply(204)
 
     def _modern(self, message: Json, version: str | None) -> None:
         if "id" not in message or "method" not in message:
             return (
-                self._reply(202) if "method" in message else self._refuse(400, INVALID_REQUEST, "No request")
+                self._reply(202)
+                if "method" in message
+                else self._reply_error(400, INVALID_REQUEST, "No request")
             )
-        if not _says_modern(message):
-            return self._refuse(400, INVALID_PARAMS, "params._meta must say protocolVersion", message)
+        if not _is_modern(message):
+            return self._reply_error(400, INVALID_PARAMS, "params._meta must say protocolVersion", message)
         params = cast("Json", message["params"])
         mirrored = {
             "MCP-Protocol-Version": cast("Json", params["_meta"])[f"{RESERVED}protocolVersion"],
@@ -102,24 +104,28 @@ class Handler(BaseHTTPRequestHandler):
         if isinstance(named_by := NAMED_BY.get(cast("str", message["method"])), str):
             mirrored["Mcp-Name"] = params.get(named_by)
         for header, value in mirrored.items():
-            if _decoded(self.headers.get(header)) != value:
-                return self._refuse(400, HEADER_MISMATCH, f"{header} differs from the body", message)
-        return self._answer(Conversation(), message, modern=True)
+            if _decode_header(self.headers.get(header)) != value:
+                return self._reply_error(400, HEADER_MISMATCH, f"{header} differs from the body", message)
+        return self._answer(TestServerSession(), message, modern=True)
 
     def _legacy(self, message: Json, version: str | None) -> None:
         if version not in (None, *LEGACY):
-            return self._refuse(400, INVALID_REQUEST, f"Unsupported MCP-Protocol-Version: {version}", message)
+            return self._reply_error(
+                400, INVALID_REQUEST, f"Unsupported MCP-Protocol-Version: {version}", message
+            )
         if message.get("method") == "initialize":
-            return self._answer(Conversation(), message, session=secrets.token_urlsafe(24))
+            return self._answer(TestServerSession(), message, session=secrets.token_urlsafe(24))
         if (session_id := self.headers.get("Mcp-Session-Id")) is None:
-            return self._refuse(400, INVALID_REQUEST, "Mcp-Session-Id is missing", message)
+            return self._reply_error(400, INVALID_REQUEST, "Mcp-Session-Id is missing", message)
         if (peer := self.server.sessions.get(session_id)) is None:
-            return self._refuse(404, INVALID_REQUEST, "No such session: initialize again", message)
+            return self._reply_error(404, INVALID_REQUEST, "No such session: initialize again", message)
         return self._answer(peer, message)
 
-    def _answer(self, peer: Conversation, message: Json, *, modern: bool = False, session: str = "") -> None:
+    def _answer(
+        self, peer: TestServerSession, message: Json, *, modern: bool = False, session: str = ""
+    ) -> None:
         refusals: list[object] = []
-        told = self._tell
+        told = self._send_notification
 
         def send(item: object) -> None:
             (told if isinstance(item, dict) and "method" in item else refusals.append)(item)
@@ -135,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.sessions[session] = peer
         if self.streaming:
             if answer is not None:
-                self._event(answer)
+                self._send_event(answer)
             self.wfile.write(b"0\r\n\r\n")
         elif answer is None:
             self._reply(202)
@@ -144,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
                 _status(answer) if modern else 200, answer, **({"Mcp-Session-Id": session} if session else {})
             )
 
-    def _tell(self, notification: object) -> None:
+    def _send_notification(self, notification: object) -> None:
         if not self.streaming:
             self.streaming = True
             self.send_response(200)
@@ -153,9 +159,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("X-Accel-Buffering", "no")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-        self._event(notification)
+        self._send_event(notification)
 
-    def _event(self, message: object) -> None:
+    def _send_event(self, message: object) -> None:
         event = b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n"
         self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
 
@@ -167,13 +173,13 @@ class Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > MAX_BODY:
             self.close_connection = True  # what follows is not ours to read
-            self._refuse(
+            self._reply_error(
                 413 if length.isdecimal() else 411, INVALID_REQUEST, f"At most {MAX_BODY} bytes, counted"
             )
             return None
         return self.rfile.read(int(length))
 
-    def _may_come_in(self) -> bool:
+    def _is_allowed(self) -> bool:
         """Refuses web pages (any Origin but our own machine's), wrong paths and media types."""
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         origin = self.headers.get("Origin")
@@ -181,18 +187,20 @@ class Handler(BaseHTTPRequestHandler):
         if (origin is not None and urlsplit(origin).hostname not in LOOPBACK) or (
             bound_here and host not in LOOPBACK
         ):
-            self._refuse(403, INVALID_REQUEST, "Origin or Host is not allowed")
+            self._reply_error(403, INVALID_REQUEST, "Origin or Host is not allowed")
         elif urlsplit(self.path).path != PATH:
-            self._refuse(404, INVALID_REQUEST, f"The endpoint is {PATH}")
+            self._reply_error(404, INVALID_REQUEST, f"The endpoint is {PATH}")
         elif self.command == "POST" and self.headers.get_content_type() != "application/json":
-            self._refuse(415, INVALID_REQUEST, "Content-Type must be application/json")
+            self._reply_error(415, INVALID_REQUEST, "Content-Type must be application/json")
         elif self.command == "POST" and not _accepts_both(self.headers.get("Accept", "")):
-            self._refuse(406, INVALID_REQUEST, "Accept must list application/json and text/event-stream")
+            self._reply_error(406, INVALID_REQUEST, "Accept must list application/json and text/event-stream")
         else:
             return True
         return False
 
-    def _refuse(self, status: int, code: int, text: str, message: Json | None = None, **headers: str) -> None:
+    def _reply_error(
+        self, status: int, code: int, text: str, message: Json | None = None, **headers: str
+    ) -> None:
         known = {"id": message["id"]} if message is not None and "id" in message else {}
         self._reply(status, {"jsonrpc": "2.0", **known, "error": {"code": code, "message": text}}, **headers)
 
@@ -209,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _says_modern(message: Json) -> bool:
+def _is_modern(message: Json) -> bool:
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None
     return isinstance(meta, dict) and f"{RESERVED}protocolVersion" in meta
@@ -226,7 +234,7 @@ def _accepts_both(accept: str) -> bool:
     return "*/*" in kinds or {"application/json", "text/event-stream"} <= kinds
 
 
-def _decoded(header: str | None) -> str | None:
+def _decode_header(header: str | None) -> str | None:
     """A mirrored header's value; what is no plain ASCII comes as `=?base64?…?=`."""
     if header is None or not (header.startswith("=?base64?") and header.endswith("?=")):
         return header

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import trio
 
-from mcpd.api.connection_limit import Seats
-from mcpd.api.http_server.connection import HttpConnection, Spawn
-from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.connection_limit import LruConnectionLimit
+from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
+from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import Head
-from mcpd.api.socket_connection import Connection
+from mcpd.api.socket_connection import SocketConnection
 from mcpd.client_registry import ClientRegistry
 
 BOUND = 60.0
@@ -85,27 +85,27 @@ async def test_of_one_that_spoke_in_lines_nothing_is_left(method: str, reads: bo
         open=lambda view, client, tell, spawn: Talk(tell, spawn),
     )
     said = b'{"jsonrpc":"2.0","id":1,"method":"%b"}\n' % method.encode()
-    assert await ended(lambda near: Connection(gateway, near, 7), said, reads=reads) is None
+    assert await ended(lambda near: SocketConnection(gateway, near, 7), said, reads=reads) is None
 
 
 class Handler:
     """Holds on to its connection, and each reply to its request."""
 
-    def __init__(self, spawn: Spawn) -> None:
+    def __init__(self, spawn: SpawnTask) -> None:
         self.spawn = spawn
 
     def admit(self, head: Head) -> None:
         """All are let in."""
 
-    def handle(self, head: Head, body: bytes, exchange: Exchange) -> None:
+    def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
         Reply(exchange).finish()
 
-    def left(self, reason: str) -> None:
+    def closed(self, reason: str) -> None:
         """Nothing is under way."""
 
 
 class Reply:
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: HttpExchange) -> None:
         self.exchange = exchange
         exchange.on_hang_up = self.hung_up
         exchange.on_quiet = exchange.end
@@ -126,7 +126,7 @@ class Reply:
 async def test_of_one_that_spoke_http_nothing_is_left(said: bytes, reads: bool) -> None:
     """Whether it would have gone on, and whether it waited."""
 
-    def make(near: socket.socket) -> HttpConnection:
-        return HttpConnection(near, Handler, "a test", Seats())
+    def make(near: socket.socket) -> HttpServerConnection:
+        return HttpServerConnection(near, Handler, "a test", LruConnectionLimit())
 
     assert await ended(make, said, reads=reads) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.api.http_guard import TcpGuard, UnixGuard, token_in
+from mcpd.api.http_guard import TcpGuard, UnixGuard, load_token
 from mcpd.api.http_server.parser import BadRequest, Head
 from mcpd.support.paths import UnusablePath
 
@@ -124,10 +124,10 @@ def test_on_the_unix_socket_the_host_is_near_and_no_token_is_asked_for(
 
 def test_the_token_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "state" / "http-token"
-    token = token_in(file)
+    token = load_token(file)
     assert len(token) >= 43  # 256 bits
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert token_in(file) == token
+    assert load_token(file) == token
 
 
 @pytest.mark.parametrize(
@@ -138,11 +138,11 @@ def test_a_token_that_others_may_know_or_guess_is_not_used(tmp_path: Path, conte
     file.write_text(content)
     file.chmod(mode)
     with pytest.raises(UnusablePath, match="http-token"):
-        token_in(file)
+        load_token(file)
 
 
 def test_a_link_is_no_token(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x" * 43)
     os.symlink("a", tmp_path / "http-token")
     with pytest.raises(UnusablePath):
-        token_in(tmp_path / "http-token")
+        load_token(tmp_path / "http-token")

@@ -31,13 +31,13 @@ async def test_a_bug_costs_the_request_that_meets_it(
 ) -> None:
     """It ended the connection, and with it every other request of that client."""
     later = broken_later if where == "later" else None
-    method = Method("", api.NoParams, "", now=broken if later is None else None, later=later)
+    method = Method("", api.NoParams, "", handler=broken if later is None else None, async_handler=later)
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/broken": method})
     monkeypatch.setattr(control_requests, "read_call", broken)
     sent: list[bytes] = []
     stand_in: Any = SimpleNamespace(core=None, put=sent.append, describe=lambda: "a test")
     async with trio.open_nursery() as nursery:
-        asked = control_requests.Requests(
+        asked = control_requests.ControlRequests(
             stand_in,
             stand_in,
             stand_in,

@@ -11,7 +11,7 @@ import pytest
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
 from mcpd.api.dashboard import page
-from mcpd.api.dashboard.websocket import ALLOWED, MAX_MESSAGE
+from mcpd.api.dashboard.websocket import ALLOWED_METHODS, MAX_MESSAGE
 from tests.dashboard.visitor import KEY, Socket, Visitor, code_of, let_in, opened, redeem, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
@@ -119,10 +119,16 @@ def test_what_would_start_programs_or_open_more_does_not_get_through(daemon: Dae
     """Looking, reconnecting, toggling and calling does. The set is changed on the Unix socket alone."""
     with daemon.client() as client:
         known = {each["name"] for each in client.request("rpc.discover")["methods"]}
-    assert known >= ALLOWED
+    assert known >= ALLOWED_METHODS
     attack = {"command": "touch", "args": ["/tmp/owned"]}
     with socket_of(let_in(daemon)) as socket:
-        for method in [*sorted(known - ALLOWED), "rpc.discover", "tools/call", "initialize", "mcpd/CALL"]:
+        for method in [
+            *sorted(known - ALLOWED_METHODS),
+            "rpc.discover",
+            "tools/call",
+            "initialize",
+            "mcpd/CALL",
+        ]:
             answer = socket.ask(method, server="one", definition=attack, servers={"x": attack})
             assert answer["error"]["code"] == -32601, method
         socket.send(TextMessage(data='{"jsonrpc":"2.0","method":"mcpd/shutdown"}'))

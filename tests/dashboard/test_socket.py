@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from mcpd.api.dashboard import websocket
-from mcpd.api.dashboard.websocket import PageSocket
+from mcpd.api.dashboard.websocket import DashboardSocket
 from mcpd.api.http_server.parser import Head
 from mcpd.support.websocket import PING_INTERVAL, PONG_TIMEOUT
 
@@ -36,7 +36,7 @@ PING = b"\x89\x80\0\0\0\0"
 class Browser:
     """The browser's end; all of a conversation that it has to make itself."""
 
-    page: PageSocket
+    page: DashboardSocket
     stream: trio.abc.Stream
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """All of the daemon's side."""
@@ -63,7 +63,7 @@ class Browser:
 async def conversing() -> AsyncIterator[Browser]:
     near, far = trio.testing.memory_stream_pair()
     nothing: Any = SimpleNamespace(core=None)  # no method is called: nobody is there to answer
-    browser = Browser(PageSocket(nothing, nothing), far)
+    browser = Browser(DashboardSocket(nothing, nothing), far)
 
     async def run() -> None:
         with browser.scope:

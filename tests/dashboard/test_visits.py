@@ -5,7 +5,13 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from mcpd.api.dashboard.sessions import CODE_LIVES, VISIT_LIVES, UsedTwice, Visit, Visits
+from mcpd.api.dashboard.sessions import (
+    CODE_LIFETIME,
+    SESSION_LIFETIME,
+    CodeReused,
+    DashboardSession,
+    DashboardSessions,
+)
 
 
 @attrs.define
@@ -16,15 +22,15 @@ class Clock:
         return self.now
 
 
-def let_in(visits: Visits) -> Visit:
-    visit = visits.redeem(visits.invite())
+def let_in(visits: DashboardSessions) -> DashboardSession:
+    visit = visits.redeem(visits.create_code())
     assert visit is not None
     return visit
 
 
 def test_a_code_opens_a_visit_that_both_its_secrets_prove() -> None:
     """Either alone proves nothing: every port of the machine is sent the cookie."""
-    visits = Visits(Clock())
+    visits = DashboardSessions(Clock())
     visit, other = let_in(visits), let_in(visits)
     assert visits.find(visit.cookie, visit.key) is visit
     for cookie, key in [
@@ -41,9 +47,9 @@ def test_a_code_opens_a_visit_that_both_its_secrets_prove() -> None:
 
 def test_a_code_is_good_for_a_minute() -> None:
     clock = Clock()
-    visits = Visits(clock)
-    early, late = visits.invite(), visits.invite()
-    clock.now += CODE_LIVES
+    visits = DashboardSessions(clock)
+    early, late = visits.create_code(), visits.create_code()
+    clock.now += CODE_LIFETIME
     assert visits.redeem(early) is not None
     clock.now += 0.1
     assert visits.redeem(late) is None
@@ -53,13 +59,13 @@ def test_a_code_is_good_for_a_minute() -> None:
 
 def test_a_code_that_is_used_twice_ends_what_it_opened() -> None:
     """One of the two has stolen it, and nobody can tell which."""
-    visits = Visits(Clock())
-    code = visits.invite()
+    visits = DashboardSessions(Clock())
+    code = visits.create_code()
     visit = visits.redeem(code)
     assert visit is not None
     said: list[str] = []
     visit.sockets[1] = said.append
-    with pytest.raises(UsedTwice):
+    with pytest.raises(CodeReused):
         visits.redeem(code)
     assert visits.find(visit.cookie, visit.key) is None
     assert said == ["logged out"]
@@ -68,10 +74,10 @@ def test_a_code_that_is_used_twice_ends_what_it_opened() -> None:
 def test_a_visit_lives_while_it_is_used() -> None:
     """A page that is left open all night still works in the morning."""
     clock = Clock()
-    visits = Visits(clock)
+    visits = DashboardSessions(clock)
     used, left, watched = let_in(visits), let_in(visits), let_in(visits)
     watched.sockets[1] = lambda _: None
-    clock.now += VISIT_LIVES
+    clock.now += SESSION_LIFETIME
     assert visits.find(used.cookie, used.key) is used
     clock.now += 1
     assert visits.find(left.cookie, left.key) is None
@@ -81,7 +87,7 @@ def test_a_visit_lives_while_it_is_used() -> None:
 
 def test_their_number_is_bounded_and_an_open_one_is_kept_longest() -> None:
     clock = Clock()
-    visits = Visits(clock)
+    visits = DashboardSessions(clock)
     watched, first = let_in(visits), let_in(visits)
     watched.sockets[1] = lambda _: None
     for _ in range(15):
@@ -89,7 +95,7 @@ def test_their_number_is_bounded_and_an_open_one_is_kept_longest() -> None:
         let_in(visits)
     assert visits.find(first.cookie, first.key) is None
     assert visits.find(watched.cookie, watched.key) is watched
-    codes = [visits.invite() for _ in range(17)]
+    codes = [visits.create_code() for _ in range(17)]
     assert visits.redeem(codes[0]) is None
     assert visits.redeem(codes[1]) is not None
     visits.close("stopping")

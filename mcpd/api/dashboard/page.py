@@ -12,9 +12,9 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from mcpd.api.dashboard.sessions import CODE_LIVES, UsedTwice, Visit, Visits
-from mcpd.api.dashboard.websocket import PROTOCOL, PageSocket
-from mcpd.api.http_server.http_exchange import JSON, TEXT, Exchange
+from mcpd.api.dashboard.sessions import CODE_LIFETIME, CodeReused, DashboardSession, DashboardSessions
+from mcpd.api.dashboard.websocket import PROTOCOL, DashboardSocket
+from mcpd.api.http_server.http_exchange import JSON, TEXT, HttpExchange
 from mcpd.api.http_server.parser import Head
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
@@ -34,47 +34,47 @@ _FILES = {
 }
 PATHS = frozenset({*_FILES, SESSION, SOCKET})
 """Reached without the token: the files are no secret, the rest asks for a visit's own two."""
-_KEY = b"x-mcpd-page"
+_KEY_HEADER = b"x-mcpd-page"
 """A header that no form can send, and no script of another origin without being refused first."""
 _KEY_PROTOCOL = "key."
-_MOST_SOCKETS = 16
-_LONGEST_CODE = 512
+_MAX_SOCKETS = 16
+_MAX_CODE_LENGTH = 512
 
 
 @attrs.frozen
-class _File:
-    kind: bytes
+class _StaticFile:
+    content_type: bytes
     body: bytes
     etag: bytes
 
 
-class Page:
+class Dashboard:
     """Of one port."""
 
     def __init__(self, gateway: Gateway, base: str, port: int) -> None:
         """`base`: where the page is, without a slash at the end."""
         self._gateway = gateway
         self._base = base
-        self._visits = Visits(time.monotonic)
+        self._sessions = DashboardSessions(time.monotonic)
         # Cookies are shared by all ports of a host, so each daemon's has a name of its own. `__Host-` would
         # want `Secure`, which not every browser takes over plain HTTP on loopback, and the path `/`.
-        self._cookie = f"mcpd-page-{port}"
+        self._cookie_name = f"mcpd-page-{port}"
         for path in _FILES:  # the page of this program, whatever is installed in its place later
             _file(path)
 
-    def link(self) -> DashboardLink:
+    def create_link(self) -> DashboardLink:
         """An address that opens the page, once. The code is behind a `#`: browsers send that to nobody."""
-        return DashboardLink(url=f"{self._base}{INDEX}#{self._visits.invite()}", seconds=CODE_LIVES)
+        return DashboardLink(url=f"{self._base}{INDEX}#{self._sessions.create_code()}", seconds=CODE_LIFETIME)
 
     def close(self, reason: str) -> None:
-        self._visits.close(reason)
+        self._sessions.close(reason)
 
-    def handle(self, head: Head, body: bytes, exchange: Exchange, client: ClientConnection) -> None:
+    def handle(self, head: Head, body: bytes, exchange: HttpExchange, client: ClientConnection) -> None:
         """`head.path` is one of PATHS, and the guard has let it in."""
         if head.path == SOCKET:
             self._open_socket(head, exchange, client)
         elif head.path == SESSION:
-            self._session(head, body, exchange)
+            self._handle_session(head, body, exchange)
         elif head.method in ("GET", "HEAD"):
             _send_file(head, exchange)
         else:
@@ -82,32 +82,32 @@ class Page:
 
     # ── letting in ──────────────────────────────────────────────────────────────────────────────
 
-    def _session(self, head: Head, body: bytes, exchange: Exchange) -> None:
-        key = head.get(_KEY)
+    def _handle_session(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
+        key = head.get(_KEY_HEADER)
         if head.method not in ("GET", "POST", "DELETE"):
             exchange.respond(405, headers=b"Allow: GET, POST, DELETE\r\n")
         elif not key or (head.method != "GET" and b"origin" not in head.headers):
             exchange.respond(403, b"this is for the page's own script\n", TEXT)
         elif head.method == "POST":
-            self._let_in(head, body, exchange)
-        elif (visit := self._visits.find(self._cookie_of(head), key)) is None:
+            self._log_in(head, body, exchange)
+        elif (session := self._sessions.find(self._cookie_of(head), key)) is None:
             exchange.respond(401, b"run `mcpctl ui` to open the page\n", TEXT)
         elif head.method == "DELETE":
-            self._visits.end(visit)
+            self._sessions.end(session)
             exchange.respond(204, headers=self._set_cookie("", b"; Max-Age=0"))
         else:
             exchange.respond(204)
 
-    def _let_in(self, head: Head, body: bytes, exchange: Exchange) -> None:
+    def _log_in(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
         if head.headers.get(b"content-type", b"").split(b";")[0].strip().lower() != JSON:
             exchange.respond(415, b"Content-Type must be application/json\n", TEXT)
             return
         try:
-            code = msgspec.json.decode(body[:_LONGEST_CODE], type=dict[str, str])["code"]
-            visit = self._visits.redeem(code)
+            code = msgspec.json.decode(body[:_MAX_CODE_LENGTH], type=dict[str, str])["code"]
+            session = self._sessions.redeem(code)
         except (msgspec.MsgspecError, KeyError, RecursionError):
             exchange.respond(400, b"a code is missing\n", TEXT)
-        except UsedTwice:
+        except CodeReused:
             log.warning(
                 "the page's address was used twice: whoever it has let in is sent away. If that was not you "
                 "both times, another user of this machine reads command lines: say `mcpctl ui --print`, and "
@@ -115,50 +115,52 @@ class Page:
             )
             exchange.respond(403, b"this address was used before, and is worth nothing any more\n", TEXT)
         else:
-            if visit is None:
+            if session is None:
                 exchange.respond(403, b"this address is too old, or from another start of mcpd\n", TEXT)
             else:
                 log.info("a browser was let in to the page")
-                answer = msgspec.json.encode({"key": visit.key})
-                exchange.respond(200, answer, JSON, self._set_cookie(visit.cookie))
+                answer = msgspec.json.encode({"key": session.key})
+                exchange.respond(200, answer, JSON, self._set_cookie(session.cookie))
 
     def _set_cookie(self, value: str, more: bytes = b"") -> bytes:
         # Sent to the page's own two addresses only, never to `/mcp`.
-        head = f"Set-Cookie: {self._cookie}={value}; Path=/page; HttpOnly; SameSite=Strict".encode()
+        head = f"Set-Cookie: {self._cookie_name}={value}; Path=/page; HttpOnly; SameSite=Strict".encode()
         return head + more + b"\r\n"
 
     def _cookie_of(self, head: Head) -> str:
         for each in (head.get(b"cookie") or "").split(";"):
             name, _, value = each.strip().partition("=")
-            if name == self._cookie:
+            if name == self._cookie_name:
                 return value
         return ""
 
-    def _open_socket(self, head: Head, exchange: Exchange, client: ClientConnection) -> None:
+    def _open_socket(self, head: Head, exchange: HttpExchange, client: ClientConnection) -> None:
         protocols = [each.strip() for each in (head.get(b"sec-websocket-protocol") or "").split(",")]
         keys = [each.removeprefix(_KEY_PROTOCOL) for each in protocols if each.startswith(_KEY_PROTOCOL)]
         if not _offers_websocket(head) or PROTOCOL not in protocols:
             exchange.respond(426, b"this is a WebSocket\n", TEXT, b"Upgrade: websocket\r\n")
         elif b"origin" not in head.headers or len(keys) != 1:
             exchange.respond(403, b"this is for the page's own script\n", TEXT)
-        elif (visit := self._visits.find(self._cookie_of(head), keys[0])) is None:
+        elif (session := self._sessions.find(self._cookie_of(head), keys[0])) is None:
             exchange.respond(401, b"run `mcpctl ui` to open the page\n", TEXT)
-        elif self._visits.sockets >= _MOST_SOCKETS:
+        elif self._sessions.socket_count >= _MAX_SOCKETS:
             exchange.respond(503, b"the page is open too many times\n", TEXT)
         else:
-            self._begin(visit, exchange, client)
+            self._start_socket(session, exchange, client)
 
-    def _begin(self, visit: Visit, exchange: Exchange, client: ClientConnection) -> None:
-        socket = PageSocket(self._gateway, client)
+    def _start_socket(
+        self, session: DashboardSession, exchange: HttpExchange, client: ClientConnection
+    ) -> None:
+        socket = DashboardSocket(self._gateway, client)
 
-        def over(_: str) -> None:
-            del visit.sockets[socket]
-            visit.used_at = time.monotonic()
+        def on_closed(_: str) -> None:
+            del session.sockets[socket]
+            session.used_at = time.monotonic()
 
         client.set_identity("the page", None)
         client.door = "page"
-        visit.sockets[socket] = socket.close
-        exchange.on_hang_up = over
+        session.sockets[socket] = socket.close
+        exchange.on_hang_up = on_closed
         exchange.upgrade(functools.partial(socket.run, exchange.head))
 
 
@@ -176,23 +178,23 @@ def _offers_websocket(head: Head) -> bool:
 
 
 @functools.cache
-def _file(path: str) -> _File:
+def _file(path: str) -> _StaticFile:
     """Read once; the page changes with the program."""
     name, kind = _FILES[path]
     body = (Path(__file__).parent / name).read_bytes()
-    return _File(kind, body, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode())
+    return _StaticFile(kind, body, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode())
 
 
-def _send_file(head: Head, exchange: Exchange) -> None:
+def _send_file(head: Head, exchange: HttpExchange) -> None:
     file = _file(head.path)
-    headers = b"ETag: %b\r\nCache-Control: no-cache\r\n%b" % (file.etag, _policy(head))
+    headers = b"ETag: %b\r\nCache-Control: no-cache\r\n%b" % (file.etag, _security_headers(head))
     if file.etag in [each.strip() for each in head.headers.get(b"if-none-match", b"").split(b",")]:
         exchange.respond(304, headers=headers)
     else:
-        exchange.respond(200, file.body, file.kind, headers)
+        exchange.respond(200, file.body, file.content_type, headers)
 
 
-def _policy(head: Head) -> bytes:
+def _security_headers(head: Head) -> bytes:
     """What the page may do: run our files, talk to us, nothing else. Whatever a server's texts say."""
     host = head.headers[b"host"]  # one of ours: the guard has looked
     policy = (

@@ -14,17 +14,17 @@ from collections.abc import Callable
 
 import attrs
 
-CODE_LIVES = 60.0
+CODE_LIFETIME = 60.0
 """Seconds in which a code must be used."""
-VISIT_LIVES = 12 * 3600.0
+SESSION_LIFETIME = 12 * 3600.0
 """Seconds without anything open on the page."""
-_MOST_CODES = 16
-_MOST_VISITS = 16
+_MAX_CODES = 16
+_MAX_SESSIONS = 16
 _BYTES = 32
 
 
 @attrs.define(eq=False)
-class Visit:
+class DashboardSession:
     """One browser that was let in. `sockets`: what it has open, each with how to close it."""
 
     cookie: str
@@ -34,88 +34,92 @@ class Visit:
 
 
 @attrs.define(eq=False)
-class _Code:
-    made_at: float
-    visit: Visit | None = None
+class _LoginCode:
+    created_at: float
+    session: DashboardSession | None = None
     """Whom it has let in."""
 
 
-class UsedTwice(Exception):
+class CodeReused(Exception):
     """Two have the same code, so one of them has stolen it: neither is let in any more."""
 
 
-class Visits:
+class DashboardSessions:
     """Of one port. Codes and visits do not outlive the daemon."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._codes: dict[bytes, _Code] = {}
-        self._visits: list[Visit] = []
+        self._codes: dict[bytes, _LoginCode] = {}
+        self._sessions: list[DashboardSession] = []
 
-    def invite(self) -> str:
+    def create_code(self) -> str:
         """A new code, for a person who has proved on the Unix socket who they are."""
-        self._forget()
-        while len(self._codes) >= _MOST_CODES:
+        self._expire()
+        while len(self._codes) >= _MAX_CODES:
             del self._codes[next(iter(self._codes))]
         code = secrets.token_urlsafe(_BYTES)
-        self._codes[_digest(code)] = _Code(self._clock())
+        self._codes[_digest(code)] = _LoginCode(self._clock())
         return code
 
-    def redeem(self, code: str) -> Visit | None:
+    def redeem(self, code: str) -> DashboardSession | None:
         """The visit that a code opens; None when it is unknown or too old. Raises UsedTwice.
 
         Command lines can be read by everybody on the machine, and a browser is given the address on its own.
         So a thief may be the first; then the second one, who is you, ends what the thief has opened.
         """
-        self._forget()
+        self._expire()
         known = self._codes.get(_digest(code))
         if known is None:
             return None
-        if known.visit is not None:
-            self.end(known.visit)
-            raise UsedTwice
-        visit = Visit(secrets.token_urlsafe(_BYTES), secrets.token_urlsafe(_BYTES), self._clock())
-        known.visit = visit
-        while len(self._visits) >= _MOST_VISITS:
-            self.end(min(self._visits, key=lambda each: (bool(each.sockets), each.used_at)))
-        self._visits.append(visit)
-        return visit
+        if known.session is not None:
+            self.end(known.session)
+            raise CodeReused
+        session = DashboardSession(
+            secrets.token_urlsafe(_BYTES), secrets.token_urlsafe(_BYTES), self._clock()
+        )
+        known.session = session
+        while len(self._sessions) >= _MAX_SESSIONS:
+            self.end(min(self._sessions, key=lambda each: (bool(each.sockets), each.used_at)))
+        self._sessions.append(session)
+        return session
 
-    def find(self, cookie: str, key: str) -> Visit | None:
+    def find(self, cookie: str, key: str) -> DashboardSession | None:
         """The visit that both belong to."""
-        self._forget()
+        self._expire()
         found = None
-        for visit in self._visits:
-            if _same(visit.cookie, cookie) and _same(visit.key, key):
-                found = visit
+        for session in self._sessions:
+            if _equal(session.cookie, cookie) and _equal(session.key, key):
+                found = session
         if found is not None:
             found.used_at = self._clock()
         return found
 
-    def end(self, visit: Visit) -> None:
-        if visit in self._visits:
-            self._visits.remove(visit)
-            self._close(visit, "logged out")
+    def end(self, session: DashboardSession) -> None:
+        if session in self._sessions:
+            self._sessions.remove(session)
+            self._close(session, "logged out")
 
     def close(self, reason: str) -> None:
         """End them all."""
-        visits, self._visits = self._visits, []
-        for visit in visits:
-            self._close(visit, reason)
+        sessions, self._sessions = self._sessions, []
+        for session in sessions:
+            self._close(session, reason)
 
     @property
-    def sockets(self) -> int:
-        return sum(len(visit.sockets) for visit in self._visits)
+    def socket_count(self) -> int:
+        return sum(len(visit.sockets) for visit in self._sessions)
 
-    def _close(self, visit: Visit, reason: str) -> None:
-        for close in list(visit.sockets.values()):
+    def _close(self, session: DashboardSession, reason: str) -> None:
+        for close in list(session.sockets.values()):
             close(reason)
 
-    def _forget(self) -> None:
+    def _expire(self) -> None:
         now = self._clock()
-        self._codes = {each: code for each, code in self._codes.items() if now - code.made_at <= CODE_LIVES}
-        self._visits = [
-            visit for visit in self._visits if visit.sockets or now - visit.used_at <= VISIT_LIVES
+        self._codes = {
+            each: code for each, code in self._codes.items() if now - code.created_at <= CODE_LIFETIME
+        }
+        self._sessions = [
+            visit for visit in self._sessions if visit.sockets or now - visit.used_at <= SESSION_LIFETIME
         ]
 
 
@@ -124,5 +128,5 @@ def _digest(code: str) -> bytes:
     return hashlib.sha256(code.encode("utf-8", "replace")).digest()
 
 
-def _same(one: str, other: str) -> bool:
+def _equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode("utf-8", "replace"))

@@ -16,9 +16,9 @@ from functools import partial
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
-from mcpd.api.http_server.connection import STALLED
+from mcpd.api.http_server.connection import STALL_TIMEOUT
 from mcpd.api.http_server.parser import Head
-from mcpd.api.socket_connection import Connection
+from mcpd.api.socket_connection import SocketConnection
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.support.websocket import CONNECTION_ENDED, READ_SIZE, GuardedStream, keep_alive
@@ -28,7 +28,7 @@ from mcpd.wire.message import ABSENT, BadFrame
 
 log = logging.getLogger("mcpd.http")
 
-ALLOWED = frozenset(
+ALLOWED_METHODS = frozenset(
     f"mcpd/{name}"
     for name in (
         "status",
@@ -49,77 +49,77 @@ ALLOWED = frozenset(
 PROTOCOL = "mcpd.page"
 MAX_MESSAGE = 4 * 1024 * 1024
 """Characters of one message from the page."""
-_LONGEST_LINE = 128 * 1024 * 1024
-_GOODBYE = 0.5
+_MAX_LINE = 128 * 1024 * 1024
+_CLOSE_TIMEOUT = 0.5
 """Seconds for what is being sent, and the closing handshake."""
-_GOING_AWAY, _BROKEN_RULES, _NO_TEXT, _NO_UTF8, _GONE = 1001, 1002, 1003, 1007, 1011
+_GOING_AWAY, _PROTOCOL_ERROR, _UNSUPPORTED_DATA, _INVALID_UTF8, _INTERNAL_ERROR = 1001, 1002, 1003, 1007, 1011
 _PARSE_ERROR, _METHOD_NOT_FOUND = -32700, -32601
 
 
-class PageSocket:
+class DashboardSocket:
     """The conversation with one page. `client`: whom its calls are counted for."""
 
     def __init__(self, gateway: Gateway, client: ClientConnection) -> None:
         self._gateway = gateway
         self._client = client
-        self._over = trio.Event()
-        self._goodbye = (_GONE, "the daemon ended this conversation")
+        self._closing = trio.Event()
+        self._close_frame = (_INTERNAL_ERROR, "the daemon ended this conversation")
 
     def close(self, reason: str, code: int = _GOING_AWAY) -> None:
         """Say goodbye, and end."""
-        if not self._over.is_set():
-            self._goodbye = (code, reason[:100])
-            self._over.set()
+        if not self._closing.is_set():
+            self._close_frame = (code, reason[:100])
+            self._closing.set()
 
-    async def run(self, asked: Head, stream: trio.abc.Stream) -> None:
+    async def run(self, head: Head, stream: trio.abc.Stream) -> None:
         """Take what `asked` offers, and serve until either side ends it.
 
         The stream may be closed by then, or not. Raises OSError when there are no descriptors left.
         """
-        below = GuardedStream(stream, STALLED, 4 * MAX_MESSAGE, _retold(asked))
-        theirs, ours = sockets.socketpair()
-        with theirs, ours:
-            theirs.setblocking(False)
-            lines = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        wire_stream = GuardedStream(stream, STALL_TIMEOUT, 4 * MAX_MESSAGE, _minimal_request(head))
+        daemon_end, page_end = sockets.socketpair()
+        with daemon_end, page_end:
+            daemon_end.setblocking(False)
+            lines = trio.SocketStream(trio.socket.from_stdlib_socket(page_end))
             try:
                 async with trio.open_nursery() as nursery:
                     request = await wrap_server_stream(
-                        nursery, below, max_message_size=MAX_MESSAGE, receive_buffer_size=READ_SIZE
+                        nursery, wire_stream, max_message_size=MAX_MESSAGE, receive_buffer_size=READ_SIZE
                     )
                     connection = await request.accept(subprotocol=PROTOCOL)
                     for part in (
-                        Connection(self._gateway, theirs, 0, self._client).run,
-                        partial(self._hear, connection, below, lines),
-                        partial(self._tell, connection, lines),
-                        partial(keep_alive, connection, below),
+                        SocketConnection(self._gateway, daemon_end, 0, self._client).run,
+                        partial(self._forward_requests, connection, wire_stream, lines),
+                        partial(self._forward_responses, connection, lines),
+                        partial(keep_alive, connection, wire_stream),
                     ):
-                        nursery.start_soon(self._until_over, part)
-                    await self._over.wait()
-                    await self._say_goodbye(connection, below)
+                        nursery.start_soon(self._run_part, part)
+                    await self._closing.wait()
+                    await self._send_close(connection, wire_stream)
                     nursery.cancel_scope.cancel(reason="the conversation is over")
             except* CONNECTION_ENDED as group:
                 log.debug("the page: %s", group.exceptions)
-        if below.close_reason:
-            log.info("the page is left alone: %s", below.close_reason)
+        if wire_stream.close_reason:
+            log.info("the page is left alone: %s", wire_stream.close_reason)
 
-    async def _until_over(self, part: Callable[[], Awaitable[None]]) -> None:
+    async def _run_part(self, part: Callable[[], Awaitable[None]]) -> None:
         with suppress(ConnectionClosed, trio.BrokenResourceError):
             await part()
-        self._over.set()
+        self._closing.set()
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def _hear(
+    async def _forward_requests(
         self, connection: WebSocketConnection, below: GuardedStream, lines: trio.SocketStream
     ) -> None:
         while True:
             said = await connection.get_message()
             below.message_received()
             if isinstance(said, bytes):
-                self.close("text is spoken here", _NO_TEXT)
+                self.close("text is spoken here", _UNSUPPORTED_DATA)
                 return
             line = said.encode("utf-8", "replace")
-            refusal = _refusal(line)
+            refusal = _error_for(line)
             if refusal is None:
                 # The same bytes are parsed again, by the same parser: what was looked at is what is done.
                 await lines.send_all(line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
@@ -128,28 +128,31 @@ class PageSocket:
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def _tell(self, connection: WebSocketConnection, lines: trio.SocketStream) -> None:
-        splitter = LineSplitter(_LONGEST_LINE)
+    async def _forward_responses(self, connection: WebSocketConnection, lines: trio.SocketStream) -> None:
+        splitter = LineSplitter(_MAX_LINE)
         async for portion in lines:
             for line in splitter.feed(bytes(portion)):
                 await connection.send_message(line.decode("utf-8", "replace"))
 
-    async def _say_goodbye(self, connection: WebSocketConnection, below: GuardedStream) -> None:
-        with trio.move_on_after(_GOODBYE, shield=True), suppress(trio.BrokenResourceError):
-            await connection.aclose(*self._goodbye)
+    async def _send_close(self, connection: WebSocketConnection, below: GuardedStream) -> None:
+        with trio.move_on_after(_CLOSE_TIMEOUT, shield=True), suppress(trio.BrokenResourceError):
+            await connection.aclose(*self._close_frame)
             code = 0 if connection.closed is None else connection.closed.code
-            if code in (_BROKEN_RULES, _NO_UTF8):  # the library only stops; RFC 6455, 7.1.7 wants it said
+            if code in (
+                _PROTOCOL_ERROR,
+                _INVALID_UTF8,
+            ):  # the library only stops; RFC 6455, 7.1.7 wants it said
                 await below.send_all(struct.pack("!BBH", 0x88, 2, code))
 
 
-def _refusal(line: bytes) -> bytes | None:
+def _error_for(line: bytes) -> bytes | None:
     """What is answered to what does not get through, if anything; None for what does."""
     try:
         message = wire.parse(line)
     except BadFrame as error:
         return wire.error(b"null", wire.error_body(_PARSE_ERROR, f"not a JSON-RPC message: {error}"))
     cancels = message.method == "notifications/cancelled" and message.id is ABSENT
-    if message.method in ALLOWED or cancels:
+    if message.method in ALLOWED_METHODS or cancels:
         return None
     if not message.method or message.id is ABSENT:
         return b""
@@ -157,10 +160,10 @@ def _refusal(line: bytes) -> bytes | None:
     return wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, words))
 
 
-def _retold(asked: Head) -> bytes:
+def _minimal_request(head: Head) -> bytes:
     """The request, for the library to answer. It has been judged: only what an answer is made of."""
     return (
         b"GET / HTTP/1.1\r\nHost: mcpd\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: %b\r\nSec-WebSocket-Key: %b\r\n\r\n"
-        % (PROTOCOL.encode(), asked.headers[b"sec-websocket-key"])
+        % (PROTOCOL.encode(), head.headers[b"sec-websocket-key"])
     )

@@ -15,115 +15,130 @@ from mcpd.api.http_server.parser import Head
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
-Serve = Callable[[trio.abc.Stream], Awaitable[None]]
+ServeUpgraded = Callable[[trio.abc.Stream], Awaitable[None]]
 """What has a connection to itself, for as long as it runs."""
 
 
-class Line(Protocol):
+class ResponseChannel(Protocol):
     """The connection, as a response sees it."""
 
     is_last: bool
     """Nothing will be read after this response, and the client is told so."""
 
     def put(self, data: bytes) -> None: ...
-    def upgrade(self, serve: Serve) -> None: ...
-    def ended(self, exchange: Exchange) -> None: ...
+    def upgrade(self, serve: ServeUpgraded) -> None: ...
+    def ended(self, exchange: HttpExchange) -> None: ...
 
 
-class Exchange:
+class HttpExchange:
     """A request that has come whole, and its response: `respond` once, or `stream`, `write`…, `end`.
 
     All of it is synchronous, never raises, and does nothing once the client has hung up or the response
     has ended. The one who answers later sets `on_hang_up`, and `on_quiet` for what keeps a client patient.
     """
 
-    __slots__ = ("_chunked", "_is_head", "_line", "_streams", "head", "is_over", "on_hang_up", "on_quiet")
+    __slots__ = (
+        "_channel",
+        "_chunked",
+        "_is_head",
+        "_is_streaming",
+        "head",
+        "is_finished",
+        "on_hang_up",
+        "on_quiet",
+    )
 
-    def __init__(self, line: Line, head: Head) -> None:
-        self._line = line
+    def __init__(self, channel: ResponseChannel, head: Head) -> None:
+        self._channel = channel
         self._is_head = head.method == "HEAD"
-        self._streams = False
+        self._is_streaming = False
         self._chunked = False
         self.head = head
-        self.is_over = False
+        self.is_finished = False
         self.on_hang_up: Callable[[str], None] | None = None
         """Called once, with the reason, when the connection ended before the response did."""
         self.on_quiet: Callable[[], None] | None = None
         """Called when nothing was written for a while (`connection.QUIET`)."""
 
     @property
-    def streams(self) -> bool:
+    def is_streaming(self) -> bool:
         """The head of a stream has been written: the status cannot change any more."""
-        return self._streams
+        return self._is_streaming
 
-    def respond(self, status: int, body: bytes = b"", kind: bytes = JSON, headers: bytes = b"") -> None:
+    def respond(
+        self, status: int, body: bytes = b"", content_type: bytes = JSON, headers: bytes = b""
+    ) -> None:
         """`headers`: whole lines, each with its end."""
-        if self.is_over or self._streams:
+        if self.is_finished or self._is_streaming:
             return
-        self._over()
-        line = self._line
-        if status == 200 and not headers and not line.is_last and not self._is_head:
-            line.put(
+        self._finish()
+        channel = self._channel
+        if status == 200 and not headers and not channel.is_last and not self._is_head:
+            channel.put(
                 b"HTTP/1.1 200 OK\r\n%bContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b"
-                % (_common(), kind, len(body), body)
+                % (_common_headers(), content_type, len(body), body)
             )
         else:
             length = b"" if status in (204, 304) else b"Content-Length: %d\r\n" % len(body)
-            typed = b"Content-Type: %b\r\n" % kind if body else b""
-            common = _common() if b"Cache-Control:" not in headers else _common().replace(_NOT_KEPT, b"")
-            head = _status_line(status) + common + typed + length + headers + self._farewell()
-            line.put(head + b"\r\n" + (b"" if self._is_head else body))
-        line.ended(self)
+            typed = b"Content-Type: %b\r\n" % content_type if body else b""
+            common = (
+                _common_headers()
+                if b"Cache-Control:" not in headers
+                else _common_headers().replace(_NO_STORE, b"")
+            )
+            head = _status_line(status) + common + typed + length + headers + self._connection_header()
+            channel.put(head + b"\r\n" + (b"" if self._is_head else body))
+        channel.ended(self)
 
-    def stream(self, kind: bytes, headers: bytes = b"") -> None:
+    def stream(self, content_type: bytes, headers: bytes = b"") -> None:
         """Begin a response of unknown length, with status 200."""
-        if self.is_over or self._streams:
+        if self.is_finished or self._is_streaming:
             return
-        self._streams = True
+        self._is_streaming = True
         self._chunked = self.head.is_11
         if self._chunked:
             headers += b"Transfer-Encoding: chunked\r\n"
         else:
-            self._line.is_last = True
-        head = b"HTTP/1.1 200 OK\r\n%bContent-Type: %b\r\n" % (_common(), kind)
-        self._line.put(head + headers + self._farewell() + b"\r\n")
+            self._channel.is_last = True
+        head = b"HTTP/1.1 200 OK\r\n%bContent-Type: %b\r\n" % (_common_headers(), content_type)
+        self._channel.put(head + headers + self._connection_header() + b"\r\n")
 
     def write(self, data: bytes) -> None:
         """A part of the stream; must not be empty."""
-        if not self.is_over and not self._is_head:
-            self._line.put(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if not self.is_finished and not self._is_head:
+            self._channel.put(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
-    def upgrade(self, serve: Serve) -> None:
+    def upgrade(self, serve: ServeUpgraded) -> None:
         """Give the connection away: `serve` answers on its stream, in the protocol that was offered.
 
         When it returns, the connection ends; the stream may be closed by then, or not.
         """
-        if not self.is_over and not self._streams:
-            self._streams = True
-            self._line.upgrade(serve)
+        if not self.is_finished and not self._is_streaming:
+            self._is_streaming = True
+            self._channel.upgrade(serve)
 
     def end(self) -> None:
         """The stream is complete."""
-        if not self.is_over:
-            self._over()
+        if not self.is_finished:
+            self._finish()
             if self._chunked and not self._is_head:
-                self._line.put(b"0\r\n\r\n")
-            self._line.ended(self)
+                self._channel.put(b"0\r\n\r\n")
+            self._channel.ended(self)
 
     def hang_up(self, reason: str) -> None:
         """For the connection: there is nobody left to answer."""
-        if not self.is_over:
+        if not self.is_finished:
             on_hang_up = self.on_hang_up
-            self._over()
+            self._finish()
             if on_hang_up is not None:
                 on_hang_up(reason)
 
-    def _over(self) -> None:
-        self.is_over = True
+    def _finish(self) -> None:
+        self.is_finished = True
         self.on_hang_up = self.on_quiet = None  # whoever set them holds us: a circle for each request
 
-    def _farewell(self) -> bytes:
-        return b"Connection: close\r\n" if self._line.is_last else b""
+    def _connection_header(self) -> bytes:
+        return b"Connection: close\r\n" if self._channel.is_last else b""
 
 
 def _status_line(status: int) -> bytes:
@@ -135,12 +150,12 @@ def continue_line() -> bytes:
     return _status_line(100) + b"\r\n"
 
 
-_NOT_KEPT = b"Cache-Control: no-store\r\n"
+_NO_STORE = b"Cache-Control: no-store\r\n"
 _second = 0
 _headers = b""
 
 
-def _common() -> bytes:
+def _common_headers() -> bytes:
     """The headers of every response. `Date` costs ten times the rest, so it is made once a second."""
     global _second, _headers
     now = int(time.time())
@@ -148,6 +163,6 @@ def _common() -> bytes:
         _second = now
         _headers = b"Date: %b\r\n%bX-Content-Type-Options: nosniff\r\n" % (
             formatdate(now, usegmt=True).encode(),
-            _NOT_KEPT,
+            _NO_STORE,
         )
     return _headers

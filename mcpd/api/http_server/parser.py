@@ -20,7 +20,7 @@ MAX_HEADERS = 100
 MAX_BODY = 32 * 1024 * 1024
 """Bytes of a body, once its chunks are joined."""
 _KNOWN_HEADS = 16
-_LONGEST_KNOWN = 4096
+_MAX_KNOWN_HEAD = 4096
 _SINGLE = (b"authorization", b"content-type", b"host", b"origin")
 """What must not be there twice: nobody could tell which one was meant."""
 
@@ -51,14 +51,14 @@ class Head(msgspec.Struct, frozen=True, eq=False):
 class BadRequest(Exception):
     """What came cannot be framed, or must not be read on. The connection ends with this answer."""
 
-    def __init__(self, status: int, words: str, headers: bytes = b"") -> None:
-        super().__init__(words)
+    def __init__(self, status: int, message: str, headers: bytes = b"") -> None:
+        super().__init__(message)
         self.status = status
-        self.words = words
+        self.message = message
         self.headers = headers
 
 
-class Takes(Protocol):
+class ParserCallbacks(Protocol):
     """Whom the parser tells."""
 
     def take_head(self, head: Head, *, awaits_continue: bool) -> None:
@@ -68,35 +68,35 @@ class Takes(Protocol):
         """A request is complete."""
 
 
-class _Known(msgspec.Struct, frozen=True, eq=False):
+class _KnownHead(msgspec.Struct, frozen=True, eq=False):
     head: Head
     length: int
 
 
-_SPENT = HttpRequestParser(object())
+_INERT_PARSER = HttpRequestParser(object())
 """In place of one that nothing is fed to any more."""
 
 
 class RequestParser:
     """Of one connection. After BadRequest it must not be fed again."""
 
-    def __init__(self, takes: Takes, max_body: int = MAX_BODY) -> None:
-        self._takes = takes
-        self._take_request: Callable[[Head, bytes], None] = takes.take_request
+    def __init__(self, callbacks: ParserCallbacks, max_body: int = MAX_BODY) -> None:
+        self._callbacks = callbacks
+        self._take_request: Callable[[Head, bytes], None] = callbacks.take_request
         self._max_body = max_body
-        self._known: dict[bytes, _Known] = {}
+        self._known_heads: dict[bytes, _KnownHead] = {}
         self._parser = HttpRequestParser(self)
         self._head: Head | None = None
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._repeated: set[bytes] = set()
-        self._seen = 0
+        self._head_size = 0
         """Bytes of the head, or of what is beside the data in a chunked body, so far."""
-        self._count = 0
+        self._header_count = 0
         self._body: list[bytes] = []
         self._size = 0
-        self._upgrade = False
-        self._offered = b""
+        self._skipping_upgrade = False
+        self._offered_upgrade = b""
         self.is_between = True
         """Nothing of a request has come that is not complete."""
 
@@ -108,7 +108,7 @@ class RequestParser:
         """Raises BadRequest."""
         if self.is_between:
             end = data.find(b"\r\n\r\n") + 4
-            known = self._known.get(data[:end])
+            known = self._known_heads.get(data[:end])
             if known is not None and end + known.length == len(data):
                 self._take_request(known.head, data[end:])
                 return
@@ -116,14 +116,14 @@ class RequestParser:
             end = 0
         was_between = self.is_between
         self._feed(data)
-        if was_between and self.is_between and 4 < end <= _LONGEST_KNOWN:
+        if was_between and self.is_between and 4 < end <= _MAX_KNOWN_HEAD:
             self._remember(data, end)
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Nothing will be fed any more: keep nothing of what was."""
         self._body.clear()
-        self._known.clear()
-        self._parser = _SPENT  # ours holds us, and we hold it
+        self._known_heads.clear()
+        self._parser = _INERT_PARSER  # ours holds us, and we hold it
 
     def _remember(self, data: bytes, end: int) -> None:
         """One whole request came alone, and its connection goes on."""
@@ -132,14 +132,14 @@ class RequestParser:
         if (
             head is not None
             and head.keep_alive
-            and not self._upgrade
+            and not self._skipping_upgrade
             and b"transfer-encoding" not in head.headers
             and b"expect" not in head.headers
             and end + int(head.headers.get(b"content-length", b"0")) == len(data)
         ):
-            if len(self._known) >= _KNOWN_HEADS:
-                self._known.clear()
-            self._known[data[:end]] = _Known(head, len(data) - end)
+            if len(self._known_heads) >= _KNOWN_HEADS:
+                self._known_heads.clear()
+            self._known_heads[data[:end]] = _KnownHead(head, len(data) - end)
 
     def _feed(self, data: bytes) -> None:
         rest = None
@@ -154,21 +154,23 @@ class RequestParser:
         except HttpParserError as error:
             raise BadRequest(400, f"not HTTP/1.1: {error}") from None
         if rest is not None:  # outside of the handler: a refusal is known by its context
-            self._without_upgrade(rest)
-        if self._seen > MAX_HEAD:
+            self._parse_without_upgrade(rest)
+        if self._head_size > MAX_HEAD:
             raise BadRequest(431, f"the head of a request may have {MAX_HEAD} bytes")
         if self.is_in_head:
-            self._seen += len(data)  # llhttp keeps a header that does not end; bounded by the next portion
+            self._head_size += len(
+                data
+            )  # llhttp keeps a header that does not end; bounded by the next portion
 
-    def _without_upgrade(self, rest: bytes) -> None:
+    def _parse_without_upgrade(self, rest: bytes) -> None:
         """An offer of HTTP/2 or WebSocket is no demand. llhttp passes over the body of such a request."""
         skipped = (b"upgrade", b"connection", b"http2-settings")
         lines = [
             b"%b %b HTTP/1.1" % (self._parser.get_method(), self._target),
             *(b"%b: %b" % item for item in self._headers.items() if item[0] not in skipped),
         ]
-        self._upgrade = False
-        self._offered = self._headers.get(b"upgrade", b"").lower()
+        self._skipping_upgrade = False
+        self._offered_upgrade = self._headers.get(b"upgrade", b"").lower()
         self._parser = HttpRequestParser(self)
         self._feed(b"\r\n".join(lines) + b"\r\n\r\n")
         if rest:
@@ -182,16 +184,16 @@ class RequestParser:
         self._target = b""
         self._headers = {}
         self._repeated = set()
-        self._seen = self._count = self._size = 0
+        self._head_size = self._header_count = self._size = 0
         self._body = []
 
     def on_url(self, portion: bytes) -> None:
         self._target += portion
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count += 1
-        self._seen += len(name) + len(value) + 4
-        if self._count > MAX_HEADERS or self._seen > MAX_HEAD:
+        self._header_count += 1
+        self._head_size += len(name) + len(value) + 4
+        if self._header_count > MAX_HEADERS or self._head_size > MAX_HEAD:
             raise BadRequest(431, f"at most {MAX_HEADERS} headers of {MAX_HEAD} bytes together")
         if self._head is not None:
             return  # a trailer: whatever it says, it comes too late to be judged
@@ -211,7 +213,7 @@ class RequestParser:
             raise BadRequest(505, "HTTP/1.1 is spoken here")
         method = parser.get_method()
         if parser.should_upgrade() and method != b"CONNECT":
-            self._upgrade = True
+            self._skipping_upgrade = True
             return
         path, query = self._origin_form()
         self._head = head = Head(
@@ -222,11 +224,11 @@ class RequestParser:
             repeated=frozenset(self._repeated),
             is_11=version == "1.1",
             keep_alive=parser.should_keep_alive(),
-            upgrade=self._offered,
+            upgrade=self._offered_upgrade,
         )
-        self._offered = b""
+        self._offered_upgrade = b""
         expected = headers.get(b"expect", b"").lower()
-        self._takes.take_head(head, awaits_continue=expected == b"100-continue" and head.is_11)
+        self._callbacks.take_head(head, awaits_continue=expected == b"100-continue" and head.is_11)
         if int(headers.get(b"content-length", b"0")) > self._max_body:
             raise self._too_large()
         if expected not in (b"", b"100-continue"):
@@ -239,10 +241,10 @@ class RequestParser:
         self._body.append(portion)
 
     def on_chunk_header(self) -> None:
-        self._count = 0
+        self._header_count = 0
 
     def on_message_complete(self) -> None:
-        if self._upgrade:
+        if self._skipping_upgrade:
             return
         head, parts = self._head, self._body
         assert head is not None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
 
-EVENTS = b"text/event-stream"
+EVENT_STREAM = b"text/event-stream"
 EVENT_HEADERS = b"X-Accel-Buffering: no\r\n"
 """Proxies must not keep events back."""
-ALIVE = b": still at work\n\n"
+KEEP_ALIVE = b": still at work\n\n"
 """A comment: it keeps whoever is in between from thinking that nobody is there."""
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 STATUS: Mapping[int, int] = {
@@ -26,7 +26,7 @@ STATUS: Mapping[int, int] = {
 """The HTTP status of an error towards modern clients (2026-07-28, Streamable HTTP); else 200."""
 
 
-def event(frame: bytes) -> bytes:
+def sse_event(frame: bytes) -> bytes:
     """A line break in a frame can only be white space between tokens, and would end the line of the event."""
     frame = frame.rstrip(b"\n")
     if b"\n" in frame or b"\r" in frame:
@@ -34,18 +34,18 @@ def event(frame: bytes) -> bytes:
     return b"event: message\ndata: %b\n\n" % frame
 
 
-def refuse(
-    exchange: Exchange,
+def respond_error(
+    exchange: HttpExchange,
     status: int,
-    words: str,
+    message: str,
     *,
     code: int = INVALID_REQUEST,
     key: bytes = b"null",
     headers: bytes = b"",
 ) -> None:
-    exchange.respond(status, wire.error(key, wire.error_body(code, words)), headers=headers)
+    exchange.respond(status, wire.error(key, wire.error_body(code, message)), headers=headers)
 
 
-def refuse_as(exchange: Exchange, error: McpdError, key: bytes) -> None:
+def respond_mcpd_error(exchange: HttpExchange, error: McpdError, key: bytes) -> None:
     body = wire.error_body(error.rpc, error.message, error.data())
     exchange.respond(error.http, wire.error(key or b"null", body))

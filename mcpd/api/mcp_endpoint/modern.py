@@ -12,9 +12,17 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, UnsetType
 
-from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import Head
-from mcpd.api.mcp_endpoint.frames import ALIVE, EVENT_HEADERS, EVENTS, INVALID_PARAMS, STATUS, event, refuse
+from mcpd.api.mcp_endpoint.frames import (
+    EVENT_HEADERS,
+    EVENT_STREAM,
+    INVALID_PARAMS,
+    KEEP_ALIVE,
+    STATUS,
+    respond_error,
+    sse_event,
+)
 from mcpd.gateway.session import Session
 from mcpd.gateway.virtual_server import View
 from mcpd.model.errors import McpdError
@@ -28,7 +36,7 @@ from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import RESERVED, may_have_meta
 
 _HEADERS = frozenset(version.encode() for version in VERSIONS)
-_LOOK_AGAIN = 1.0
+_RECHECK_INTERVAL = 1.0
 
 
 class _Meta(msgspec.Struct, gc=False):
@@ -47,12 +55,12 @@ _decode = msgspec.json.Decoder(_Params).decode
 _text = msgspec.json.Decoder(str).decode
 
 
-def is_modern(header: bytes | None) -> bool:
+def is_modern_version(header: bytes | None) -> bool:
     """Whether `MCP-Protocol-Version` alone says so."""
     return header in _HEADERS
 
 
-def says_modern(message: Message) -> bool:
+def has_modern_meta(message: Message) -> bool:
     """Whether a request's `_meta` names a revision, whichever."""
     if message.params is ABSENT or not may_have_meta(bytes(message.params)):
         return False
@@ -63,7 +71,7 @@ def says_modern(message: Message) -> bool:
     return f"{RESERVED}protocolVersion" in meta
 
 
-class Mismatch(Exception):
+class RequestMismatch(Exception):
     """A request that must not be passed on: the JSON-RPC code, and words."""
 
     def __init__(self, code: int, words: str) -> None:
@@ -71,74 +79,74 @@ class Mismatch(Exception):
         self.code = code
 
 
-def check(head: Head, message: Message, view: View) -> None:
+def check_headers(head: Head, message: Message, view: View) -> None:
     """Rungs 1, 2 and 4: `_meta` is there, and the headers say what the body says. Raises Mismatch."""
     try:
         params = _decode(message.params if message.params is not ABSENT else b"{}")
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise Mismatch(INVALID_PARAMS, f"params: {error}") from None
+        raise RequestMismatch(INVALID_PARAMS, f"params: {error}") from None
     meta = params.meta
     if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
         words = f"params._meta must say {RESERVED}protocolVersion and {RESERVED}clientCapabilities"
-        raise Mismatch(INVALID_PARAMS, words)
-    version = _string(meta.version)
+        raise RequestMismatch(INVALID_PARAMS, words)
+    version = _decode_string(meta.version)
     if version is None or bytes(meta.capabilities)[:1] != b"{":
-        raise Mismatch(
+        raise RequestMismatch(
             INVALID_PARAMS, "params._meta: the revision is a string, the capabilities are an object"
         )
     headers = head.headers
     if headers.get(b"mcp-protocol-version") != version.encode("utf-8", "replace"):
-        raise _differs(head, "MCP-Protocol-Version", version)
+        raise _header_mismatch(head, "MCP-Protocol-Version", version)
     if headers.get(b"mcp-method") != message.method.encode("utf-8", "replace"):
-        raise _differs(head, "Mcp-Method", message.method)
+        raise _header_mismatch(head, "Mcp-Method", message.method)
     named_by = NAMED_BY.get(message.method)
     if named_by is not None:
         given: Raw | UnsetType = getattr(params, named_by)
-        name = None if given is UNSET else _string(given)
+        name = None if given is UNSET else _decode_string(given)
         if name is not None or given is UNSET:
-            _same(head, "Mcp-Name", name)
+            _check_header(head, "Mcp-Name", name)
         if named_by == "name" and message.method == "tools/call" and name is not None:
-            _mirrors.check(head, message, name, view)
+            _parameter_headers.check(head, message, name, view)
     if head.repeated and any(name.startswith(b"mcp-") for name in head.repeated):
-        raise Mismatch(HEADER_MISMATCH, "a Mcp- header is there more than once")
+        raise RequestMismatch(HEADER_MISMATCH, "a Mcp- header is there more than once")
 
 
-def _string(raw: Raw) -> str | None:
+def _decode_string(raw: Raw) -> str | None:
     try:
         return _text(raw)
     except msgspec.MsgspecError:
         return None
 
 
-def _same(head: Head, header: str, wanted: str | None) -> None:
+def _check_header(head: Head, header: str, expected: str | None) -> None:
     """The header is there and says `wanted`; or neither is there."""
     text = head.get(header.lower().encode())
-    if text is None and wanted is None:
+    if text is None and expected is None:
         return
     try:
         said = None if text is None else decode_header_value(text)
     except ValueError as error:
-        raise Mismatch(HEADER_MISMATCH, f"{header} {error}") from None
-    if said != wanted:
-        raise _differs(head, header, wanted)
+        raise RequestMismatch(HEADER_MISMATCH, f"{header} {error}") from None
+    if said != expected:
+        raise _header_mismatch(head, header, expected)
 
 
-def _differs(head: Head, header: str, wanted: str | None) -> Mismatch:
+def _header_mismatch(head: Head, header: str, expected: str | None) -> RequestMismatch:
     said = head.get(header.lower().encode())
     there = "is missing" if said is None else f"says {shorten(said, 80)!r}"
-    body = "the body names nothing there" if wanted is None else f"the body says {shorten(wanted, 80)!r}"
-    return Mismatch(HEADER_MISMATCH, f"{header} {there}, and {body}")
+    body = "the body names nothing there" if expected is None else f"the body says {shorten(expected, 80)!r}"
+    return RequestMismatch(HEADER_MISMATCH, f"{header} {there}, and {body}")
 
 
-_Annotated = Mapping[str, Mapping[str, object]]
+_AnnotatedTools = Mapping[str, Mapping[str, object]]
 """Tool → its input schema; of those tools that want arguments repeated in headers."""
 
 
-class _Mirrors:
+class ParameterHeaderCheck:
     """Which tools do: nearly none. Looked up once for each list of a server, and per view once a second."""
 
     def __init__(self) -> None:
-        self._of: weakref.WeakKeyDictionary[ManagedServer, tuple[Catalog, _Annotated]] = (
+        self._of: weakref.WeakKeyDictionary[ManagedServer, tuple[Catalog, _AnnotatedTools]] = (
             weakref.WeakKeyDictionary()
         )
         self._views: weakref.WeakKeyDictionary[View, tuple[float, bool]] = weakref.WeakKeyDictionary()
@@ -160,21 +168,21 @@ class _Mirrors:
         try:
             arguments = wire.mapping(wire.members(message.params).get("arguments"))
         except BadFrame as error:
-            raise Mismatch(INVALID_PARAMS, f"arguments: {error}") from None
+            raise RequestMismatch(INVALID_PARAMS, f"arguments: {error}") from None
         wanted = param_headers(schema, arguments)
         for header in annotated(schema).values():
             text = wanted.get(header)
-            _same_value(head, header, None if text is None else decode_header_value(text))
+            _check_value(head, header, None if text is None else decode_header_value(text))
 
     def _any(self, view: View) -> bool:
         now = trio.current_time()
-        looked_at, found = self._views.get(view, (-_LOOK_AGAIN, False))
-        if now - looked_at >= _LOOK_AGAIN:
+        looked_at, found = self._views.get(view, (-_RECHECK_INTERVAL, False))
+        if now - looked_at >= _RECHECK_INTERVAL:
             found = any(self._annotated(server) for server in view.servers())
             self._views[view] = (now, found)
         return found
 
-    def _annotated(self, server: ManagedServer) -> _Annotated:
+    def _annotated(self, server: ManagedServer) -> _AnnotatedTools:
         catalog = server.catalog
         if catalog is None:
             return {}
@@ -184,32 +192,32 @@ class _Mirrors:
         schemas = {
             tool.name: schema
             for tool in catalog.tools
-            if b"x-mcp-header" in tool.raw and annotated(schema := _schema(tool.raw))
+            if b"x-mcp-header" in tool.raw and annotated(schema := _input_schema(tool.raw))
         }
         self._of[server] = (catalog, schemas)
         return schemas
 
 
-_mirrors = _Mirrors()
+_parameter_headers = ParameterHeaderCheck()
 
 
-def _schema(tool: bytes) -> Mapping[str, object]:
+def _input_schema(tool: bytes) -> Mapping[str, object]:
     try:
         return wire.mapping(wire.members(tool).get("inputSchema"))
     except BadFrame:
         return {}
 
 
-def _same_value(head: Head, header: str, wanted: str | None) -> None:
+def _check_value(head: Head, header: str, expected: str | None) -> None:
     """As `_same`; integers are equal however they are written."""
     text = head.get(header.lower().encode())
-    if text is not None and wanted is not None and text != wanted:
+    if text is not None and expected is not None and text != expected:
         try:
-            if int(text) == int(wanted):
+            if int(text) == int(expected):
                 return
         except ValueError:
             pass
-    _same(head, header, wanted)
+    _check_header(head, header, expected)
 
 
 class ModernReply:
@@ -217,41 +225,41 @@ class ModernReply:
 
     __slots__ = ("_exchange", "_key", "_session")
 
-    def __init__(self, exchange: Exchange, session: Session, key: bytes) -> None:
+    def __init__(self, exchange: HttpExchange, session: Session, key: bytes) -> None:
         self._exchange = exchange
         self._session = session
         self._key = key
-        exchange.on_hang_up = self._hung_up
-        exchange.on_quiet = self._keep_alive
+        exchange.on_hang_up = self._on_hang_up
+        exchange.on_quiet = self._on_quiet
 
     def note(self, frame: bytes) -> None:
         exchange = self._exchange
-        if not exchange.streams:
-            exchange.stream(EVENTS, EVENT_HEADERS)
-        exchange.write(event(frame))
+        if not exchange.is_streaming:
+            exchange.stream(EVENT_STREAM, EVENT_HEADERS)
+        exchange.write(sse_event(frame))
 
     def finish(self, frame: bytes, code: int = 0) -> None:
         exchange = self._exchange
-        if exchange.streams:
-            exchange.write(event(frame))
+        if exchange.is_streaming:
+            exchange.write(sse_event(frame))
             exchange.end()
         else:
-            exchange.respond(STATUS.get(code or _code(frame), 200), frame)
+            exchange.respond(STATUS.get(code or _error_code(frame), 200), frame)
 
     def drop(self) -> None:
         """In this revision a client cancels by hanging up."""
 
-    def _keep_alive(self) -> None:
-        if not self._exchange.streams:
-            self._exchange.stream(EVENTS, EVENT_HEADERS)
-        self._exchange.write(ALIVE)
+    def _on_quiet(self) -> None:
+        if not self._exchange.is_streaming:
+            self._exchange.stream(EVENT_STREAM, EVENT_HEADERS)
+        self._exchange.write(KEEP_ALIVE)
 
-    def _hung_up(self, _: str) -> None:
+    def _on_hang_up(self, _: str) -> None:
         """In this revision that means: cancel."""
         self._session.cancel(self._key, "the client hung up")
 
 
-def _code(frame: bytes) -> int:
+def _error_code(frame: bytes) -> int:
     """The code of an error that a server has answered with; 0 for a result."""
     if b'"error"' not in frame:
         return 0
@@ -263,11 +271,11 @@ def _code(frame: bytes) -> int:
     return code if isinstance(code, int) else 0
 
 
-def answer(head: Head, message: Message, exchange: Exchange, session: Session) -> None:
+def handle_request(head: Head, message: Message, exchange: HttpExchange, session: Session) -> None:
     """One request. A notification says nothing here, and a response answers nothing: see `endpoint`."""
     try:
-        check(head, message, session.view)
-    except Mismatch as error:
-        refuse(exchange, STATUS[error.code], str(error), code=error.code, key=message.key)
+        check_headers(head, message, session.view)
+    except RequestMismatch as error:
+        respond_error(exchange, STATUS[error.code], str(error), code=error.code, key=message.key)
     else:
         session.receive(message, ModernReply(exchange, session, message.key))

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from mcpd.api.http_server.http_exchange import Exchange
-from mcpd.api.mcp_endpoint.frames import ALIVE, EVENT_HEADERS, EVENTS, event
+from mcpd.api.http_server.http_exchange import HttpExchange
+from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, KEEP_ALIVE, sse_event
 
-KEEP = 512 * 1024
+MAX_KEPT_BYTES = 512 * 1024
 """Bytes of events kept for a session's client to come back to; the last event is kept whatever its size."""
-KEEP_EVENTS = 1000
+MAX_KEPT_EVENTS = 1000
 _EVENT_ID = re.compile(r"([0-9]{1,9})-([0-9]{1,15})")
 _RETRY = b"retry: 1000\n"
 
 
-class Stream:
+class ResumableStream:
     """Events in order, each with an id of its own; to a client that is there, or one that may come back."""
 
-    def __init__(self, streams: Streams, number: int, *, standalone: bool) -> None:
+    def __init__(self, streams: ResumableStreams, number: int, *, standalone: bool) -> None:
         self._streams = streams
         self.number = number
         self.standalone = standalone
@@ -26,20 +26,20 @@ class Stream:
         self.kept: deque[tuple[int, bytes]] = deque()
         self.ended = False
         self._last = 0
-        self._exchange: Exchange | None = None
+        self._exchange: HttpExchange | None = None
 
     @property
     def is_attached(self) -> bool:
         return self._exchange is not None
 
-    def attach(self, exchange: Exchange, after: int | None = None) -> None:
+    def attach(self, exchange: HttpExchange, after: int | None = None) -> None:
         """Go on to this client; with `after`, what came behind that event is told again first."""
         old, self._exchange = self._exchange, None
         if old is not None:
             old.end()
-        exchange.on_hang_up = self._hung_up
-        exchange.on_quiet = lambda: exchange.write(ALIVE)
-        exchange.stream(EVENTS, EVENT_HEADERS)
+        exchange.on_hang_up = self._on_hang_up
+        exchange.on_quiet = lambda: exchange.write(KEEP_ALIVE)
+        exchange.stream(EVENT_STREAM, EVENT_HEADERS)
         self._exchange = exchange
         if after is not None:
             for number, kept in list(self.kept):
@@ -54,9 +54,9 @@ class Stream:
 
     def send(self, frame: bytes) -> None:
         self._last += 1
-        told = b"id: %d-%d\n%b" % (self.number, self._last, event(frame))
+        told = b"id: %d-%d\n%b" % (self.number, self._last, sse_event(frame))
         self.kept.append((self._last, told))
-        self._streams.keeps(self, len(told))
+        self._streams.event_kept(self, len(told))
         if self._exchange is not None:
             self._exchange.write(told)
 
@@ -67,75 +67,77 @@ class Stream:
         if exchange is not None:
             exchange.end()
 
-    def _hung_up(self, _: str) -> None:
+    def _on_hang_up(self, _: str) -> None:
         self._exchange = None
 
 
-class Streams:
+class ResumableStreams:
     """Those of one session. `primes`: its client knows an event that only brings an id (from 2025-11-25)."""
 
-    def __init__(self, *, primes: bool) -> None:
-        self.primes = primes
-        self._all: dict[int, Stream] = {}
-        self._order: deque[tuple[Stream, int]] = deque()
+    def __init__(self, *, send_priming_event: bool) -> None:
+        self.primes = send_priming_event
+        self._streams: dict[int, ResumableStream] = {}
+        self._order: deque[tuple[ResumableStream, int]] = deque()
         """Of the kept events, oldest first, with their sizes."""
         self._size = 0
         self._count = 0
-        self._untold: dict[bytes, None] = {}
+        self._undelivered: dict[bytes, None] = {}
         """What belongs to no request, while nobody listens: each kind of it once, and in order."""
 
     @property
-    def attached(self) -> int:
-        return sum(stream.is_attached for stream in self._all.values())
+    def attached_count(self) -> int:
+        return sum(stream.is_attached for stream in self._streams.values())
 
-    def new(self, *, standalone: bool = False) -> Stream:
+    def new(self, *, standalone: bool = False) -> ResumableStream:
         self._count += 1
-        stream = Stream(self, self._count, standalone=standalone)
-        self._all[stream.number] = stream
-        self._forget()
+        stream = ResumableStream(self, self._count, standalone=standalone)
+        self._streams[stream.number] = stream
+        self._discard_old()
         return stream
 
-    def find(self, event_id: str) -> tuple[Stream, int] | None:
+    def find(self, event_id: str) -> tuple[ResumableStream, int] | None:
         """The stream that an event was on, and its number there; None when it is no longer known."""
         found = _EVENT_ID.fullmatch(event_id)
-        stream = None if found is None else self._all.get(int(found[1]))
+        stream = None if found is None else self._streams.get(int(found[1]))
         return None if found is None or stream is None else (stream, int(found[2]))
 
-    def tell(self, frame: bytes) -> None:
+    def send_unrelated(self, frame: bytes) -> None:
         """What belongs to no request: on the newest stream for that, or kept until there is one."""
-        for stream in reversed(list(self._all.values())):
+        for stream in reversed(list(self._streams.values())):
             if stream.standalone and stream.is_attached:
                 stream.send(frame)
                 return
-        self._untold[frame] = None
-        if len(self._untold) > KEEP_EVENTS:
-            del self._untold[next(iter(self._untold))]
+        self._undelivered[frame] = None
+        if len(self._undelivered) > MAX_KEPT_EVENTS:
+            del self._undelivered[next(iter(self._undelivered))]
 
-    def listen(self, stream: Stream) -> None:
+    def deliver_pending(self, stream: ResumableStream) -> None:
         """Tell what was kept, now that somebody listens."""
-        untold, self._untold = self._untold, {}
+        untold, self._undelivered = self._undelivered, {}
         for frame in untold:
             stream.send(frame)
 
-    def keeps(self, stream: Stream, size: int) -> None:
+    def event_kept(self, stream: ResumableStream, size: int) -> None:
         self._order.append((stream, size))
         self._size += size
-        while len(self._order) > 1 and (self._size > KEEP or len(self._order) > KEEP_EVENTS):
+        while len(self._order) > 1 and (self._size > MAX_KEPT_BYTES or len(self._order) > MAX_KEPT_EVENTS):
             oldest, given_up = self._order.popleft()
             oldest.kept.popleft()
             self._size -= given_up
-        self._forget()
+        self._discard_old()
 
     def close(self) -> None:
-        for stream in list(self._all.values()):
+        for stream in list(self._streams.values()):
             stream.end()
-        self._all.clear()
+        self._streams.clear()
         self._order.clear()
-        self._untold.clear()
+        self._undelivered.clear()
 
-    def _forget(self) -> None:
+    def _discard_old(self) -> None:
         """Streams of which nothing is left, and all but the newest of those that clients left."""
-        left = [stream for stream in self._all.values() if stream.standalone and not stream.is_attached]
-        gone = [stream for stream in self._all.values() if stream.ended and not stream.kept]
-        for stream in gone + left[:-8]:
-            self._all.pop(stream.number, None)
+        detached = [
+            stream for stream in self._streams.values() if stream.standalone and not stream.is_attached
+        ]
+        finished = [stream for stream in self._streams.values() if stream.ended and not stream.kept]
+        for stream in finished + detached[:-8]:
+            self._streams.pop(stream.number, None)

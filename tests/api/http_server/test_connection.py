@@ -12,10 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.api.connection_limit import Seats
+from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.http_server import connection as door
-from mcpd.api.http_server.connection import HttpConnection, Spawn
-from mcpd.api.http_server.http_exchange import Exchange
+from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
+from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import BadRequest, Head
 
 MIB = 1 << 20
@@ -28,18 +28,18 @@ class Peer:
 
     near: socket.socket
     far: socket.socket
-    asked: list[tuple[str, bytes, Exchange]] = attrs.field(factory=list)
-    answers: Callable[[str, bytes, Exchange], None] | None = None
+    asked: list[tuple[str, bytes, HttpExchange]] = attrs.field(factory=list)
+    answers: Callable[[str, bytes, HttpExchange], None] | None = None
     over: str = ""
     left_because: str = ""
     ended: trio.Event = attrs.field(factory=trio.Event)
-    connection: HttpConnection | None = None
+    connection: HttpServerConnection | None = None
 
     def admit(self, head: Head) -> None:
         if head.path == "/forbidden":
             raise BadRequest(403, "not here")
 
-    def handle(self, head: Head, body: bytes, exchange: Exchange) -> None:
+    def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
         self.asked.append((head.path, body, exchange))
         exchange.on_hang_up = self._hung_up
         if self.answers is not None:
@@ -48,7 +48,7 @@ class Peer:
     def _hung_up(self, reason: str) -> None:
         self.over = reason
 
-    def left(self, reason: str) -> None:
+    def closed(self, reason: str) -> None:
         self.left_because = reason
 
     async def send(self, data: bytes) -> None:
@@ -85,24 +85,29 @@ class Peer:
             await self.settled()
 
 
-def echo(path: str, body: bytes, exchange: Exchange) -> None:
+def echo(path: str, body: bytes, exchange: HttpExchange) -> None:
     exchange.respond(200, path.encode() + b" " + body)
 
 
 @asynccontextmanager
 async def connected(
-    answers: Callable[[str, bytes, Exchange], None] | None = None, *, unix: bool = False, max_body: int = MIB
+    answers: Callable[[str, bytes, HttpExchange], None] | None = None,
+    *,
+    unix: bool = False,
+    max_body: int = MIB,
 ) -> AsyncIterator[Peer]:
     near, far = socket.socketpair() if unix else tcp_pair()
     near.setblocking(False)
     far.setblocking(False)
     peer = Peer(near, far, answers=answers)
 
-    def handler(_: Spawn) -> Peer:
+    def handler(_: SpawnTask) -> Peer:
         return peer
 
     async def run() -> None:
-        peer.connection = HttpConnection(near, handler, "a test", Seats(), max_body=max_body)
+        peer.connection = HttpServerConnection(
+            near, handler, "a test", LruConnectionLimit(), max_body=max_body
+        )
         await peer.connection.run()
         near.close()
         peer.ended.set()
@@ -155,7 +160,7 @@ async def test_requests_sent_at_once_are_answered_in_order_one_at_a_time() -> No
 
 async def test_too_many_requests_at_once_are_refused_behind_the_one_under_way() -> None:
     async with connected() as peer:
-        await peer.send(request("/0") * (door.PIPELINE + 2))
+        await peer.send(request("/0") * (door.MAX_PIPELINED + 2))
         assert len(peer.asked) == 1
         peer.asked[0][2].respond(200, b"first")
         answers = await peer.read()
@@ -301,11 +306,11 @@ async def test_a_body_may_take_its_time_while_something_comes(mock_clock: trio.t
     async with connected(echo) as peer:
         await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n")
         for _ in range(4):
-            await later(mock_clock, peer, door.BODY_PAUSE - 5)
+            await later(mock_clock, peer, door.BODY_TIMEOUT - 5)
             await peer.send(b"x")
         assert not peer.ended.is_set()
-        await later(mock_clock, peer, door.BODY_PAUSE)
-        await later(mock_clock, peer, door.QUIET)
+        await later(mock_clock, peer, door.BODY_TIMEOUT)
+        await later(mock_clock, peer, door.QUIET_INTERVAL)
         assert (await peer.read()).startswith(b"HTTP/1.1 408 ")
 
 
@@ -314,12 +319,12 @@ async def test_an_idle_connection_is_closed(mock_clock: trio.testing.MockClock) 
     async with connected() as peer:
         await peer.send(request("/1"))
         for _ in range(10):
-            await later(mock_clock, peer, door.KEEP_ALIVE)
+            await later(mock_clock, peer, door.KEEP_ALIVE_TIMEOUT)
         assert not peer.ended.is_set()
         peer.asked[0][2].respond(200, b"at last")
         assert (await peer.read(b"at last")).startswith(b"HTTP/1.1 200 OK")
         for _ in range(10):
-            await later(mock_clock, peer, door.QUIET)
+            await later(mock_clock, peer, door.QUIET_INTERVAL)
         assert await peer.read() == b""
 
 
@@ -333,10 +338,10 @@ async def test_silence_is_reported_to_who_answers(mock_clock: trio.testing.MockC
             silences += 1
 
         peer.asked[0][2].on_quiet = quiet
-        await later(mock_clock, peer, door.QUIET - 1)
+        await later(mock_clock, peer, door.QUIET_INTERVAL - 1)
         assert silences == 0
         for expected in (1, 2, 3):
-            await later(mock_clock, peer, door.QUIET)
+            await later(mock_clock, peer, door.QUIET_INTERVAL)
             assert silences == expected
 
 
@@ -368,7 +373,7 @@ async def test_a_stream_that_runs_far_ahead_of_its_reader_is_closed(
         for _ in range(100):
             exchange.write(b"x" * MIB)
             mock_clock.jump(0.1)
-        assert exchange.is_over
+        assert exchange.is_finished
         await peer.wait_ended()
         assert peer.over == "the client does not read"
         assert "does not read" in caplog.text
@@ -384,7 +389,7 @@ async def test_an_idle_connection_may_lose_its_seat_and_a_busy_one_may_not() -> 
         assert peer.connection.idle_since is None
         peer.asked[0][2].respond(204)
         assert peer.connection.idle_since is not None
-        peer.connection.leave("its seat was needed")
+        peer.connection.evict("its seat was needed")
         await peer.wait_ended()
 
 
@@ -393,7 +398,7 @@ async def test_an_error_of_ours_ends_the_connection_and_nothing_else(
 ) -> None:
     """The firewall."""
 
-    def fail(path: str, body: bytes, exchange: Exchange) -> None:
+    def fail(path: str, body: bytes, exchange: HttpExchange) -> None:
         raise RuntimeError("a bug")
 
     async with connected(fail) as peer:
@@ -451,7 +456,7 @@ async def test_an_upgraded_connection_ends_whoever_ends_it(end: str) -> None:
         await peer.settled()
         assert peer.connection.idle_since is None
         if end == "leave":
-            peer.connection.leave("mcpd is stopping")
+            peer.connection.evict("mcpd is stopping")
         else:
             peer.far.close()
         await peer.wait_ended()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mcpd.api.http_server.http_exchange import Exchange, Serve
+from mcpd.api.http_server.http_exchange import HttpExchange, ServeUpgraded
 from mcpd.api.http_server.parser import Head
 from mcpd.wire.event_stream import SseDecoder, SseEvent
 
@@ -16,15 +16,15 @@ class Line:
         self.is_last = False
         self.got = b""
         self.over = False
-        self.exchange = Exchange(self, head)
+        self.exchange = HttpExchange(self, head)
 
     def put(self, data: bytes) -> None:
         self.got += data
 
-    def upgrade(self, serve: Serve) -> None:
+    def upgrade(self, serve: ServeUpgraded) -> None:
         raise NotImplementedError
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchange: HttpExchange) -> None:
         self.over = True
 
     def header(self, name: bytes) -> str:

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import legacy
-from mcpd.api.mcp_endpoint.legacy import HttpSession, Sessions, Who
+from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
 from mcpd.client_registry import ClientRegistry
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client, Reply
@@ -75,10 +75,10 @@ PING = Message(id=Raw(b"1"), method="ping")
 @attrs.define(eq=False)
 class World:
     gateway: StandIn
-    sessions: Sessions
-    who: Who
+    sessions: LegacyHttpSessions
+    who: Principal
 
-    def begin(self, version: str = "2025-11-25") -> tuple[HttpSession, Conversation]:
+    def begin(self, version: str = "2025-11-25") -> tuple[LegacyHttpSession, Conversation]:
         line = Line()
         self.sessions.open(HELLO, line.exchange, VIEW, "all", self.who)
         conversation = self.gateway.opened[-1]
@@ -88,7 +88,7 @@ class World:
         assert found is not None
         return found, conversation
 
-    def find(self, key: str, place: str = "all", principal: str = "token") -> HttpSession | None:
+    def find(self, key: str, place: str = "all", principal: str = "token") -> LegacyHttpSession | None:
         head = Head("POST", "/mcp", "", {b"mcp-session-id": key.encode()}, frozenset(), True, True)
         return self.sessions.find(head, VIEW, place, principal)
 
@@ -97,12 +97,12 @@ class World:
 async def world() -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         gateway = StandIn(nursery)
-        who = Who("token", Client(door="http"), ClientRegistry().add(None))
-        yield World(gateway, Sessions(cast("Gateway", gateway)), who)
+        who = Principal("token", Client(door="http"), ClientRegistry().add(None))
+        yield World(gateway, LegacyHttpSessions(cast("Gateway", gateway)), who)
         nursery.cancel_scope.cancel(reason="the test is over")
 
 
-def post(http: HttpSession, *messages: Message, batch: bool = False) -> Line:
+def post(http: LegacyHttpSession, *messages: Message, batch: bool = False) -> Line:
     line = Line()
     legacy.receive(http, messages, line.exchange, batch=batch)
     return line
@@ -175,11 +175,11 @@ async def test_sessions_that_nobody_uses_end(autojump_clock: trio.testing.MockCl
         listening, heard = here.begin()
         line = Line()
         legacy.listen(listening, line.exchange.head, line.exchange)
-        await trio.sleep(legacy.IDLE / 2)
+        await trio.sleep(legacy.IDLE_TIMEOUT / 2)
         assert here.find(idle.key) is idle
-        await trio.sleep(legacy.IDLE * 0.9)
+        await trio.sleep(legacy.IDLE_TIMEOUT * 0.9)
         assert here.find(idle.key) is idle
-        await trio.sleep(legacy.IDLE * 1.1)
+        await trio.sleep(legacy.IDLE_TIMEOUT * 1.1)
         assert here.find(idle.key) is None
         assert ended.closed == "idle for too long"
         assert here.find(listening.key) is listening
@@ -207,7 +207,7 @@ async def test_there_are_only_so_many_sessions(
 async def test_a_session_holds_only_so_many_streams() -> None:
     async with world() as here:
         http, _ = here.begin()
-        lines = [Line() for _ in range(legacy.MOST_LISTENING + 1)]
+        lines = [Line() for _ in range(legacy.MAX_LISTEN_STREAMS + 1)]
         for line in lines:
             legacy.listen(http, line.exchange.head, line.exchange)
         assert b" 200 OK" in lines[-2].got

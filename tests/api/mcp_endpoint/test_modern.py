@@ -74,8 +74,10 @@ def check(view: object, tool: str, arguments: bytes, **headers: str) -> int:
     }
     head = Head("POST", "/mcp", "", told, frozenset(), True, True)
     try:
-        modern.check(head, Message(id=Raw(b"1"), method="tools/call", params=Raw(params)), cast("View", view))
-    except modern.Mismatch as refusal:
+        modern.check_headers(
+            head, Message(id=Raw(b"1"), method="tools/call", params=Raw(params)), cast("View", view)
+        )
+    except modern.RequestMismatch as refusal:
         return refusal.code
     return 0
 
@@ -141,7 +143,7 @@ def test_an_error_of_the_server_has_the_status_that_our_own_would_have(frame: by
     """2026-07-28 ties the status to the code, whoever it was that did not know the method."""
 
     class Exchange:
-        streams = False
+        is_streaming = False
         responded: tuple[int, bytes] | None = None
 
         def respond(self, status: int, body: bytes) -> None:

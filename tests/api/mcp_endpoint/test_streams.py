@@ -7,21 +7,21 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.api.mcp_endpoint.frames import event
-from mcpd.api.mcp_endpoint.resumable_streams import KEEP, Streams
+from mcpd.api.mcp_endpoint.frames import sse_event
+from mcpd.api.mcp_endpoint.resumable_streams import MAX_KEPT_BYTES, ResumableStreams
 from tests.api.mcp_endpoint.line import Line
 
 
 def test_an_event_is_one_line_of_data_whatever_the_frame() -> None:
     """Servers pretty-print; a line break outside of a string is only a blank."""
-    assert event(b'{"a":\r\n 1}\n') == b'event: message\ndata: {"a":   1}\n\n'
+    assert sse_event(b'{"a":\r\n 1}\n') == b'event: message\ndata: {"a":   1}\n\n'
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=12))
 def test_however_often_it_breaks_every_event_comes_once_and_in_order(spells: list[tuple[int, int]]) -> None:
     """In each spell some events are sent, and the client has read only so many when the line breaks."""
-    streams = Streams(primes=True)
+    streams = ResumableStreams(send_priming_event=True)
     stream = streams.new()
     line = Line()
     stream.attach(line.exchange)
@@ -45,7 +45,7 @@ def test_however_often_it_breaks_every_event_comes_once_and_in_order(spells: lis
 
 
 def test_a_stream_that_has_ended_is_told_to_its_end_and_ends() -> None:
-    streams = Streams(primes=False)
+    streams = ResumableStreams(send_priming_event=False)
     stream, line, late = streams.new(), Line(), Line()
     stream.attach(line.exchange)
     assert line.events == []  # older clients would take an event without data for a message
@@ -60,7 +60,7 @@ def test_a_stream_that_has_ended_is_told_to_its_end_and_ends() -> None:
 
 def test_who_comes_back_while_the_old_line_seems_alive_goes_on_there() -> None:
     """A line that died without a word: the new one is the client's."""
-    streams = Streams(primes=True)
+    streams = ResumableStreams(send_priming_event=True)
     stream, old, new = streams.new(), Line(), Line()
     stream.attach(old.exchange)
     stream.send(b"1")
@@ -72,23 +72,23 @@ def test_who_comes_back_while_the_old_line_seems_alive_goes_on_there() -> None:
 
 def test_what_is_kept_is_bounded_and_what_is_gone_is_said_to_be() -> None:
     """RELIABILITY B8: oldest first; of a stream that has ended and has nothing left, nothing is known."""
-    streams = Streams(primes=True)
+    streams = ResumableStreams(send_priming_event=True)
     first, second, line = streams.new(), streams.new(), Line()
     first.send(b"1")
     first.end()
     for _ in range(100):
-        second.send(b'"%b"' % (b"x" * (KEEP // 10)))
+        second.send(b'"%b"' % (b"x" * (MAX_KEPT_BYTES // 10)))
     assert streams.find("1-0") is None
     second.attach(line.exchange, 0)
     assert 8 <= len(line.told) <= 10
-    second.send(b'"%b"' % (b"x" * (2 * KEEP)))
+    second.send(b'"%b"' % (b"x" * (2 * MAX_KEPT_BYTES)))
     late = Line()
     second.attach(late.exchange, 100)
     assert len(late.told) == 1  # the last one is kept whatever its size
 
 
 def test_streams_that_clients_left_are_not_kept_for_ever() -> None:
-    streams = Streams(primes=True)
+    streams = ResumableStreams(send_priming_event=True)
     for _ in range(1000):
         line = Line()
         streams.new(standalone=True).attach(line.exchange)
@@ -98,31 +98,31 @@ def test_streams_that_clients_left_are_not_kept_for_ever() -> None:
 
 def test_what_belongs_to_no_request_goes_to_one_stream_or_waits_for_one() -> None:
     """2025-11-25: never the same message on two streams. Waiting, each message is there once."""
-    streams = Streams(primes=False)
+    streams = ResumableStreams(send_priming_event=False)
     for frame in (b"1", b"2", b"1"):
-        streams.tell(frame)
+        streams.send_unrelated(frame)
     lines = [Line(), Line()]
     for line in lines:
         stream = streams.new(standalone=True)
         stream.attach(line.exchange)
-        streams.listen(stream)
+        streams.deliver_pending(stream)
     assert lines[0].told == [1, 2]
-    streams.tell(b"3")
+    streams.send_unrelated(b"3")
     lines[1].exchange.hang_up("gone")
-    streams.tell(b"4")
+    streams.send_unrelated(b"4")
     assert [line.told for line in lines] == [[1, 2, 4], [3]]
     lines[0].exchange.hang_up("gone")
     for n in range(2000):
-        streams.tell(b"%d" % n)
+        streams.send_unrelated(b"%d" % n)
     late = Line()
     stream = streams.new(standalone=True)
     stream.attach(late.exchange)
-    streams.listen(stream)
+    streams.deliver_pending(stream)
     assert late.told == [*range(1000, 2000)]
 
 
 def test_an_id_that_is_none_of_ours_leads_nowhere() -> None:
-    streams = Streams(primes=True)
+    streams = ResumableStreams(send_priming_event=True)
     streams.new()
     for given_id in ("", "1", "x-1", "1-", "99-1", "1-1-1", "-1-1", "1" * 99 + "-1"):
         assert streams.find(given_id) is None
