@@ -21,24 +21,25 @@ from mcpd.api.openrpc import STREAMING_METHODS
 
 PAGE = Path(__file__).parent / "reference" / "control-api.md"
 MARK = (
-    "<!-- From here on made by docs/make_control_api.py from the types. Change those, then: make docs -->\n"
+    "<!-- Generated from here on by docs/make_control_api.py from the types. "
+    "Change those, then run `make docs`. -->\n"
 )
 
-_UNANSWERED = dict.fromkeys(("mcpd/events", "mcpd/tap"), "Its notifications carry {}; there is no answer.\n")
+_UNANSWERED = dict.fromkeys(("mcpd/events", "mcpd/tap"), "Sends notifications with {}, and no response.\n")
 
 _SIMPLE = {str: "string", bool: "boolean", int: "integer", float: "number", object: "any JSON"}
 
 
 def page(current: str) -> str:
-    """The page with its reference half made anew. Raises ValueError when the mark is missing."""
+    """Return the page with its generated half replaced. Raises ValueError if the marker line is missing."""
     prose, mark, _ = current.partition(MARK)
     if not mark:
-        raise ValueError(f"{PAGE.name} has lost the line {MARK.strip()!r}")
+        raise ValueError(f"{PAGE.name} does not contain the line {MARK.strip()!r}")
     return prose + mark + "\n" + reference()
 
 
 def reference() -> str:
-    """Every method, and every type that a method takes or answers."""
+    """Return the reference of all methods and of all types that they use."""
     described: dict[str, tuple[str, type, object]] = {
         name: (method.summary, method.params, method.result) for name, method in METHODS.items()
     }
@@ -48,9 +49,9 @@ def reference() -> str:
     for name, (summary, params, answers) in described.items():
         parts += [f"### `{name}`\n", f"{_paragraph(summary)}\n", *_members(params, wanted, asked=True)]
         answer = answers if isinstance(answers, str) else _link(answers, wanted)
-        parts.append(_UNANSWERED.get(name, "Answers {}.\n").format(answer))
+        parts.append(_UNANSWERED.get(name, "Returns {}.\n").format(answer))
     parts.append("## Types\n")
-    for kind in wanted:  # grows while we go: a type names others
+    for kind in wanted:  # grows during the loop, because types refer to other types
         parts += [f"### `{kind.__name__}`\n"]
         if kind.__doc__:
             parts.append(f"{_paragraph(kind.__doc__)}\n")
@@ -59,7 +60,7 @@ def reference() -> str:
 
 
 def _members(kind: type, wanted: list[type], *, asked: bool = False) -> list[str]:
-    """A row for each member. What is `asked` may be left out; an answer always has all its members."""
+    """Return a table of the members. Only parameters (`asked`) have a column of defaults."""
     fields = attrs.fields(kind)
     if not fields:
         return []
@@ -82,13 +83,13 @@ def _values(kind: type[enum.Enum]) -> list[str]:
 
 
 def _link(kind: object, wanted: list[type]) -> str:
-    """The type in words; classes of ours are linked, and noted in `wanted`."""
+    """Describe a type in words. Types of the API are linked and appended to `wanted`."""
     if isinstance(kind, type):
         if attrs.has(kind) or issubclass(kind, enum.Enum):
             if kind not in wanted:
                 wanted.append(kind)
             return f"[`{kind.__name__}`](#{kind.__name__.lower()})"
-        return "object, the server's own" if kind is msgspec.Raw else _SIMPLE[kind]
+        return "object, as the server sent it" if kind is msgspec.Raw else _SIMPLE[kind]
     origin, args = get_origin(kind), get_args(kind)
     if origin is tuple:
         return f"list of {_link(args[0], wanted)}"
@@ -110,7 +111,7 @@ def _default(field: attrs.Attribute[object]) -> str:
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """The sentence below each member in the source: what documents it for readers of the code, too."""
+    """Return the docstring below each member in the source code."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
     found = {}
@@ -126,7 +127,7 @@ def _meanings(kind: type) -> dict[str, str]:
 
 
 def _paragraph(text: str) -> str:
-    """On one line, without the references that only maintainers can follow."""
+    """Return the text on one line, without internal references."""
     text = re.sub(r" \([A-Z]{2}\d+\)", "", " ".join(text.split())).replace("None: ", "null: ")
     return re.sub(r"^(?:[A-Z]{2}\d+|DESIGN D\d+)\. ", "", text)
 

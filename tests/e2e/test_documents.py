@@ -72,7 +72,7 @@ NEEDS_MORE = {"status SERVER", "debug SERVER", "why SERVER"}
 def table() -> dict[str, tuple[dict[str, str], bool]]:
     """Command → its members and their kinds, and whether a server may add to them."""
     page = (ROOT / "docs" / "reference" / "mcpctl.md").read_text()
-    section = page.partition("## What --json prints\n")[2].partition("\n## ")[0]
+    section = page.partition("## JSON output\n")[2].partition("\n## ")[0]
     found = {}
     for row in re.findall(r"^\| (`.*?) \| (.*) \|$", section, re.M):
         members = re.findall(r"`(\w+)`(?: (\[…\]|\{…\}))?", row[1].partition(";")[0])
