@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ctl.errors import DaemonError, UsageError
 from ctl.output import Output
-from mcpd.config.formats import decode_utf8, format_of, parse_text
-from mcpd.config.layout import read_layout
+from mcpd.config.loader import decode_utf8, format_of, parse_text, read_layout
 from mcpd.model.errors import BadSpec, Problem
 
 

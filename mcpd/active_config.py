@@ -14,10 +14,10 @@ from mcpd.config.edit_file import add_server, import_editor, remove_server
 from mcpd.config.loader import LoadedConfig, candidate_paths, load
 from mcpd.config.masking import mask_definition
 from mcpd.config.settings import Settings
-from mcpd.model.definitions import ApplyResult, ConfigStatus, ConfigView
+from mcpd.model.api import ApplyResult, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
-from mcpd.model.spec_diff import ServersDiff, changed_parts
+from mcpd.model.server_spec import ServersDiff, changed_parts
 from mcpd.model.status import rfc3339
 from mcpd.state_file import AppliedSet, StateFile
 from mcpd.supervision.supervisor import Supervisor

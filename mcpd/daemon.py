@@ -27,8 +27,8 @@ from mcpd.api.connection_limit import socket_limit
 from mcpd.api.http_handler import HttpApi, HttpPort
 from mcpd.api.protocol_sniff import speaks_http
 from mcpd.api.socket_connection import SocketConnection
-from mcpd.config.address import Address
 from mcpd.config.loader import LoadedConfig
+from mcpd.config.settings import Address
 from mcpd.config_watcher import watch_config
 from mcpd.event_history import EventHistory
 from mcpd.gateway.gateway import Gateway

@@ -19,8 +19,7 @@ import msgspec
 import trio
 
 from mcpd.model import codec
-from mcpd.model.events import Event, EventKind
-from mcpd.model.history import History, HistoryEntry, HistoryEventKind
+from mcpd.model.events import Event, EventKind, History, HistoryEntry, HistoryEventKind
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from mcpd import __version__
-from mcpd.config.address import Address, parse_address
 from mcpd.config.loader import LoadedConfig, load
+from mcpd.config.settings import Address, parse_address
 from mcpd.model.errors import BadSpec
 from mcpd.support import logs, paths
 from mcpd.support.redact import Redactor

@@ -16,18 +16,24 @@ from mcpd import __version__, usage_report
 from mcpd.active_config import ActiveConfig
 from mcpd.client_registry import ClientRegistry
 from mcpd.event_history import EventHistory
-from mcpd.model.api import DaemonInfo, DaemonStatus, DashboardLink, HttpListener, PingResult, ServerDetail
-from mcpd.model.clients import ClientsResult
-from mcpd.model.definitions import ConfigStatus
+from mcpd.model.api import (
+    ConfigStatus,
+    DaemonInfo,
+    DaemonStatus,
+    DashboardLink,
+    HttpListener,
+    PingResult,
+    PromptsResult,
+    ResourcesResult,
+    ServerDetail,
+    ToolsResult,
+)
 from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused
-from mcpd.model.events import Event, EventKind
-from mcpd.model.features import PromptsResult, ResourcesResult, ToolsResult
-from mcpd.model.history import History
-from mcpd.model.message_tap import TapParams
+from mcpd.model.events import Event, EventKind, History, TapParams
 from mcpd.model.qualified_names import qualified_name
 from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.model.text import shorten
-from mcpd.model.usage import Stats
+from mcpd.model.usage import ClientsResult, Stats
 from mcpd.protocol import input_rounds
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog, Item

@@ -23,7 +23,7 @@ from ctl.editors.merging import Server
 from ctl.errors import NotFound, UsageError
 from ctl.output import paint
 from ctl.terminal_text import clean, count
-from mcpd.config.formats import SUFFIXES
+from mcpd.config.loader import SUFFIXES
 from mcpd.config.secret_store import secrets_path
 
 

@@ -17,7 +17,7 @@ from ctl.editors.import_history import Memory, Remembered, where
 from ctl.editors.inline_secrets import Lifted, lifted
 from ctl.editors.merging import Lookup, Server, keys_of, known_as, replaced, with_secrets
 from ctl.editors.variables import secret_reference
-from mcpd.model.spec_diff import definition_parts
+from mcpd.model.server_spec import definition_parts
 
 Definition = Mapping[str, object]
 _SWITCH = "enabled"

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 from ctl.editors.discovery import Source
-from mcpd.model.spec_diff import definition_parts
+from mcpd.model.server_spec import definition_parts
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, private_directory, state_dir
 

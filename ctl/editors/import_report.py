@@ -16,7 +16,7 @@ from ctl.output import Line, paint
 from ctl.status_view import shell_join
 from ctl.terminal_text import count
 from mcpd.config.masking import mask_definition
-from mcpd.model.spec_diff import definition_parts
+from mcpd.model.server_spec import definition_parts
 
 
 def found_lines(made: Plan, around: Surroundings, only_here: Sequence[str]) -> list[Line]:

@@ -15,8 +15,7 @@ from ctl.errors import DaemonError, DaemonUnreachable
 from ctl.status_view import mapping, objects, strings
 from mcpd.config.definition import parse_servers
 from mcpd.config.in_place_edits.document import read_document
-from mcpd.config.layout import read_layout
-from mcpd.config.loader import default_path
+from mcpd.config.loader import default_path, read_layout
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec, Problem
 

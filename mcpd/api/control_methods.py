@@ -14,21 +14,24 @@ from mcpd import __version__
 from mcpd.api import metrics
 from mcpd.gateway import control_reads
 from mcpd.model import api, codec
-from mcpd.model.clients import ClientsResult
-from mcpd.model.definitions import AddParams, ApplyResult, ConfigView, RemoveParams, SetServersParams
-from mcpd.model.errors import InvalidArguments, Problem
-from mcpd.model.features import (
+from mcpd.model.api import (
+    AddParams,
+    ApplyResult,
     CompleteParams,
+    ConfigView,
     PromptParams,
     PromptsResult,
     ReadParams,
+    RemoveParams,
     ResourcesResult,
+    SetServersParams,
     ToolsResult,
 )
-from mcpd.model.history import History, HistoryParams
+from mcpd.model.errors import InvalidArguments, Problem
+from mcpd.model.events import History, HistoryParams
 from mcpd.model.status import parse_timestamp
 from mcpd.model.text import shorten
-from mcpd.model.usage import Stats, StatsParams
+from mcpd.model.usage import ClientsResult, Stats, StatsParams
 from mcpd.operations import Operations
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.supervision.managed_server import ManagedServer

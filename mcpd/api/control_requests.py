@@ -19,7 +19,7 @@ from mcpd.gateway.responder import Client
 from mcpd.gateway.virtual_server import View
 from mcpd.model import api, codec
 from mcpd.model.errors import McpdError, SlowConsumer
-from mcpd.model.message_tap import TapParams
+from mcpd.model.events import TapParams
 from mcpd.support.audit_actor import acting_for
 from mcpd.support.outbox import Outbox
 from mcpd.wire import message as wire

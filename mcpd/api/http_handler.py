@@ -19,7 +19,7 @@ from mcpd.api.http_routes import HEALTH, MCP, HttpRoutes, RouteHandler
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.mcp_endpoint.endpoint import McpEndpoint
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSessions
-from mcpd.config.address import Address
+from mcpd.config.settings import Address
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
 from mcpd.support.atomic_files import write_atomically

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from mcpd.api.connection_limit import MAX_CLIENTS, LruConnectionLimit
-from mcpd.config.address import Address
+from mcpd.config.settings import Address
 
 log = logging.getLogger("mcpd.listeners")
 

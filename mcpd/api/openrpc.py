@@ -14,9 +14,8 @@ import msgspec
 from mcpd import __version__
 from mcpd.api.control_methods import MCP_RESULT, METHODS
 from mcpd.model import api
-from mcpd.model.events import Event
-from mcpd.model.features import CallParams
-from mcpd.model.message_tap import TapFrame, TapParams
+from mcpd.model.api import CallParams
+from mcpd.model.events import Event, TapFrame, TapParams
 from mcpd.model.tool_result import ToolResult
 
 STREAMING_METHODS: Mapping[str, tuple[str, type, object]] = {

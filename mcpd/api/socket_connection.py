@@ -19,10 +19,9 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import Client
 from mcpd.gateway.session import Session, is_mcp
 from mcpd.gateway.virtual_server import View
-from mcpd.support.descriptors import has_hung_up
 from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
-from mcpd.support.reader import READ_SMALL, Reader
+from mcpd.support.reader import READ_SMALL, Reader, has_hung_up
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter, LineTooLong
 from mcpd.wire.message import ABSENT, BadFrame

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.config.common_fields import parse_common_fields
+from mcpd.config.definition_fields import parse_common_fields, parse_transport_fields
 from mcpd.config.fields import CANONICAL_NAMES, FIELDS, IGNORED_FIELDS, REPLACEMENTS, is_comment
 from mcpd.config.json_path import closest_match, is_too_large, join_path, type_name
 from mcpd.config.json_schema import json_schema
@@ -16,11 +16,9 @@ from mcpd.config.known_servers import apply_traits
 from mcpd.config.masking import PASSED_FIELDS, mask_definition, secret_values
 from mcpd.config.section import Section
 from mcpd.config.settings import Settings
-from mcpd.config.transport_fields import parse_transport_fields
 from mcpd.config.variables import expand, misplaced_reference
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.model.secret_references import FetchedSecrets, ResolvedDefinition, SecretReference
-from mcpd.model.server_spec import ServerSpec, StdioSpec
+from mcpd.model.server_spec import FetchedSecrets, ResolvedDefinition, SecretReference, ServerSpec, StdioSpec
 from mcpd.model.text import shorten
 
 __all__ = ["ParsedServers", "json_schema", "mask_definition", "parse_servers"]

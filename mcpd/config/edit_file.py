@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from mcpd.config.formats import format_of
 from mcpd.config.in_place_edits.document import Document, KeyPath, editor_for, read_document, write_document
+from mcpd.config.loader import format_of
 from mcpd.model.errors import BadSpec, Problem
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +12,13 @@ from pathlib import Path
 import attrs
 
 from mcpd.config.definition import parse_located_servers
-from mcpd.config.formats import SUFFIXES, decode_utf8, format_of, parse_text
-from mcpd.config.json_path import closest_match, join_path
-from mcpd.config.layout import DocumentLayout, parse_server_list, read_layout
-from mcpd.config.settings import Settings, parse_settings
+from mcpd.config.fields import is_comment
+from mcpd.config.json_path import closest_match, is_too_large, join_path, type_name
+from mcpd.config.jsonc import JsoncSyntaxError, JsonObject
+from mcpd.config.jsonc import parse_jsonc as parse_json
+from mcpd.config.masking import quote_line
+from mcpd.config.section import Section
+from mcpd.config.settings import SETTINGS, Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
@@ -212,3 +216,212 @@ def _is_writable_by_others(path: Path) -> bool:
 def _mapping(value: object) -> Mapping[str, object]:
     assert isinstance(value, Mapping)
     return value
+
+
+_EXAMPLE = 'write {"mcpServers": {"NAME": {"command": "…"}}}'
+_FOREIGN_KEYS = {"servers", "mcp_servers", "context_servers", "extensions", "amp.mcpServers"}
+"""Where other products keep what we call `mcpServers`."""
+
+
+@attrs.frozen
+class DocumentLayout:
+    """A document taken apart, nothing in it checked yet."""
+
+    servers: list[tuple[object, object, str]] = attrs.field(factory=list)
+    """Name, definition, place."""
+    settings: Mapping[str, object] = attrs.field(factory=dict)
+    settings_path: str = "$.settings"
+    enabled: bool = True
+
+
+def read_layout(document: object, problems: list[Problem], warnings: list[str]) -> DocumentLayout:
+    """Take either shape apart. What fits neither is added to `problems`."""
+    if not isinstance(document, Mapping):
+        problems.append(
+            Problem("$", f"the configuration must be an object, not {type_name(document)}", _EXAMPLE)
+        )
+        return DocumentLayout()
+    section = Section(document, "$", problems)
+    settings_in = "mcp.globalSettings" if section.has("mcp") else "settings"
+    for key in document:
+        _check_top_level_key(key, section, warnings, settings_in)
+    if section.has("mcp") and section.has("mcpServers"):
+        section.add_problem("mcp", "both 'mcp' and 'mcpServers' are there", "keep one of the two shapes")
+        return DocumentLayout()
+    if not section.has("mcp"):
+        settings = section.child("settings")
+        servers = _parse_servers(document.get("mcpServers"), "$.mcpServers", problems)
+        return DocumentLayout(servers, {} if settings is None else settings.values)
+    inner = section.child("mcp")
+    if inner is None:
+        return DocumentLayout()
+    inner.refuse_unknown(("enabled", "servers", "globalSettings"))
+    if section.has("settings"):
+        section.add_problem(
+            "settings", "'settings' does not go with 'mcp'", "write them into 'mcp.globalSettings'"
+        )
+    settings = inner.child("globalSettings")
+    return DocumentLayout(
+        _parse_servers(inner.values.get("servers"), "$.mcp.servers", problems),
+        {} if settings is None else settings.values,
+        "$.mcp.globalSettings",
+        inner.boolean("enabled") is not False,
+    )
+
+
+def parse_server_list(value: object, path: str, problems: list[Problem]) -> list[tuple[object, object, str]]:
+    """The servers of a list whose entries carry their `name`."""
+    if not isinstance(value, list):
+        fix = 'write [{"name": "…", "command": "…"}]'
+        problems.append(Problem(path, f"this must be a list of servers, not {type_name(value)}", fix))
+        return []
+    servers: list[tuple[object, object, str]] = []
+    for index, entry in enumerate(value):
+        here = join_path(path, index)
+        if not isinstance(entry, Mapping):
+            problems.append(Problem(here, f"a server must be an object, not {type_name(entry)}", _EXAMPLE))
+        elif entry.get("name") is None:
+            problems.append(Problem(here, "this server has no 'name'", "add 'name'"))
+        else:
+            rest = {key: inner for key, inner in entry.items() if key != "name"}
+            servers.append((entry["name"], rest, here))
+    return servers
+
+
+def _parse_servers(value: object, path: str, problems: list[Problem]) -> list[tuple[object, object, str]]:
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return parse_server_list(value, path, problems)
+    if not isinstance(value, Mapping):
+        problems.append(Problem(path, f"the servers must be an object, not {type_name(value)}", _EXAMPLE))
+        return []
+    return [(name, definition, join_path(path, str(name))) for name, definition in value.items()]
+
+
+def _check_top_level_key(key: object, section: Section, warnings: list[str], settings_in: str) -> None:
+    """An editor's file may hold much else beside its servers; only what looks like ours is refused."""
+    known = ["mcpServers", "settings", "mcp"]
+    if key in known:
+        return
+    if not isinstance(key, str):
+        section.problems.append(Problem("$", "a key of the document is not a string", _EXAMPLE))
+    elif key in _FOREIGN_KEYS:
+        section.add_problem(key, f"servers under '{key}' are not read", "rename it to 'mcpServers'")
+    elif (meant := closest_match(key, known)) is not None:
+        section.add_problem(key, f"unknown field '{shorten(key, 64)}'", f"did you mean '{meant}'?")
+    elif not is_comment(key):
+        setting = closest_match(key, [field.name for field in SETTINGS])
+        fix = f"; did you mean '{setting}' in '{settings_in}'?" if setting else ""
+        warnings.append(
+            f"{join_path('$', key)}: '{shorten(key, 64)}' is not used by mcpd here and was ignored{fix}"
+        )
+
+
+SUFFIXES = {
+    ".json": "JSON",
+    ".jsonc": "JSON",
+    ".toml": "TOML",
+    ".yaml": "YAML",
+    ".yml": "YAML",
+}
+"""In the order in which the default places are looked at."""
+
+MAX_FILE_SIZE = 4 * 1024 * 1024
+"""Bytes. A configuration beyond this is some other file."""
+
+
+def decode_utf8(data: bytes, source: str, largest: int = MAX_FILE_SIZE) -> str:
+    """The text of a file; a byte order mark is dropped. Raises BadSpec when it is not UTF-8."""
+    if len(data) > largest:
+        message = f"the file has {len(data)} bytes; a configuration has at most {largest}"
+        raise BadSpec([Problem("$", message, "is this the right file?")], source)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = Problem(
+            f"{source}:{line}", f"byte {error.start} is not UTF-8", "save the file in the UTF-8 encoding"
+        )
+        raise BadSpec([problem], source) from None
+
+
+def format_of(path: Path, source: str) -> str:
+    """`JSON`, `TOML` or `YAML`. Raises BadSpec for a suffix that says none of them."""
+    kind = SUFFIXES.get(path.suffix.lower())
+    if kind is None:
+        message = f"cannot tell the format of {path.name!r}"
+        raise BadSpec([Problem("$", message, f"give it one of the suffixes {', '.join(SUFFIXES)}")], source)
+    return kind
+
+
+def parse_text(text: str, kind: str, source: str, *, foreign: bool = False) -> object:
+    """Plain values of a document in format `kind`. Raises BadSpec naming file, line and column.
+
+    `foreign`: another program's file, which may be long, and where a key written twice is its business.
+    """
+    try:
+        readers = {"JSON": parse_json, "TOML": _toml, "YAML": _yaml}
+        value = readers[kind](text)
+        if is_too_large(value, max_values=20_000_000 if foreign else 200_000):
+            raise RecursionError
+        twice = [] if foreign else _duplicate_keys(value, "$")
+        if twice:
+            raise BadSpec(twice, source)
+        return value
+    except JsoncSyntaxError as fault:
+        lines = text.splitlines()
+        line = lines[fault.line - 1] if 0 < fault.line <= len(lines) else ""
+        quote = f", in `{quote_line(line)}`" if line.strip() else ""
+        place = f"{source}:{fault.line}:{fault.column}"
+        raise BadSpec(
+            [Problem(place, f"not valid {kind}: {fault.message}{quote}", "mend the syntax there")], source
+        ) from None
+    except RecursionError:
+        raise BadSpec(
+            [Problem("$", f"this {kind} is nested too deeply, or in itself", "flatten it")], source
+        ) from None
+
+
+def _toml(text: str) -> object:
+    import tomllib
+
+    try:
+        return tomllib.loads(text.replace("\r\n", "\n"))
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        place = re.search(r" \(at line (\d+), column (\d+)\)$", message)
+        if place:
+            raise JsoncSyntaxError(message[: place.start()], int(place[1]), int(place[2])) from None
+        raise JsoncSyntaxError.at_offset(message, text, len(text.rstrip())) from None
+
+
+def _yaml(text: str) -> object:
+    from ruamel.yaml import YAML  # 6 MB: loaded only for a YAML file
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        value = YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        message = (error.problem or error.context or "cannot be read").split(" with value ")[0]
+        raise JsoncSyntaxError(message, line, column) from None
+    except (YAMLError, ValueError) as error:
+        raise JsoncSyntaxError(shorten(str(error).splitlines()[0]), 1, 1) from None
+    return {} if value is None else value
+
+
+def _duplicate_keys(value: object, place: str) -> list[Problem]:
+    found: list[Problem] = []
+    if isinstance(value, JsonObject):
+        for key in value.duplicates:
+            found.append(
+                Problem(join_path(place, key), f"'{shorten(key, 64)}' is written more than once", "keep one")
+            )
+        for key, inner in value.items():
+            found += _duplicate_keys(inner, join_path(place, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            found += _duplicate_keys(inner, join_path(place, index))
+    return found

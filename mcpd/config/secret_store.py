@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mcpd.config.formats import decode_utf8, parse_text
 from mcpd.config.in_place_edits.document import file_error
 from mcpd.config.json_path import join_path
+from mcpd.config.loader import decode_utf8, parse_text
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.model.secret_references import SecretReference, UnavailableSecret
+from mcpd.model.server_spec import SecretReference, UnavailableSecret
 from mcpd.model.text import shorten
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, config_dir, private_directory

@@ -12,7 +12,7 @@ import attrs
 
 from mcpd.config.json_path import join_path
 from mcpd.model.errors import Problem
-from mcpd.model.secret_references import FetchedSecrets, SecretKind, SecretReference, UnavailableSecret
+from mcpd.model.server_spec import FetchedSecrets, SecretKind, SecretReference, UnavailableSecret
 from mcpd.model.text import shorten
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from mcpd.client_registry import ClientConnection, program_name
 from mcpd.gateway.session import Session
-from mcpd.model.clients import ClientsResult, ConnectedClient, ServerUsage
 from mcpd.model.status import rfc3339
+from mcpd.model.usage import ClientsResult, ConnectedClient, ServerUsage
 
 
 def clients(sessions: Iterable[Session], connections: Iterable[ClientConnection]) -> ClientsResult:

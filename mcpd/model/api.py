@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import attrs
+import msgspec
 
-from mcpd.model.definitions import ConfigStatus
-from mcpd.model.history import HistoryEntry
+from mcpd.model.errors import Problem
+from mcpd.model.events import HistoryEntry
+from mcpd.model.server_spec import ServersDiff
 from mcpd.model.status import ServerStatus
 
 API_VERSION = 1
@@ -237,3 +239,154 @@ class VersionInfo:
     search_path: str
     """The PATH of mcpd: where servers' commands are looked for, unless a definition says otherwise."""
     protocol_versions: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class ToolsResult:
+    """`mcpd/tools`. Each entry is the server's own tool object plus `server` and `qualified_name`."""
+
+    tools: tuple[msgspec.Raw, ...]
+    dropped: int = 0
+    """Entries that were no usable tools; the rest is kept (CA12)."""
+
+
+@attrs.frozen(kw_only=True)
+class ResourcesResult:
+    """`mcpd/resources`. Entries are the servers' own objects plus `server`."""
+
+    resources: tuple[msgspec.Raw, ...]
+    resource_templates: tuple[msgspec.Raw, ...]
+
+
+@attrs.frozen(kw_only=True)
+class PromptsResult:
+    """`mcpd/prompts`. Entries are the servers' own objects plus `server`."""
+
+    prompts: tuple[msgspec.Raw, ...]
+
+
+@attrs.frozen(kw_only=True)
+class CallParams:
+    server: str
+    tool: str
+    arguments: Mapping[str, object] = attrs.field(factory=dict)
+    timeout: float | None = None
+    """Seconds of silence allowed; progress starts it afresh. None: the configured one."""
+    raw: bool = False
+    """Answer the MCP result byte for byte instead of a ToolResult."""
+
+
+@attrs.frozen(kw_only=True)
+class ReadParams:
+    server: str
+    uri: str
+
+
+@attrs.frozen(kw_only=True)
+class PromptParams:
+    server: str
+    prompt: str
+    arguments: Mapping[str, str] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class CompleteParams:
+    server: str
+    ref: Mapping[str, object]
+    """MCP's own: `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
+    argument: Mapping[str, object]
+    """`{"name": …, "value": …}`."""
+    context: Mapping[str, object] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ConfigStatus:
+    """Which configuration is in force, and whether the file on disk could be used."""
+
+    source: str
+    """A file's path, `$MCPD_SERVERS`, `api` after `mcpd/servers/set`, or `none`."""
+    path: str
+    """The file that `mcpd/reload` reads and `mcpd/add` writes, there or not."""
+    generation: int
+    loaded_at: str
+    problems: tuple[Problem, ...] = ()
+    """Why the newest version of the file was refused, while the last good set stays in force."""
+    warnings: tuple[str, ...] = ()
+    """What the configuration says that has no effect here."""
+
+
+@attrs.frozen(kw_only=True)
+class ConfigView:
+    """`mcpd/config`: the definitions in force, secrets masked."""
+
+    source: str
+    path: str
+    generation: int
+    servers: Mapping[str, Mapping[str, object]]
+
+
+@attrs.frozen(kw_only=True)
+class SetServersParams:
+    servers: Mapping[str, Mapping[str, object]]
+    """Name → definition, in the shape of the configuration file."""
+    dry_run: bool = False
+    if_generation: int | None = None
+    """Refuse with `conflict` unless the set is still at this generation."""
+
+
+@attrs.frozen(kw_only=True)
+class AddParams:
+    server: str
+    definition: Mapping[str, object]
+    save: bool = True
+    """Write it into the configuration file too."""
+    replace: bool = False
+    """Take the place of a server of that name; without it, such a server is an error."""
+
+
+@attrs.frozen(kw_only=True)
+class RemoveParams:
+    server: str
+    save: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class ApplyResult:
+    """What a change of the set does, or would do under `dry_run`. Unchanged servers are not touched."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    generation: int
+    errors: tuple[Problem, ...] = ()
+    """What makes the set unusable; then nothing was applied and the lists are empty."""
+    dry_run: bool = False
+    saved: str | None = None
+    """The file that was written."""
+
+    @classmethod
+    def plan(
+        cls, plan: ServersDiff, generation: int, *, dry_run: bool = False, saved: str | None = None
+    ) -> ApplyResult:
+        return cls(
+            added=plan.added,
+            removed=plan.removed,
+            changed=plan.changed,
+            unchanged=plan.unchanged,
+            generation=generation,
+            dry_run=dry_run,
+            saved=saved,
+        )
+
+    @classmethod
+    def refused(cls, errors: list[Problem], generation: int, *, dry_run: bool = False) -> ApplyResult:
+        return cls(
+            added=(),
+            removed=(),
+            changed=(),
+            unchanged=(),
+            generation=generation,
+            errors=tuple(errors),
+            dry_run=dry_run,
+        )

@@ -7,11 +7,9 @@ milliseconds, `includeTools`, …) is the business of `config/definition.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Protocol
 
 import attrs
-
-from mcpd.model.secret_references import UnresolvedDefinition
 
 MEBIBYTE = 1024 * 1024
 
@@ -143,3 +141,88 @@ class RemoteSpec(ServerSpec):
     @property
     def identity(self) -> tuple[object, ...]:
         return (self.kind, self.url, tuple(sorted(self.headers.items())), self.ca_file)
+
+
+SecretKind = Literal["secret", "credential", "file", "cmd"]
+
+
+@attrs.frozen
+class SecretReference:
+    """`${secret:NAME}` and its like; equal when the same thing is meant."""
+
+    kind: SecretKind
+    arguments: tuple[str, ...]
+    """A name; an absolute path; a command line, split."""
+
+
+@attrs.frozen
+class UnavailableSecret:
+    """Why there is no value, and what to do."""
+
+    message: str
+    fix: str
+    missing: bool = False
+    """It is simply not there: a default stands in."""
+
+
+FetchedSecrets = Mapping[SecretReference, str | UnavailableSecret]
+"""What has been fetched."""
+
+
+@attrs.frozen
+class ResolvedDefinition:
+    """A definition with what is known put in; complete when nothing is `wanted`."""
+
+    spec: ServerSpec
+    unresolved: tuple[SecretReference, ...]
+    secrets: frozenset[str] = attrs.field(repr=False)
+    """Values to mask wherever something is shown or logged."""
+
+
+class UnresolvedDefinition(Protocol):
+    """A definition that is complete only once its secrets were fetched."""
+
+    def resolve(self, fetched: FetchedSecrets) -> ResolvedDefinition:
+        """Raises BadSpec when something is unavailable, or useless where it stands."""
+        ...
+
+
+@attrs.frozen
+class ServersDiff:
+    """A plan: names, each list sorted. Unchanged servers keep their process and connection."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+
+
+def diff_specs(old: Mapping[str, ServerSpec], new: Mapping[str, ServerSpec]) -> ServersDiff:
+    """The plan that turns `old` into `new`. Two specs are the same server when they are equal."""
+    both = old.keys() & new.keys()
+    return ServersDiff(
+        added=tuple(sorted(new.keys() - old.keys())),
+        removed=tuple(sorted(old.keys() - new.keys())),
+        changed=tuple(sorted(name for name in both if old[name] != new[name])),
+        unchanged=tuple(sorted(name for name in both if old[name] == new[name])),
+    )
+
+
+def definition_parts(definition: Mapping[str, object]) -> dict[str, object]:
+    """The parts of a definition as written, by the names that people know: `args`, `env.TOKEN`."""
+    found: dict[str, object] = {}
+    for key, value in definition.items():
+        if isinstance(value, Mapping):
+            found |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+def changed_parts(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[str, ...]:
+    """Which parts of a definition are not what they were, in the order of the newer one."""
+    before, after = definition_parts(old), definition_parts(new)
+    names = [*after, *(name for name in before if name not in after)]
+    return tuple(
+        name for name in names if name not in before or name not in after or before[name] != after[name]
+    )

@@ -43,7 +43,7 @@ from mcpd.supervision.start_slot import StartSlot
 from mcpd.supervision.state import Standing
 from mcpd.supervision.status_report import Known, noise, snapshot
 from mcpd.supervision.trace import Trace
-from mcpd.support.callbacks import CallbackList
+from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory import trim_heap
 from mcpd.support.processes import CpuTimeTotal
 from mcpd.transports.base import Channel

@@ -14,7 +14,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.config.masking import scrub_json
-from mcpd.model.message_tap import MessageDirection, TapFrame
+from mcpd.model.events import MessageDirection, TapFrame
 from mcpd.model.status import rfc3339
 from mcpd.transports.base import Channel
 from mcpd.wire import message as wire

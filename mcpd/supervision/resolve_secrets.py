@@ -13,8 +13,7 @@ import trio
 
 from mcpd.config.secret_store import MAX_SECRET_SIZE, decode_secret, fetch_secret
 from mcpd.model.errors import BadSpec
-from mcpd.model.secret_references import SecretReference, UnavailableSecret
-from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
+from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, StdioSpec, UnavailableSecret
 from mcpd.model.text import shorten
 from mcpd.supervision.context import Surroundings
 from mcpd.supervision.failure import NoSecret

@@ -12,8 +12,7 @@ import trio
 
 from mcpd.model.errors import UnknownServer
 from mcpd.model.events import Event, EventKind
-from mcpd.model.server_spec import ServerSpec
-from mcpd.model.spec_diff import ServersDiff, diff_specs
+from mcpd.model.server_spec import ServersDiff, ServerSpec, diff_specs
 from mcpd.model.status import rfc3339
 from mcpd.supervision.context import Surroundings
 from mcpd.supervision.managed_server import ManagedServer

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -39,3 +40,33 @@ class Broadcast(Generic[T]):
     def _drop(self, listener: trio.MemorySendChannel[T]) -> None:
         self._listeners.discard(listener)
         listener.close()
+
+
+log = logging.getLogger("mcpd")
+
+
+class CallbackList(Generic[T]):
+    """Calling it calls every listener, in the order they came. Listeners must not block.
+
+    One that raises is logged and keeps listening; it costs neither the others nor the source.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: dict[object, Callable[[T], None]] = {}
+
+    def __call__(self, item: T) -> None:
+        for listener in tuple(self._listeners.values()):
+            try:
+                listener(item)
+            except Exception:
+                log.exception("an error in mcpd itself, in a listener")
+
+    def add(self, listener: Callable[[T], None]) -> Callable[[], None]:
+        """Call it from now on; what is returned ends that (again and again, if need be)."""
+        place = object()
+        self._listeners[place] = listener
+
+        def end() -> None:
+            self._listeners.pop(place, None)
+
+        return end

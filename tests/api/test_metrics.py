@@ -5,8 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from mcpd.api.metrics import render
-from mcpd.model.api import DaemonInfo, DaemonStatus
-from mcpd.model.definitions import ConfigStatus
+from mcpd.model.api import ConfigStatus, DaemonInfo, DaemonStatus
 from mcpd.model.status import ServerState
 from mcpd.model.usage import CallCounts, LatencyBucket, ProcessCost, ServerStats, Stats, ToolStats
 

@@ -14,8 +14,7 @@ from mcpd.config.masking import mask_definition
 from mcpd.config.secret_store import change_secrets, fetch_secret, read_secrets, secrets_path
 from mcpd.config.variables import expand
 from mcpd.model.errors import BadSpec
-from mcpd.model.secret_references import SecretReference, UnavailableSecret
-from mcpd.model.server_spec import RemoteSpec
+from mcpd.model.server_spec import RemoteSpec, SecretReference, UnavailableSecret
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.model import api, codec
+from mcpd.model.api import SetServersParams
 from mcpd.model.codec import ShapeError
-from mcpd.model.definitions import SetServersParams
 
 
 @attrs.frozen(kw_only=True)

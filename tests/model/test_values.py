@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from mcpd.model import codec
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, UnknownTool, UpstreamRefused
-from mcpd.model.server_spec import StdioSpec
-from mcpd.model.spec_diff import diff_specs
+from mcpd.model.server_spec import StdioSpec, diff_specs
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import normalize_result

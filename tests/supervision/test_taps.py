@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from mcpd.config.masking import scrub, scrub_json
-from mcpd.model.message_tap import MessageDirection, TapFrame
+from mcpd.model.events import MessageDirection, TapFrame
 from mcpd.supervision.message_tap import MOST_FRAMES, Tap, Taps
 from mcpd.supervision.trace import Trace
 from mcpd.support.logs import TRAFFIC_LOGGER

@@ -15,10 +15,9 @@ import trio
 from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange, ServeUpgraded, continue_line
 from mcpd.api.http_server.parser import MAX_BODY, BadRequest, Head, RequestParser
-from mcpd.support.descriptors import has_hung_up
 from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
-from mcpd.support.reader import Reader
+from mcpd.support.reader import Reader, has_hung_up
 
 log = logging.getLogger("mcpd.client")
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import attrs
 
-from mcpd.config.formats import MAX_FILE_SIZE, decode_utf8, format_of, parse_text
+from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, format_of, parse_text
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.support.atomic_files import write_atomically
 
@@ -285,3 +285,17 @@ def _update_at(old: dict[str, object], new: dict[str, object], slot: KeyPath) ->
         here.extend(there[len(here) :])
     else:
         old[slot[-1]] = there
+
+
+def append_block(text: str, block: str) -> str:
+    """`block` at the end, one blank line apart; a file without a last line break stays without one."""
+    eol = "\r\n" if "\r\n" in text else "\n"
+    block = block.strip("\n").replace("\n", eol)
+    if not text:
+        return block + eol
+    return f"{text}{eol}{block}{eol}" if text.endswith("\n") else f"{text}{eol}{eol}{block}"
+
+
+def has_content(line: str) -> bool:
+    """Whether something stands on the line that is no remark."""
+    return bool(line.strip()) and not line.lstrip().startswith("#")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import tomlkit
 
-from mcpd.config.in_place_edits.line_files import append_block, has_content
+from mcpd.config.in_place_edits.document import append_block, has_content
 
 _HEADER = re.compile(r"\s*(\[\[?)[^\[\]]*?(\]\]?)\s*(?:#.*)?$")
 

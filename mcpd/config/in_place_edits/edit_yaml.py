@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from ruamel.yaml import YAML
 
-from mcpd.config.in_place_edits.line_files import append_block, has_content
+from mcpd.config.in_place_edits.document import append_block, has_content
 
 
 class _Mark(Protocol):

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import trio
 
-from mcpd.support.descriptors import is_readable
-from mcpd.support.reader import LINGER, traffic, unwatch, watch
+from mcpd.support.reader import LINGER, is_readable, traffic, unwatch, watch
 from mcpd.support.suspend_detection import boottime
 from mcpd.transports.http_client.dial import BROKEN, beneath
 from mcpd.wire.http1 import BadResponse, Response
