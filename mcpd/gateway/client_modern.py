@@ -19,16 +19,16 @@ from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
-from mcpd.wire.request_meta import RESERVED, may_have_meta
+from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
 
 if TYPE_CHECKING:
     from mcpd.gateway.session import Session
     from mcpd.supervision.managed_server import ManagedServer
 
-_VERSION = f"{RESERVED}protocolVersion"
-_CAPABILITIES = f"{RESERVED}clientCapabilities"
-_LEVEL = f"{RESERVED}logLevel"
-_SUBSCRIPTION = f"{RESERVED}subscriptionId"
+_VERSION = f"{RESERVED_PREFIX}protocolVersion"
+_CAPABILITIES = f"{RESERVED_PREFIX}clientCapabilities"
+_LEVEL = f"{RESERVED_PREFIX}logLevel"
+_SUBSCRIPTION = f"{RESERVED_PREFIX}subscriptionId"
 _LISTS = ("tools", "prompts", "resources")
 _MOST_WATCHED = 1000
 _REMEMBERED = 4096
@@ -67,7 +67,7 @@ def _read(raw: bytes) -> tuple[bytes, Asker | None, bool]:
     """Token, asker, and whether anything is said to the server. Remembered: clients repeat themselves."""
     meta = wire.members(raw)
     token = bytes(meta.get("progressToken", b""))
-    says_more = any(name != "progressToken" and not name.startswith(RESERVED) for name in meta)
+    says_more = any(name != "progressToken" and not name.startswith(RESERVED_PREFIX) for name in meta)
     if _VERSION not in meta:
         return token, None, says_more
     version = _string(meta, _VERSION)
@@ -110,7 +110,11 @@ def _tell_all(session: Session, request: Request) -> None:
         "supportedVersions": PROTOCOL_VERSIONS,
         "capabilities": session.view.capabilities(request.asker.version),
         "_meta": {
-            f"{RESERVED}serverInfo": {"name": "mcpd", "title": session.view.title, "version": __version__}
+            f"{RESERVED_PREFIX}serverInfo": {
+                "name": "mcpd",
+                "title": session.view.title,
+                "version": __version__,
+            }
         },
     }
     instructions = session.view.instructions()

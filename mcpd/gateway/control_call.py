@@ -34,7 +34,7 @@ from mcpd.support.reader import traffic
 from mcpd.transports.outgoing_request import OF_THE_CALLER, OF_THE_TOOL, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.request_meta import RESERVED
+from mcpd.wire.request_meta import RESERVED_PREFIX
 
 
 class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
         return {
             name: value
             for name, value in self.meta.items()
-            if name != "progressToken" and not name.startswith(RESERVED)
+            if name != "progressToken" and not name.startswith(RESERVED_PREFIX)
         }
 
 

@@ -24,7 +24,7 @@ from mcpd.protocol.upstream_session import (
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.request_meta import RESERVED
+from mcpd.wire.request_meta import RESERVED_PREFIX
 
 FIRST_RETRY_DELAY, MAX_RETRY_DELAY = 5.0, 60.0
 """Seconds of pause when a subscription has ended; they double, and vary by half, until one lasts."""
@@ -253,7 +253,7 @@ def _subscription_id(message: Message) -> bytes:
         meta = wire.members(wire.members(message.params).get("_meta", b"{}"))
     except BadFrame:
         return b""
-    return bytes(meta.get(f"{RESERVED}subscriptionId", b""))
+    return bytes(meta.get(f"{RESERVED_PREFIX}subscriptionId", b""))
 
 
 def _member(message: Message, name: str) -> bytes:

@@ -27,7 +27,7 @@ from mcpd.transports.base import Channel, Dialect, Remedy
 from mcpd.transports.outgoing_request import Awaited, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.request_meta import RESERVED
+from mcpd.wire.request_meta import RESERVED_PREFIX
 
 VERSIONS = ("2026-07-28",)
 """Newest first."""
@@ -36,7 +36,7 @@ HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION = -32020, -32021, -3202
 MODERN_ONLY_ERRORS = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 """Errors that only a modern server gives."""
 
-TASKS_EXTENSION = f"{RESERVED}tasks"
+TASKS_EXTENSION = f"{RESERVED_PREFIX}tasks"
 """The extension by which a tool call may become a task."""
 _NO_CAPABILITIES: Mapping[str, object] = {}
 
@@ -44,12 +44,12 @@ _NO_CAPABILITIES: Mapping[str, object] = {}
 def request_meta(version: str, capabilities: Mapping[str, object], log_level: str | None = None) -> bytes:
     """What `_meta` of every request must carry, as JSON members."""
     meta: dict[str, object] = {
-        f"{RESERVED}protocolVersion": version,
-        f"{RESERVED}clientInfo": {"name": CLIENT_NAME, "version": __version__},
-        f"{RESERVED}clientCapabilities": capabilities,
+        f"{RESERVED_PREFIX}protocolVersion": version,
+        f"{RESERVED_PREFIX}clientInfo": {"name": CLIENT_NAME, "version": __version__},
+        f"{RESERVED_PREFIX}clientCapabilities": capabilities,
     }
     if log_level is not None:
-        meta[f"{RESERVED}logLevel"] = log_level
+        meta[f"{RESERVED_PREFIX}logLevel"] = log_level
     return msgspec.json.encode(meta)[1:-1]
 
 
@@ -130,7 +130,7 @@ def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping
         link=link,
         era="modern",
         version=version,
-        info=parse_server_info(meta.get(f"{RESERVED}serverInfo"), discovered.get("instructions")),
+        info=parse_server_info(meta.get(f"{RESERVED_PREFIX}serverInfo"), discovered.get("instructions")),
         capabilities=declared_capabilities(discovered),
         ping_method="server/discover",
     )

@@ -8,7 +8,13 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.wire import message as wire
-from mcpd.wire.headers import NAMED_BY, annotated, encode_header_value, invalid_annotations, param_headers
+from mcpd.wire.headers import (
+    NAME_PARAMETERS,
+    encode_header_value,
+    invalid_annotations,
+    mirrored_properties,
+    param_headers,
+)
 from mcpd.wire.message import BadFrame
 
 
@@ -40,7 +46,7 @@ class ParameterHeaders:
         if not method:
             return self._version
         headers = {**self._version, "Mcp-Method": encode_header_value(method)}
-        named_by = NAMED_BY.get(method)
+        named_by = NAME_PARAMETERS.get(method)
         if named_by is None:
             return headers
         try:
@@ -68,7 +74,7 @@ class ParameterHeaders:
         if not isinstance(schema, dict):
             return None
         wrong = invalid_annotations(schema)
-        if wrong is None and annotated(schema):
+        if wrong is None and mirrored_properties(schema):
             self._schemas[tool] = schema
         return wrong
 

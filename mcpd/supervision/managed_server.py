@@ -51,7 +51,7 @@ from mcpd.transports.call_stats import Tally
 from mcpd.transports.child_environment import Launch, child_environment, prepare
 from mcpd.transports.child_process import Child
 from mcpd.wire.message import ABSENT
-from mcpd.wire.url import bare
+from mcpd.wire.url import redact_url
 
 log = logging.getLogger("mcpd.server")
 
@@ -248,7 +248,7 @@ class ManagedServer:
     @property
     def place(self) -> str:
         """Where a remote server listens, without the parts of the URL that may hold a secret."""
-        return bare(self.spec.url) if isinstance(self.spec, RemoteSpec) else ""
+        return redact_url(self.spec.url) if isinstance(self.spec, RemoteSpec) else ""
 
     async def wait_settled(self) -> None:
         """Until no attempt is under way or queued."""

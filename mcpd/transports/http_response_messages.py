@@ -32,7 +32,7 @@ def whole_answer(response: httpx.Response, key: bytes, limit: int) -> list[bytes
         answer = wire.parse(messages[-1]) if messages else Message()
     except BadFrame:
         return []
-    is_answer = not answer.method and wire.as_number(bytes(answer.id)) == key
+    is_answer = not answer.method and wire.normalize_id(bytes(answer.id)) == key
     return [message for message in messages if message] if is_answer else []
 
 
@@ -44,7 +44,7 @@ def error_in(body: bytes, key: bytes) -> Message | None:
         return None
     if not bytes(message.error).lstrip().startswith(b"{") or message.method:
         return None
-    if wire.as_number(bytes(message.id)) not in (b"", b"null", key):
+    if wire.normalize_id(bytes(message.id)) not in (b"", b"null", key):
         return None
     return Message(error=Raw(bodies.one_line(bytes(message.error))))
 

@@ -26,7 +26,7 @@ from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.response_stream import Heard, hear
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
-from mcpd.wire.url import bare, within
+from mcpd.wire.url import redact_url, resolve_same_origin
 
 _POST_TIMEOUT = 30.0
 """For a message to be accepted; its answer comes on the stream, and is given the time it takes."""
@@ -106,9 +106,9 @@ class SseChannel(Switchboard):
         """Send to the named endpoint from now on. Raises ProtocolViolation for one of another origin."""
         if self._inbox is not None:
             return
-        url = within(self._stream.url, named)
+        url = resolve_same_origin(self._stream.url, named)
         if url is None:
-            where = shorten(bare(named, self._stream.url))
+            where = shorten(redact_url(named, self._stream.url))
             raise ProtocolViolation(
                 f"{self.name}: wants its messages sent to another origin ({where}); nothing was sent there",
                 server=self.name,

@@ -27,7 +27,7 @@ from mcpd.transports.call_stats import Tally
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.request_meta import stamped_request
+from mcpd.wire.request_meta import request_with_meta
 
 log = logging.getLogger("mcpd.link")
 _batch = batch()
@@ -115,7 +115,7 @@ class Switchboard:
         exchange.deadline = deadline = deadline if deadline < hard_deadline else hard_deadline
         if deadline < self._alarm_at:
             self._alarm_at = self._alarm.deadline = deadline
-        frame = stamped_request(key, method, bytes(params), meta, plain=plain)
+        frame = request_with_meta(key, method, bytes(params), meta, plain=plain)
         if full:
             self._queue.append((exchange, frame))
         else:
@@ -303,14 +303,14 @@ class Switchboard:
         if self.tap is not None:
             self.tap("←", line)
         self._junk(line)
-        answered = self._pick(wire.answered_in(line))
+        answered = self._pick(wire.guess_response_id(line))
         if answered is not None:
             self._next_in_queue()
             self._lose(answered, lost_requests.unreadable(self.name, answered, line))
 
     def _receive_stray(self, message: Message, line: bytes) -> None:
         key = message.key
-        number = wire.as_number(key)
+        number = wire.normalize_id(key)
         exchange = self._pick(number) if number != key else None
         if exchange is not None:
             self._odd("answers came with the id as another type than it was sent")
@@ -333,7 +333,7 @@ class Switchboard:
             token = bytes(wire.members(message.params).get("progressToken", b""))
         except BadFrame:
             return
-        exchange = self._table.get(token) or self._table.get(wire.as_number(token))
+        exchange = self._table.get(token) or self._table.get(wire.normalize_id(token))
         if exchange is None:
             return
         patience = max(trio.current_time() + exchange.idle, exchange.deadline)  # what was granted stays

@@ -17,7 +17,7 @@ from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter, LineTooLong
 from mcpd.wire.message import ABSENT, BadFrame
-from mcpd.wire.multiline import Spread
+from mcpd.wire.multiline import MultilineJoiner
 
 _batch = batch()
 _LAST_ANSWERS = 0.5
@@ -36,7 +36,7 @@ class Link(Switchboard):
         self._reads = reads
         self._outbox = Outbox(writes)
         self._splitter = LineSplitter(spec.max_frame)
-        self._spread = Spread(spec.max_frame)
+        self._spread = MultilineJoiner(spec.max_frame)
         self._write_timeout = spec.timeouts.write
         self._why_ended = why_ended
 

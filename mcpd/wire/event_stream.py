@@ -12,11 +12,11 @@ import re
 import msgspec
 
 _BOM = b"\xef\xbb\xbf"
-_LONGEST_NAME = len(b"retry: ")
-_LONGEST_ID = 4096
+_MAX_FIELD_PREFIX = len(b"retry: ")
+_MAX_ID = 4096
 _USABLE_ID = re.compile(r"(?! )[^\x00-\x1f\x7f]*(?<! )")
 """Any other id, or a longer one, could not be sent back in a header: it is no id."""
-_LONGEST_RETRY = 18
+_MAX_RETRY_DIGITS = 18
 """Digits. `int` refuses thousands of them, and nobody waits for as long as these say."""
 
 
@@ -60,7 +60,7 @@ class SseDecoder:
         self._clear()
 
     def _clear(self) -> None:
-        self._any = False
+        self._has_fields = False
         self._event = ""
         self._data: bytes | bytearray | None = None  # an array from its second line on
         self._size = 0
@@ -86,11 +86,11 @@ class SseDecoder:
             lines[0] = b"".join(self._parts)
             self._parts.clear()
             self._open = 0
-        events = [event for line in lines if (event := self._take(line)) is not None]
+        events = [event for line in lines if (event := self._take_line(line)) is not None]
         if rest:
             self._parts.append(rest)
             self._open += len(rest)
-            if self._size + self._open > self._limit + _LONGEST_NAME:
+            if self._size + self._open > self._limit + _MAX_FIELD_PREFIX:
                 raise EventTooLong(self._limit)
         return events
 
@@ -102,31 +102,31 @@ class SseDecoder:
         start, self._start = self._start, b""
         return start.removeprefix(_BOM)
 
-    def _take(self, line: bytes) -> SseEvent | None:
+    def _take_line(self, line: bytes) -> SseEvent | None:
         if not line:
-            return self._event_ended() if self._any else None
+            return self._finish_event() if self._has_fields else None
         if line.startswith(b"data:"):  # nearly all of them, and the long ones: copied once
             name, text = b"data", line[6 if line[5:6] == b" " else 5 :]
         else:
             name, _, text = line.partition(b":")
             text = text.removeprefix(b" ")
         if name == b"data":
-            self._any = True
-            self._add(text)
+            self._has_fields = True
+            self._append_data(text)
         elif name == b"event":
-            self._any = True
+            self._has_fields = True
             self._event = text.decode("utf-8", "replace")
         elif name == b"id":
             id = text.decode("utf-8", "replace")
-            if len(text) <= _LONGEST_ID and _USABLE_ID.fullmatch(id):
-                self._any = True
+            if len(text) <= _MAX_ID and _USABLE_ID.fullmatch(id):
+                self._has_fields = True
                 self._id = id or None
-        elif name == b"retry" and text.isdigit() and len(text) <= _LONGEST_RETRY:
-            self._any = True
+        elif name == b"retry" and text.isdigit() and len(text) <= _MAX_RETRY_DIGITS:
+            self._has_fields = True
             self._retry = int(text)
         return None  # what is left is a comment, which has no name, or a field nobody knows
 
-    def _add(self, text: bytes) -> None:
+    def _append_data(self, text: bytes) -> None:
         if self._data is None:
             self._data = text
         else:
@@ -138,7 +138,7 @@ class SseDecoder:
         if self._size > self._limit:
             raise EventTooLong(self._limit)
 
-    def _event_ended(self) -> SseEvent:
+    def _finish_event(self) -> SseEvent:
         event = SseEvent(self._event or "message", bytes(self._data or b""), self._id, self._retry)
         self._clear()
         return event

@@ -14,13 +14,13 @@ from httptools.parser.parser import HttpResponseParser
 
 Header = tuple[bytes, bytes]
 
-LONGEST_HEAD = 100 * 1024
+MAX_HEAD = 100 * 1024
 """Bytes of a status line with its headers; of what stands between two chunks as well."""
-_MANY = 1000
+_MAX_HEADERS = 1000
 """Lines of headers; no server has so many."""
-_IDLE_FOR = re.compile(rb"timeout=(\d{1,6})")
+_KEEP_ALIVE_TIMEOUT = re.compile(rb"timeout=(\d{1,6})")
 _CONTROLS = re.compile(rb"[\x00\v\f\r]")
-_NO_BODY = (204, 304)
+_STATUSES_WITHOUT_BODY = (204, 304)
 _SWITCHING = 101
 
 
@@ -28,7 +28,7 @@ class BadResponse(ValueError):
     """Not HTTP, or cut off: the connection is of no more use."""
 
 
-class Response:
+class Http1Response:
     """The response to one request. `feed` it what comes, `end` it when nothing more will."""
 
     def __init__(self, method: str = "GET") -> None:
@@ -41,7 +41,7 @@ class Response:
         """Whether all of it is there."""
         self.reusable = False
         """Once complete: whether the connection may carry another request."""
-        self.idle_for: float | None = None
+        self.keep_alive_timeout: float | None = None
         """Seconds for which the server keeps the connection, when it says so."""
         self._parser = HttpResponseParser(self)
         # RFC 9112: a bare LF ends a header too (2.2), and chunks override a length beside them (6.3).
@@ -55,7 +55,7 @@ class Response:
         self._body: list[bytes] = []
         self._overhead = 0
         """Bytes since the last that were body: of the head, of what is between two chunks."""
-        self._endless = False
+        self._ends_at_close = False
         """Whether only the end of the connection ends the body."""
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -67,14 +67,14 @@ class Response:
         try:
             self._parser.feed_data(data)
         except HttpParserCallbackError as error:
-            if not isinstance(error.__context__, _NotAskedFor):
+            if not isinstance(error.__context__, _UnexpectedData):
                 raise error.__context__ or error from None
             self.reusable = False
         except HttpParserError as error:
             if not self.complete:  # else it is about what follows
                 raise BadResponse(f"not HTTP/1.1: {error}") from None
             self.reusable = False
-        if self._overhead > LONGEST_HEAD and not self.complete:
+        if self._overhead > MAX_HEAD and not self.complete:
             raise BadResponse("headers without end")
         body, self._body = self._body, []
         return body
@@ -84,7 +84,7 @@ class Response:
         if not self.status:
             words = "in the middle of its headers" if self._overhead else "without sending a response"
             raise BadResponse(f"the server disconnected {words}")
-        if not self.complete and not self._endless:
+        if not self.complete and not self._ends_at_close:
             raise BadResponse("the server disconnected before its response was complete")
         self.complete, self.reusable = True, False
 
@@ -92,7 +92,7 @@ class Response:
 
     def on_message_begin(self) -> None:
         if self.complete:
-            raise _NotAskedFor
+            raise _UnexpectedData
 
     def on_status(self, portion: bytes) -> None:
         self.reason += portion
@@ -101,7 +101,7 @@ class Response:
         if self.status:
             return  # a trailer
         self.headers.append((name, value.strip(b" \t")))
-        if len(self.headers) > _MANY:
+        if len(self.headers) > _MAX_HEADERS:
             raise BadResponse("headers without end")
 
     def on_headers_complete(self) -> None:
@@ -125,15 +125,15 @@ class Response:
                     parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)  # not in chunks
                 case b"content-length":
                     sized = True
-                case b"keep-alive" if found := _IDLE_FOR.search(value.lower()):
-                    self.idle_for = float(found[1])
-        self.complete = self._method == "HEAD" or status in _NO_BODY
-        self._endless = not (coded or sized or self.complete)
+                case b"keep-alive" if found := _KEEP_ALIVE_TIMEOUT.search(value.lower()):
+                    self.keep_alive_timeout = float(found[1])
+        self.complete = self._method == "HEAD" or status in _STATUSES_WITHOUT_BODY
+        self._ends_at_close = not (coded or sized or self.complete)
         self.reusable = parser.should_keep_alive() and parser.get_http_version() == "1.1"
 
     def on_body(self, portion: bytes) -> None:
         if self.complete:
-            raise _NotAskedFor
+            raise _UnexpectedData
         self._body.append(portion)
         self._overhead = 0
 
@@ -141,5 +141,5 @@ class Response:
         self.complete = self.status != 0
 
 
-class _NotAskedFor(Exception):
+class _UnexpectedData(Exception):
     """The response is complete, and something follows it."""

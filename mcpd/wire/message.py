@@ -77,7 +77,7 @@ def method_of(line: bytes) -> str:
         return ""
 
 
-def answered_in(line: bytes) -> bytes:
+def guess_response_id(line: bytes) -> bytes:
     """The id of the request that a line, too broken for `parse`, seems to answer; empty for none.
 
     For telling whoever waits that the answer cannot be read, and for nothing else.
@@ -91,7 +91,7 @@ def answered_in(line: bytes) -> bytes:
 _LOOSE_NUMBER = re.compile(rb'"([0-9]{1,20})"|([0-9]{1,20})\.0+')
 
 
-def as_number(key: bytes) -> bytes:
+def normalize_id(key: bytes) -> bytes:
     """The number that an id stands for which was sent as one and came back as `"7"` or `7.0`; else the id.
 
     For ids of our own only: they are all integers, so nothing else can be meant.
@@ -154,12 +154,12 @@ def depth(data: bytes) -> int:
     return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
 
 
-HEAD = b'{"jsonrpc":"2.0","id":'
+ENVELOPE_START = b'{"jsonrpc":"2.0","id":'
 """How every request and every response of ours begins."""
 _METHODS: dict[str, bytes] = {}
 
 
-def quoted(method: str) -> bytes:
+def method_json(method: str) -> bytes:
     """A method's name as JSON."""
     known = _METHODS.get(method)
     if known is None:
@@ -172,18 +172,20 @@ def quoted(method: str) -> bytes:
 def request(key: bytes, method: str, params: bytes) -> bytes:
     """A request line; `key` is the id as JSON, `params` JSON or empty for none."""
     if params:
-        return b"".join((HEAD, key, b',"method":', quoted(method), b',"params":', params, b"}\n"))
-    return b"".join((HEAD, key, b',"method":', quoted(method), b"}\n"))
+        return b"".join(
+            (ENVELOPE_START, key, b',"method":', method_json(method), b',"params":', params, b"}\n")
+        )
+    return b"".join((ENVELOPE_START, key, b',"method":', method_json(method), b"}\n"))
 
 
 def notification(method: str, params: bytes = b"") -> bytes:
     if params:
-        return b'{"jsonrpc":"2.0","method":%b,"params":%b}\n' % (quoted(method), params)
-    return b'{"jsonrpc":"2.0","method":%b}\n' % quoted(method)
+        return b'{"jsonrpc":"2.0","method":%b,"params":%b}\n' % (method_json(method), params)
+    return b'{"jsonrpc":"2.0","method":%b}\n' % method_json(method)
 
 
 def result(key: bytes, body: Raw | bytes) -> bytes:
-    return b"".join((HEAD, key, b',"result":', body, b"}\n"))
+    return b"".join((ENVELOPE_START, key, b',"result":', body, b"}\n"))
 
 
 def error(key: bytes, body: Raw | bytes) -> bytes:

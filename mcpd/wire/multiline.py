@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-LIMIT = 4 * 1024 * 1024
+MAX_JOINED = 4 * 1024 * 1024
 
 
-class Spread:
+class MultilineJoiner:
     """Feed it the lines that are no messages; now and then it gives a text that may be one, on one line.
 
     Indented JSON begins with a line of nothing but `{` and ends with one of nothing but `}`, neither
@@ -13,7 +13,7 @@ class Spread:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = min(limit, LIMIT)
+        self._limit = min(limit, MAX_JOINED)
         self._lines: list[bytes] = []
         self._size = 0
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
-from mcpd.wire.message import HEAD, BadFrame, members, quoted, request
+from mcpd.wire.message import ENVELOPE_START, BadFrame, members, method_json, request
 
-RESERVED = "io.modelcontextprotocol/"
+RESERVED_PREFIX = "io.modelcontextprotocol/"
 
 
 def may_have_meta(params: bytes) -> bool:
@@ -20,7 +20,7 @@ def may_have_meta(params: bytes) -> bool:
     return params.find(b'_meta"') >= 0 or params.find(b"\\u") >= 0
 
 
-def stamped_request(key: bytes, method: str, params: bytes, ours: bytes, *, plain: bool = False) -> bytes:
+def request_with_meta(key: bytes, method: str, params: bytes, ours: bytes, *, plain: bool = False) -> bytes:
     """A request line with our members in `params._meta`, as `stamp` puts them there.
 
     `plain`: `may_have_meta` has said no already, so everything is joined at once.
@@ -28,10 +28,10 @@ def stamped_request(key: bytes, method: str, params: bytes, ours: bytes, *, plai
     if plain and ours and params[:2] == b'{"':
         return b"".join(
             (
-                HEAD,
+                ENVELOPE_START,
                 key,
                 b',"method":',
-                quoted(method),
+                method_json(method),
                 b',"params":{"_meta":{',
                 ours,
                 b"},",
@@ -39,10 +39,10 @@ def stamped_request(key: bytes, method: str, params: bytes, ours: bytes, *, plai
                 b"}\n",
             )
         )
-    return request(key, method, stamp(params, ours) if ours or params else b"")
+    return request(key, method, merge_meta(params, ours) if ours or params else b"")
 
 
-def stamp(params: Raw | bytes, ours: bytes) -> bytes:
+def merge_meta(params: Raw | bytes, ours: bytes) -> bytes:
     """Put our members (`"name":value,…` as JSON, may be empty) into `params._meta`.
 
     A client's `progressToken` and reserved names are dropped; all other members of `params` and of
@@ -59,7 +59,7 @@ def stamp(params: Raw | bytes, ours: bytes) -> bytes:
     kept = [
         b"%b:%b" % (msgspec.json.encode(name), text)
         for name, text in inner.items()
-        if name != "progressToken" and not name.startswith(RESERVED)
+        if name != "progressToken" and not name.startswith(RESERVED_PREFIX)
     ]
     meta = b",".join([*([ours] if ours else []), *kept])
     rest = b",".join([b"%b:%b" % (msgspec.json.encode(name), text) for name, text in outer.items()])
@@ -70,7 +70,7 @@ def stamp(params: Raw | bytes, ours: bytes) -> bytes:
 def has_reserved(meta: Raw | bytes) -> bool:
     """Whether a `_meta` says something under a reserved name, or cannot be read."""
     try:
-        return any(name.startswith(RESERVED) for name in members(meta))
+        return any(name.startswith(RESERVED_PREFIX) for name in members(meta))
     except BadFrame:
         return True  # then it has to go
 
@@ -81,7 +81,7 @@ def strip_reserved(outer: dict[str, Raw]) -> None:
     if raw is None:
         return
     try:
-        meta = {name: value for name, value in members(raw).items() if not name.startswith(RESERVED)}
+        meta = {name: value for name, value in members(raw).items() if not name.startswith(RESERVED_PREFIX)}
     except BadFrame:
         del outer["_meta"]
         return

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from urllib.parse import urljoin, urlsplit
 
-_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
-_LONGEST = 1 << 14
+_DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
+_MAX_LENGTH = 1 << 14
 
 
 def origin(url: str) -> tuple[str, str, int]:
     """Scheme, host and port: whom what was meant for `url` may reach. Raises ValueError for a bad port."""
     parts = urlsplit(url)
-    return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme, 0)
+    return parts.scheme, (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
 
 
-def within(base: str, reference: str) -> str | None:
+def resolve_same_origin(base: str, reference: str) -> str | None:
     """The URL that somebody else names, perhaps relative to `base`, if that is one of the same origin."""
     try:
         url = urljoin(base, reference)
         same = origin(url) == origin(base)
     except ValueError:  # it is no URL
         return None
-    return url if same and len(url) <= _LONGEST and url.isprintable() else None
+    return url if same and len(url) <= _MAX_LENGTH and url.isprintable() else None
 
 
-def bare(url: str, base: str = "") -> str:
+def redact_url(url: str, base: str = "") -> str:
     """Without the parts that may hold a secret: user and password, query, fragment. Never raises.
 
     `base`: what it may be relative to.

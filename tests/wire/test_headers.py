@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.wire.headers import (
-    annotated,
     decode_header_value,
     encode_header_value,
     invalid_annotations,
+    mirrored_properties,
     param_headers,
 )
 
@@ -97,7 +97,7 @@ def test_annotated_arguments_become_headers() -> None:
         "Mcp-Param-Empty": "",
         "Mcp-Param-Deep": "-7",
     }
-    assert annotated(shape)["inner", "deep"] == "Mcp-Param-Deep"
+    assert mirrored_properties(shape)["inner", "deep"] == "Mcp-Param-Deep"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_an_annotation_of_the_whole_is_wrong() -> None:
 def test_what_only_looks_like_an_annotation_is_none(properties: dict[str, object]) -> None:
     """A property of that name, and data: neither asks for a header."""
     assert invalid_annotations(schema(**properties)) is None
-    assert annotated(schema(**properties)) == {}
+    assert mirrored_properties(schema(**properties)) == {}
 
 
 @given(
@@ -179,7 +179,7 @@ def test_what_only_looks_like_an_annotation_is_none(properties: dict[str, object
 def test_no_schema_is_too_strange(strange: object) -> None:
     """Whatever a server calls a schema gets an answer."""
     whole = {"properties": strange, "type": "object"}
-    assert invalid_annotations(whole) is None or annotated(whole) is not None
+    assert invalid_annotations(whole) is None or mirrored_properties(whole) is not None
     assert isinstance(param_headers(whole, {"a": "x"}), dict)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import h11
 import pytest
 
-from mcpd.wire.http1 import LONGEST_HEAD, BadResponse, Response
+from mcpd.wire.http1 import MAX_HEAD, BadResponse, Http1Response
 
 Outcome = tuple[object, ...]
 CASES = 30_000
@@ -17,7 +17,7 @@ CASES = 30_000
 
 def ours(parts: list[bytes], method: str = "POST") -> Outcome:
     """What we make of these portions and the end of the connection after them."""
-    response, body = Response(method), b""
+    response, body = Http1Response(method), b""
     try:
         for part in parts:
             body += b"".join(response.feed(part))
@@ -127,9 +127,9 @@ def test_what_is_no_whole_response_is_refused(raw: bytes) -> None:
 )
 def test_what_never_ends_is_refused_before_it_fills_the_memory(endless: bytes) -> None:
     """A head, and the head of a chunk."""
-    response = Response("POST")
+    response = Http1Response("POST")
     response.feed(endless)
-    for _ in range(LONGEST_HEAD // 1000):
+    for _ in range(MAX_HEAD // 1000):
         response.feed(b"x" * 1000)
     with pytest.raises(BadResponse):
         response.feed(b"x" * 1000)
@@ -147,16 +147,16 @@ def test_what_never_ends_is_refused_before_it_fills_the_memory(endless: bytes) -
 def test_what_follows_a_response_is_nobodys_and_ends_the_connection(head: bytes, follows: bytes) -> None:
     """A response before its request (RFC 9112, 11.2): the next request must not get it."""
     for parts in [b"HTTP/1.1 " + head + follows], [b"HTTP/1.1 " + head, follows]:
-        response = Response("POST")
+        response = Http1Response("POST")
         body = b"".join(part for each in parts for part in response.feed(each))
         assert (body, response.complete, response.reusable) == (head.partition(b"\r\n\r\n")[2], True, False)
 
 
 def test_interim_responses_without_end_are_refused() -> None:
     """They are passed over, but not for ever."""
-    response = Response("POST")
+    response = Http1Response("POST")
     interim = b"HTTP/1.1 100 Continue\r\n\r\n"
-    for _ in range(LONGEST_HEAD // len(interim)):
+    for _ in range(MAX_HEAD // len(interim)):
         response.feed(interim)
     with pytest.raises(BadResponse):
         response.feed(interim)
@@ -164,9 +164,9 @@ def test_interim_responses_without_end_are_refused() -> None:
 
 def test_how_long_the_server_keeps_a_connection_is_heard() -> None:
     """Node and uvicorn close after five seconds: a request sent then would be lost."""
-    response = Response("POST")
+    response = Http1Response("POST")
     response.feed(b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5, max=100\r\nContent-Length: 0\r\n\r\n")
-    assert response.idle_for == 5
+    assert response.keep_alive_timeout == 5
 
 
 WORDS = (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame
-from mcpd.wire.request_meta import stamp
+from mcpd.wire.request_meta import merge_meta
 
 numbers = st.one_of(
     st.integers(-(10**40), 10**40).map(str),
@@ -72,7 +72,7 @@ def test_stamping_changes_no_byte_but_ours(params: str, with_meta: bool, ours: b
         params = f"{{{theirs}" + ("," if params != "{}" else "") + params[1:]
     before = wire.members(params.encode())
     assume(with_meta or "_meta" not in before)  # one that is no object is another test's
-    after = wire.members(stamp(params.encode(), ours))
+    after = wire.members(merge_meta(params.encode(), ours))
     given, meta = before.pop("_meta", b"{}"), after.pop("_meta", b"{}")
 
     assert {name: bytes(raw) for name, raw in after.items()} == {
@@ -87,7 +87,7 @@ def test_stamping_changes_no_byte_but_ours(params: str, with_meta: bool, ours: b
 @pytest.mark.parametrize("params", [b"[]", b"5", b'"text"', b"[1]", b"true"])
 def test_params_that_are_no_object_cannot_be_stamped(params: bytes) -> None:
     with pytest.raises(BadFrame):
-        stamp(params, b'"progressToken":1')
+        merge_meta(params, b'"progressToken":1')
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_params_that_are_no_object_cannot_be_stamped(params: bytes) -> None:
 )
 def test_the_client_s_token_never_reaches_the_server(params: bytes, stamped: dict[str, Any]) -> None:
     """However it is spelled; an inner `_meta` is somebody else's."""
-    assert json.loads(stamp(params, b'"t":1')) == stamped
+    assert json.loads(merge_meta(params, b'"t":1')) == stamped
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_noise_is_never_more_than_a_bad_frame(noise: bytes) -> None:
     for read in (wire.parse, wire.split_batch, wire.members, wire.value):
         with suppress(BadFrame):
             read(noise)
-    wire.answered_in(noise)
+    wire.guess_response_id(noise)
     wire.depth(noise)
 
 
@@ -193,7 +193,7 @@ def test_half_a_surrogate_pair_is_mended_and_nothing_else() -> None:
 )
 def test_whom_a_broken_frame_answers_is_guessed_only_from_an_answer(line: bytes, key: bytes) -> None:
     """A server's own broken request must not end one of our calls that has the same number."""
-    assert wire.answered_in(line) == key
+    assert wire.guess_response_id(line) == key
 
 
 def test_depth_is_counted_outside_of_strings_only() -> None:

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.wire.multiline import Spread
+from mcpd.wire.multiline import MultilineJoiner
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -19,7 +19,7 @@ JSON = st.recursive(
 def test_what_an_indenting_printer_wrote_is_put_together(value: object, indent: int | str) -> None:
     """Whatever is in it; the last line tells that it is over."""
     *lines, last = json.dumps(value, indent=indent).encode().split(b"\n")
-    collecting = Spread(1 << 20)
+    collecting = MultilineJoiner(1 << 20)
     assert [collecting.feed(line) for line in lines] == [None] * len(lines)
     whole = collecting.feed(last + b"\r")
     assert whole is not None
@@ -29,14 +29,14 @@ def test_what_an_indenting_printer_wrote_is_put_together(value: object, indent: 
 
 def test_lines_outside_of_braces_are_not_kept() -> None:
     """Nearly all junk is a greeting or a log."""
-    collecting = Spread(1 << 20)
+    collecting = MultilineJoiner(1 << 20)
     assert [collecting.feed(line) for line in (b"}", b"hello", b"{not json}", b"}")] == [None] * 4
     assert collecting._lines == []
 
 
 def test_what_never_ends_is_not_kept_for_ever() -> None:
     """A brace is soon written, and a server has time."""
-    collecting = Spread(1000)
+    collecting = MultilineJoiner(1000)
     collecting.feed(b"{")
     for _ in range(1000):
         assert collecting.feed(b"x" * 100) is None

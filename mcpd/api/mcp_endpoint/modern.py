@@ -31,17 +31,17 @@ from mcpd.protocol.modern import HEADER_MISMATCH, VERSIONS
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
-from mcpd.wire.headers import NAMED_BY, annotated, decode_header_value, param_headers
+from mcpd.wire.headers import NAME_PARAMETERS, decode_header_value, mirrored_properties, param_headers
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.request_meta import RESERVED, may_have_meta
+from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
 
 _HEADERS = frozenset(version.encode() for version in VERSIONS)
 _RECHECK_INTERVAL = 1.0
 
 
 class _Meta(msgspec.Struct, gc=False):
-    version: Raw | UnsetType = msgspec.field(name=f"{RESERVED}protocolVersion", default=UNSET)
-    capabilities: Raw | UnsetType = msgspec.field(name=f"{RESERVED}clientCapabilities", default=UNSET)
+    version: Raw | UnsetType = msgspec.field(name=f"{RESERVED_PREFIX}protocolVersion", default=UNSET)
+    capabilities: Raw | UnsetType = msgspec.field(name=f"{RESERVED_PREFIX}clientCapabilities", default=UNSET)
 
 
 class _Params(msgspec.Struct):
@@ -68,7 +68,7 @@ def has_modern_meta(message: Message) -> bool:
         meta = wire.members(wire.members(message.params).get("_meta", Raw(b"{}")))
     except BadFrame:
         return False
-    return f"{RESERVED}protocolVersion" in meta
+    return f"{RESERVED_PREFIX}protocolVersion" in meta
 
 
 class RequestMismatch(Exception):
@@ -87,7 +87,9 @@ def check_headers(head: Head, message: Message, view: View) -> None:
         raise RequestMismatch(INVALID_PARAMS, f"params: {error}") from None
     meta = params.meta
     if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
-        words = f"params._meta must say {RESERVED}protocolVersion and {RESERVED}clientCapabilities"
+        words = (
+            f"params._meta must say {RESERVED_PREFIX}protocolVersion and {RESERVED_PREFIX}clientCapabilities"
+        )
         raise RequestMismatch(INVALID_PARAMS, words)
     version = _decode_string(meta.version)
     if version is None or bytes(meta.capabilities)[:1] != b"{":
@@ -99,7 +101,7 @@ def check_headers(head: Head, message: Message, view: View) -> None:
         raise _header_mismatch(head, "MCP-Protocol-Version", version)
     if headers.get(b"mcp-method") != message.method.encode("utf-8", "replace"):
         raise _header_mismatch(head, "Mcp-Method", message.method)
-    named_by = NAMED_BY.get(message.method)
+    named_by = NAME_PARAMETERS.get(message.method)
     if named_by is not None:
         given: Raw | UnsetType = getattr(params, named_by)
         name = None if given is UNSET else _decode_string(given)
@@ -170,7 +172,7 @@ class ParameterHeaderCheck:
         except BadFrame as error:
             raise RequestMismatch(INVALID_PARAMS, f"arguments: {error}") from None
         wanted = param_headers(schema, arguments)
-        for header in annotated(schema).values():
+        for header in mirrored_properties(schema).values():
             text = wanted.get(header)
             _check_value(head, header, None if text is None else decode_header_value(text))
 
@@ -192,7 +194,7 @@ class ParameterHeaderCheck:
         schemas = {
             tool.name: schema
             for tool in catalog.tools
-            if b"x-mcp-header" in tool.raw and annotated(schema := _input_schema(tool.raw))
+            if b"x-mcp-header" in tool.raw and mirrored_properties(schema := _input_schema(tool.raw))
         }
         self._of[server] = (catalog, schemas)
         return schemas

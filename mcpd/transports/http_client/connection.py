@@ -13,7 +13,7 @@ import trio
 from mcpd.support.reader import LINGER, is_readable, traffic, unwatch, watch
 from mcpd.support.suspend_detection import boottime
 from mcpd.transports.http_client.dial import BROKEN, beneath
-from mcpd.wire.http1 import BadResponse, Response
+from mcpd.wire.http1 import BadResponse, Http1Response
 
 JOINED = 1 << 16
 """A body up to this leaves with its headers in one write."""
@@ -42,7 +42,7 @@ class Connection:
         self._expires = 0.0
         self._size = _READ_SMALL
         self._then: Then | None = None
-        self._begun = Response()
+        self._begun = Http1Response()
         self._begun_at = 0.0
         self._prompt = False
         """Whether the last answer came so soon that looking on for the next is worth it."""
@@ -68,7 +68,7 @@ class Connection:
             raise NothingLeft(str(error)) from error
         if sent < len(request):  # never seen; half a request is none, when the connection ends in it
             raise NothingLeft("not all at once")
-        self._begun, self._then = Response(method), then
+        self._begun, self._then = Http1Response(method), then
         watch(self)
         self._begun_at = time.monotonic()
         if self._prompt:
@@ -107,7 +107,7 @@ class Connection:
 
     async def ask(self, method: str, head: bytes, body: bytes) -> httpx.Response:
         """The response as soon as its head is there. Raises NothingLeft, httpx.TransportError."""
-        response = Response(method)
+        response = Http1Response(method)
         try:
             if len(body) <= JOINED:
                 await self._send(head + body)
@@ -122,14 +122,14 @@ class Connection:
             raise
         return _httpx(response, Body(self, response, parts))
 
-    async def more(self, response: Response) -> list[bytes]:
+    async def more(self, response: Http1Response) -> list[bytes]:
         """Read once. The connection is given back with the end of the response, or closed."""
         parts = self._take(await self._receive(), response)
         if response.complete:
             self._over(response)
         return parts
 
-    def _take(self, data: bytes, response: Response) -> list[bytes]:
+    def _take(self, data: bytes, response: Http1Response) -> list[bytes]:
         try:
             if data:
                 return response.feed(data)
@@ -139,11 +139,15 @@ class Connection:
             raise httpx.RemoteProtocolError(str(error)) from error
         return []
 
-    def _over(self, response: Response) -> None:
+    def _over(self, response: Http1Response) -> None:
         if not response.reusable:
             self.close()
             return
-        kept = _IDLE_FOR if response.idle_for is None else min(response.idle_for - 1, _IDLE_FOR)
+        kept = (
+            _IDLE_FOR
+            if response.keep_alive_timeout is None
+            else min(response.keep_alive_timeout - 1, _IDLE_FOR)
+        )
         self._expires = boottime() + kept
         self._give_back(self)
 
@@ -191,7 +195,7 @@ class Connection:
         return data
 
 
-def _httpx(response: Response, body: Body) -> httpx.Response:
+def _httpx(response: Http1Response, body: Body) -> httpx.Response:
     return httpx.Response(
         response.status,
         headers=response.headers,
@@ -203,7 +207,7 @@ def _httpx(response: Response, body: Body) -> httpx.Response:
 class Body(httpx.AsyncByteStream):
     """A response's body, undecoded, as it comes. Closed early, it takes its connection with it."""
 
-    def __init__(self, connection: Connection, response: Response, parts: list[bytes]) -> None:
+    def __init__(self, connection: Connection, response: Http1Response, parts: list[bytes]) -> None:
         self._connection = connection
         self._response = response
         self._parts = deque(parts)

@@ -11,7 +11,7 @@ import attrs
 import httpx
 import trio
 
-from mcpd.wire.http1 import BadResponse, Response
+from mcpd.wire.http1 import BadResponse, Http1Response
 
 CONNECT_TIMEOUT = 10.0
 KEEPALIVE = [
@@ -114,7 +114,7 @@ class Dialer:
         request = [b"CONNECT %b HTTP/1.1" % target, b"Host: " + target]
         if proxy.authorization:
             request.append(b"Proxy-Authorization: " + proxy.authorization)
-        response = Response("HEAD")  # what follows the head is the tunnel, or of no interest
+        response = Http1Response("HEAD")  # what follows the head is the tunnel, or of no interest
         try:
             await stream.send_all(b"\r\n".join(request) + b"\r\n\r\n")
             while not response.complete:

@@ -14,7 +14,7 @@ from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import Client
 from mcpd.transports.http_client.connection import HangUp, Then
 from mcpd.transports.http_client.connection_errors import explain, unsent
-from mcpd.wire.url import bare, within
+from mcpd.wire.url import redact_url, resolve_same_origin
 
 _REDIRECTS = 3
 _REDIRECTING = frozenset((301, 302, 303, 307, 308))
@@ -56,9 +56,9 @@ class Endpoint:
             if not location:
                 return response
             await bodies.close(response)
-            target = within(self.url, location)
+            target = resolve_same_origin(self.url, location)
             if target is None or response.status_code not in (307, 308):
-                where = shorten(bare(location, self.url))
+                where = shorten(redact_url(location, self.url))
                 raise HttpRefused(
                     f"{self.name}: HTTP {response.status_code}, it redirects to {where}; "
                     "nothing was sent there: if that is the right server, put its URL into the definition",
