@@ -101,11 +101,11 @@ def _dispatch(
 
 
 def _bridge(options: Mapping[str, str], environ: Mapping[str, str]) -> int:
-    from ctl.bridge.loop import Options
+    from ctl.bridge.loop import BridgeOptions
     from ctl.bridge.loop import run as run_bridge
 
     return run_bridge(
-        Options(
+        BridgeOptions(
             socket=options.get("--socket", ""),
             may_start="--no-start" not in options and environ.get("MCPD_NO_START", "") in ("", "0"),
             server=options.get("--server"),

@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 
-class Batches:
+class ResponseBatches:
     """Which requests came together. Nobody else answers them in one array."""
 
     def __init__(self) -> None:
-        self._of: dict[bytes, _Batch] = {}
+        self._batch_of: dict[bytes, _OpenBatch] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._of)
+        return bool(self._batch_of)
 
-    def begin(self, keys: list[bytes]) -> None:
+    def open_batch(self, keys: list[bytes]) -> None:
         """These requests came in one array."""
-        together = _Batch(set(keys))
+        together = _OpenBatch(set(keys))
         for key in keys:
-            self._of[key] = together
+            self._batch_of[key] = together
 
-    def answered(self, key: bytes, line: bytes) -> bytes | None:
+    def add_response(self, key: bytes, line: bytes) -> bytes | None:
         """The line to send now that `key` is answered: itself, the whole array, or none yet."""
-        together = self._of.pop(key, None)
+        together = self._batch_of.pop(key, None)
         if together is None:
             return line
-        together.answers.append(line.rstrip())
-        return self._rest(together, key)
+        together.responses.append(line.rstrip())
+        return self._finish_request(together, key)
 
-    def cancelled(self, key: bytes) -> bytes | None:
+    def remove_request(self, key: bytes) -> bytes | None:
         """Nobody waits for `key` any more; the array may be complete without it."""
-        together = self._of.pop(key, None)
-        return None if together is None else self._rest(together, key)
+        together = self._batch_of.pop(key, None)
+        return None if together is None else self._finish_request(together, key)
 
     @staticmethod
-    def _rest(together: _Batch, key: bytes) -> bytes | None:
+    def _finish_request(together: _OpenBatch, key: bytes) -> bytes | None:
         together.waiting.discard(key)
-        if together.waiting or not together.answers:
+        if together.waiting or not together.responses:
             return None
-        return b"[" + b",".join(together.answers) + b"]\n"
+        return b"[" + b",".join(together.responses) + b"]\n"
 
 
-class _Batch:
-    def __init__(self, waiting: set[bytes]) -> None:
-        self.waiting = waiting
-        self.answers: list[bytes] = []
+class _OpenBatch:
+    def __init__(self, unanswered: set[bytes]) -> None:
+        self.waiting = unanswered
+        self.responses: list[bytes] = []

@@ -14,10 +14,10 @@ from contextlib import suppress
 from ctl.errors import CtlError
 
 _MAX_REASON = 4096
-_BROKEN = "the attempt to start mcpd failed"
+_START_FAILED = "the attempt to start mcpd failed"
 
 
-class Starter:
+class DaemonStarter:
     """One attempt at a time. `fd` becomes readable when it is over; None while there is none."""
 
     def __init__(self) -> None:
@@ -26,17 +26,17 @@ class Starter:
 
     def begin(self, socket: str) -> None:
         """Raises OSError when the system has no room for another process."""
-        self.fd, told = os.pipe()
+        self.fd, write_end = os.pipe()
         try:
             self._pid = os.fork()
         except OSError:
-            os.close(told)
+            os.close(write_end)
             os.close(self.fd)
             self.fd = None
             raise
         if self._pid == 0:
-            _become_starter(socket, told)
-        os.close(told)
+            _exec_starter(socket, write_end)
+        os.close(write_end)
 
     def outcome(self) -> str:
         """Once `fd` is readable: why there is no daemon; empty when there is one."""
@@ -44,9 +44,9 @@ class Starter:
         reason = b""
         while len(reason) < _MAX_REASON and (more := os.read(self.fd, _MAX_REASON)):
             reason += more
-        status = self._over()
+        status = self._reap()
         if not reason and status:
-            return f"{_BROKEN} (status {status}): is mcpctl installed as it was when this began?"
+            return f"{_START_FAILED} (status {status}): is mcpctl installed as it was when this began?"
         return reason.decode(errors="replace")
 
     def stop(self) -> None:
@@ -54,9 +54,9 @@ class Starter:
         if self.fd is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-            self._over()
+            self._reap()
 
-    def _over(self) -> int:
+    def _reap(self) -> int:
         """Close up; the process's exit status."""
         assert self.fd is not None
         os.close(self.fd)
@@ -67,7 +67,7 @@ class Starter:
             return 0
 
 
-def _become_starter(socket: str, told: int) -> None:
+def _exec_starter(socket: str, write_end: int) -> None:
     """In the new process. Never returns."""
     try:
         signal.set_wakeup_fd(-1)
@@ -75,13 +75,13 @@ def _become_starter(socket: str, told: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         # The editor waits for the end of its pipes; and nothing but MCP goes to its stdout.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(told, 1)
+        os.dup2(write_end, 1)
         # -P: whatever lies in the editor's directory is no module of ours.
         argv = [sys.executable, "-P", "-m", "ctl.bridge.daemon_starter", socket]
         os.execv(argv[0], argv)  # noqa: S606 - a shell would be one more to trust
     except BaseException as error:  # whatever it is, this process ends here, and says why
         with suppress(BaseException):
-            os.write(told, f"{_BROKEN}: {error!r}".encode(errors="replace")[:_MAX_REASON])
+            os.write(write_end, f"{_START_FAILED}: {error!r}".encode(errors="replace")[:_MAX_REASON])
     finally:
         os._exit(1)
 

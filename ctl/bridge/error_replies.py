@@ -7,7 +7,7 @@ from msgspec import Raw
 from ctl.bridge import envelope
 
 
-def unreachable(key: bytes, method: str, why: envelope.Error | str) -> bytes:
+def daemon_unreachable(key: bytes, method: str, why: envelope.Error | str) -> bytes:
     """There is no daemon, or it will not have us (then `why` is its own error). Nothing was sent."""
     if isinstance(why, str):
         words = f"{why}; {shortened(method)} was not sent, it did not run: try again"
@@ -16,7 +16,7 @@ def unreachable(key: bytes, method: str, why: envelope.Error | str) -> bytes:
     return envelope.error(key, why.code, why.message, members)
 
 
-def lost(key: bytes, method: str, reason: str) -> bytes:
+def connection_lost(key: bytes, method: str, reason: str) -> bytes:
     """The daemon went away before it answered."""
     words = (
         f"{reason} while {shortened(method)} was under way; it may have run, so it was not sent again: "
@@ -25,22 +25,22 @@ def lost(key: bytes, method: str, reason: str) -> bytes:
     return _error(key, words, "link_lost", 6, may_have_run=True)
 
 
-def unanswered(key: bytes, method: str) -> bytes:
+def response_timeout(key: bytes, method: str) -> bytes:
     words = f"mcpd has not answered {shortened(method)} in time"
     return _error(key, words, "timeout", 7, may_have_run=True)
 
 
-def too_many(key: bytes, method: str) -> bytes:
+def too_many_requests(key: bytes, method: str) -> bytes:
     words = f"too many requests are under way: {shortened(method)} was not sent, it did not run"
     return _error(key, words, "overloaded", 6, may_have_run=False)
 
 
-def not_mcp(key: bytes, method: str) -> bytes:
+def not_an_mcp_method(key: bytes, method: str) -> bytes:
     words = f"{shortened(method)}: only MCP passes through here; see mcpctl for the rest"
     return envelope.error(key, envelope.METHOD_NOT_FOUND, words)
 
 
-def invalid(key: bytes, words: str) -> bytes:
+def invalid_request(key: bytes, words: str) -> bytes:
     return envelope.error(key, envelope.INVALID_REQUEST, words)
 
 

@@ -15,11 +15,11 @@ SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 
 MAX_SUBSCRIPTIONS = 10_000
 """More are not remembered: they end with the daemon that knows them."""
-_BATCHES = b'"2025-03-26"'
+_REVISION_WITH_BATCHES = b'"2025-03-26"'
 _LISTS = ("tools", "prompts", "resources")
 
 
-class Session:
+class LegacySession:
     """Begun by an `initialize` that was answered with a result."""
 
     def __init__(self, params: bytes, result: bytes) -> None:
@@ -27,13 +27,13 @@ class Session:
         """The client's own, to be sent again as they are."""
         answer = envelope.members(result)
         offered = envelope.members(answer.get("capabilities", ABSENT))
-        self._promised = [
+        self._change_methods = [
             f"notifications/{name}/list_changed"
             for name in _LISTS
             if bytes(envelope.members(offered.get(name, ABSENT)).get("listChanged", ABSENT)) == b"true"
         ]
         """The changes that the client was told it would hear of."""
-        self.batches = bytes(answer.get("protocolVersion", ABSENT)) == _BATCHES
+        self.allows_batches = bytes(answer.get("protocolVersion", ABSENT)) == _REVISION_WITH_BATCHES
         """Whether it may send several messages as an array: in one revision only."""
         self.initialized = False
         """The client has said so; only then it may be sent anything."""
@@ -41,7 +41,7 @@ class Session:
         self._subscribed: dict[bytes, None] = {}
         """URIs as the client spelled them, in its order."""
 
-    def granted(self, method: str, params: bytes) -> None:
+    def record(self, method: str, params: bytes) -> None:
         """A request of the client's that changes the session was answered with a result."""
         members = envelope.members(params)
         if method == SET_LEVEL:
@@ -53,17 +53,17 @@ class Session:
         elif uri and len(self._subscribed) < MAX_SUBSCRIPTIONS:
             self._subscribed[uri] = None
 
-    def wishes(self) -> list[tuple[str, bytes]]:
+    def restore_requests(self) -> list[tuple[str, bytes]]:
         """The requests, method and params, that bring a fresh connection to where this one was."""
         asked = [(SET_LEVEL, b'{"level":%b}' % self._level)] if self._level else []
         return asked + [(SUBSCRIBE, b'{"uri":%b}' % uri) for uri in self._subscribed]
 
-    def missed(self) -> list[bytes]:
+    def change_notifications(self) -> list[bytes]:
         """What to tell the client after a gap: its lists may have changed."""
-        return [envelope.notification(method) for method in self._promised] if self.initialized else []
+        return [envelope.notification(method) for method in self._change_methods] if self.initialized else []
 
 
-def resubscribed(params: bytes) -> bytes:
+def resource_updated(params: bytes) -> bytes:
     """What to tell the client once a new daemon has granted this subscription: it may have changed."""
     uri = envelope.members(params).get("uri", Raw(b"null"))
     return envelope.notification("notifications/resources/updated", {"uri": uri})

@@ -20,48 +20,48 @@ _LISTS = {
     "promptsListChanged": "notifications/prompts/list_changed",
     "resourcesListChanged": "notifications/resources/list_changed",
 }
-_Heard = dict[tuple[str, bytes], None]
+_Notifications = dict[tuple[str, bytes], None]
 """Notifications that will come: the method, and the resource's URI as JSON where there is one."""
 
 
-class Listen:
+class EditorSubscription:
     """A subscription that the client believes to be open. Made when it was acknowledged."""
 
     def __init__(self, acknowledged: Raw) -> None:
-        self._promised = self._honoured = _honoured(acknowledged)
+        self._promised = self._active = _acknowledged_notifications(acknowledged)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the client will hear of all that it was promised."""
-        return self._promised.keys() <= self._honoured.keys()
+        return self._promised.keys() <= self._active.keys()
 
-    def lost(self) -> None:
+    def on_disconnected(self) -> None:
         """Nobody honours it now."""
-        self._honoured = {}
+        self._active = {}
 
-    def resumed(self, key: bytes, acknowledged: Raw) -> list[bytes]:
+    def resume(self, key: bytes, acknowledged: Raw) -> list[bytes]:
         """Acknowledged once more: what to tell the client, since it may have changed meanwhile.
 
         A daemon that has just started does not know its servers' resources yet, and may honour less.
         """
-        before, self._honoured = self._honoured, _honoured(acknowledged)
+        before, self._active = self._active, _acknowledged_notifications(acknowledged)
         tag: dict[str, object] = {"_meta": {_SUBSCRIPTION: Raw(key)}}
         return [
             envelope.notification(method, {"uri": Raw(uri), **tag} if uri else tag)
-            for method, uri in self._honoured
+            for method, uri in self._active
             if (method, uri) in self._promised and (method, uri) not in before
         ]
 
 
-def subscription(params: Raw) -> bytes:
+def subscription_id(params: Raw) -> bytes:
     """The id of the subscription that a notification belongs to; empty for none."""
     meta = envelope.members(params).get("_meta", ABSENT)
     return bytes(envelope.members(meta).get(_SUBSCRIPTION, ABSENT))
 
 
-def _honoured(acknowledged: Raw) -> _Heard:
+def _acknowledged_notifications(acknowledged: Raw) -> _Notifications:
     honoured = envelope.members(envelope.members(acknowledged).get("notifications", ABSENT))
-    heard: _Heard = {
+    heard: _Notifications = {
         (method, b""): None
         for member, method in _LISTS.items()
         if bytes(honoured.get(member, ABSENT)) == b"true"

@@ -4,102 +4,102 @@ from __future__ import annotations
 
 import math
 
-from ctl.bridge.requests import HANDSHAKES, REPEATABLE, Request
+from ctl.bridge.requests import HANDSHAKE_METHODS, RETRYABLE_METHODS, EditorRequest
 
-HANDSHAKE_WITHIN = 8.0
+HANDSHAKE_TIMEOUT = 8.0
 """Seconds that `initialize` and `server/discover` wait for a daemon; editors give up after ten, or thirty."""
-DAEMON_WITHIN = 4.0
+DAEMON_RESPONSE_TIMEOUT = 4.0
 """How much longer they wait for its answer: it may itself wait ten seconds for a server."""
-PATIENCE = 15.0
+DAEMON_WAIT_TIMEOUT = 15.0
 """How long any other request waits for a daemon to come; it is answered with an error then."""
 MAX_OPEN = 4096
 """Requests under way. The daemon refuses sooner; this bounds what waits while there is none."""
-MAX_WAITING = 8 * 1024 * 1024
+MAX_UNSENT_BYTES = 8 * 1024 * 1024
 """Bytes of requests that wait for a daemon."""
 
 
-class Pending:
+class PendingEditorRequests:
     """A request waits until it is sent, and is open until `forget`."""
 
     def __init__(self) -> None:
-        self.open: dict[bytes, Request] = {}
+        self.open: dict[bytes, EditorRequest] = {}
         """By the bytes of their id, in the order they came."""
-        self.due: dict[bytes, float] = {}
+        self.deadlines: dict[bytes, float] = {}
         """When an error is sent in place of an answer, for those of them that have such a moment."""
-        self._waiting = 0
+        self._unsent_bytes = 0
         """Bytes of those that wait."""
 
     @property
-    def waits(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether the editor waits for one of them to be sent."""
-        return any(not request.sent and request.listen is None for request in self.open.values())
+        return any(not request.sent and request.subscription is None for request in self.open.values())
 
     @property
-    def is_at_work(self) -> bool:
+    def has_open(self) -> bool:
         """Whether answers are still to come, subscriptions apart."""
-        return any(request.listen is None for request in self.open.values())
+        return any(request.subscription is None for request in self.open.values())
 
-    def has(self, method: str) -> bool:
+    def has_method(self, method: str) -> bool:
         return any(request.method == method for request in self.open.values())
 
-    def next_due(self) -> float:
-        return min(self.due.values(), default=math.inf)
+    def next_deadline(self) -> float:
+        return min(self.deadlines.values(), default=math.inf)
 
     def overdue(self, now: float) -> list[bytes]:
-        return [key for key, due in self.due.items() if due <= now]
+        return [key for key, due in self.deadlines.items() if due <= now]
 
     def add(self, key: bytes, method: str, line: bytes, now: float, *, sent: bool) -> bool:
         """A new one; False, and nothing is kept, where that would be too many."""
-        if len(self.open) >= MAX_OPEN or (not sent and self._waiting + len(line) > MAX_WAITING):
+        if len(self.open) >= MAX_OPEN or (not sent and self._unsent_bytes + len(line) > MAX_UNSENT_BYTES):
             return False
-        keep = not sent or method in REPEATABLE
-        self.open[key] = Request(method, line if keep else b"", sent)
-        if method in HANDSHAKES:
-            self.due[key] = now + HANDSHAKE_WITHIN + (DAEMON_WITHIN if sent else 0.0)
+        keep = not sent or method in RETRYABLE_METHODS
+        self.open[key] = EditorRequest(method, line if keep else b"", sent)
+        if method in HANDSHAKE_METHODS:
+            self.deadlines[key] = now + HANDSHAKE_TIMEOUT + (DAEMON_RESPONSE_TIMEOUT if sent else 0.0)
         elif not sent:
-            self.due[key] = now + PATIENCE
+            self.deadlines[key] = now + DAEMON_WAIT_TIMEOUT
         if not sent:
-            self._waiting += len(line)
+            self._unsent_bytes += len(line)
         return True
 
-    def forget(self, key: bytes) -> Request:
+    def remove(self, key: bytes) -> EditorRequest:
         """It is over."""
         request = self.open.pop(key)
-        self.due.pop(key, None)
+        self.deadlines.pop(key, None)
         if not request.sent:
-            self._waiting -= len(request.line)
+            self._unsent_bytes -= len(request.line)
         return request
 
-    def wait_again(self, key: bytes, line: bytes, now: float) -> None:
+    def requeue(self, key: bytes, line: bytes, now: float) -> None:
         """It was sent, and has to be once more, as `line`; within `PATIENCE`, unless it is a subscription."""
         request = self.open[key]
         request.line = line
-        self.reopen(request)
-        if request.listen is None:
-            self.due.setdefault(key, now + PATIENCE)
+        self.mark_unsent(request)
+        if request.subscription is None:
+            self.deadlines.setdefault(key, now + DAEMON_WAIT_TIMEOUT)
 
-    def reopen(self, request: Request) -> None:
+    def mark_unsent(self, request: EditorRequest) -> None:
         """It waits to be sent once more, for as long as that takes."""
         request.sent = False
-        self._waiting += len(request.line)
+        self._unsent_bytes += len(request.line)
 
-    def take_waiting(self) -> list[bytes]:
+    def take_unsent(self) -> list[bytes]:
         """All that waits, to be sent now."""
         lines = []
         for key, request in self.open.items():
             if not request.sent:
                 request.sent = True
-                if request.method in HANDSHAKES:
-                    self.due[key] += DAEMON_WITHIN
+                if request.method in HANDSHAKE_METHODS:
+                    self.deadlines[key] += DAEMON_RESPONSE_TIMEOUT
                 else:
-                    self.due.pop(key, None)
+                    self.deadlines.pop(key, None)
                 lines.append(request.line)
-                if request.method not in REPEATABLE:
+                if request.method not in RETRYABLE_METHODS:
                     request.line = b""
-        self._waiting = 0
+        self._unsent_bytes = 0
         return lines
 
-    def bring_forward(self, by: float) -> None:
+    def limit_deadlines(self, by: float) -> None:
         """Whoever has a moment to give up at gives up at `by` at the latest."""
-        for key, due in self.due.items():
-            self.due[key] = min(due, by)
+        for key, due in self.deadlines.items():
+            self.deadlines[key] = min(due, by)

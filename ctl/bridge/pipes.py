@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-_AT_ONCE = 128 * 1024
+_MAX_CHUNK = 128 * 1024
 """Bytes put together for one write: more than a pipe or a socket takes is copied for nothing."""
 
 
-class Lines:
+class LineReader:
     """Collects portions and gives back whole lines, with their newline. Only `\\n` ends a line.
 
     A line longer than `limit` is left out up to its end, and counted: what comes after it is sound.
@@ -47,7 +47,7 @@ class Lines:
         return bytes(self._open)
 
 
-class Outbox:
+class WriteBuffer:
     """Frames on their way out. `put` only collects, `flush` writes what the kernel takes.
 
     All frames of one turn leave together. `write` is `os.write` or `socket.send`: it raises
@@ -58,19 +58,19 @@ class Outbox:
         self.frames: deque[bytes] = deque()
         """What has not left as a whole, each as a whole."""
         self.put: Callable[[bytes], None] = self.frames.append
-        self._gone = 0
+        self._written = 0
         """Bytes of the first frame that have been written."""
 
     @property
     def size(self) -> int:
         """Bytes that wait."""
-        return sum(map(len, self.frames)) - self._gone if self.frames else 0
+        return sum(map(len, self.frames)) - self._written if self.frames else 0
 
     def flush(self, write: Callable[[bytes | memoryview], int]) -> None:
         """Raises OSError when the other side has gone."""
         frames = self.frames
         while frames:
-            data = frames[0] if len(frames) == 1 and not self._gone else self._portion()
+            data = frames[0] if len(frames) == 1 and not self._written else self._next_chunk()
             try:
                 written = write(data)
             except BlockingIOError:
@@ -79,26 +79,26 @@ class Outbox:
                 frames.popleft()
                 continue
             full = written == len(data)
-            written += self._gone
+            written += self._written
             while frames and written >= len(frames[0]):
                 written -= len(frames.popleft())
-            self._gone = written
+            self._written = written
             if not full:
                 return
 
     def clear(self) -> None:
         """Forget what waits."""
         self.frames.clear()
-        self._gone = 0
+        self._written = 0
 
-    def _portion(self) -> bytes | memoryview:
-        frames, gone = self.frames, self._gone
-        if len(frames) == 1 or len(frames[0]) - gone >= _AT_ONCE:
+    def _next_chunk(self) -> bytes | memoryview:
+        frames, gone = self.frames, self._written
+        if len(frames) == 1 or len(frames[0]) - gone >= _MAX_CHUNK:
             return memoryview(frames[0])[gone:] if gone else frames[0]
         chosen, size = [], -gone
         for frame in frames:
             size += len(frame)
-            if size > _AT_ONCE:
+            if size > _MAX_CHUNK:
                 break
             chosen.append(frame)
         return memoryview(b"".join(chosen))[gone:] if chosen else memoryview(frames[0])[gone:]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ctl.bridge import legacy, modern
 
-HANDSHAKES = frozenset((legacy.INITIALIZE, modern.DISCOVER))
-LEARNT_FROM = frozenset(
+HANDSHAKE_METHODS = frozenset((legacy.INITIALIZE, modern.DISCOVER))
+STATEFUL_METHODS = frozenset(
     (legacy.INITIALIZE, legacy.SET_LEVEL, legacy.SUBSCRIBE, legacy.UNSUBSCRIBE, modern.LISTEN)
 )
 """Requests whose answers change what a new daemon has to be told."""
-REPEATABLE = LEARNT_FROM | {
+RETRYABLE_METHODS = STATEFUL_METHODS | {
     modern.DISCOVER,
     "tools/list",
     "prompts/list",
@@ -20,21 +20,22 @@ REPEATABLE = LEARNT_FROM | {
 """Asking these twice does nothing twice. Nothing else is ever sent again once it may have arrived."""
 
 
-class Request:
-    __slots__ = ("again", "line", "listen", "method", "sent")
+class EditorRequest:
+    __slots__ = ("line", "method", "retried", "sent", "subscription")
 
     def __init__(self, method: str, line: bytes, sent: bool) -> None:
         self.method = method
         self.line = line
         """Kept while it may have to be sent (again); else empty."""
         self.sent = sent
-        self.again = False
+        self.retried = False
         """It has been sent twice: what kills two daemons is not tried on a third."""
-        self.listen: modern.Listen | None = None
+        self.subscription: modern.EditorSubscription | None = None
         """A subscription, which the editor believes to be open from here on."""
 
 
-PASSED = {
-    method: Request(method, b"", True) for method in ("tools/call", "prompts/get", "completion/complete")
+UNTRACKED = {
+    method: EditorRequest(method, b"", True)
+    for method in ("tools/call", "prompts/get", "completion/complete")
 }
 """Requests of which nothing has to be kept but that they are under way: one object for all of a method."""

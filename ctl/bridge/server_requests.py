@@ -7,12 +7,12 @@ from msgspec import Raw
 from ctl.bridge import envelope
 from ctl.bridge.envelope import ABSENT
 
-MOST = 1000
+MAX_OPEN = 1000
 """That an editor may leave unanswered."""
 CANCELLED = "notifications/cancelled"
 
 
-class Questions:
+class ServerRequestRelay:
     """The editor gets ids of ours, none of them twice: a late answer to a daemon that has gone must not
     meet a question of the next one's.
     """
@@ -20,18 +20,18 @@ class Questions:
     def __init__(self) -> None:
         self._open: dict[bytes, bytes] = {}
         """Our id → the daemon's."""
-        self._last = 0
+        self._last_id = 0
 
-    def asked(self, method: str, theirs: bytes, params: bytes) -> bytes | None:
+    def forward(self, method: str, theirs: bytes, params: bytes) -> bytes | None:
         """The line for the editor; None when it has left too many unanswered."""
-        if len(self._open) >= MOST:
+        if len(self._open) >= MAX_OPEN:
             return None
-        self._last += 1
-        ours = b"%d" % self._last
+        self._last_id += 1
+        ours = b"%d" % self._last_id
         self._open[ours] = theirs
         return envelope.request(ours, method, params)
 
-    def answered(self, line: bytes, key: bytes) -> bytes | None:
+    def translate_response(self, line: bytes, key: bytes) -> bytes | None:
         """The line for the daemon; None when the daemon that asked has gone, or nobody did."""
         theirs = self._open.pop(key.strip(b'"'), None)
         if theirs is None:
@@ -44,7 +44,7 @@ class Questions:
         words = "the client's answer has neither result nor error"
         return envelope.error(theirs, envelope.INTERNAL_ERROR, words)
 
-    def cancelled(self, theirs: bytes, members: dict[str, Raw]) -> bytes | None:
+    def translate_cancellation(self, theirs: bytes, members: dict[str, Raw]) -> bytes | None:
         """The daemon takes one back: the line for the editor; None when it is no open question's id."""
         for ours, asked_as in self._open.items():
             if asked_as == theirs:
@@ -52,7 +52,7 @@ class Questions:
                 return envelope.notification(CANCELLED, {**members, "requestId": Raw(ours)})
         return None
 
-    def lost(self, reason: str) -> list[bytes]:
+    def cancel_all(self, reason: str) -> list[bytes]:
         """The daemon has gone: lines for the editor that take all of them back."""
         questions, self._open = self._open, {}
         return [

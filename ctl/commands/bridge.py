@@ -21,7 +21,7 @@ def bridge(cli: CliContext, server: str | None, profile: str | None, client: str
     Put this command into the editor's configuration as an MCP server (type stdio). It speaks MCP in every
     revision, stays when the daemon restarts, and ends when the editor closes its stdin.
     """
-    from ctl.bridge.loop import Options, run
+    from ctl.bridge.loop import BridgeOptions, run
 
-    options = Options(cli.socket_option, cli.may_start, server, profile, client)
+    options = BridgeOptions(cli.socket_option, cli.may_start, server, profile, client)
     return run(options, os.environ)

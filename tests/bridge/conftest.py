@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from ctl.bridge.daemon_link import Aim, Starts
-from ctl.bridge.loop import Loop
+from ctl.bridge.daemon_link import AttachTarget, StarterProtocol
+from ctl.bridge.loop import BridgeLoop
 from tests.bridge.world import World
 from tests.stopwatch import stopwatch
 
 Json = dict[str, Any]
 BOUND = 60.0
 PATIENCE = (
-    "ctl.bridge.daemon_link.ANSWER_WITHIN",
-    "ctl.bridge.pending_requests.HANDSHAKE_WITHIN",
-    "ctl.bridge.pending_requests.DAEMON_WITHIN",
-    "ctl.bridge.pending_requests.PATIENCE",
+    "ctl.bridge.daemon_link.ATTACH_TIMEOUT",
+    "ctl.bridge.pending_requests.HANDSHAKE_TIMEOUT",
+    "ctl.bridge.pending_requests.DAEMON_RESPONSE_TIMEOUT",
+    "ctl.bridge.pending_requests.DAEMON_WAIT_TIMEOUT",
 )
 """What a bridge waits for a daemon: the one that a test plays may be held up."""
 
@@ -64,7 +64,7 @@ class End:
 class Bridge:
     """The loop, its editor's end, and whoever listens at the daemon's place."""
 
-    def __init__(self, directory: Path, starter: Starts | None = None) -> None:
+    def __init__(self, directory: Path, starter: StarterProtocol | None = None) -> None:
         self.path = str(directory / "d.sock")
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
@@ -72,14 +72,14 @@ class Bridge:
         self.editor = End(ours)
         self.gone, self._parent = socket.socketpair()
         self.logged: list[str] = []
-        self.loop = Loop(
+        self.loop = BridgeLoop(
             theirs.fileno(),
             theirs.fileno(),
             lambda: self.path,
-            Aim(server="s", profile=None, client="ed", pid=42, cwd="/w"),
+            AttachTarget(server="s", profile=None, client="ed", pid=42, cwd="/w"),
             starter,
             self.logged.append,
-            ends=(self._parent.fileno(),),
+            exit_fds=(self._parent.fileno(),),
         )
         self.code: int | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -152,7 +152,7 @@ def be_patient(soon: Callable[..., None]) -> None:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """How long something is waited for: `soon("ctl.bridge.daemon_link.ANSWER_WITHIN", 0.1)`."""
+    """How long something is waited for: `soon("ctl.bridge.daemon_link.ATTACH_TIMEOUT", 0.1)`."""
     return lambda name, value: monkeypatch.setattr(name, value)
 
 

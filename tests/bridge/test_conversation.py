@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ctl.bridge import pending_requests
-from ctl.bridge.editor_session import Conversation
+from ctl.bridge.editor_session import EditorSession
 from ctl.bridge.envelope import Error
 from tests.bridge.world import HELLO, Json, World
 
@@ -59,15 +59,15 @@ def test_a_cancellation_goes_on_to_the_daemon(world: World) -> None:
 def test_a_handshake_is_answered_in_time_whatever_the_daemon_does(world: World) -> None:
     """Editors wait ten seconds for it; then they show the server as broken, without a reason."""
     world.say("initialize", HELLO, 1)
-    world.books.why_down = "no mcpd is running at /x"
-    world.now = pending_requests.HANDSHAKE_WITHIN
+    world.books.down_reason = "no mcpd is running at /x"
+    world.now = pending_requests.HANDSHAKE_TIMEOUT
     world.books.tick(world.now)
     assert world.answers(1)[0]["error"]["message"].startswith("no mcpd is running at /x")
     world.come()
     world.settle()
     world.say("initialize", HELLO, 2)
     world.deliver()
-    world.now += pending_requests.HANDSHAKE_WITHIN + pending_requests.DAEMON_WITHIN
+    world.now += pending_requests.HANDSHAKE_TIMEOUT + pending_requests.DAEMON_RESPONSE_TIMEOUT
     world.books.tick(world.now)
     assert "has not answered" in world.answers(2)[0]["error"]["message"]
     world.answer()
@@ -77,7 +77,7 @@ def test_a_handshake_is_answered_in_time_whatever_the_daemon_does(world: World) 
 def test_a_request_waits_for_a_daemon_a_while_and_then_says_that_it_did_not_run(world: World) -> None:
     """A restart takes a second; an editor must not hang for ever."""
     world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
-    world.now = pending_requests.PATIENCE - 0.1
+    world.now = pending_requests.DAEMON_WAIT_TIMEOUT - 0.1
     world.books.tick(world.now)
     assert world.answers(5) == []
     world.now = world.books.next_at()
@@ -90,7 +90,7 @@ def test_a_refusal_is_handed_on_at_once_in_the_daemons_words(world: World) -> No
     """There is nothing to wait for."""
     world.say("initialize", HELLO, 1)
     refusal = Error(-32602, "there is no server 'gti'")
-    world.books.cannot_reach(refusal, 0.0)
+    world.books.daemon_unreachable(refusal, 0.0)
     world.books.tick(0.0)
     error = world.answers(1)[0]["error"]
     assert (error["code"], error["message"]) == (-32602, "there is no server 'gti'")
@@ -163,8 +163,8 @@ def test_bytes_pass_unchanged(world: World) -> None:
     world.send(line)
     assert list(world.wire) == [line + b"\n"]
     sent: list[bytes] = []
-    other = Conversation(sent.append, lambda _: None, lambda _: None)
-    other.link_up()
+    other = EditorSession(sent.append, lambda _: None, lambda _: None)
+    other.on_connected()
     other.from_editor(line + b"\n", 0.0)
     answer = b'{ "result":{"z":1E+400,"a":"\\ud83d\\ude00"} ,"id":1.0, "jsonrpc":"2.0"}'
     other.from_daemon(answer + b"\n", 0.0)

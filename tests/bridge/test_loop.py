@@ -22,7 +22,7 @@ def fill(stream: socket.socket, line: bytes) -> int:
     stream.settimeout(0.7)
     sent = 0
     try:
-        while sent < 50 * loop.FULL:
+        while sent < 50 * loop.HIGH_WATER_MARK:
             sent += stream.send(line[sent % len(line) :])
     except TimeoutError:
         pass
@@ -80,14 +80,14 @@ def test_a_daemon_that_does_not_answer_is_left_for_another_connection(bridge: Br
     bridge.listen()
     deaf = bridge.accept()
     deaf.next()
-    for name in ("RETRY", "RETRY_AT_MOST"):
+    for name in ("RETRY_DELAY", "MAX_RETRY_DELAY"):
         soon(f"ctl.bridge.daemon_link.{name}", BOUND)  # it dials again when the editor asks for something
-    soon("ctl.bridge.daemon_link.ANSWER_WITHIN", 0.1)
+    soon("ctl.bridge.daemon_link.ATTACH_TIMEOUT", 0.1)
     bridge.editor.send(id=0, method="ping")  # so that it looks at the clock
     with pytest.raises(EOFError):
         deaf.next()
     assert bridge.editor.next()["id"] == 0
-    soon("ctl.bridge.daemon_link.ANSWER_WITHIN", BOUND)
+    soon("ctl.bridge.daemon_link.ATTACH_TIMEOUT", BOUND)
     bridge.editor.send(id=1, method="tools/list")
     daemon = bridge.attach()
     assert daemon.next()["id"] == 1
@@ -123,7 +123,7 @@ def test_a_daemon_that_will_not_have_us_is_quoted(bridge: Bridge, line: bytes, w
 
 def test_without_a_daemon_a_handshake_is_answered_and_the_bridge_stays(bridge: Bridge, soon: Soon) -> None:
     """Whoever starts one later is served."""
-    soon("ctl.bridge.pending_requests.HANDSHAKE_WITHIN", 0.2)
+    soon("ctl.bridge.pending_requests.HANDSHAKE_TIMEOUT", 0.2)
     bridge.editor.send(id=1, method="initialize", params=HELLO)
     error = bridge.editor.next()["error"]
     assert "no mcpd is running at" in error["message"]
@@ -131,7 +131,7 @@ def test_without_a_daemon_a_handshake_is_answered_and_the_bridge_stays(bridge: B
     bridge.editor.send(id=2, method="ping")
     assert bridge.editor.next()["result"] == {}
     bridge.listen()
-    soon("ctl.bridge.pending_requests.HANDSHAKE_WITHIN", BOUND)
+    soon("ctl.bridge.pending_requests.HANDSHAKE_TIMEOUT", BOUND)
     bridge.editor.send(id=3, method="initialize", params=HELLO)
     assert bridge.attach().next()["id"] == 3
 
@@ -162,7 +162,7 @@ def test_a_daemon_that_cannot_be_started_is_said_to_be_so_and_tried_again_later(
 ) -> None:
     """The reason outlasts the attempts to connect that follow, and starting is not tried at each of them."""
     be_patient(soon)
-    soon("ctl.bridge.daemon_link.LAST_CHANCE", 0.7)
+    soon("ctl.bridge.daemon_link.GRACE_AFTER_FAILED_START", 0.7)
     starter = Starter()
     bridge = Bridge(tmp_path, starter)
     try:
@@ -204,7 +204,7 @@ def test_a_slow_editor_stops_the_daemon_and_not_our_memory(bridge: Bridge) -> No
     daemon = bridge.attach()
     note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"%b"}}\n' % (b"x" * 10_000)
     sent = fill(daemon.stream, note)
-    assert sent < 4 * loop.FULL
+    assert sent < 4 * loop.HIGH_WATER_MARK
     while sent > 0:  # it was only paused: all of it arrives
         sent -= len(bridge.editor.stream.recv(1 << 20))
     bridge.editor.send(id=1, method="x")
@@ -216,7 +216,7 @@ def test_a_slow_daemon_stops_the_editor_and_not_our_memory(bridge: Bridge) -> No
     bridge.listen()
     bridge.attach()
     line = b'{"jsonrpc":"2.0","method":"x","params":{"data":"%b"}}\n' % (b"x" * 10_000)
-    assert fill(bridge.editor.stream, line) < 4 * loop.FULL
+    assert fill(bridge.editor.stream, line) < 4 * loop.HIGH_WATER_MARK
 
 
 def test_a_daemon_that_dies_while_the_editor_does_not_read_is_noticed_when_it_does(bridge: Bridge) -> None:
@@ -247,7 +247,7 @@ def test_it_ends_when_the_editor_closes_its_side(bridge: Bridge) -> None:
 
 def test_an_answer_under_way_gets_a_moment_after_the_end_of_stdin(bridge: Bridge, soon: Soon) -> None:
     """`printf … | mcpctl bridge` is a use too. What does not come is answered with an error."""
-    soon("ctl.bridge.loop.LAST_MOMENT", 5.0)
+    soon("ctl.bridge.loop.SHUTDOWN_GRACE", 5.0)
     bridge.listen()
     daemon = bridge.attach()
     bridge.editor.raw(b'{"jsonrpc":"2.0","id":1,"method":"x"}\n{"jsonrpc":"2.0","id":2,"method":"x"}')

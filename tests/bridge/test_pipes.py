@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ctl.bridge.pipes import Lines, Outbox
+from ctl.bridge.pipes import LineReader, WriteBuffer
 
 LINES = st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=8)
 
@@ -16,7 +16,7 @@ def test_lines_are_the_same_however_they_are_cut(
 ) -> None:
     """Those longer than the limit are left out and counted; the last one has not ended yet."""
     stream = b"".join(line + b"\n" for line in lines) + rest
-    splitter, got, start = Lines(8), [], 0
+    splitter, got, start = LineReader(8), [], 0
     while start < len(stream):
         end = data.draw(st.integers(start + 1, len(stream)))
         got += splitter.feed(stream[start:end])
@@ -33,7 +33,7 @@ def test_lines_are_the_same_however_they_are_cut(
 def test_what_has_not_left_as_a_whole_is_known_exactly(frames: list[bytes], takes: list[int]) -> None:
     """Only those may be sent again; each of them from its beginning."""
     taken = bytearray()
-    outbox = Outbox()
+    outbox = WriteBuffer()
     for frame in frames:
         outbox.put(frame)
     for most in takes:

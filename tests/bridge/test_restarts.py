@@ -140,8 +140,8 @@ def test_a_subscription_waits_as_long_as_there_is_no_daemon(world: World) -> Non
     world.kill()
     world.now = 10_000.0
     world.books.tick(world.now)
-    assert not world.books.waits
-    assert not world.books.is_at_work
+    assert not world.books.has_unsent_requests
+    assert not world.books.has_open_requests
     assert world.answers(1) == []
 
 
@@ -288,13 +288,13 @@ def test_wherever_it_restarts_every_request_is_answered_once_and_no_call_runs_tw
                 world.deliver(amount)
             case "answer":
                 world.answer(amount)
-            case "kill" if world.books.up:
+            case "kill" if world.books.connected:
                 world.kill(amount)
-            case "come" if not world.books.up and not world.wire:
+            case "come" if not world.books.connected and not world.wire:
                 world.come()
         if step in ("call", "level", "subscribe", "unsubscribe", "list"):
             keys.append(number)
-    if not world.books.up and not world.wire:
+    if not world.books.connected and not world.wire:
         world.come()
     world.settle()
 

@@ -6,7 +6,7 @@ import json
 from collections import Counter, deque
 from typing import Any
 
-from ctl.bridge.editor_session import Conversation
+from ctl.bridge.editor_session import EditorSession
 
 Json = dict[str, Any]
 META = {
@@ -94,7 +94,7 @@ class World:
         self.daemon = OneDaemon(self.ran)
         self.logged: list[str] = []
         self.now = 0.0
-        self.books = Conversation(
+        self.books = EditorSession(
             lambda line: self.got.append(json.loads(line)), self.wire.append, self.logged.append
         )
 
@@ -135,12 +135,12 @@ class World:
         self.deliver()  # it may well have run them, at the last moment
         self.wire.clear()
         self.back.clear()
-        self.books.link_lost("mcpd closed the connection", left, self.now)
+        self.books.on_disconnected("mcpd closed the connection", left, self.now)
 
     def come(self) -> None:
         """Another one lets us in."""
         self.daemon = OneDaemon(self.ran)
-        self.books.link_up()
+        self.books.on_connected()
 
     def restart(self) -> None:
         self.kill()
@@ -149,7 +149,7 @@ class World:
 
     def begin(self) -> None:
         """A legacy handshake, all through."""
-        if not self.books.up:
+        if not self.books.connected:
             self.come()
         self.say("initialize", HELLO, "hello")
         self.settle()
