@@ -50,7 +50,7 @@ def editor_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
     return [
         CompletionItem(editor.name, help=editor.title)
         for editor in EDITORS
-        if editor.form is not None and editor.name.startswith(incomplete)
+        if editor.entry_form is not None and editor.name.startswith(incomplete)
     ]
 
 

@@ -10,16 +10,29 @@ import click
 
 from ctl.completion_candidates import editors_and_files
 from ctl.context import CliContext
-from ctl.editors.discovery import Candidate, Survey, survey
-from ctl.editors.drift import Change
-from ctl.editors.editor_catalog import BY_NAME, EDITORS, Editor
-from ctl.editors.editor_paths import Surroundings, existing
-from ctl.editors.import_history import Memory, kept
-from ctl.editors.import_report import as_json, found_lines, only_in, taking_over, what_runs
-from ctl.editors.import_target import Home, find_home
-from ctl.editors.importing import Outcome, Plan, outcome, plan, remember, write
-from ctl.editors.inline_secrets import lifted, shown
-from ctl.editors.merging import Server
+from ctl.editors.discovery import DiscoveredEntries, ImportCandidate, discover
+from ctl.editors.drift import ServerUpdate
+from ctl.editors.editor_catalog import BY_NAME, EDITORS, EditorSpec
+from ctl.editors.editor_paths import UserContext, find_editor_files
+from ctl.editors.import_history import ImportHistory, save_history
+from ctl.editors.import_report import (
+    as_json,
+    describe_target,
+    describe_update,
+    plan_lines,
+    servers_only_in_mcpd,
+)
+from ctl.editors.import_target import ImportTarget, find_import_target
+from ctl.editors.importing import (
+    ImportPlan,
+    ImportResult,
+    build_result,
+    plan_import,
+    record_import,
+    write_import,
+)
+from ctl.editors.inline_secrets import lift_secrets, masked_definition
+from ctl.editors.merging import MergedServer
 from ctl.errors import NotFound, UsageError
 from ctl.output import paint
 from ctl.terminal_text import clean, count
@@ -66,28 +79,28 @@ def import_(
     command that would run, and asks. Run again, it shows what has changed in the editors since, and
     offers to take that over. Nothing in the editors' files is changed.
     """
-    around = Surroundings(os.environ, Path(project or ".").absolute(), project is not None)
+    around = UserContext(os.environ, Path(project or ".").absolute(), project is not None)
     editors, files = parse_sources(sources)
-    home = find_home(cli)
-    found = existing(editors, around) if editors else []
+    home = find_import_target(cli)
+    found = find_editor_files(editors, around) if editors else []
     if editors and sources and not found and not files:
         titles = " or ".join(editor.title for editor in editors)
         raise NotFound(
             f"no configuration of {titles} was found", hint="name the file itself: mcpctl import FILE"
         )
-    seen = survey(found, files, around, home.addresses)
-    memory = Memory(os.environ, home.path)
+    seen = discover(found, files, around, home.addresses)
+    memory = ImportHistory(os.environ, home.path)
     if only:
         _filter_servers(seen, only, memory)
     can_ask = sys.stdin.isatty() and not yes
-    made = plan(cli, home, seen, memory, disabled=disabled, unfold=unfold, can_ask=can_ask, named=only)
-    only_here = [] if sources or only else only_in(home, made)
+    made = plan_import(cli, home, seen, memory, disabled=disabled, unfold=unfold, can_ask=can_ask, named=only)
+    only_here = [] if sources or only else servers_only_in_mcpd(home, made)
     answer = as_json(made, only_here) | {"path": str(home.path), "written": False}
     for warning in seen.warnings:
         cli.out.message(paint("warning: ", "yellow"), warning)
     if not cli.out.json:
-        cli.out.lines(found_lines(made, around, only_here))
-    servers, changes, result = made.possible, made.changes, Outcome()
+        cli.out.lines(plan_lines(made, around, only_here))
+    servers, changes, result = made.new_servers, made.updates, ImportResult()
     if (servers or changes) and not dry_run:
         if not yes and not can_ask:
             raise UsageError(
@@ -103,7 +116,9 @@ def import_(
                 servers += [one.server for one in changes]
                 answers = _ask_for_values(made, servers)
                 servers = [
-                    one for one in servers if all(answers.get(each.name) for each in made.unknown(one))
+                    one
+                    for one in servers
+                    if all(answers.get(each.name) for each in made.missing_secrets(one))
                 ]
                 keep_secrets = keep_secrets or not _confirm_storing_secrets(made, servers)
         except click.Abort:
@@ -112,12 +127,12 @@ def import_(
             raise KeyboardInterrupt from None
         if not can_ask:
             servers = servers + [one.server for one in changes]
-        result = outcome(made, servers, answers, keep=keep_secrets)
+        result = build_result(made, servers, answers, keep=keep_secrets)
         if servers:
-            reloaded = write(cli, home, result)
-            imported = [name for name in result.definitions if name not in result.before]
+            reloaded = write_import(cli, home, result)
+            imported = [name for name in result.definitions if name not in result.replaced]
             answer |= {"written": True, "reloaded": reloaded, "imported": imported}
-            answer |= {"taken_over": list(result.before), "secrets_stored": list(result.secrets)}
+            answer |= {"taken_over": list(result.replaced), "secrets_stored": list(result.secrets)}
         if not cli.out.json:
             _report(cli, home, result)
     elif (servers or changes) and not cli.out.json:
@@ -133,18 +148,20 @@ def import_(
     return UsageError.exit if broken else 0
 
 
-def _remember(cli: CliContext, memory: Memory, home: Home, made: Plan, result: Outcome) -> None:
+def _remember(
+    cli: CliContext, memory: ImportHistory, home: ImportTarget, made: ImportPlan, result: ImportResult
+) -> None:
     """For the next time: what changes in an editor from now on is a change."""
-    remember(memory, home, made, result)
-    if memory.entries and (trouble := kept(memory)):
+    record_import(memory, home, made, result)
+    if memory.entries and (trouble := save_history(memory)):
         cli.out.message(paint("warning: ", "yellow"), trouble)
 
 
-def _report(cli: CliContext, home: Home, result: Outcome) -> None:
+def _report(cli: CliContext, home: ImportTarget, result: ImportResult) -> None:
     if not result.definitions:
         cli.out.line("nothing was imported")
         return
-    changed = f", {len(result.before)} of them changed" if result.before else ""
+    changed = f", {len(result.replaced)} of them changed" if result.replaced else ""
     cli.out.line(f"{count(len(result.definitions), 'server')} written to {home.path}{changed}")
     if result.secrets:
         stored = count(len(result.secrets), "secret")
@@ -157,9 +174,9 @@ def _report(cli: CliContext, home: Home, result: Outcome) -> None:
     cli.out.message(paint("next: ", "dim"), hint)
 
 
-def parse_sources(words: tuple[str, ...]) -> tuple[tuple[Editor, ...], list[Path]]:
+def parse_sources(words: tuple[str, ...]) -> tuple[tuple[EditorSpec, ...], list[Path]]:
     """The editors and the files that the words of a command line name; none: all editors. Raises Usage."""
-    editors: list[Editor] = []
+    editors: list[EditorSpec] = []
     files: list[Path] = []
     for word in words:
         path = Path(word).expanduser()
@@ -186,25 +203,25 @@ def unknown_editor(word: str, known: list[str]) -> UsageError:
     return UsageError(f"no such editor: {word}", hint=hint, suggestions=near)
 
 
-def _filter_servers(seen: Survey, names: tuple[str, ...], memory: Memory) -> None:
+def _filter_servers(seen: DiscoveredEntries, names: tuple[str, ...], memory: ImportHistory) -> None:
     import difflib
 
-    def called(one: Candidate) -> set[str]:
-        then = memory.of(one.source)
+    def called(one: ImportCandidate) -> set[str]:
+        then = memory.get(one.source)
         return {one.name, one.source.name, *([then.server] if then is not None else [])}
 
     there = [name for one in seen.candidates for name in called(one)]
-    there += [one.source.name for one in seen.passed]
+    there += [one.source.name for one in seen.skipped]
     for name in names:
         if name not in there:
             near = difflib.get_close_matches(name, set(there), n=2, cutoff=0.5)
             hint = f"did you mean {' or '.join(near)}?" if near else "mcpctl import --dry-run shows all"
             raise NotFound(f"no editor has a server {name}", hint=hint, suggestions=near)
     seen.candidates = [one for one in seen.candidates if not called(one).isdisjoint(names)]
-    seen.passed = [one for one in seen.passed if one.source.name in names]
+    seen.skipped = [one for one in seen.skipped if one.source.name in names]
 
 
-def _ask_which(servers: list[Server], home: Home) -> list[Server]:
+def _ask_which(servers: list[MergedServer], home: ImportTarget) -> list[MergedServer]:
     """Those that the person wants."""
     which = count(len(servers), "server")
     started = ", and start what is not switched off" if home.running else ""
@@ -220,19 +237,20 @@ def _ask_which(servers: list[Server], home: Home) -> list[Server]:
     return servers if answer == "y" else []
 
 
-def _confirm_change(change: Change) -> bool:
+def _confirm_change(change: ServerUpdate) -> bool:
     """Whether the person wants a change taken over; more than keeping up is not the default."""
-    question = clean(f"{change.server.name}: take over {taking_over(change)}?")
-    return click.confirm(question, default=not change.doubts, err=True)
+    question = clean(f"{change.server.name}: take over {describe_update(change)}?")
+    return click.confirm(question, default=not change.conflicts, err=True)
 
 
-def _question(server: Server) -> str:
-    return clean(f"{server.name}: {what_runs(shown(lifted(server.name, server.definition, {})))} ?")
+def _question(server: MergedServer) -> str:
+    definition = masked_definition(lift_secrets(server.name, server.definition, {}))
+    return clean(f"{server.name}: {describe_target(definition)} ?")
 
 
-def _confirm_storing_secrets(made: Plan, servers: list[Server]) -> bool:
+def _confirm_storing_secrets(made: ImportPlan, servers: list[MergedServer]) -> bool:
     """Whether the person wants literal secrets in the store."""
-    literals = {one.name for server in servers for one in made.safe[server.name].literals}
+    literals = {one.name for server in servers for one in made.lifted[server.name].secrets}
     if not literals:
         return True
     what = count(len(literals), "secret")
@@ -242,11 +260,11 @@ def _confirm_storing_secrets(made: Plan, servers: list[Server]) -> bool:
     return click.confirm(question, default=True, err=True)
 
 
-def _ask_for_values(made: Plan, servers: list[Server]) -> dict[str, str]:
+def _ask_for_values(made: ImportPlan, servers: list[MergedServer]) -> dict[str, str]:
     """What only the person knows, each asked for once; empty when the person does not know it either."""
     answers: dict[str, str] = {}
     for server in servers:
-        for one in made.unknown(server):
+        for one in made.missing_secrets(server):
             if one.name not in answers:
                 prompt = clean(f"{server.name}: {one.prompt} (Return alone leaves it out)")
                 answers[one.name] = click.prompt(

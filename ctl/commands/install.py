@@ -13,17 +13,25 @@ from ctl.commands.import_ import unknown_editor
 from ctl.completion_candidates import editor_names, server_names
 from ctl.context import CliContext
 from ctl.daemon_client import Json
-from ctl.editors.backup import Backups
-from ctl.editors.discovery import look_into
-from ctl.editors.editor_catalog import BY_NAME, Editor
-from ctl.editors.editor_paths import Found, Surroundings, existing
-from ctl.editors.import_target import find_home
-from ctl.editors.installing import Change
+from ctl.editors.backup import EditorBackups
+from ctl.editors.discovery import discover_in_file
+from ctl.editors.editor_catalog import BY_NAME, EditorSpec
+from ctl.editors.editor_paths import EditorFile, UserContext, find_editor_files
+from ctl.editors.import_target import find_import_target
+from ctl.editors.installing import FileChange
 from ctl.editors.installing import install as install_entry
 from ctl.editors.installing import uninstall as uninstall_entry
-from ctl.editors.mcpd_entry import Target, able, entry, entry_by_url, preface, slot_of, targets
-from ctl.editors.mcpd_entry import listed as is_listed
-from ctl.editors.merging import keys_of, known_as
+from ctl.editors.mcpd_entry import (
+    InstallTarget,
+    command_entry,
+    install_targets,
+    installable_editors,
+    new_file_content,
+    slot_of,
+    url_entry,
+)
+from ctl.editors.mcpd_entry import uses_list as is_listed
+from ctl.editors.merging import matching_server, server_identities
 from ctl.editors.self_detection import mcpctl_path, socket_url
 from ctl.errors import CtlError, DaemonError, NotFound, UsageError
 from ctl.output import paint
@@ -41,7 +49,7 @@ _editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_comple
 
 @click.command(
     epilog="Examples:\n\n\b\n  mcpctl install cursor claude-code\n  mcpctl install vscode --take-over\n"
-    f"  mcpctl install zed --print\n\nEditors: {', '.join(able())}.",
+    f"  mcpctl install zed --print\n\nEditors: {', '.join(installable_editors())}.",
 )
 @_editors
 @click.option("--all", "every", is_flag=True, help="Every editor that has a configuration here.")
@@ -80,31 +88,33 @@ def install(
     """
     if server and profile:
         raise UsageError("an entry shows one server or one profile, not both")
-    around = Surroundings(os.environ, Path.cwd())
+    around = UserContext(os.environ, Path.cwd())
     places = _targets(cli, editors, every, project, around)
     for one in places:
-        if via == "socket" and not one.editor.sockets:
+        if via == "socket" and not one.editor.supports_socket_url:
             raise UsageError(
                 f"{one.editor.title} cannot connect to a Unix socket", hint="leave --via socket out"
             )
     called = name or "-".join(filter(None, (NAME, server or profile)))
     program = mcpctl_path()
 
-    def made(editor: Editor) -> Callable[[KeyPath], dict[str, object]]:
-        if via == "socket" or (via is None and editor.sockets and systemd_units.manages_socket(cli.socket)):
-            return lambda slot: entry_by_url(socket_url(cli.socket, server, profile))
+    def made(editor: EditorSpec) -> Callable[[KeyPath], dict[str, object]]:
+        if via == "socket" or (
+            via is None and editor.supports_socket_url and systemd_units.manages_socket(cli.socket)
+        ):
+            return lambda slot: url_entry(socket_url(cli.socket, server, profile))
         args = ["bridge", "--client", editor.name]
         args += ["--server", server] if server else ["--profile", profile] if profile else []
         args += ["--socket", cli.socket] if cli.socket_option else []
-        return lambda slot: entry(editor, slot, called, program, args)
+        return lambda slot: command_entry(editor, slot, called, program, args)
 
     if only_print:
         return _print(cli, places, called, made)
     _warn_if_unknown(cli, server, profile)
     shared = _duplicate_finder(cli, around, server, profile)
-    backups = Backups(os.environ)
+    backups = EditorBackups(os.environ)
 
-    def put(one: Target) -> Json:
+    def put(one: InstallTarget) -> Json:
         found: list[str] = []
 
         def same(slot: KeyPath, document: Document) -> list[str]:
@@ -142,30 +152,30 @@ def uninstall(
     A file that nobody has changed since becomes byte for byte what it was; in any other, mcpd's entries
     are removed, and the entries that were taken over are given back.
     """
-    around = Surroundings(os.environ, Path.cwd())
-    backups = Backups(os.environ)
+    around = UserContext(os.environ, Path.cwd())
+    backups = EditorBackups(os.environ)
 
     places = _targets(cli, editors, every, project, around, everywhere=True)
     last = {one.editor.name: one for one in places}
     told = set(last) if every else set[str]()
 
-    def take_out(one: Target) -> Json:
+    def take_out(one: InstallTarget) -> Json:
         name = one.editor.name
         change = uninstall_entry(one, frozenset(names), backups, dry_run=dry_run)
-        if not cli.out.json and (change.anything or (name not in told and one is last[name])):
+        if not cli.out.json and (change.has_changes or (name not in told and one is last[name])):
             _report_uninstalled(cli, one, change, around, dry_run)
             told.add(name)
         return _as_json(one, change, None) | {"dry_run": dry_run}
 
     code = _each(cli, places, take_out)
     if every:
-        for path in backups.others(one.path for one in places):
+        for path in backups.other_files(one.path for one in places):
             where = f"mcpctl uninstall EDITOR{'' if project else ' --project'}, in its directory"
-            cli.out.message(f"mcpd is in {around.shown(path)} too: {where}")
+            cli.out.message(f"mcpd is in {around.display_path(path)} too: {where}")
     return code
 
 
-def _each(cli: CliContext, places: list[Target], act: Callable[[Target], Json]) -> int:
+def _each(cli: CliContext, places: list[InstallTarget], act: Callable[[InstallTarget], Json]) -> int:
     """Do it for every editor: a file that cannot be changed must not keep the others from it.
 
     The exit code is that of the first that failed.
@@ -196,25 +206,30 @@ def _targets(
     words: tuple[str, ...],
     every: bool,
     project: bool,
-    around: Surroundings,
+    around: UserContext,
     *,
     everywhere: bool = False,
-) -> list[Target]:
+) -> list[InstallTarget]:
     """The file of each editor; `everywhere`: all those that are there."""
     if bool(words) == every:
-        raise UsageError("which editors?", hint=f"name them ({', '.join(able())}), or give --all")
+        raise UsageError(
+            "which editors?", hint=f"name them ({', '.join(installable_editors())}), or give --all"
+        )
     for word in words:
         if word not in BY_NAME:
-            raise unknown_editor(word, able())
+            raise unknown_editor(word, installable_editors())
     if every:
-        here = {one.editor.name for one in existing(tuple(BY_NAME[name] for name in able()), around)}
-        words = tuple(name for name in able() if name in here)
+        here = {
+            one.editor.name
+            for one in find_editor_files(tuple(BY_NAME[name] for name in installable_editors()), around)
+        }
+        words = tuple(name for name in installable_editors() if name in here)
         if not words:
             raise NotFound("no editor has a configuration here", hint="name one: mcpctl install cursor")
-    found: list[Target] = []
+    found: list[InstallTarget] = []
     for word in dict.fromkeys(words):
         try:
-            there = targets(BY_NAME[word], around, project=project, addresses=frozenset({cli.socket}))
+            there = install_targets(BY_NAME[word], around, project=project, addresses=frozenset({cli.socket}))
             found += there if everywhere else there[:1]
         except CtlError:
             if not every:
@@ -227,41 +242,43 @@ def _warn_if_unknown(cli: CliContext, server: str | None, profile: str | None) -
     if not server and not profile:
         return
     try:
-        home = find_home(cli)
+        home = find_import_target(cli)
     except DaemonError:
         return  # said by who needs more of it
-    what, name, known = ("server", server, home.names) if server else ("profile", profile, home.profiles)
+    what, name, known = (
+        ("server", server, home.server_names) if server else ("profile", profile, home.profiles)
+    )
     if name not in known:
         there = f"it has {', '.join(sorted(known))}" if known else "it has none"
         cli.out.message(paint("warning: ", "yellow"), f"mcpd has no {what} '{name}' ({there})")
 
 
 def _duplicate_finder(
-    cli: CliContext, around: Surroundings, server: str | None, profile: str | None
-) -> Callable[[Target, Document], list[str]]:
+    cli: CliContext, around: UserContext, server: str | None, profile: str | None
+) -> Callable[[InstallTarget, Document], list[str]]:
     """The names of those entries of an editor's file that the new entry makes superfluous.
 
     That is those that are on, for servers of mcpd that are on, too, and that the entry leads to.
     """
     try:
-        home = find_home(cli)
+        home = find_import_target(cli)
     except DaemonError as error:
         cli.out.message(paint("warning: ", "yellow"), f"{error.message}, so nothing can be taken over")
         return lambda one, document: []
-    offered = home.shown_by(server, profile)
-    ours = keys_of(
+    offered = home.visible_servers(server, profile)
+    ours = server_identities(
         {name: fields for name, fields in offered.items() if definition_fields.is_enabled(fields)}, os.environ
     )
 
-    def find(one: Target, document: Document) -> list[str]:
-        project = around.project if one.place.scope == "project" else None
-        seen = look_into(Found(one.editor, one.place, one.path, project), document, around)
+    def find(one: InstallTarget, document: Document) -> list[str]:
+        project = around.project if one.location.scope == "project" else None
+        seen = discover_in_file(EditorFile(one.editor, one.location, one.path, project), document, around)
         return [
             candidate.source.name
             for candidate in seen.candidates
-            if candidate.source.scope == one.place.scope
+            if candidate.source.scope == one.location.scope
             and definition_fields.is_enabled(candidate.definition)
-            and known_as(candidate, ours, os.environ) is not None
+            and matching_server(candidate, ours, os.environ) is not None
         ]
 
     return find
@@ -269,9 +286,9 @@ def _duplicate_finder(
 
 def _print(
     cli: CliContext,
-    targets: list[Target],
+    targets: list[InstallTarget],
     name: str,
-    made: Callable[[Editor], Callable[[KeyPath], dict[str, object]]],
+    made: Callable[[EditorSpec], Callable[[KeyPath], dict[str, object]]],
 ) -> int:
     """The entry alone, as it would stand in a file of its own."""
     answers: list[Json] = []
@@ -290,28 +307,30 @@ def _print(
     return 0
 
 
-def _read_document(one: Target) -> Document:
+def _read_document(one: InstallTarget) -> Document:
     try:
         return parse_document(one.path.read_bytes(), one.path, foreign=True)
     except (OSError, BadSpec):
-        return parse_document(preface(one.editor), one.path, foreign=True)
+        return parse_document(new_file_content(one.editor), one.path, foreign=True)
 
 
 def _report_installed(
     cli: CliContext,
-    one: Target,
-    change: Change,
+    one: InstallTarget,
+    change: FileChange,
     left: list[str],
-    backups: Backups,
-    around: Surroundings,
+    backups: EditorBackups,
+    around: UserContext,
     dry_run: bool,
 ) -> None:
     would = "would be " if dry_run else ""
     if change.added is None:
-        cli.out.line(f"{one.editor.title}: has it already, in {around.shown(one.path)}")
+        cli.out.line(f"{one.editor.title}: has it already, in {around.display_path(one.path)}")
     else:
-        cli.out.line(f"{one.editor.title}: '{change.added}' {would}written to {around.shown(one.path)}")
-    for taken in change.taken:
+        cli.out.line(
+            f"{one.editor.title}: '{change.added}' {would}written to {around.display_path(one.path)}"
+        )
+    for taken in change.disabled:
         how = "taken out until mcpctl uninstall" if taken.removed else "switched off"
         cli.out.line(f"  {taken.name}: {would}{how}, as mcpd has it")
     if left:
@@ -321,35 +340,37 @@ def _report_installed(
         )
     if change.added is not None and not dry_run:
         if change.existed:
-            cli.out.line(f"  the file as it was: {around.shown(backups.original(one.path))}")
-        if one.editor.afterwards:
-            cli.out.message(paint("next: ", "dim"), one.editor.afterwards)
+            cli.out.line(f"  the file as it was: {around.display_path(backups.original_path(one.path))}")
+        if one.editor.next_step:
+            cli.out.message(paint("next: ", "dim"), one.editor.next_step)
 
 
 def _report_uninstalled(
-    cli: CliContext, one: Target, change: Change, around: Surroundings, dry_run: bool
+    cli: CliContext, one: InstallTarget, change: FileChange, around: UserContext, dry_run: bool
 ) -> None:
     would = "would be " if dry_run else ""
-    path = around.shown(one.path)
+    path = around.display_path(one.path)
     if change.restored:
         cli.out.line(f"{one.editor.title}: {path} {would or 'is '}what it was before")
-    elif not change.anything:
+    elif not change.has_changes:
         cli.out.line(f"{one.editor.title}: nothing of mcpd in {path}")
     else:
         for name in change.removed:
             cli.out.line(f"{one.editor.title}: '{name}' {would}removed from {path}")
-        for name in change.given_back:
+        for name in change.re_enabled:
             cli.out.line(f"  {name}: {would}given back")
 
 
-def _as_json(one: Target, change: Change, backups: Backups | None) -> dict[str, object]:
+def _as_json(one: InstallTarget, change: FileChange, backups: EditorBackups | None) -> dict[str, object]:
     facts: dict[str, object] = {
         "editor": one.editor.name,
         "path": str(one.path),
         "added": change.added,
         "removed": list(change.removed),
-        "taken_over": [{"name": taken.name, "removed": taken.removed} for taken in change.taken],
+        "taken_over": [{"name": taken.name, "removed": taken.removed} for taken in change.disabled],
     }
     if backups is None:
-        return facts | {"restored": change.restored, "given_back": list(change.given_back)}
-    return facts | {"backup": str(backups.original(one.path)) if change.existed and change.added else None}
+        return facts | {"restored": change.restored, "given_back": list(change.re_enabled)}
+    return facts | {
+        "backup": str(backups.original_path(one.path)) if change.existed and change.added else None
+    }

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.text_patch import Hunk
+from ctl.editors.text_patch import DiffHunk
 from mcpd.config.in_place_edits.document import KeyPath
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import private_directory, state_dir
 
 
 @attrs.frozen
-class Taken:
+class DisabledEntry:
     """An entry that was switched off, or taken out, because mcpd has the server."""
 
     name: str
@@ -28,55 +28,55 @@ class Taken:
 
 
 @attrs.frozen
-class Record:
+class BackupRecord:
     """One file as it was, and what we made of it."""
 
     path: str
     existed: bool
-    before: bytes = attrs.field(repr=False)
-    after: str
+    original: bytes = attrs.field(repr=False)
+    written_digest: str
     """SHA-256 of what we wrote, in hex: while the file is that, nobody else has changed it."""
     slot: KeyPath
-    taken: tuple[Taken, ...] = ()
-    made: tuple[str, ...] = ()
+    disabled: tuple[DisabledEntry, ...] = ()
+    created_directories: tuple[str, ...] = ()
     """Directories that were made for it, outermost first."""
-    changes: tuple[Hunk, ...] = ()
+    changes: tuple[DiffHunk, ...] = ()
     """What we changed beside our own entry, as lines."""
-    with_ours: tuple[Hunk, ...] = ()
+    changes_with_entry: tuple[DiffHunk, ...] = ()
     """The same with our entry: one of the two still fits when somebody has edited close to it."""
 
 
-class Backups:
+class EditorBackups:
     """The records, one for each file, in a directory that only the user can read."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.directory = Path(state_dir(environ)) / "editors"
 
-    def original(self, path: Path) -> Path:
+    def original_path(self, path: Path) -> Path:
         """Where the bytes of the file as it was are kept."""
-        return self.directory / f"{_id(path)}-{path.name}"
+        return self.directory / f"{_path_id(path)}-{path.name}"
 
-    def load(self, path: Path) -> Record | None:
+    def load(self, path: Path) -> BackupRecord | None:
         """The record of a file; None when there is none, or it cannot be read."""
         try:
-            data = json.loads(self._facts(path).read_bytes())
-            return Record(
+            data = json.loads(self._record_path(path).read_bytes())
+            return BackupRecord(
                 data["path"],
                 data["existed"],
-                self.original(path).read_bytes(),
+                self.original_path(path).read_bytes(),
                 data["after"],
                 tuple(data["slot"]),
-                tuple(Taken(one["name"], one["entry"], one["removed"]) for one in data["taken"]),
+                tuple(DisabledEntry(one["name"], one["entry"], one["removed"]) for one in data["taken"]),
                 tuple(data["made"]),
                 *(
-                    tuple(Hunk(*map(tuple, one)) for one in data.get(kind, ()))
+                    tuple(DiffHunk(*map(tuple, one)) for one in data.get(kind, ()))
                     for kind in ("changes", "with_ours")
                 ),
             )
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def keep(self, record: Record) -> None:
+    def save(self, record: BackupRecord) -> None:
         """Write it down, the bytes first: a record without them is none. May raise OSError, UnusablePath."""
         private_directory(str(self.directory.parent))
         private_directory(str(self.directory))
@@ -84,23 +84,23 @@ class Backups:
         facts = {
             "path": record.path,
             "existed": record.existed,
-            "after": record.after,
+            "after": record.written_digest,
             "slot": list(record.slot),
-            "taken": [attrs.asdict(one) for one in record.taken],
-            "made": list(record.made),
+            "taken": [attrs.asdict(one) for one in record.disabled],
+            "made": list(record.created_directories),
             "changes": [attrs.astuple(one) for one in record.changes],
-            "with_ours": [attrs.astuple(one) for one in record.with_ours],
+            "with_ours": [attrs.astuple(one) for one in record.changes_with_entry],
         }
-        write_atomically(self.original(path), record.before, 0o600)
-        write_atomically(self._facts(path), json.dumps(facts, indent=1).encode(), 0o600)
+        write_atomically(self.original_path(path), record.original, 0o600)
+        write_atomically(self._record_path(path), json.dumps(facts, indent=1).encode(), 0o600)
 
-    def forget(self, path: Path) -> None:
+    def delete(self, path: Path) -> None:
         """The file is as it was, or ours no longer."""
-        for kept in (self._facts(path), self.original(path)):
+        for kept in (self._record_path(path), self.original_path(path)):
             with contextlib.suppress(OSError):
                 kept.unlink()
 
-    def others(self, paths: Iterable[Path]) -> list[Path]:
+    def other_files(self, paths: Iterable[Path]) -> list[Path]:
         """The files with a record that are not among `paths`. Those that are gone are forgotten."""
         known = {os.path.realpath(path) for path in paths}
         left: list[Path] = []
@@ -109,21 +109,21 @@ class Backups:
                 path = Path(json.loads(facts.read_bytes())["path"])
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # the kept bytes of a file may be JSON, too
-            if facts != self._facts(path) or os.path.realpath(path) in known:
+            if facts != self._record_path(path) or os.path.realpath(path) in known:
                 continue
             if os.path.lexists(path):
                 left.append(path)
             else:
-                self.forget(path)
+                self.delete(path)
         return left
 
-    def _facts(self, path: Path) -> Path:
-        return self.directory / f"{_id(path)}.json"
+    def _record_path(self, path: Path) -> Path:
+        return self.directory / f"{_path_id(path)}.json"
 
 
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _id(path: Path) -> str:
+def _path_id(path: Path) -> str:
     return digest(os.fsencode(os.path.realpath(path)))[:16]

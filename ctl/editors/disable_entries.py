@@ -4,42 +4,48 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ctl.editors.backup import Record, Taken
-from ctl.editors.editor_catalog import Editor
+from ctl.editors.backup import BackupRecord, DisabledEntry
+from ctl.editors.editor_catalog import EditorSpec
 from mcpd.config.in_place_edits.document import Document, KeyPath
 
 
-def take(editor: Editor, document: Document, slot: KeyPath, name: str) -> tuple[Document, Taken]:
+def disable_entry(
+    editor: EditorSpec, document: Document, slot: KeyPath, name: str
+) -> tuple[Document, DisabledEntry]:
     """Switch an entry off the editor's own way; where it has none, take it out."""
     found = entry_at(document, slot, name)
-    switch = _switch(editor, slot)
+    switch = _disable_method(editor, slot)
     if switch is None or isinstance(document.value_at(slot), list):
-        return document.without_entry(slot, name), Taken(name, found, removed=True)
+        return document.without_entry(slot, name), DisabledEntry(name, found, removed=True)
     if not isinstance(switch, tuple):
         names = document.value_at(("mcp", "excluded"))
         others = [one for one in names if one != name] if isinstance(names, list) else []
-        return document.with_value(("mcp", "excluded"), [*others, name]), Taken(name, found, removed=False)
+        return document.with_value(("mcp", "excluded"), [*others, name]), DisabledEntry(
+            name, found, removed=False
+        )
     key, value = switch
-    return document.with_value((*slot, name, key), value), Taken(name, found, removed=False)
+    return document.with_value((*slot, name, key), value), DisabledEntry(name, found, removed=False)
 
 
-def give_back(editor: Editor, document: Document, record: Record) -> tuple[Document, list[str]]:
+def restore_entries(
+    editor: EditorSpec, document: Document, record: BackupRecord
+) -> tuple[Document, list[str]]:
     """Undo `take` in a file that has changed since: what is not as we left it is somebody's decision."""
     back: list[str] = []
     slot = record.slot
-    for taken in record.taken:
+    for taken in record.disabled:
         there = taken.name in document.entry_names(slot)
         if taken.removed:
             if not there:
                 fields = {
                     key: value
                     for key, value in taken.entry.items()
-                    if key != "name" or not in_list(document, slot)
+                    if key != "name" or not is_list(document, slot)
                 }
                 document = document.with_entry(slot, taken.name, fields)
                 back.append(taken.name)
             continue
-        switch = _switch(editor, slot)
+        switch = _disable_method(editor, slot)
         if switch == "excluded":
             names = document.value_at(("mcp", "excluded"))
             if isinstance(names, list) and taken.name in names:
@@ -59,27 +65,27 @@ def give_back(editor: Editor, document: Document, record: Record) -> tuple[Docum
     return document, back
 
 
-def allowed(editor: Editor, document: Document, name: str) -> Document:
+def add_to_allowlist(editor: EditorSpec, document: Document, name: str) -> Document:
     """Gemini starts only what its list of allowed servers names, if it has one."""
     names = document.value_at(("mcp", "allowed"))
-    if editor.off != "excluded" or not isinstance(names, list) or name in names:
+    if editor.disable_method != "excluded" or not isinstance(names, list) or name in names:
         return document
     return document.with_value(("mcp", "allowed"), [*names, name])
 
 
-def unlisted(editor: Editor, document: Document, name: str) -> Document:
+def remove_from_allowlist(editor: EditorSpec, document: Document, name: str) -> Document:
     """Undo `allowed`."""
     names = document.value_at(("mcp", "allowed"))
-    if editor.off != "excluded" or not isinstance(names, list) or name not in names:
+    if editor.disable_method != "excluded" or not isinstance(names, list) or name not in names:
         return document
     return document.with_value(("mcp", "allowed"), [one for one in names if one != name])
 
 
-def _switch(editor: Editor, slot: KeyPath) -> tuple[str, bool] | Literal["excluded"] | None:
+def _disable_method(editor: EditorSpec, slot: KeyPath) -> tuple[str, bool] | Literal["excluded"] | None:
     """How this editor switches an entry off; opencode's second version does it the other way round."""
-    if editor.form == "opencode" and slot[-1] == "servers":
+    if editor.entry_form == "opencode" and slot[-1] == "servers":
         return ("disabled", True)
-    return editor.off
+    return editor.disable_method
 
 
 def entry_at(document: Document, slot: KeyPath, name: str) -> dict[str, object]:
@@ -91,6 +97,6 @@ def entry_at(document: Document, slot: KeyPath, name: str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def in_list(document: Document, slot: KeyPath) -> bool:
+def is_list(document: Document, slot: KeyPath) -> bool:
     """Whether that is a list, whose entries hold their names."""
     return isinstance(document.value_at(slot), list)

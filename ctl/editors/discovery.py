@@ -8,23 +8,23 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.editor_paths import Found, Surroundings
-from ctl.editors.external_settings import variables
-from ctl.editors.mapping import mapped
-from ctl.editors.read_entries import Raw, entries, whose
-from ctl.editors.remote_proxies import behind
-from ctl.editors.self_detection import is_ours
-from ctl.editors.variables import Needed, Translator, Unusable
+from ctl.editors.editor_paths import EditorFile, UserContext
+from ctl.editors.external_settings import dotenv_values
+from ctl.editors.mapping import map_entry
+from ctl.editors.read_entries import RawEntry, identify_file, read_entries
+from ctl.editors.remote_proxies import unwrap_proxy
+from ctl.editors.self_detection import is_mcpd_entry
+from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator
 from mcpd.config.definition import MAX_NAME_LENGTH
 from mcpd.config.in_place_edits.document import Document, read_document
 from mcpd.model.errors import BadSpec
 
-OURSELVES = "it is mcpd itself"
+IS_MCPD = "it is mcpd itself"
 """Why an entry that `mcpctl install` wrote, or somebody like it, is passed over."""
 
 
 @attrs.frozen
-class Source:
+class EntrySource:
     """Where an entry stands."""
 
     editor: str
@@ -37,72 +37,72 @@ class Source:
 
 
 @attrs.frozen
-class Candidate:
+class ImportCandidate:
     """One entry of one file that could become a server of ours."""
 
     name: str
     """Its name, made fit to be one of ours."""
     definition: dict[str, object] = attrs.field(repr=False)
-    source: Source
+    source: EntrySource
     implied_cwd: str | None = None
     notes: tuple[str, ...] = ()
-    needed: tuple[Needed, ...] = ()
+    needed_secrets: tuple[NeededSecret, ...] = ()
 
 
 @attrs.frozen
-class Passed:
+class SkippedEntry:
     """One entry that is left where it is, and why."""
 
-    source: Source
+    source: EntrySource
     reason: str
 
 
 @attrs.define
-class Survey:
+class DiscoveredEntries:
     """All that was found."""
 
     files: list[Path] = attrs.field(factory=list)
-    candidates: list[Candidate] = attrs.field(factory=list)
-    passed: list[Passed] = attrs.field(factory=list)
+    candidates: list[ImportCandidate] = attrs.field(factory=list)
+    skipped: list[SkippedEntry] = attrs.field(factory=list)
     warnings: list[str] = attrs.field(factory=list)
 
 
-def survey(
-    found: Iterable[Found], named: Iterable[Path], around: Surroundings, addresses: frozenset[str]
-) -> Survey:
+def discover(
+    found: Iterable[EditorFile], named: Iterable[Path], around: UserContext, addresses: frozenset[str]
+) -> DiscoveredEntries:
     """Read the files found, and those that somebody named. A broken one is a warning; nothing is raised."""
-    result = Survey()
+    result = DiscoveredEntries()
     for one in found:
         document = _read(one.path, result)
         if document is not None:
-            _look_into(one, document, around, addresses, result)
+            _add_entries(one, document, around, addresses, result)
     for path in named:
         document = _read(path, result)
         if document is not None:
-            _look_into(whose(path, document), document, around, addresses, result)
+            _add_entries(identify_file(path, document), document, around, addresses, result)
     return result
 
 
-def look_into(found: Found, document: Document, around: Surroundings) -> Survey:
+def discover_in_file(found: EditorFile, document: Document, around: UserContext) -> DiscoveredEntries:
     """The same for one file that has been read."""
-    result = Survey([found.path])
-    _look_into(found, document, around, frozenset(), result)
+    result = DiscoveredEntries([found.path])
+    _add_entries(found, document, around, frozenset(), result)
     return result
 
 
-def unfolded(one: Candidate) -> Candidate:
+def unwrap_candidate(one: ImportCandidate) -> ImportCandidate:
     """The server behind `mcp-remote` or `mcp-proxy`, where the entry runs that; else the entry itself."""
-    definition = behind(one.definition)
+    definition = unwrap_proxy(one.definition)
     return one if definition is None else attrs.evolve(one, definition=definition, implied_cwd=None)
 
 
-def our_name(name: str) -> str:
+def valid_server_name(name: str) -> str:
     """`name`, or the nearest that a server of ours can have."""
     better = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:MAX_NAME_LENGTH].rstrip(".-")
     return better or "server"
 
 
-def _read(path: Path, result: Survey) -> Document | None:
+def _read(path: Path, result: DiscoveredEntries) -> Document | None:
     try:
         document = read_document(path, foreign=True)
     except BadSpec as error:
@@ -114,38 +114,46 @@ def _read(path: Path, result: Survey) -> Document | None:
     return document
 
 
-def _look_into(
-    found: Found, document: Document, around: Surroundings, addresses: frozenset[str], result: Survey
+def _add_entries(
+    found: EditorFile,
+    document: Document,
+    around: UserContext,
+    addresses: frozenset[str],
+    result: DiscoveredEntries,
 ) -> None:
     inputs = _inputs(document)
-    values = variables(found, around)
-    for raw in entries(found, document, around):
-        source = Source(raw.editor.name, raw.editor.title, raw.path, raw.scope, raw.name, raw.project)
-        if is_ours(raw.fields, addresses):
-            result.passed.append(Passed(source, OURSELVES))
+    values = dotenv_values(found, around)
+    for raw in read_entries(found, document, around):
+        source = EntrySource(raw.editor.name, raw.editor.title, raw.path, raw.scope, raw.name, raw.project)
+        if is_mcpd_entry(raw.fields, addresses):
+            result.skipped.append(SkippedEntry(source, IS_MCPD))
             continue
         if raw.project is not None and not raw.project.is_dir():
-            result.passed.append(Passed(source, f"its directory is gone: {around.shown(raw.project)}"))
+            result.skipped.append(
+                SkippedEntry(source, f"its directory is gone: {around.display_path(raw.project)}")
+            )
             continue
-        workspace = raw.project or (around.project if around.chosen else None)
-        translator = Translator(
+        workspace = raw.project or (around.project if around.project_given else None)
+        translator = VariableTranslator(
             raw.editor.variables, around.home, workspace, found.path.parent, inputs, values
         )
         try:
             result.candidates.append(_candidate(raw, source, translator))
-        except Unusable as reason:
-            result.passed.append(Passed(source, str(reason)))
+        except UnusableEntry as reason:
+            result.skipped.append(SkippedEntry(source, str(reason)))
 
 
-def _candidate(raw: Raw, source: Source, translator: Translator) -> Candidate:
-    one = mapped(raw, translator)
+def _candidate(raw: RawEntry, source: EntrySource, translator: VariableTranslator) -> ImportCandidate:
+    one = map_entry(raw, translator)
     notes = one.notes
-    if behind(one.definition) is not None:
+    if unwrap_proxy(one.definition) is not None:
         words = (
             "it only passes on to a URL, which mcpd can reach itself unless a login is wanted: see --unfold"
         )
         notes = (*notes, words)
-    return Candidate(our_name(raw.name), one.definition, source, one.implied_cwd, notes, one.needed)
+    return ImportCandidate(
+        valid_server_name(raw.name), one.definition, source, one.implied_cwd, notes, one.needed_secrets
+    )
 
 
 def _inputs(document: Document) -> dict[str, dict[str, object]]:

@@ -13,16 +13,16 @@ _LINE = re.compile(
 _ESCAPES = {r"\n": "\n", r"\r": "\r", r"\t": "\t", r"\"": '"', r"\\": "\\", r"\$": "$"}
 
 
-def read(path: Path) -> dict[str, str] | None:
+def read_dotenv(path: Path) -> dict[str, str] | None:
     """Its variables in order; None when it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError):
         return None
-    return parse(text)
+    return parse_dotenv(text)
 
 
-def parse(text: str) -> dict[str, str]:
+def parse_dotenv(text: str) -> dict[str, str]:
     """A `#` after a blank begins a remark, but not inside quotes; in double quotes `\\n` is a line break."""
     values: dict[str, str] = {}
     for found in _LINE.finditer(text):

@@ -11,166 +11,179 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from ctl.editors.discovery import Candidate, Source, Survey
+from ctl.editors.discovery import DiscoveredEntries, EntrySource, ImportCandidate
 from ctl.editors.editor_catalog import BY_NAME
-from ctl.editors.import_history import Memory, Remembered, where
-from ctl.editors.inline_secrets import Lifted, lifted
-from ctl.editors.merging import Lookup, Server, keys_of, known_as, replaced, with_secrets
+from ctl.editors.import_history import ImportedEntry, ImportHistory, entry_key
+from ctl.editors.inline_secrets import LiftedDefinition, lift_secrets
+from ctl.editors.merging import (
+    Environ,
+    MergedServer,
+    fill_in_secrets,
+    matching_server,
+    replace_text,
+    server_identities,
+)
 from ctl.editors.variables import secret_reference
 from mcpd.model.server_spec import definition_parts
 
 Definition = Mapping[str, object]
-_SWITCH = "enabled"
+_ENABLED = "enabled"
 
 
 @attrs.frozen
-class Change:
+class ServerUpdate:
     """A server of ours with what changed in an editor taken over."""
 
-    server: Server
-    here: Definition = attrs.field(repr=False)
+    server: MergedServer
+    current: Definition = attrs.field(repr=False)
     parts: tuple[str, ...] = ()
     """What changed there, and is not the same here: `args`, `env.TOKEN`."""
-    here_too: tuple[str, ...] = ()
+    changed_here: tuple[str, ...] = ()
     """Those of them that were changed here, otherwise."""
-    still: tuple[str, ...] = ()
+    unchanged_in: tuple[str, ...] = ()
     """Where else it stands as it was, for people."""
-    otherwise: tuple[str, ...] = ()
+    differs_in: tuple[str, ...] = ()
     """Where it has changed, too, in another way."""
 
     @property
-    def doubts(self) -> list[str]:
+    def conflicts(self) -> list[str]:
         """What makes this more than keeping up, for people: so it is not done unasked."""
-        doubts = [f"{', '.join(self.here_too)} changed here, too"] if self.here_too else []
-        if self.otherwise:
-            doubts.append(f"it has changed in another way in {', '.join(self.otherwise)}")
-        return doubts + ([f"it is as it was in {', '.join(self.still)}"] if self.still else [])
+        doubts = [f"{', '.join(self.changed_here)} changed here, too"] if self.changed_here else []
+        if self.differs_in:
+            doubts.append(f"it has changed in another way in {', '.join(self.differs_in)}")
+        return doubts + ([f"it is as it was in {', '.join(self.unchanged_in)}"] if self.unchanged_in else [])
 
 
 @attrs.define
-class Drift:
+class ImportDrift:
     """The entries that were imported once, by what has become of them."""
 
-    changes: list[Change] = attrs.field(factory=list)
-    known: list[tuple[str, Source]] = attrs.field(factory=list)
+    updates: list[ServerUpdate] = attrs.field(factory=list)
+    known: list[tuple[str, EntrySource]] = attrs.field(factory=list)
     """Our server's name, and an entry that says what it said."""
-    changed_here: set[Source] = attrs.field(factory=set)
+    changed_here: set[EntrySource] = attrs.field(factory=set)
     """Those of the known whose server is not what it was."""
-    removed: set[Source] = attrs.field(factory=set)
+    removed: set[EntrySource] = attrs.field(factory=set)
     """Whose server is gone from mcpd."""
-    ambiguous: set[Source] = attrs.field(factory=set)
+    ambiguous: set[EntrySource] = attrs.field(factory=set)
     """Of which there are two with one name in a list: which is which cannot be told the next time."""
-    theirs: dict[Source, Definition] = attrs.field(factory=dict, repr=False)
+    definitions: dict[EntrySource, Definition] = attrs.field(factory=dict, repr=False)
     """What each entry says, see `as_written`."""
-    rest: list[Candidate] = attrs.field(factory=list)
+    remaining: list[ImportCandidate] = attrs.field(factory=list)
     """All that has to be looked at by what it says, those whose server is gone among them."""
 
 
-def drift(
-    seen: Survey,
-    memory: Memory,
+def compare_with_history(
+    discovered: DiscoveredEntries,
+    history: ImportHistory,
     ours: Mapping[str, Definition],
-    environ: Lookup,
-    taken: Callable[[Source], bool],
-) -> Drift:
+    environ: Environ,
+    disabled_by_us: Callable[[EntrySource], bool],
+) -> ImportDrift:
     """Sort the candidates. `taken`: whether an entry is off because mcpd has it (`install --take-over`)."""
-    result = Drift()
-    here = keys_of(ours, environ)
-    moved: dict[str, list[tuple[Candidate, tuple[str, ...]]]] = {}
-    times = Counter(one.source for one in seen.candidates)
+    result = ImportDrift()
+    here = server_identities(ours, environ)
+    moved: dict[str, list[tuple[ImportCandidate, tuple[str, ...]]]] = {}
+    times = Counter(one.source for one in discovered.candidates)
     result.ambiguous = {source for source, number in times.items() if number > 1}
-    result.theirs = {one.source: as_written(one, taken(one.source)) for one in seen.candidates}
-    for one in seen.candidates:
-        then = memory.of(one.source) if one.source not in result.ambiguous else None
+    result.definitions = {
+        one.source: as_written(one, disabled_by_us(one.source)) for one in discovered.candidates
+    }
+    for one in discovered.candidates:
+        then = history.get(one.source) if one.source not in result.ambiguous else None
         if then is None or then.server not in ours:
             if then is not None and ours:
                 result.removed.add(one.source)
-            result.rest.append(one)
+            result.remaining.append(one)
             continue
-        parts = _moved(result.theirs[one.source], memory, then, ours[then.server], environ)
+        parts = _changed_parts(result.definitions[one.source], history, then, ours[then.server], environ)
         if not parts:
             result.known.append((then.server, one.source))
-            if memory.digests(with_secrets(ours[then.server], environ)) != then.ours:
+            if history.digests(fill_in_secrets(ours[then.server], environ)) != then.ours:
                 result.changed_here.add(one.source)
-        elif known_as(one, here, environ) not in (None, then.server):
-            result.rest.append(one)  # it has become another one that we have
+        elif matching_server(one, here, environ) not in (None, then.server):
+            result.remaining.append(one)  # it has become another one that we have
         else:
             moved.setdefault(then.server, []).append((one, parts))
     for name, found in moved.items():
-        still = _still(name, memory, seen, {one.source for one, _ in found}, taken)
-        result.changes.append(_change(name, ours[name], found, memory, environ, still))
+        still = _unchanged_editors(
+            name, history, discovered, {one.source for one, _ in found}, disabled_by_us
+        )
+        result.updates.append(_make_update(name, ours[name], found, history, environ, still))
     return result
 
 
-def as_written(one: Candidate, taken: bool) -> dict[str, object]:
+def as_written(one: ImportCandidate, taken: bool) -> dict[str, object]:
     """Its definition with the values that come from other files, to notice when those change; and without
     what `install --take-over` did to it."""
-    definition = {key: value for key, value in one.definition.items() if not (taken and key == _SWITCH)}
-    for need in one.needed:
+    definition = {key: value for key, value in one.definition.items() if not (taken and key == _ENABLED)}
+    for need in one.needed_secrets:
         if need.value is not None:
-            definition = replaced(definition, secret_reference(need.name), need.value)
+            definition = replace_text(definition, secret_reference(need.name), need.value)
     return definition
 
 
-def safely(change: Change, taken: dict[str, str]) -> Lifted:
+def lift_update_secrets(change: ServerUpdate, secret_names: dict[str, str]) -> LiftedDefinition:
     """Its definition with the secrets lifted out of what comes from the editor; see `lifted`."""
-    new = lifted(change.server.name, _with({}, change.server.definition, change.parts), taken)
-    return Lifted(_with(change.server.definition, new.definition, change.parts), new.literals)
+    new = lift_secrets(
+        change.server.name, _apply_parts({}, change.server.definition, change.parts), secret_names
+    )
+    return LiftedDefinition(_apply_parts(change.server.definition, new.definition, change.parts), new.secrets)
 
 
-def _moved(
-    theirs: Definition, memory: Memory, then: Remembered, ours: Definition, environ: Lookup
+def _changed_parts(
+    theirs: Definition, memory: ImportHistory, then: ImportedEntry, ours: Definition, environ: Environ
 ) -> tuple[str, ...]:
     """The parts that are not what they were there, nor what they are here."""
     now = memory.digests(theirs)
-    here = definition_parts(with_secrets(ours, environ))
-    there = definition_parts(with_secrets(theirs, environ))
+    here = definition_parts(fill_in_secrets(ours, environ))
+    there = definition_parts(fill_in_secrets(theirs, environ))
     return tuple(
         part
         for part in dict.fromkeys([*now, *then.theirs])
         if now.get(part) != then.theirs.get(part)
         and (part not in here or part not in there or here[part] != there[part])
         and (part in here or part in there)
-        and not (part == _SWITCH and here.get(part, True) == there.get(part, True))
+        and not (part == _ENABLED and here.get(part, True) == there.get(part, True))
     )
 
 
-def _change(
+def _make_update(
     name: str,
     ours: Definition,
-    found: Sequence[tuple[Candidate, tuple[str, ...]]],
-    memory: Memory,
-    environ: Lookup,
+    found: Sequence[tuple[ImportCandidate, tuple[str, ...]]],
+    memory: ImportHistory,
+    environ: Environ,
     still: tuple[str, ...],
-) -> Change:
+) -> ServerUpdate:
     """One change for a server, from all entries that agree on it; the nearest scope comes first."""
     best, parts = found[0]
-    definition = _with(ours, best.definition, parts)
-    agreeing = [one for one, its in found if _with(ours, one.definition, its) == definition]
+    definition = _apply_parts(ours, best.definition, parts)
+    agreeing = [one for one, its in found if _apply_parts(ours, one.definition, its) == definition]
     otherwise = tuple(dict.fromkeys(one.source.title for one, _ in found if one not in agreeing))
-    then = memory.of(best.source)
+    then = memory.get(best.source)
     assert then is not None, "it was found by what is remembered"
-    now = memory.digests(with_secrets(ours, environ))
+    now = memory.digests(fill_in_secrets(ours, environ))
     here_too = tuple(part for part in parts if now.get(part) != then.ours.get(part))
     text = str(definition)
-    needed = tuple(one for one in best.needed if secret_reference(one.name) in text)
+    needed = tuple(one for one in best.needed_secrets if secret_reference(one.name) in text)
     sources = tuple(one.source for one in agreeing)
-    server = Server(name, definition, sources, best.notes, needed)
-    return Change(server, ours, parts, here_too, still, otherwise)
+    server = MergedServer(name, definition, sources, best.notes, needed)
+    return ServerUpdate(server, ours, parts, here_too, still, otherwise)
 
 
-def _with(ours: Definition, theirs: Definition, parts: Sequence[str]) -> dict[str, object]:
+def _apply_parts(ours: Definition, theirs: Definition, parts: Sequence[str]) -> dict[str, object]:
     """`ours` with these parts as they are in `theirs`."""
     result = dict(ours)
     there = definition_parts(theirs)
     for part in parts:
         key, dot, name = part.partition(".")
         if not dot:
-            _put(result, key, there, part)
+            _copy_part(result, key, there, part)
             continue
         inner = result.get(key)
         below = dict(inner) if isinstance(inner, Mapping) else {}
-        _put(below, name, there, part)
+        _copy_part(below, name, there, part)
         result[key] = below
         if not below:
             del result[key]
@@ -179,19 +192,23 @@ def _with(ours: Definition, theirs: Definition, parts: Sequence[str]) -> dict[st
     return result
 
 
-def _put(target: dict[str, object], key: str, there: Mapping[str, object], part: str) -> None:
+def _copy_part(target: dict[str, object], key: str, there: Mapping[str, object], part: str) -> None:
     if part in there:
         target[key] = there[part]
     else:
         target.pop(key, None)
 
 
-def _still(
-    name: str, memory: Memory, seen: Survey, moved: set[Source], taken: Callable[[Source], bool]
+def _unchanged_editors(
+    name: str,
+    memory: ImportHistory,
+    seen: DiscoveredEntries,
+    moved: set[EntrySource],
+    taken: Callable[[EntrySource], bool],
 ) -> tuple[str, ...]:
     """The editors in which the server stands as it was, for all that we know."""
-    gone = {where(source) for source in moved}
-    there = {where(one.source) for one in seen.candidates if not taken(one.source)}
+    gone = {entry_key(source) for source in moved}
+    there = {entry_key(one.source) for one in seen.candidates if not taken(one.source)}
     read = {str(path) for path in seen.files}
     titles: dict[str, None] = {}
     for place, then in memory.entries.items():

@@ -17,17 +17,17 @@ Scope = Literal["project", "local", "user", "system"]
 
 SCOPES: tuple[Scope, ...] = ("project", "local", "user", "system")
 
-Shape = Literal["entries", "claude", "opencode"]
+FileShape = Literal["entries", "claude", "opencode"]
 """How a file holds servers: entries at a slot; those and more by project; under `mcp`, in either version."""
 
-Form = Literal["plain", "typed", "copilot", "codex", "opencode", "zed", "continue", "goose", "vibe"]
+EntryForm = Literal["plain", "typed", "copilot", "codex", "opencode", "zed", "continue", "goose", "vibe"]
 """What our own entry looks like."""
 
 SERVERS: KeyPath = ("mcpServers",)
 
 
 @attrs.frozen
-class Place:
+class ConfigLocation:
     """A file that a program may read, there or not.
 
     `path` begins with `~/`, `./` (the project), `/`, `{config}` ($XDG_CONFIG_HOME), `{app}` (where desktop
@@ -38,41 +38,45 @@ class Place:
     path: str
     scope: Scope
     slot: KeyPath = SERVERS
-    shape: Shape = "entries"
-    ours: bool = False
+    shape: FileShape = "entries"
+    installable: bool = False
     """Whether our entry is written here, when no other such file of the scope is there already."""
 
 
 @attrs.frozen
-class Editor:
+class EditorSpec:
     """One program."""
 
     name: str
     """What people type, and what `mcpctl bridge --client` is told."""
     title: str
-    places: tuple[Place, ...]
+    locations: tuple[ConfigLocation, ...]
     variables: frozenset[str] = frozenset()
     """What its strings may refer to, see `variables`."""
-    unit: Literal["ms", "s", "either"] = "ms"
+    timeout_unit: Literal["ms", "s", "either"] = "ms"
     """Of `timeout`. `either`: its documents and its releases disagree; under 1000 it is seconds."""
-    plain_url: Literal["auto", "sse"] = "auto"
+    default_url_type: Literal["auto", "sse"] = "auto"
     """What a `url` without a type means."""
-    off: tuple[str, bool] | Literal["excluded"] | None = None
+    disable_method: tuple[str, bool] | Literal["excluded"] | None = None
     """How an entry is switched off and kept: a member and its value, or Gemini's list of names."""
-    form: Form | None = "plain"
+    entry_form: EntryForm | None = "plain"
     """None: nothing that could use us."""
-    sockets: bool = False
+    supports_socket_url: bool = False
     """Whether it takes the URL of a Unix socket, `unix:///path#/path`, for a server's."""
-    afterwards: str = ""
+    next_step: str = ""
     """What a person has to do for it to notice."""
 
 
-def _user(path: str, slot: KeyPath = SERVERS, *, ours: bool = True, shape: Shape = "entries") -> Place:
-    return Place(path, "user", slot, shape, ours)
+def _user(
+    path: str, slot: KeyPath = SERVERS, *, ours: bool = True, shape: FileShape = "entries"
+) -> ConfigLocation:
+    return ConfigLocation(path, "user", slot, shape, ours)
 
 
-def _project(path: str, slot: KeyPath = SERVERS, *, shape: Shape = "entries", ours: bool = True) -> Place:
-    return Place(path, "project", slot, shape, ours)
+def _project(
+    path: str, slot: KeyPath = SERVERS, *, shape: FileShape = "entries", ours: bool = True
+) -> ConfigLocation:
+    return ConfigLocation(path, "project", slot, shape, ours)
 
 
 _VSCODE = frozenset({"env", "input", "words", "unknown"})
@@ -83,9 +87,9 @@ _NOT_ENABLED = ("enabled", False)
 _CODE = ("Code", "Code - Insiders", "VSCodium")
 
 
-def _vscode(name: str, title: str, directory: str, *more: Place) -> Editor:
+def _vscode(name: str, title: str, directory: str, *more: ConfigLocation) -> EditorSpec:
     user = f"{{app}}/{directory}/User"
-    return Editor(
+    return EditorSpec(
         name,
         title,
         (
@@ -95,42 +99,42 @@ def _vscode(name: str, title: str, directory: str, *more: Place) -> Editor:
             _user(f"{user}/settings.json", ("mcp", "servers"), ours=False),
         ),
         _VSCODE,
-        form="typed",
-        sockets=True,
-        afterwards="VS Code asks once whether to trust it: start it in `MCP: List Servers`",
+        entry_form="typed",
+        supports_socket_url=True,
+        next_step="VS Code asks once whether to trust it: start it in `MCP: List Servers`",
     )
 
 
-def _in_code(path: str) -> tuple[Place, ...]:
+def _in_code(path: str) -> tuple[ConfigLocation, ...]:
     """The settings of an extension, in each flavour of VS Code."""
     return tuple(_user(f"{{app}}/{code}/User/globalStorage/{path}", ours=code == "Code") for code in _CODE)
 
 
-EDITORS: tuple[Editor, ...] = (
-    Editor(
+EDITORS: tuple[EditorSpec, ...] = (
+    EditorSpec(
         "claude-code",
         "Claude Code",
         (
             _project("./.mcp.json"),
             _user("{CLAUDE_CONFIG_DIR:~}/.claude.json", shape="claude"),
-            Place("/etc/claude-code/managed-mcp.json", "system"),
-            Place("/Library/Application Support/ClaudeCode/managed-mcp.json", "system"),
+            ConfigLocation("/etc/claude-code/managed-mcp.json", "system"),
+            ConfigLocation("/Library/Application Support/ClaudeCode/managed-mcp.json", "system"),
         ),
         _SHELL | {"claude"},
-        afterwards="new sessions have it; in a running one: /mcp",
+        next_step="new sessions have it; in a running one: /mcp",
     ),
-    Editor(
+    EditorSpec(
         "claude-desktop",
         "Claude Desktop",
         (_user("{app}/Claude/claude_desktop_config.json"),),
-        afterwards="quit and start Claude Desktop",
+        next_step="quit and start Claude Desktop",
     ),
-    Editor(
+    EditorSpec(
         "cursor",
         "Cursor",
         (_project("./.cursor/mcp.json"), _user("~/.cursor/mcp.json")),
         _CURSOR,
-        afterwards="switch it on in Cursor's settings, MCP",
+        next_step="switch it on in Cursor's settings, MCP",
     ),
     _vscode(
         "vscode",
@@ -142,7 +146,7 @@ EDITORS: tuple[Editor, ...] = (
     ),
     _vscode("vscode-insiders", "VS Code Insiders", "Code - Insiders"),
     _vscode("vscodium", "VSCodium", "VSCodium"),
-    Editor(
+    EditorSpec(
         "windsurf",
         "Windsurf",
         (
@@ -151,33 +155,33 @@ EDITORS: tuple[Editor, ...] = (
             _user("~/.codeium/mcp_config.json", ours=False),
         ),
         frozenset({"env", "file"}),
-        off=_DISABLED,
-        afterwards="press refresh in Windsurf's list of MCP servers",
+        disable_method=_DISABLED,
+        next_step="press refresh in Windsurf's list of MCP servers",
     ),
-    Editor(
+    EditorSpec(
         "zed",
         "Zed",
         (
             _project("./.zed/settings.json", ("context_servers",)),
             _user("{config}/zed/settings.json", ("context_servers",)),
         ),
-        unit="either",
-        off=_NOT_ENABLED,
-        form="zed",
+        timeout_unit="either",
+        disable_method=_NOT_ENABLED,
+        entry_form="zed",
     ),
-    Editor(
+    EditorSpec(
         "gemini",
         "Gemini CLI",
         (
             _project("./.gemini/settings.json"),
             _user("~/.gemini/settings.json"),
-            Place("/etc/gemini-cli/settings.json", "system"),
+            ConfigLocation("/etc/gemini-cli/settings.json", "system"),
         ),
         _SHELL | {"dollar", "dotenv"},
-        plain_url="sse",
-        off="excluded",
+        default_url_type="sse",
+        disable_method="excluded",
     ),
-    Editor(
+    EditorSpec(
         "antigravity",
         "Antigravity",
         (
@@ -185,20 +189,20 @@ EDITORS: tuple[Editor, ...] = (
             _user("~/.gemini/config/mcp_config.json"),
             _user("~/.gemini/antigravity/mcp_config.json", ours=False),
         ),
-        off=_DISABLED,
+        disable_method=_DISABLED,
     ),
-    Editor(
+    EditorSpec(
         "codex",
         "Codex",
         (
             _project("./.codex/config.toml", ("mcp_servers",)),
             _user("{CODEX_HOME:~/.codex}/config.toml", ("mcp_servers",)),
         ),
-        unit="s",
-        off=_NOT_ENABLED,
-        form="codex",
+        timeout_unit="s",
+        disable_method=_NOT_ENABLED,
+        entry_form="codex",
     ),
-    Editor(
+    EditorSpec(
         "opencode",
         "opencode",
         (
@@ -215,10 +219,10 @@ EDITORS: tuple[Editor, ...] = (
             _user("{OPENCODE_CONFIG:}", ("mcp",), shape="opencode"),
         ),
         frozenset({"curly"}),
-        off=_NOT_ENABLED,
-        form="opencode",
+        disable_method=_NOT_ENABLED,
+        entry_form="opencode",
     ),
-    Editor(
+    EditorSpec(
         "cline",
         "Cline",
         (
@@ -227,10 +231,10 @@ EDITORS: tuple[Editor, ...] = (
             _user("~/.cline/data/settings/cline_mcp_settings.json", ours=False),
         ),
         _CURSOR,
-        unit="s",
-        off=_DISABLED,
+        timeout_unit="s",
+        disable_method=_DISABLED,
     ),
-    Editor(
+    EditorSpec(
         "roo",
         "Roo Code",
         (
@@ -238,10 +242,10 @@ EDITORS: tuple[Editor, ...] = (
             *_in_code("rooveterinaryinc.roo-cline/settings/mcp_settings.json"),
         ),
         _CURSOR,
-        unit="s",
-        off=_DISABLED,
+        timeout_unit="s",
+        disable_method=_DISABLED,
     ),
-    Editor(
+    EditorSpec(
         "kilo",
         "Kilo Code",
         (
@@ -250,10 +254,10 @@ EDITORS: tuple[Editor, ...] = (
             *_in_code("kilocode.kilo-code/settings/mcp_settings.json"),
         ),
         _CURSOR,
-        unit="s",
-        off=_DISABLED,
+        timeout_unit="s",
+        disable_method=_DISABLED,
     ),
-    Editor(
+    EditorSpec(
         "continue",
         "Continue",
         (
@@ -267,18 +271,18 @@ EDITORS: tuple[Editor, ...] = (
             _user("~/.continue/config.json", ("experimental", "modelContextProtocolServers"), ours=False),
         ),
         frozenset({"continue"}),
-        unit="either",
-        form="continue",
+        timeout_unit="either",
+        entry_form="continue",
     ),
-    Editor(
+    EditorSpec(
         "goose",
         "Goose",
         (_user("{config}/goose/config.yaml", ("extensions",)),),
-        unit="s",
-        off=_NOT_ENABLED,
-        form="goose",
+        timeout_unit="s",
+        disable_method=_NOT_ENABLED,
+        entry_form="goose",
     ),
-    Editor(
+    EditorSpec(
         "copilot",
         "Copilot CLI",
         (
@@ -286,27 +290,27 @@ EDITORS: tuple[Editor, ...] = (
             _user("{COPILOT_HOME:~/.copilot}/mcp-config.json"),
         ),
         _SHELL | {"env", "dollar"},
-        form="copilot",
+        entry_form="copilot",
     ),
-    Editor(
+    EditorSpec(
         "jetbrains",
         "JetBrains Junie",
         (_project("./.junie/mcp/mcp.json"), _user("~/.junie/mcp/mcp.json")),
     ),
-    Editor(
+    EditorSpec(
         "kiro",
         "Kiro",
         (_project("./.kiro/settings/mcp.json"), _user("~/.kiro/settings/mcp.json")),
         _SHELL | {"env"},
-        off=_DISABLED,
+        disable_method=_DISABLED,
     ),
-    Editor(
+    EditorSpec(
         "lmstudio",
         "LM Studio",
         (_user("~/.lmstudio/mcp.json"), _user("~/.cache/lm-studio/mcp.json", ours=False)),
     ),
-    Editor("amp", "Amp", (_user("{config}/amp/settings.json", ("amp.mcpServers",)),), _SHELL),
-    Editor(
+    EditorSpec("amp", "Amp", (_user("{config}/amp/settings.json", ("amp.mcpServers",)),), _SHELL),
+    EditorSpec(
         "crush",
         "Crush",
         (
@@ -315,16 +319,22 @@ EDITORS: tuple[Editor, ...] = (
             _user("{config}/crush/crush.json", ("mcp",)),
         ),
         _SHELL | {"dollar"},
-        unit="s",
-        off=_DISABLED,
-        form="typed",
+        timeout_unit="s",
+        disable_method=_DISABLED,
+        entry_form="typed",
     ),
-    Editor("trae", "Trae", (_user("{app}/Trae/User/mcp.json"),)),
-    Editor("qoder", "Qoder", (_user("~/.qoder/mcp.json"),)),
-    Editor("factory", "Factory", (_project("./.factory/mcp.json"), _user("~/.factory/mcp.json"))),
-    Editor("kimi", "Kimi CLI", (_user("~/.kimi/mcp.json"),)),
-    Editor("vibe", "Mistral Vibe", (_user("~/.vibe/config.toml", ("mcp_servers",)),), unit="s", form="vibe"),
-    Editor(
+    EditorSpec("trae", "Trae", (_user("{app}/Trae/User/mcp.json"),)),
+    EditorSpec("qoder", "Qoder", (_user("~/.qoder/mcp.json"),)),
+    EditorSpec("factory", "Factory", (_project("./.factory/mcp.json"), _user("~/.factory/mcp.json"))),
+    EditorSpec("kimi", "Kimi CLI", (_user("~/.kimi/mcp.json"),)),
+    EditorSpec(
+        "vibe",
+        "Mistral Vibe",
+        (_user("~/.vibe/config.toml", ("mcp_servers",)),),
+        timeout_unit="s",
+        entry_form="vibe",
+    ),
+    EditorSpec(
         "mcporter",
         "mcporter",
         (
@@ -333,20 +343,22 @@ EDITORS: tuple[Editor, ...] = (
             _user("~/.mcporter/mcporter.jsonc"),
         ),
         _SHELL | {"env-dollar"},
-        form=None,
+        entry_form=None,
     ),
-    Editor(
+    EditorSpec(
         "mcpproxy",
         "MCPProxy",
         (_user("~/.mcpproxy/mcp_config.json"),),
         frozenset({"env", "keyring"}),
-        form=None,
+        entry_form=None,
     ),
-    Editor("1mcp", "1MCP", (_user("{config}/1mcp/mcp.json"),), _SHELL, form=None),
-    Editor("mozilla-mcpd", "Mozilla mcpd", (_project("./.mcpd.toml", ("servers",)),), _SHELL, form=None),
+    EditorSpec("1mcp", "1MCP", (_user("{config}/1mcp/mcp.json"),), _SHELL, entry_form=None),
+    EditorSpec(
+        "mozilla-mcpd", "Mozilla mcpd", (_project("./.mcpd.toml", ("servers",)),), _SHELL, entry_form=None
+    ),
 )
 
-GENERIC = Editor("file", "a file", (), _SHELL | {"env", "words", "input"}, form=None)
+GENERIC = EditorSpec("file", "a file", (), _SHELL | {"env", "words", "input"}, entry_form=None)
 """A file that nobody's table has: what most programs would make of it."""
 
 BY_NAME = {editor.name: editor for editor in EDITORS}

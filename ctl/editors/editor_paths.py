@@ -10,19 +10,19 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.editor_catalog import EDITORS, SCOPES, Editor, Place
+from ctl.editors.editor_catalog import EDITORS, SCOPES, ConfigLocation, EditorSpec
 
 _VARIABLE = re.compile(r"\{([A-Z_]+):([^}]*)\}")
 
 
 @attrs.frozen
-class Surroundings:
+class UserContext:
     """Whose files are meant: everything that a path in the catalogue depends on."""
 
     environ: Mapping[str, str] = attrs.field(repr=False)
     project: Path
     """The directory we are in, or the one that was named."""
-    chosen: bool = False
+    project_given: bool = False
     """Whether somebody named it: then it is the workspace for files of the user, too."""
     mac: bool = sys.platform == "darwin"
     root: Path = Path("/")
@@ -36,7 +36,7 @@ class Surroundings:
         base = self.environ.get("XDG_CONFIG_HOME", "")
         return Path(base) if os.path.isabs(base) else self.home / ".config"
 
-    def projects(self) -> list[Path]:
+    def project_directories(self) -> list[Path]:
         """The directory, and those above it up to the one that holds the repository, if there is one."""
         above = [self.project, *self.project.parents]
         for number, directory in enumerate(above):
@@ -46,7 +46,7 @@ class Surroundings:
                 return above[: number + 1]
         return [self.project]
 
-    def shown(self, path: Path) -> str:
+    def display_path(self, path: Path) -> str:
         """As people write it: with `~` for home."""
         try:
             return str(Path("~") / path.relative_to(self.home))
@@ -55,23 +55,23 @@ class Surroundings:
 
 
 @attrs.frozen
-class Found:
+class EditorFile:
     """A file of an editor."""
 
-    editor: Editor
-    place: Place
+    editor: EditorSpec
+    location: ConfigLocation
     path: Path
     project: Path | None = None
     """Of a project's file: the directory it speaks of."""
 
 
-def paths_of(place: Place, around: Surroundings) -> Iterator[tuple[Path, Path | None]]:
+def resolve_paths(location: ConfigLocation, around: UserContext) -> Iterator[tuple[Path, Path | None]]:
     """Every path that `place` means, there or not (with `*`: those that are there), and its project."""
-    if place.path.startswith("./"):
-        for directory in around.projects():
-            yield from ((path, directory) for path in _globbed(directory, place.path[2:]))
+    if location.path.startswith("./"):
+        for directory in around.project_directories():
+            yield from ((path, directory) for path in _glob(directory, location.path[2:]))
         return
-    text = place.path
+    text = location.path
     if variable := _VARIABLE.match(text):
         value = around.environ.get(variable[1]) or variable[2]
         if not value:
@@ -83,33 +83,33 @@ def paths_of(place: Place, around: Surroundings) -> Iterator[tuple[Path, Path | 
     )
     if text == "~" or text.startswith("~/"):
         text = str(around.home) + text[1:]
-    if place.scope == "system":
+    if location.scope == "system":
         text = str(around.root / text.lstrip("/"))
     if os.path.isabs(text):
-        yield from ((path, None) for path in _globbed(Path("/"), text[1:]))
+        yield from ((path, None) for path in _glob(Path("/"), text[1:]))
 
 
-def existing(editors: tuple[Editor, ...], around: Surroundings) -> list[Found]:
+def find_editor_files(editors: tuple[EditorSpec, ...], around: UserContext) -> list[EditorFile]:
     """The files that are there, each once, nearest scope first.
 
     A file of the user that the project's path leads to as well (we are at home) is the user's.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, EditorFile] = {}
     for scope in reversed(SCOPES):
         for editor in editors:
-            for place in editor.places:
+            for place in editor.locations:
                 if place.scope != scope:
                     continue
-                for path, project in paths_of(place, around):
+                for path, project in resolve_paths(place, around):
                     if os.path.isfile(path) or os.path.islink(path):
-                        found.setdefault(os.path.realpath(path), Found(editor, place, path, project))
+                        found.setdefault(os.path.realpath(path), EditorFile(editor, place, path, project))
     order = {editor.name: number for number, editor in enumerate(EDITORS)}
     return sorted(
-        found.values(), key=lambda one: (SCOPES.index(one.place.scope), order.get(one.editor.name, 99))
+        found.values(), key=lambda one: (SCOPES.index(one.location.scope), order.get(one.editor.name, 99))
     )
 
 
-def _globbed(directory: Path, pattern: str) -> list[Path]:
+def _glob(directory: Path, pattern: str) -> list[Path]:
     if "*" not in pattern:
         return [directory / pattern]
     fixed, _, rest = pattern.partition("*")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.discovery import Source
+from ctl.editors.discovery import EntrySource
 from mcpd.model.server_spec import definition_parts
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, private_directory, state_dir
@@ -19,12 +19,12 @@ from mcpd.support.paths import UnusablePath, private_directory, state_dir
 Digests = Mapping[str, str]
 """Part of a definition → digest of its value."""
 
-Where = tuple[str, str, str, str]
+EntryKey = tuple[str, str, str, str]
 """An entry's place: path, scope, project, name."""
 
 
 @attrs.frozen
-class Remembered:
+class ImportedEntry:
     """One entry of an editor's file, when a server of ours was last in step with it."""
 
     server: str
@@ -37,33 +37,33 @@ class Remembered:
     """Whether it was taken over without its `mcp-remote`."""
 
 
-class Memory:
+class ImportHistory:
     """What is remembered of the imports into one configuration file. Reads once, tolerantly: what cannot be
     read was never imported."""
 
     def __init__(self, environ: Mapping[str, str], config: Path) -> None:
         self.path = Path(state_dir(environ)) / "imports.json"
-        self.entries: dict[Where, Remembered] = {}
+        self.entries: dict[EntryKey, ImportedEntry] = {}
         self._config = str(config)
         self._salt = secrets.token_hex(16)
-        self._others: list[object] = []
+        self._other_configs: list[object] = []
         try:
             data = json.loads(self.path.read_bytes())
             self._salt = str(data["salt"])
             for one in data["entries"]:
                 if one["config"] == self._config:
                     path, scope, project, name = one["where"]
-                    self.entries[path, scope, project, name] = Remembered(
+                    self.entries[path, scope, project, name] = ImportedEntry(
                         one["server"], one["editor"], dict(one["theirs"]), dict(one["ours"]), one["unfolded"]
                     )
                 else:
-                    self._others.append(one)
+                    self._other_configs.append(one)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             self.entries.clear()
 
-    def of(self, source: Source) -> Remembered | None:
+    def get(self, source: EntrySource) -> ImportedEntry | None:
         """What is remembered of an entry."""
-        return self.entries.get(where(source))
+        return self.entries.get(entry_key(source))
 
     def digests(self, definition: Mapping[str, object]) -> dict[str, str]:
         """Of each part, salted: short secrets could be guessed from bare ones."""
@@ -74,26 +74,26 @@ class Memory:
             for part, value in definition_parts(definition).items()
         }
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write it down. Raises OSError or UnusablePath."""
         mine = [
             {"config": self._config, "where": list(place), **attrs.asdict(one)}
             for place, one in self.entries.items()
         ]
         private_directory(str(self.path.parent))
-        text = json.dumps({"salt": self._salt, "entries": [*self._others, *mine]}, indent=1)
+        text = json.dumps({"salt": self._salt, "entries": [*self._other_configs, *mine]}, indent=1)
         write_atomically(self.path, text.encode("utf-8", "surrogatepass"), 0o600)
 
 
-def where(source: Source) -> Where:
+def entry_key(source: EntrySource) -> EntryKey:
     """The place of an entry, however it was found."""
     return str(source.path), source.scope, str(source.project or ""), source.name
 
 
-def kept(memory: Memory) -> str:
+def save_history(memory: ImportHistory) -> str:
     """Keep it; what went wrong, for people: an import is done by then, and counts."""
     try:
-        memory.keep()
+        memory.save()
     except (OSError, UnusablePath) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         return f"cannot write {os.fspath(memory.path)}: {reason}; what changes later will look new"

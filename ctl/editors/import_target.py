@@ -21,7 +21,7 @@ from mcpd.model.errors import BadSpec, Problem
 
 
 @attrs.frozen
-class Home:
+class ImportTarget:
     """The user's configuration of mcpd."""
 
     path: Path
@@ -31,12 +31,12 @@ class Home:
     """Where it listens: the path of the socket, and HOST:PORT if it does."""
     running: bool
     """Whether a daemon runs."""
-    names: frozenset[str] = frozenset()
+    server_names: frozenset[str] = frozenset()
     """The servers that there are: the daemon's, if one runs, whoever defined them."""
     profiles: Mapping[str, object] = attrs.field(factory=dict)
     """As written, by name."""
 
-    def shown_by(self, server: str | None, profile: str | None) -> Mapping[str, Mapping[str, object]]:
+    def visible_servers(self, server: str | None, profile: str | None) -> Mapping[str, Mapping[str, object]]:
         """Those of `servers` that an entry for one server, one profile, or neither leads to."""
         if server:
             return {name: one for name, one in self.servers.items() if name == server}
@@ -52,7 +52,7 @@ class Home:
         }
 
 
-def find_home(session: CliContext) -> Home:
+def find_import_target(session: CliContext) -> ImportTarget:
     """What the running daemon reads; without one, what it would read. Never starts one.
 
     Raises Refused when that file cannot be read: it is to be mended first. Whether its definitions
@@ -77,17 +77,17 @@ def find_home(session: CliContext) -> Home:
     http = found.settings.get("http")
     addresses = frozenset({session.socket, http} if isinstance(http, str) else {session.socket})
     servers = {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
-    return Home(
+    return ImportTarget(
         path,
         servers,
         addresses,
         running,
-        names=frozenset(mapping(config.get("servers"))) | frozenset(servers),
+        server_names=frozenset(mapping(config.get("servers"))) | frozenset(servers),
         profiles=mapping(found.settings.get("profiles")),
     )
 
 
-def written_in(path: Path) -> Mapping[str, Mapping[str, object]]:
+def read_definitions(path: Path) -> Mapping[str, Mapping[str, object]]:
     """The servers that stand in a file of ours which was good a moment ago; none when it is not any more."""
     try:
         found = read_layout(read_document(path).value, [], [])
@@ -96,8 +96,8 @@ def written_in(path: Path) -> Mapping[str, Mapping[str, object]]:
     return {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
 
 
-def troubles(
-    session: CliContext, home: Home, definitions: Mapping[str, Mapping[str, object]]
+def find_problems(
+    session: CliContext, home: ImportTarget, definitions: Mapping[str, Mapping[str, object]]
 ) -> dict[str, str]:
     """Server → what keeps its definition from being used, by the running daemon's word if there is one.
 
@@ -113,11 +113,11 @@ def troubles(
             for name, answer in zip(definitions, answers, strict=True)
         }
     else:
-        found = {name: _problems(name, definition) for name, definition in definitions.items()}
-    return {name: _sentence(problems[0]) for name, problems in found.items() if problems}
+        found = {name: _parse_problems(name, definition) for name, definition in definitions.items()}
+    return {name: _problem_text(problems[0]) for name, problems in found.items() if problems}
 
 
-def _problems(name: str, definition: Mapping[str, object]) -> list[Mapping[str, object]]:
+def _parse_problems(name: str, definition: Mapping[str, object]) -> list[Mapping[str, object]]:
     try:
         parse_servers(
             {name: definition}, environ=os.environ, settings=Settings(), base_dir=Path("/"), path="$"
@@ -127,6 +127,6 @@ def _problems(name: str, definition: Mapping[str, object]) -> list[Mapping[str, 
     return []
 
 
-def _sentence(problem: Mapping[str, object]) -> str:
+def _problem_text(problem: Mapping[str, object]) -> str:
     fix = problem.get("fix")
     return f"{problem.get('message')}{f'; {fix}' if fix else ''}"

@@ -10,14 +10,14 @@ from pathlib import Path
 import attrs
 
 from ctl.context import CliContext
-from ctl.editors.backup import Backups
-from ctl.editors.discovery import Source, Survey, unfolded
-from ctl.editors.drift import Change, Drift, drift, safely
-from ctl.editors.import_history import Memory, Remembered, where
-from ctl.editors.import_target import Home, troubles, written_in
-from ctl.editors.inline_secrets import Lifted, free_name, lifted
-from ctl.editors.merging import Merged, Server, merged, replaced, with_secrets
-from ctl.editors.variables import Needed, secret_reference
+from ctl.editors.backup import EditorBackups
+from ctl.editors.discovery import DiscoveredEntries, EntrySource, unwrap_candidate
+from ctl.editors.drift import ImportDrift, ServerUpdate, compare_with_history, lift_update_secrets
+from ctl.editors.import_history import ImportedEntry, ImportHistory, entry_key
+from ctl.editors.import_target import ImportTarget, find_problems, read_definitions
+from ctl.editors.inline_secrets import LiftedDefinition, free_secret_name, lift_secrets
+from ctl.editors.merging import MergedServer, MergeResult, fill_in_secrets, merge_candidates, replace_text
+from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.errors import DaemonError
 from ctl.status_view import objects
 from mcpd.config.edit_file import put_servers
@@ -30,89 +30,94 @@ _REMOVED = "it was imported before, and removed from mcpd since"
 
 
 @attrs.frozen
-class Plan:
+class ImportPlan:
     """What there is, before anybody has decided."""
 
-    merged: Merged
-    drift: Drift
-    safe: Mapping[str, Lifted]
+    merged: MergeResult
+    drift: ImportDrift
+    lifted: Mapping[str, LiftedDefinition]
     """Server → its definition with literal secrets lifted out."""
-    trouble: Mapping[str, str]
+    blocked: Mapping[str, str]
     """Server → why it cannot be taken over now."""
     stored: Mapping[str, str] = attrs.field(repr=False)
     """The secrets that are in the store already."""
 
-    seen: Survey
-    unfolded: frozenset[Source] = frozenset()
+    discovered: DiscoveredEntries
+    unwrapped: frozenset[EntrySource] = frozenset()
     """Entries that are taken over without their `mcp-remote`."""
 
     @property
-    def possible(self) -> list[Server]:
+    def new_servers(self) -> list[MergedServer]:
         """The new ones."""
-        return [server for server in self.merged.servers if server.name not in self.trouble]
+        return [server for server in self.merged.servers if server.name not in self.blocked]
 
     @property
-    def changes(self) -> list[Change]:
+    def updates(self) -> list[ServerUpdate]:
         """What can be brought up to date."""
-        return [one for one in self.drift.changes if one.server.name not in self.trouble]
+        return [one for one in self.drift.updates if one.server.name not in self.blocked]
 
-    def unknown(self, server: Server) -> list[Needed]:
+    def missing_secrets(self, server: MergedServer) -> list[NeededSecret]:
         """The secrets that it needs and nothing here knows."""
-        return [one for one in server.needed if one.value is None and one.name not in self.stored]
+        return [one for one in server.needed_secrets if one.value is None and one.name not in self.stored]
 
 
 @attrs.define
-class Outcome:
+class ImportResult:
     """What is to be written."""
 
     definitions: dict[str, Definition] = attrs.field(factory=dict)
-    before: dict[str, Mapping[str, object]] = attrs.field(factory=dict)
+    replaced: dict[str, Mapping[str, object]] = attrs.field(factory=dict)
     """Those of them that are there already, as they are."""
     secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
 
 
-def plan(
+def plan_import(
     session: CliContext,
-    home: Home,
-    seen: Survey,
-    memory: Memory,
+    home: ImportTarget,
+    seen: DiscoveredEntries,
+    memory: ImportHistory,
     *,
     disabled: bool,
     unfold: bool,
     can_ask: bool,
     named: Collection[str],
-) -> Plan:
+) -> ImportPlan:
     """Think it through. `can_ask`: what only a person knows is no obstacle; nor is it, for the servers
     `named`, that it is more than keeping up. Raises Refused."""
     try:
         stored = read_secrets(os.environ)
     except BadSpec as error:
         raise DaemonError({"message": f"{error.source} cannot be used", "data": error.data()}) from None
-    seen, without = _unfolded(seen, memory, unfold)
-    drifted = drift(seen, memory, home.servers, os.environ, _taken(Backups(os.environ)))
-    whole = merged(
-        drifted.rest, home.servers, os.environ, lambda one: len(lifted("x", one.definition, {}).literals)
+    seen, without = _unwrap_proxies(seen, memory, unfold)
+    drifted = compare_with_history(
+        seen, memory, home.servers, os.environ, _disabled_by_us(EditorBackups(os.environ))
+    )
+    whole = merge_candidates(
+        drifted.remaining,
+        home.servers,
+        os.environ,
+        lambda one: len(lift_secrets("x", one.definition, {}).secrets),
     )
     whole = attrs.evolve(whole, known=(*drifted.known, *whole.known))
     if disabled:
         off = [attrs.evolve(one, definition={**one.definition, "enabled": False}) for one in whole.servers]
         whole = attrs.evolve(whole, servers=tuple(off))
     taken = dict(stored)
-    servers = [*whole.servers, *(one.server for one in drifted.changes)]
-    safe = {server.name: lifted(server.name, server.definition, taken) for server in whole.servers}
-    safe |= {one.server.name: safely(one, taken) for one in drifted.changes}
-    trouble = troubles(session, home, {server.name: _provisional(server) for server in servers})
-    result = Plan(whole, drifted, safe, trouble, stored, seen, without)
+    servers = [*whole.servers, *(one.server for one in drifted.updates)]
+    safe = {server.name: lift_secrets(server.name, server.definition, taken) for server in whole.servers}
+    safe |= {one.server.name: lift_update_secrets(one, taken) for one in drifted.updates}
+    trouble = find_problems(session, home, {server.name: _with_placeholders(server) for server in servers})
+    result = ImportPlan(whole, drifted, safe, trouble, stored, seen, without)
     if can_ask:
-        return attrs.evolve(result, merged=_with_notes(whole, drifted))
+        return attrs.evolve(result, merged=_note_removed(whole, drifted))
     for server in servers:
-        names = [one.name for one in result.unknown(server)]
+        names = [one.name for one in result.missing_secrets(server)]
         if names:
             words = f"it needs a secret that only you know: {', '.join(names)}"
             trouble.setdefault(
                 server.name, f"{words}; mcpctl import without --yes, at a terminal, asks for it"
             )
-    for name, reason in _doubts(result).items():
+    for name, reason in _conflicts(result).items():
         if name not in named:
             trouble.setdefault(
                 name, f"{reason}; mcpctl import --server {name} --yes takes it over all the same"
@@ -120,7 +125,7 @@ def plan(
     return result
 
 
-def _with_notes(whole: Merged, drifted: Drift) -> Merged:
+def _note_removed(whole: MergeResult, drifted: ImportDrift) -> MergeResult:
     servers = (
         attrs.evolve(one, notes=(*one.notes, _REMOVED)) if _was_removed(one, drifted) else one
         for one in whole.servers
@@ -128,18 +133,20 @@ def _with_notes(whole: Merged, drifted: Drift) -> Merged:
     return attrs.evolve(whole, servers=tuple(servers))
 
 
-def _was_removed(server: Server, drifted: Drift) -> bool:
+def _was_removed(server: MergedServer, drifted: ImportDrift) -> bool:
     return any(source in drifted.removed for source in server.sources)
 
 
-def _unfolded(seen: Survey, memory: Memory, unfold: bool) -> tuple[Survey, frozenset[Source]]:
+def _unwrap_proxies(
+    seen: DiscoveredEntries, memory: ImportHistory, unfold: bool
+) -> tuple[DiscoveredEntries, frozenset[EntrySource]]:
     """With those without their `mcp-remote` that are to be so, or were taken over so."""
-    done: set[Source] = set()
+    done: set[EntrySource] = set()
     candidates = []
     for one in seen.candidates:
-        then = memory.of(one.source)
+        then = memory.get(one.source)
         if unfold or (then is not None and then.unfolded):
-            bare = unfolded(one)
+            bare = unwrap_candidate(one)
             if bare is not one:
                 done.add(one.source)
             one = bare
@@ -147,53 +154,55 @@ def _unfolded(seen: Survey, memory: Memory, unfold: bool) -> tuple[Survey, froze
     return attrs.evolve(seen, candidates=candidates), frozenset(done)
 
 
-def _taken(backups: Backups) -> Callable[[Source], bool]:
+def _disabled_by_us(backups: EditorBackups) -> Callable[[EntrySource], bool]:
     @functools.cache
     def names(path: Path) -> frozenset[str]:
         record = backups.load(path)
-        return frozenset(one.name for one in record.taken) if record is not None else frozenset()
+        return frozenset(one.name for one in record.disabled) if record is not None else frozenset()
 
     return lambda source: source.name in names(source.path)
 
 
-def _doubts(made: Plan) -> dict[str, str]:
+def _conflicts(made: ImportPlan) -> dict[str, str]:
     """Server → why it is for a person to say: somebody here, or another editor, has decided otherwise."""
-    doubts = {one.server.name: "; ".join(one.doubts) for one in made.drift.changes if one.doubts}
+    doubts = {one.server.name: "; ".join(one.conflicts) for one in made.drift.updates if one.conflicts}
     return doubts | {one.name: _REMOVED for one in made.merged.servers if _was_removed(one, made.drift)}
 
 
-def outcome(made: Plan, servers: Sequence[Server], answers: Mapping[str, str], *, keep: bool) -> Outcome:
+def build_result(
+    made: ImportPlan, servers: Sequence[MergedServer], answers: Mapping[str, str], *, keep: bool
+) -> ImportResult:
     """The definitions of the servers that were chosen, and the secrets that go with them.
 
     `answers`: the values of what was asked for, by name. `keep`: secrets stay written out.
     """
-    result = Outcome()
+    result = ImportResult()
     taken = dict(made.stored)
     for server in servers:
         definition = server.definition
         if not keep:
-            definition = made.safe[server.name].definition
-            for literal in made.safe[server.name].literals:
+            definition = made.lifted[server.name].definition
+            for literal in made.lifted[server.name].secrets:
                 taken[literal.name] = result.secrets[literal.name] = literal.value
-        for one in server.needed:
+        for one in server.needed_secrets:
             value = answers.get(one.name) if one.value is None else one.value
             old = secret_reference(one.name)
             if value is None:
                 continue  # the store has it
             if keep:
-                definition = replaced(definition, old, value.replace("${", "$${"))
+                definition = replace_text(definition, old, value.replace("${", "$${"))
                 continue
-            name = free_name(one.name, server.name, value, taken)
+            name = free_secret_name(one.name, server.name, value, taken)
             taken[name] = result.secrets[name] = value
-            definition = replaced(definition, old, secret_reference(name))
+            definition = replace_text(definition, old, secret_reference(name))
         result.definitions[server.name] = definition
-    here = {change.server.name: change.here for change in made.drift.changes}
-    result.before = {name: here[name] for name in result.definitions if name in here}
+    here = {change.server.name: change.current for change in made.drift.updates}
+    result.replaced = {name: here[name] for name in result.definitions if name in here}
     result.secrets = {name: value for name, value in result.secrets.items() if name not in made.stored}
     return result
 
 
-def write(session: CliContext, home: Home, result: Outcome) -> bool:
+def write_import(session: CliContext, home: ImportTarget, result: ImportResult) -> bool:
     """Secrets and servers into their files, and the running daemon told, if one runs: whether one does.
 
     Raises Refused when it will not have them, or a file cannot be written; then both are as they were.
@@ -204,7 +213,7 @@ def write(session: CliContext, home: Home, result: Outcome) -> bool:
         if result.secrets:
             change_secrets(os.environ, result.secrets)
             stored = result.secrets
-        put_servers(home.path, result.definitions, result.before)
+        put_servers(home.path, result.definitions, result.replaced)
         if home.running:
             reply = session.call("mcpd/reload")
             problems = objects(reply.value.get("errors"))
@@ -213,7 +222,7 @@ def write(session: CliContext, home: Home, result: Outcome) -> bool:
                     {"message": "", "data": {"code": "bad_spec", "exit": 2, "problems": problems}}
                 )
     except (BadSpec, DaemonError) as error:
-        _undo(home, before, stored)
+        _roll_back(home, before, stored)
         data = (
             error.data()
             if isinstance(error, BadSpec)
@@ -223,26 +232,26 @@ def write(session: CliContext, home: Home, result: Outcome) -> bool:
     return home.running
 
 
-def remember(memory: Memory, home: Home, made: Plan, result: Outcome) -> None:
+def record_import(memory: ImportHistory, home: ImportTarget, made: ImportPlan, result: ImportResult) -> None:
     """What was written, as it stands in the files now, and what was found in step for the first time."""
-    ours = written_in(home.path)
-    now = {source: memory.digests(theirs) for source, theirs in made.drift.theirs.items()}
-    servers = [*made.merged.servers, *(one.server for one in made.drift.changes)]
+    ours = read_definitions(home.path)
+    now = {source: memory.digests(theirs) for source, theirs in made.drift.definitions.items()}
+    servers = [*made.merged.servers, *(one.server for one in made.drift.updates)]
     written = [
         (one.name, source) for one in servers if one.name in result.definitions for source in one.sources
     ]
     for name, source in made.merged.known:
-        then = memory.of(source)
+        then = memory.get(source)
         if then is None or (then.server, then.theirs) != (name, now[source]):
             written.append((name, source))
     for name, source in written:
         if name in ours and source not in made.drift.ambiguous:
-            here = memory.digests(with_secrets(ours[name], os.environ))
-            bare = source in made.unfolded
-            memory.entries[where(source)] = Remembered(name, source.editor, now[source], here, bare)
+            here = memory.digests(fill_in_secrets(ours[name], os.environ))
+            bare = source in made.unwrapped
+            memory.entries[entry_key(source)] = ImportedEntry(name, source.editor, now[source], here, bare)
 
 
-def _undo(home: Home, before: bytes | None, stored: Mapping[str, str]) -> None:
+def _roll_back(home: ImportTarget, before: bytes | None, stored: Mapping[str, str]) -> None:
     if before is None:
         home.path.unlink(missing_ok=True)
     elif home.path.read_bytes() != before:  # else there is nothing to undo, and perhaps no room to do it
@@ -251,9 +260,9 @@ def _undo(home: Home, before: bytes | None, stored: Mapping[str, str]) -> None:
         change_secrets(os.environ, dict.fromkeys(stored))
 
 
-def _provisional(server: Server) -> Definition:
+def _with_placeholders(server: MergedServer) -> Definition:
     """Its definition with something in the place of what it needs, to have the rest checked."""
     definition = server.definition
-    for one in server.needed:
-        definition = replaced(definition, secret_reference(one.name), "x")
+    for one in server.needed_secrets:
+        definition = replace_text(definition, secret_reference(one.name), "x")
     return definition

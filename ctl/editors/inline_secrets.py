@@ -18,55 +18,55 @@ _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
 _PATH = re.compile(r"(https?://[^/?#]*)(/(?:(?!\$\{)[^?#\s])*)(?![^?#])")
 _SEGMENT = re.compile(r"[^/]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_ELSEWHERE = re.compile(r"\$\$\{[^{}]*\}")
+_FOREIGN_VARIABLE = re.compile(r"\$\$\{[^{}]*\}")
 """What is plain text to us: a variable that whoever gets it looks up, such as mcp-remote."""
 _HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]*):\s*(?=\S)")
 _RUN = re.compile(r"[A-Za-z0-9]{20,}")
-_RANDOM_ENOUGH = 3.5
+_MIN_ENTROPY = 3.5
 """Bits for each character. English words have about 2.5, hexadecimal digits of a key 3.7."""
 
 
 @attrs.frozen
-class Literal:
+class InlineSecret:
     """One secret found."""
 
     name: str
     """What it is to be called in the store."""
-    place: str
+    location: str
     """Where it was, for people: `env.TOKEN`."""
     value: str = attrs.field(repr=False)
 
 
 @attrs.frozen
-class Lifted:
+class LiftedDefinition:
     """A definition with references where literal secrets were."""
 
     definition: dict[str, object]
-    literals: tuple[Literal, ...] = ()
+    secrets: tuple[InlineSecret, ...] = ()
 
 
-def lifted(server: str, definition: Mapping[str, object], taken: dict[str, str]) -> Lifted:
+def lift_secrets(server: str, definition: Mapping[str, object], taken: dict[str, str]) -> LiftedDefinition:
     """Lift the literals of one server.
 
     `taken` is which names hold which values already: a value is stored once, two values never share a
     name. What is lifted is added to it.
     """
-    work = _Lifting(server, taken)
+    work = _SecretLifter(server, taken)
     lifted_definition = {key: work.field(key, value) for key, value in definition.items()}
-    return Lifted(lifted_definition, tuple(work.literals))
+    return LiftedDefinition(lifted_definition, tuple(work.literals))
 
 
-def shown(one: Lifted) -> dict[str, object]:
+def masked_definition(one: LiftedDefinition) -> dict[str, object]:
     """The definition for people's eyes: what was lifted is `***`, whatever becomes of it."""
-    names = {literal.name for literal in one.literals}
-    return mask_definition({key: _masked(value, names) for key, value in one.definition.items()})
+    names = {literal.name for literal in one.secrets}
+    return mask_definition({key: _mask_references(value, names) for key, value in one.definition.items()})
 
 
-class _Lifting:
+class _SecretLifter:
     def __init__(self, server: str, taken: dict[str, str]) -> None:
         self.server = server
         self.taken = taken
-        self.literals: list[Literal] = []
+        self.literals: list[InlineSecret] = []
 
     def field(self, key: str, value: object) -> object:
         if key == "env" and isinstance(value, dict):
@@ -114,7 +114,7 @@ class _Lifting:
 
     def segment(self, text: str, place: str) -> str:
         """One step of a URL's path."""
-        if _COMMIT.search(text) or not (KNOWN_TOKENS.search(text) or random(text)):
+        if _COMMIT.search(text) or not (KNOWN_TOKENS.search(text) or looks_random(text)):
             return text
         return self.lift(f"{self.server}_path", place, text)
 
@@ -125,12 +125,12 @@ class _Lifting:
             inside = self.url(value, place)
             if inside != value:
                 return inside
-        if value.startswith("-") or "${" in value.replace("$${", "") or _ELSEWHERE.fullmatch(value):
+        if value.startswith("-") or "${" in value.replace("$${", "") or _FOREIGN_VARIABLE.fullmatch(value):
             return value
         if (
-            (is_secret_name(name) and len(value) >= 6 and not _harmless(value))
+            (is_secret_name(name) and len(value) >= 6 and not _is_harmless(value))
             or KNOWN_TOKENS.search(value)
-            or random(value)
+            or looks_random(value)
         ):
             return self.lift(called or name or f"{self.server}_secret", place, value)
         return value
@@ -139,13 +139,13 @@ class _Lifting:
         if "${" in text.replace("$${", ""):
             return text
         value = text.replace("$${", "${")
-        name = free_name(called, self.server, value, self.taken)
+        name = free_secret_name(called, self.server, value, self.taken)
         self.taken[name] = value
-        self.literals.append(Literal(name, place, value))
+        self.literals.append(InlineSecret(name, place, value))
         return secret_reference(name)
 
 
-def free_name(called: str, server: str, value: str, taken: dict[str, str]) -> str:
+def free_secret_name(called: str, server: str, value: str, taken: dict[str, str]) -> str:
     """The name under which `value` is stored already, else one that nothing is stored under."""
     base = name_for(called)
     fuller = [] if base.startswith(name_for(server)) else [name_for(f"{server}_{called}")]
@@ -154,12 +154,12 @@ def free_name(called: str, server: str, value: str, taken: dict[str, str]) -> st
     return same or next(name for name in choices if name not in taken)
 
 
-def random(text: str) -> bool:
+def looks_random(text: str) -> bool:
     """Whether a value has a long run of letters and digits that nobody would think up."""
     return any(
         re.search(r"\d", run) is not None
         and re.search(r"[A-Za-z]", run) is not None
-        and _entropy(run) > _RANDOM_ENOUGH
+        and _entropy(run) > _MIN_ENTROPY
         for run in _RUN.findall(text)
     )
 
@@ -169,16 +169,16 @@ def _entropy(text: str) -> float:
     return -sum(n / len(text) * math.log2(n / len(text)) for n in counts)
 
 
-def _harmless(value: str) -> bool:
+def _is_harmless(value: str) -> bool:
     """A switch, a number or a path may stand under a name such as `AUTH_MODE` or `KEY_FILE`."""
     return value.lower() in ("true", "false", "oauth", "bearer") or value.startswith(("/", "~/", "./"))
 
 
-def _masked(value: object, names: set[str]) -> object:
+def _mask_references(value: object, names: set[str]) -> object:
     if isinstance(value, dict):
-        return {key: _masked(inner, names) for key, inner in value.items()}
+        return {key: _mask_references(inner, names) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_masked(inner, names) for inner in value]
+        return [_mask_references(inner, names) for inner in value]
     if isinstance(value, str):
         for name in names:
             value = value.replace(secret_reference(name), MASK)

@@ -9,12 +9,19 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.backup import Backups, Record, Taken, digest
-from ctl.editors.disable_entries import allowed, entry_at, give_back, in_list, take, unlisted
-from ctl.editors.editor_catalog import Editor
-from ctl.editors.mcpd_entry import Target, listed, preface, slot_of
-from ctl.editors.self_detection import is_ours
-from ctl.editors.text_patch import hunks, undone
+from ctl.editors.backup import BackupRecord, DisabledEntry, EditorBackups, digest
+from ctl.editors.disable_entries import (
+    add_to_allowlist,
+    disable_entry,
+    entry_at,
+    is_list,
+    remove_from_allowlist,
+    restore_entries,
+)
+from ctl.editors.editor_catalog import EditorSpec
+from ctl.editors.mcpd_entry import InstallTarget, new_file_content, slot_of, uses_list
+from ctl.editors.self_detection import is_mcpd_entry
+from ctl.editors.text_patch import diff_hunks, revert_hunks
 from ctl.errors import CtlError
 from mcpd.config.in_place_edits.document import (
     Document,
@@ -31,7 +38,7 @@ _TRIES = 3
 
 
 @attrs.frozen
-class Change:
+class FileChange:
     """What became, or would become, of a file."""
 
     path: Path
@@ -39,254 +46,260 @@ class Change:
     """The name of our entry, when it was not there as it is to be."""
     removed: tuple[str, ...] = ()
     """Entries of ours that are gone."""
-    taken: tuple[Taken, ...] = ()
+    disabled: tuple[DisabledEntry, ...] = ()
     """Entries of others that mcpd has taken over."""
     restored: bool = False
     """The file is byte for byte what it was."""
-    given_back: tuple[str, ...] = ()
+    re_enabled: tuple[str, ...] = ()
     """Entries of others that are as they were."""
     existed: bool = True
     """Whether there was such a file."""
 
     @property
-    def anything(self) -> bool:
-        return bool(self.added or self.removed or self.taken or self.restored or self.given_back)
+    def has_changes(self) -> bool:
+        return bool(self.added or self.removed or self.disabled or self.restored or self.re_enabled)
 
 
 def install(
-    one: Target,
+    one: InstallTarget,
     name: str,
     entry_for: Callable[[KeyPath], dict[str, object]],
     take_over: Callable[[KeyPath, Document], list[str]],
-    backups: Backups,
+    backups: EditorBackups,
     *,
     dry_run: bool = False,
-) -> Change:
+) -> FileChange:
     """Put our entry into the file, once, and switch off the entries that `take_over` names.
 
     The file as it was before the first time is kept until `uninstall`. Raises BadSpec when the file
     cannot be read, changed or written; then it is as it was.
     """
-    return _carefully(
+    return _retry_if_changed(
         one.path, lambda data: _install(one, name, entry_for, take_over, backups, data, dry_run)
     )
 
 
-def uninstall(one: Target, names: frozenset[str], backups: Backups, *, dry_run: bool = False) -> Change:
+def uninstall(
+    one: InstallTarget, names: frozenset[str], backups: EditorBackups, *, dry_run: bool = False
+) -> FileChange:
     """Take our entries out (only those of `names`, if there are any), and give back what we took over.
 
     A file that nobody has changed since becomes byte for byte what it was. Raises BadSpec as `install`.
     """
-    return _carefully(one.path, lambda data: _uninstall(one, names, backups, data, dry_run))
+    return _retry_if_changed(one.path, lambda data: _uninstall(one, names, backups, data, dry_run))
 
 
-class _ChangedMeanwhile(Exception):
+class _ConcurrentChange(Exception):
     """Somebody else has written the file between our reading and our writing."""
 
 
-def _carefully(path: Path, act: Callable[[bytes | None], Change]) -> Change:
+def _retry_if_changed(path: Path, act: Callable[[bytes | None], FileChange]) -> FileChange:
     """Editors write their files too, some of them all the time: then look again and decide anew."""
     for _ in range(_TRIES):
-        with contextlib.suppress(_ChangedMeanwhile):
-            return act(_bytes(path))
+        with contextlib.suppress(_ConcurrentChange):
+            return act(_read_file(path))
     raise BadSpec([Problem("$", f"{path} changes all the time", "close the editor and try again")], str(path))
 
 
 def _install(
-    one: Target,
+    one: InstallTarget,
     name: str,
     entry_for: Callable[[KeyPath], dict[str, object]],
     take_over: Callable[[KeyPath, Document], list[str]],
-    backups: Backups,
+    backups: EditorBackups,
     data: bytes | None,
     dry_run: bool,
-) -> Change:
+) -> FileChange:
     path = one.path
     record = backups.load(path) if data is not None else None
     document = _document(one, data)
     slot = slot_of(one, document)
     new = entry_for(slot)
-    replaced = _replaced(one, document, slot, name, new)
-    clean = _without(one.editor, document, slot, replaced)
+    replaced = _replaced_entries(one, document, slot, name, new)
+    clean = _without_entries(one.editor, document, slot, replaced)
     if name in clean.entry_names(slot):
         fix = "choose another name with --name"
         raise BadSpec([Problem("$", f"it has another server called '{name}'", fix)], str(path))
-    already = () if record is None else record.taken
+    already = () if record is None else record.disabled
     chosen = [other for other in take_over(slot, clean) if other not in [one.name for one in already]]
     if (
         replaced == [name]
-        and entry_at(document, slot, name) == _stored(document, slot, name, new)
-        and allowed(one.editor, document, name) is document
+        and entry_at(document, slot, name) == _as_stored(document, slot, name, new)
+        and add_to_allowlist(one.editor, document, name) is document
         and not chosen
     ):
-        return Change(path)
-    taken: list[Taken] = []
+        return FileChange(path)
+    taken: list[DisabledEntry] = []
     result = clean
     for other in dict.fromkeys(chosen):
-        result, done = take(one.editor, result, slot, other)
+        result, done = disable_entry(one.editor, result, slot, other)
         taken.append(done)
-    result = allowed(one.editor, result.with_entry(slot, name, new, listed=listed(one)), name)
-    before = _before(one, document, slot, record, data)
-    change = Change(path, added=name, taken=tuple(taken), existed=before is not None)
+    result = add_to_allowlist(one.editor, result.with_entry(slot, name, new, listed=uses_list(one)), name)
+    before = _content_to_restore(one, document, slot, record, data)
+    change = FileChange(path, added=name, disabled=tuple(taken), existed=before is not None)
     check_writable(path)
     if not dry_run:
-        made = record.made if record is not None else _missing(path)
+        made = record.created_directories if record is not None else _missing_directories(path)
         everything = (*already, *taken)
-        kept = Record(str(path), before is not None, before or b"", "", slot, everything, made)
-        _keep(backups, _leaving(one, kept, result))
+        kept = BackupRecord(str(path), before is not None, before or b"", "", slot, everything, made)
+        _save_record(backups, _record_for(one, kept, result))
         _write(path, result, data)
     return change
 
 
-def _leaving(one: Target, record: Record, document: Document) -> Record:
+def _record_for(one: InstallTarget, record: BackupRecord, document: Document) -> BackupRecord:
     """The record of a file that we leave like this."""
-    was = parse_document(record.before, one.path, foreign=True).text
-    others = _without(one.editor, document, record.slot, _ours(one, document, record.slot))
+    was = parse_document(record.original, one.path, foreign=True).text
+    others = _without_entries(one.editor, document, record.slot, _mcpd_entries(one, document, record.slot))
     return attrs.evolve(
         record,
-        after=digest(document.data),
-        changes=hunks(was, others.text),
-        with_ours=hunks(was, document.text),
+        written_digest=digest(document.data),
+        changes=diff_hunks(was, others.text),
+        changes_with_entry=diff_hunks(was, document.text),
     )
 
 
-def _before(
-    one: Target, document: Document, slot: KeyPath, record: Record | None, data: bytes | None
+def _content_to_restore(
+    one: InstallTarget, document: Document, slot: KeyPath, record: BackupRecord | None, data: bytes | None
 ) -> bytes | None:
     """What the file is to come back to: as it was before us, or, changed since, as it would be without us."""
     if data is None:
         return None
-    if record is not None and digest(data) == record.after:
-        return record.before if record.existed else None
-    return _without_us(one, document, slot, _ours(one, document, slot), record)[0].data
+    if record is not None and digest(data) == record.written_digest:
+        return record.original if record.existed else None
+    return _without_mcpd(one, document, slot, _mcpd_entries(one, document, slot), record)[0].data
 
 
-def _without_us(
-    one: Target, document: Document, slot: KeyPath, ours: list[str], record: Record | None
+def _without_mcpd(
+    one: InstallTarget, document: Document, slot: KeyPath, ours: list[str], record: BackupRecord | None
 ) -> tuple[Document, list[str]]:
     """The file as it would be if we had never been here, and the names of the entries that came back.
 
     What that means is decided by what the entries say; where the lines around them are still known, it
     is written as it was written before, with comments and order.
     """
-    others = _without(one.editor, document, slot, ours)
+    others = _without_entries(one.editor, document, slot, ours)
     if record is None:
         return others, []
-    result, back = give_back(one.editor, others, record)
+    result, back = restore_entries(one.editor, others, record)
     names = document.entry_names(slot)
-    if any(taken.removed and taken.name in names for taken in record.taken):
+    if any(taken.removed and taken.name in names for taken in record.disabled):
         return result, back  # somebody has put one there again: theirs counts
-    ways = [undone(others.text, record.changes), undone(document.text, record.with_ours)]
+    ways = [revert_hunks(others.text, record.changes), revert_hunks(document.text, record.changes_with_entry)]
     for text, _ in sorted(ways, key=lambda way: way[1]):
         with contextlib.suppress(BadSpec):
             older = attrs.evolve(document, text=text)
             older = parse_document(older.data, one.path, foreign=True)
-            older = _without(one.editor, older, slot, _ours(one, older, slot))
-            older, _ = give_back(one.editor, older, record)
-            if _meaning(older, slot) == _meaning(result, slot):
+            older = _without_entries(one.editor, older, slot, _mcpd_entries(one, older, slot))
+            older, _ = restore_entries(one.editor, older, record)
+            if _normalized(older, slot) == _normalized(result, slot):
                 return older, back
     return result, back
 
 
-def _meaning(document: Document, slot: KeyPath) -> tuple[object, object]:
+def _normalized(document: Document, slot: KeyPath) -> tuple[object, object]:
     """What a file says, whatever the order of its entries; none at all is the same as no place for any."""
     entries = {name: entry_at(document, slot, name) for name in document.entry_names(slot)}
-    return entries, _beside(document.value, slot)
+    return entries, _other_values(document.value, slot)
 
 
-def _beside(value: Mapping[str, object], slot: KeyPath) -> dict[str, object]:
+def _other_values(value: Mapping[str, object], slot: KeyPath) -> dict[str, object]:
     """All but what is at `slot`, and objects on the way that hold nothing else."""
     rest = {key: inner for key, inner in value.items() if key != slot[0]}
     below = value.get(slot[0])
-    if len(slot) > 1 and isinstance(below, dict) and (inner := _beside(below, slot[1:])):
+    if len(slot) > 1 and isinstance(below, dict) and (inner := _other_values(below, slot[1:])):
         rest[slot[0]] = inner
     return rest
 
 
-def _stored(document: Document, slot: KeyPath, name: str, new: Mapping[str, object]) -> Mapping[str, object]:
+def _as_stored(
+    document: Document, slot: KeyPath, name: str, new: Mapping[str, object]
+) -> Mapping[str, object]:
     """The entry as it would be read back."""
-    return {"name": name, **new} if in_list(document, slot) else new
+    return {"name": name, **new} if is_list(document, slot) else new
 
 
 def _uninstall(
-    one: Target, names: frozenset[str], backups: Backups, data: bytes | None, dry_run: bool
-) -> Change:
+    one: InstallTarget, names: frozenset[str], backups: EditorBackups, data: bytes | None, dry_run: bool
+) -> FileChange:
     path = one.path
     record = backups.load(path)
     if data is None:
         if not dry_run:
-            backups.forget(path)
-        return Change(path)
+            backups.delete(path)
+        return FileChange(path)
     signs = (b"bridge", b"mcpd.sock", *(address.encode() for address in one.addresses))
     if record is None and not any(sign in data for sign in signs):
-        return Change(path)  # broken or not, there is nothing of ours in it
+        return FileChange(path)  # broken or not, there is nothing of ours in it
     document = _document(one, data)
     slot = slot_of(one, document)
-    ours = _ours(one, document, slot)
+    ours = _mcpd_entries(one, document, slot)
     chosen = [name for name in ours if not names or name in names]
-    untouched = record is not None and digest(data) == record.after
+    untouched = record is not None and digest(data) == record.written_digest
     if chosen:
         check_writable(path)
     if record is not None and untouched and chosen == ours:
         if not dry_run:
             if record.existed:
-                _write(path, parse_document(record.before, path, foreign=True), data)
+                _write(path, parse_document(record.original, path, foreign=True), data)
             else:
                 _remove(path, record)
-            backups.forget(path)
-        return Change(path, removed=tuple(ours), restored=True)
-    document, back = _without_us(one, document, slot, chosen, record if chosen == ours else None)
-    change = Change(path, removed=tuple(chosen), given_back=tuple(back))
-    if change.anything and not dry_run:
+            backups.delete(path)
+        return FileChange(path, removed=tuple(ours), restored=True)
+    document, back = _without_mcpd(one, document, slot, chosen, record if chosen == ours else None)
+    change = FileChange(path, removed=tuple(chosen), re_enabled=tuple(back))
+    if change.has_changes and not dry_run:
         if record is not None and untouched:
-            _keep(backups, _leaving(one, record, document))
+            _save_record(backups, _record_for(one, record, document))
         _write(path, document, data)
         if chosen == ours:
-            backups.forget(path)
+            backups.delete(path)
     return change
 
 
-def _replaced(
-    one: Target, document: Document, slot: KeyPath, name: str, new: Mapping[str, object]
+def _replaced_entries(
+    one: InstallTarget, document: Document, slot: KeyPath, name: str, new: Mapping[str, object]
 ) -> list[str]:
     """Our entries that the new one stands for: of its name, or that show all of mcpd as it does."""
-    ours = _ours(one, document, slot)
-    whole = not _is_a_part(new)
+    ours = _mcpd_entries(one, document, slot)
+    whole = not _is_partial(new)
     return [
         other
         for other in ours
-        if other == name or (whole and not _is_a_part(entry_at(document, slot, other)))
+        if other == name or (whole and not _is_partial(entry_at(document, slot, other)))
     ]
 
 
-def _is_a_part(entry: Mapping[str, object]) -> bool:
+def _is_partial(entry: Mapping[str, object]) -> bool:
     """Whether an entry of ours shows one server or profile only."""
     words = str([entry.get("command"), entry.get("args")])
     url = entry.get("url")
     return "--server" in words or "--profile" in words or (isinstance(url, str) and not url.endswith("#/mcp"))
 
 
-def _without(editor: Editor, document: Document, slot: KeyPath, names: list[str]) -> Document:
+def _without_entries(editor: EditorSpec, document: Document, slot: KeyPath, names: list[str]) -> Document:
     for name in names:
-        document = unlisted(editor, document.without_entry(slot, name), name)
+        document = remove_from_allowlist(editor, document.without_entry(slot, name), name)
     return document
 
 
-def _ours(one: Target, document: Document, slot: KeyPath) -> list[str]:
+def _mcpd_entries(one: InstallTarget, document: Document, slot: KeyPath) -> list[str]:
     """The names of our entries."""
     return [
-        name for name in document.entry_names(slot) if is_ours(entry_at(document, slot, name), one.addresses)
+        name
+        for name in document.entry_names(slot)
+        if is_mcpd_entry(entry_at(document, slot, name), one.addresses)
     ]
 
 
 # ---- the disk ----------------------------------------------------------------------------------------
 
 
-def _document(one: Target, data: bytes | None) -> Document:
-    return parse_document(preface(one.editor) if data is None else data, one.path, foreign=True)
+def _document(one: InstallTarget, data: bytes | None) -> Document:
+    return parse_document(new_file_content(one.editor) if data is None else data, one.path, foreign=True)
 
 
-def _bytes(path: Path) -> bytes | None:
+def _read_file(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -296,29 +309,29 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _write(path: Path, document: Document, seen: bytes | None) -> None:
-    if _bytes(path) != seen:
-        raise _ChangedMeanwhile
+    if _read_file(path) != seen:
+        raise _ConcurrentChange
     write_document(path, document)
 
 
-def _remove(path: Path, record: Record) -> None:
+def _remove(path: Path, record: BackupRecord) -> None:
     """A file that we made, and the directories that we made for it."""
     try:
         os.unlink(os.path.realpath(path))  # through a link, as it was written
     except OSError as error:
         raise file_error("remove", path, error) from None
-    for directory in reversed(record.made):
+    for directory in reversed(record.created_directories):
         with contextlib.suppress(OSError):  # not empty: somebody uses it by now
             os.rmdir(directory)
 
 
-def _missing(path: Path) -> tuple[str, ...]:
+def _missing_directories(path: Path) -> tuple[str, ...]:
     """The directories that writing the file will make."""
     return tuple(str(parent) for parent in reversed(path.parents) if not parent.exists())
 
 
-def _keep(backups: Backups, record: Record) -> None:
+def _save_record(backups: EditorBackups, record: BackupRecord) -> None:
     try:
-        backups.keep(record)
+        backups.save(record)
     except (OSError, UnusablePath) as error:
         raise CtlError(f"cannot keep a backup of {record.path}: {error}") from None

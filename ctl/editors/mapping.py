@@ -16,8 +16,8 @@ from pathlib import Path
 import attrs
 
 from ctl.editors import dotenv
-from ctl.editors.read_entries import Fields, Raw
-from ctl.editors.variables import Needed, Translator, Unusable
+from ctl.editors.read_entries import Fields, RawEntry
+from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator
 from mcpd.config.fields import TRANSPORT_TYPES
 
 _URLS = ("url", "serverUrl", "server_url", "baseUrl", "base_url", "uri")
@@ -29,20 +29,20 @@ _MILLISECONDS = 1000.0
 
 
 @attrs.frozen
-class Mapped:
+class MappedEntry:
     """One entry, understood."""
 
     definition: dict[str, object] = attrs.field(repr=False)
     implied_cwd: str | None = None
     """Where the editor would have run it, although the entry does not say so."""
     notes: tuple[str, ...] = ()
-    needed: tuple[Needed, ...] = ()
+    needed_secrets: tuple[NeededSecret, ...] = ()
 
 
-def mapped(raw: Raw, translator: Translator) -> Mapped:
+def map_entry(raw: RawEntry, translator: VariableTranslator) -> MappedEntry:
     """What `raw` means. `translator` is for this entry alone. Raises Unusable."""
-    fields = _flat(raw)
-    _must_be_a_server(fields)
+    fields = _flatten(raw)
+    _check_server(fields)
     notes: list[str] = []
     kind = _kind(fields)
     url_key = next((key for key in ("httpUrl", *_URLS) if fields.get(key)), None)
@@ -50,10 +50,10 @@ def mapped(raw: Raw, translator: Translator) -> Mapped:
     base = raw.project or translator.home
     if remote:
         assert url_key is not None
-        definition = _remote(raw, fields, url_key, kind, translator)
+        definition = _map_remote(raw, fields, url_key, kind, translator)
     else:
-        definition = _program(fields, translator, base, notes)
-    _common(raw, fields, definition)
+        definition = _map_program(fields, translator, base, notes)
+    _map_common_fields(raw, fields, definition)
     for key in _LOGIN:
         if fields.get(key) not in (None, False, "", {}, "none"):
             notes.append(f"how to log in ('{key}') is not taken over")
@@ -64,10 +64,10 @@ def mapped(raw: Raw, translator: Translator) -> Mapped:
     if fields.get("quarantined") is True:
         notes.append("it is in quarantine there, so it is switched off here")
     implied = str(raw.project) if raw.project is not None and not remote and "cwd" not in definition else None
-    return Mapped(definition, implied, (*translator.notes, *notes), tuple(translator.needed))
+    return MappedEntry(definition, implied, (*translator.notes, *notes), tuple(translator.needed_secrets))
 
 
-def _flat(raw: Raw) -> dict[str, object]:
+def _flatten(raw: RawEntry) -> dict[str, object]:
     """Without the levels that some put in between."""
     fields = dict(raw.fields)
     for key in (
@@ -90,7 +90,7 @@ def _flat(raw: Raw) -> dict[str, object]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _must_be_a_server(fields: Fields) -> None:
+def _check_server(fields: Fields) -> None:
     kind = fields.get("type")
     for key, shape, what in (
         ("args", list, "a list"),
@@ -99,13 +99,13 @@ def _must_be_a_server(fields: Fields) -> None:
         ("headers", Mapping, "an object"),
     ):
         if key in fields and not isinstance(fields[key], shape):
-            raise Unusable(f"its '{key}' is not {what}")
+            raise UnusableEntry(f"its '{key}' is not {what}")
     if fields.get("bundled") is True or kind in ("builtin", "platform", "frontend", "inline_python"):
-        raise Unusable("it is a part of the editor itself")
+        raise UnusableEntry("it is a part of the editor itself")
     if not _has_command(fields) and not any(fields.get(key) for key in ("httpUrl", *_URLS)):
         if "settings" in fields or fields.get("source") == "extension":
-            raise Unusable("it comes with an extension of the editor, which alone knows its command")
-        raise Unusable("it has neither a command nor a URL")
+            raise UnusableEntry("it comes with an extension of the editor, which alone knows its command")
+        raise UnusableEntry("it has neither a command nor a URL")
 
 
 def _has_command(fields: Fields) -> bool:
@@ -124,23 +124,25 @@ def _kind(fields: Fields) -> str | None:
 # ---- how it is reached -------------------------------------------------------------------------------
 
 
-def _program(fields: Fields, translator: Translator, base: Path, notes: list[str]) -> dict[str, object]:
-    words = _words(fields, notes)
-    command, *args = [translator.text(word) for word in words]
+def _map_program(
+    fields: Fields, translator: VariableTranslator, base: Path, notes: list[str]
+) -> dict[str, object]:
+    words = _command_line(fields, notes)
+    command, *args = [translator.translate(word) for word in words]
     definition: dict[str, object] = {"command": command}
     if args:
         definition["args"] = args
-    env = _environment(fields, translator, base)
+    env = _map_environment(fields, translator, base)
     if env:
         definition["env"] = env
     cwd = fields.get("cwd") or fields.get("workingDirectory")
     if isinstance(cwd, str) and cwd:
-        there = translator.text(cwd)
+        there = translator.translate(cwd)
         definition["cwd"] = there if there.startswith(("/", "~", "${")) else os.path.normpath(base / there)
     return definition
 
 
-def _words(fields: Fields, notes: list[str]) -> list[str]:
+def _command_line(fields: Fields, notes: list[str]) -> list[str]:
     """The program and its arguments, one word each."""
     written = next(fields[key] for key in ("command", "cmd", "executable") if fields.get(key))
     args = _texts(fields.get("args"))
@@ -153,12 +155,12 @@ def _words(fields: Fields, notes: list[str]) -> list[str]:
             try:
                 words = shlex.split(written)
             except ValueError:
-                raise Unusable("its command is one text with a quotation mark that never ends") from None
+                raise UnusableEntry("its command is one text with a quotation mark that never ends") from None
             notes.append("its command was one text, and was split into words")
     else:
-        raise Unusable("its command is neither a text nor a list")
+        raise UnusableEntry("its command is neither a text nor a list")
     if not words or not words[0]:
-        raise Unusable("its command is empty")
+        raise UnusableEntry("its command is empty")
     shell = re.split(r"[\\/]", words[0])[-1].lower()
     if shell in ("cmd", "cmd.exe") and len(words) > 2 and words[1].lower() == "/c" and os.name != "nt":
         notes.append("cmd /c was left out: this is no Windows")
@@ -166,49 +168,49 @@ def _words(fields: Fields, notes: list[str]) -> list[str]:
     return words
 
 
-def _environment(fields: Fields, translator: Translator, base: Path) -> dict[str, object]:
+def _map_environment(fields: Fields, translator: VariableTranslator, base: Path) -> dict[str, object]:
     env: dict[str, object] = {}
     file = fields.get("envFile")
     if isinstance(file, str) and file:
-        path = base / _literal(translator.text(file), translator.home)
-        values = dotenv.read(path)
+        path = base / _resolve_home(translator.translate(file), translator.home)
+        values = dotenv.read_dotenv(path)
         if values is None:
-            raise Unusable(f"its envFile cannot be read: {path}")
+            raise UnusableEntry(f"its envFile cannot be read: {path}")
         env |= {name: value.replace("${", "$${") for name, value in values.items()}
     for key in ("env", "environment", "envs"):
         for name, value in _members(fields.get(key)):
-            env[name] = f"${{{name}}}" if value is None else translator.text(_text(value))
+            env[name] = f"${{{name}}}" if value is None else translator.translate(_text(value))
     for item in _list(fields.get("env_vars")):
         taken = item.get("name") if isinstance(item, dict) else item
         if isinstance(taken, str) and taken:
             env.setdefault(taken, f"${{{taken}}}")
     for key in _texts(fields.get("env_keys")):
-        env.setdefault(key, translator.secret(key))
+        env.setdefault(key, translator.add_secret(key))
     return env
 
 
-def _remote(
-    raw: Raw, fields: Fields, key: str, kind: str | None, translator: Translator
+def _map_remote(
+    raw: RawEntry, fields: Fields, key: str, kind: str | None, translator: VariableTranslator
 ) -> dict[str, object]:
     definition: dict[str, object] = {}
     if kind in ("http", "sse", "ws") and fields.get("type") != "remote":  # opencode's word for any URL
         definition["type"] = kind
     elif key == "httpUrl":
         definition["type"] = "http"
-    elif kind is None and raw.editor.plain_url == "sse":
+    elif kind is None and raw.editor.default_url_type == "sse":
         definition["type"] = "sse"
-    definition["url"] = translator.text(_text(fields[key]))
+    definition["url"] = translator.translate(_text(fields[key]))
     headers: dict[str, object] = {}
     for spelling in ("headers", "http_headers"):
         for name, value in _members(fields.get(spelling)):
-            headers[name] = translator.text(_text(value))
+            headers[name] = translator.translate(_text(value))
     for header, variable in _members(fields.get("env_http_headers")):
         headers[header] = f"${{{variable}}}"
     if fields.get("bearer_token_env_var"):
         headers["Authorization"] = f"Bearer ${{{fields['bearer_token_env_var']}}}"
     for spelling in ("bearerToken", "bearer_token"):
         if fields.get(spelling):
-            headers["Authorization"] = f"Bearer {translator.text(_text(fields[spelling]))}"
+            headers["Authorization"] = f"Bearer {translator.translate(_text(fields[spelling]))}"
     if headers:
         definition["headers"] = headers
     return definition
@@ -217,9 +219,9 @@ def _remote(
 # ---- what every kind has -----------------------------------------------------------------------------
 
 
-def _common(raw: Raw, fields: Fields, definition: dict[str, object]) -> None:
+def _map_common_fields(raw: RawEntry, fields: Fields, definition: dict[str, object]) -> None:
     off = fields.get("disabled") is True or fields.get("enabled") is False or fields.get("isActive") is False
-    if off or raw.switched_off or fields.get("quarantined") is True:
+    if off or raw.disabled_elsewhere or fields.get("quarantined") is True:
         definition["enabled"] = False
     description = fields.get("description")
     if isinstance(description, str) and description:
@@ -236,21 +238,21 @@ def _common(raw: Raw, fields: Fields, definition: dict[str, object]) -> None:
             definition[ours] = int(value) if value == int(value) else value
 
 
-def _timeouts(raw: Raw, fields: Fields) -> Iterable[tuple[str, float | None]]:
+def _timeouts(raw: RawEntry, fields: Fields) -> Iterable[tuple[str, float | None]]:
     """In milliseconds, whatever they were written in."""
     timeout = fields.get("timeout")
     if isinstance(timeout, dict):  # opencode's second version
         yield "connectTimeout", _number(timeout.get("startup"))
         yield "timeout", _number(timeout.get("request"))
     else:
-        yield "timeout", _scaled(_number(timeout), raw.editor.unit)
-    yield "connectTimeout", _scaled(_number(fields.get("connectionTimeout")), "either")
+        yield "timeout", _to_milliseconds(_number(timeout), raw.editor.timeout_unit)
+    yield "connectTimeout", _to_milliseconds(_number(fields.get("connectionTimeout")), "either")
     yield "connectTimeout", _number(fields.get("startup_timeout_ms"))
-    yield "connectTimeout", _scaled(_number(fields.get("startup_timeout_sec")), "s")
-    yield "timeout", _scaled(_number(fields.get("tool_timeout_sec")), "s")
+    yield "connectTimeout", _to_milliseconds(_number(fields.get("startup_timeout_sec")), "s")
+    yield "timeout", _to_milliseconds(_number(fields.get("tool_timeout_sec")), "s")
 
 
-def _scaled(value: float | None, unit: str) -> float | None:
+def _to_milliseconds(value: float | None, unit: str) -> float | None:
     if value is None:
         return None
     seconds = unit == "s" or (unit == "either" and value < 1000)
@@ -282,9 +284,9 @@ def _text(value: object) -> str:
         return str(value).lower()
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise Unusable("something in it that should be a text is an object, a list or null")
+    raise UnusableEntry("something in it that should be a text is an object, a list or null")
 
 
-def _literal(text: str, home: Path) -> str:
+def _resolve_home(text: str, home: Path) -> str:
     text = text.replace("${HOME}", str(home))
     return str(home) + text[1:] if text.startswith("~/") else text

@@ -8,73 +8,82 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.editor_catalog import BY_NAME, SCOPES, Editor, Place
-from ctl.editors.editor_paths import Surroundings, paths_of
-from ctl.editors.read_entries import v2
+from ctl.editors.editor_catalog import BY_NAME, SCOPES, ConfigLocation, EditorSpec
+from ctl.editors.editor_paths import UserContext, resolve_paths
+from ctl.editors.read_entries import opencode_slot
 from ctl.errors import CtlError
 from mcpd.config.in_place_edits.document import Document, KeyPath
 
-_CALL = 600
+_CODEX_TOOL_TIMEOUT = 600
 """Seconds that Codex may wait for a tool: mcpd has the patience that each server needs, and ends the rest."""
 
 
 @attrs.frozen
-class Target:
+class InstallTarget:
     """The file of an editor that gets our entry."""
 
-    editor: Editor
+    editor: EditorSpec
     path: Path
-    place: Place
+    location: ConfigLocation
     addresses: frozenset[str] = frozenset()
     """Where mcpd listens, for telling entries of ours."""
 
 
-def target(
-    editor: Editor, around: Surroundings, *, project: bool, addresses: frozenset[str] = frozenset()
-) -> Target:
+def install_target(
+    editor: EditorSpec, around: UserContext, *, project: bool, addresses: frozenset[str] = frozenset()
+) -> InstallTarget:
     """Which file: the one that is there, else the one that the editor would make. Raises CtlError."""
-    return targets(editor, around, project=project, addresses=addresses)[0]
+    return install_targets(editor, around, project=project, addresses=addresses)[0]
 
 
-def targets(
-    editor: Editor, around: Surroundings, *, project: bool, addresses: frozenset[str] = frozenset()
-) -> list[Target]:
+def install_targets(
+    editor: EditorSpec, around: UserContext, *, project: bool, addresses: frozenset[str] = frozenset()
+) -> list[InstallTarget]:
     """Every file that may have our entry: those that are there, else the one that `target` chooses."""
     scope = "project" if project else "user"
     assert scope in SCOPES
-    options: list[Target] = []
-    for place in editor.places:
-        if place.scope == scope and place.ours:
-            for path, directory in paths_of(place, around):
+    options: list[InstallTarget] = []
+    for place in editor.locations:
+        if place.scope == scope and place.installable:
+            for path, directory in resolve_paths(place, around):
                 if directory in (None, around.project):
-                    options.append(Target(editor, path, place, addresses))
-    if not options or editor.form is None:
-        what = "servers for one project" if project and editor.form else "an entry for mcpd"
+                    options.append(InstallTarget(editor, path, place, addresses))
+    if not options or editor.entry_form is None:
+        what = "servers for one project" if project and editor.entry_form else "an entry for mcpd"
         raise CtlError(f"{editor.title} has no file for {what}")
     there = [one for one in options if os.path.lexists(one.path)]
     return there or options[:1]
 
 
-def slot_of(one: Target, document: Document) -> KeyPath:
+def slot_of(one: InstallTarget, document: Document) -> KeyPath:
     """Where in the file the entry goes."""
-    return v2(document, one.place.slot) if one.place.shape == "opencode" else one.place.slot
+    return (
+        opencode_slot(document, one.location.slot) if one.location.shape == "opencode" else one.location.slot
+    )
 
 
-def listed(one: Target) -> bool:
+def uses_list(one: InstallTarget) -> bool:
     """Whether a new collection of servers is a list there."""
-    return one.editor.form in ("continue", "vibe")
+    return one.editor.entry_form in ("continue", "vibe")
 
 
-def entry(editor: Editor, slot: KeyPath, name: str, mcpctl: str, args: Sequence[str]) -> dict[str, object]:
+def command_entry(
+    editor: EditorSpec, slot: KeyPath, name: str, mcpctl: str, args: Sequence[str]
+) -> dict[str, object]:
     """The entry that runs `mcpctl args…`. `args` are those of `bridge`, with the word itself."""
     words = list(args)
-    match editor.form:
+    match editor.entry_form:
         case "typed":
             return {"type": "stdio", "command": mcpctl, "args": words}
         case "copilot":
             return {"type": "local", "command": mcpctl, "args": words, "tools": ["*"]}
         case "codex":
-            return {"command": mcpctl, "args": words, "startup_timeout_sec": 10, "tool_timeout_sec": _CALL}
+            return {
+                "command": mcpctl,
+                "args": words,
+                "startup_timeout_sec": 10,
+                "tool_timeout_sec": _CODEX_TOOL_TIMEOUT,
+            }
         case "opencode":
             # Its schema is strict: an unknown key, or the other version's, keeps it from starting.
             switch = {} if slot[-1] == "servers" else {"enabled": True}
@@ -98,16 +107,16 @@ def entry(editor: Editor, slot: KeyPath, name: str, mcpctl: str, args: Sequence[
             return {"command": mcpctl, "args": words}
 
 
-def entry_by_url(url: str) -> dict[str, object]:
+def url_entry(url: str) -> dict[str, object]:
     """The entry that leads to our socket, for an editor that takes its URL."""
     return {"type": "http", "url": url}
 
 
-def preface(editor: Editor) -> bytes:
+def new_file_content(editor: EditorSpec) -> bytes:
     """What a file of this editor has to begin with when we make it."""
-    return b"name: My assistant\nversion: 1.0.0\nschema: v1\n" if editor.form == "continue" else b""
+    return b"name: My assistant\nversion: 1.0.0\nschema: v1\n" if editor.entry_form == "continue" else b""
 
 
-def able() -> list[str]:
+def installable_editors() -> list[str]:
     """The editors that can be given an entry."""
-    return [name for name, editor in BY_NAME.items() if editor.form is not None]
+    return [name for name, editor in BY_NAME.items() if editor.entry_form is not None]

@@ -10,100 +10,100 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.discovery import Candidate, Source
-from ctl.editors.variables import Needed, secret_reference
+from ctl.editors.discovery import EntrySource, ImportCandidate
+from ctl.editors.variables import NeededSecret, secret_reference
 from mcpd.config.definition import MAX_NAME_LENGTH, parse_servers
 from mcpd.config.secret_store import read_secrets
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
 
-Key = tuple[object, ...]
-Lookup = Mapping[str, str]
+Identity = tuple[object, ...]
+Environ = Mapping[str, str]
 
 
 @attrs.frozen
-class Server:
+class MergedServer:
     """One server to be, from one file or several."""
 
     name: str
     definition: dict[str, object] = attrs.field(repr=False)
-    sources: tuple[Source, ...]
+    sources: tuple[EntrySource, ...]
     notes: tuple[str, ...] = ()
-    needed: tuple[Needed, ...] = ()
+    needed_secrets: tuple[NeededSecret, ...] = ()
 
 
 @attrs.frozen
-class Merged:
+class MergeResult:
     """What there is to take over, and what is here already."""
 
-    servers: tuple[Server, ...]
-    known: tuple[tuple[str, Source], ...]
+    servers: tuple[MergedServer, ...]
+    known: tuple[tuple[str, EntrySource], ...]
     """Our server's name, and where else it stands."""
 
 
-def merged(
-    candidates: list[Candidate],
+def merge_candidates(
+    candidates: list[ImportCandidate],
     ours: Mapping[str, Mapping[str, object]],
-    environ: Lookup,
-    secrets_in: Callable[[Candidate], int],
-) -> Merged:
+    environ: Environ,
+    secrets_in: Callable[[ImportCandidate], int],
+) -> MergeResult:
     """Group by what makes a server this one and no other, nearest scope first.
 
     Two definitions that differ in a credential are two servers. Of equal ones, the one with the fewest
     literal secrets (`secrets_in`) is taken.
     """
-    here = keys_of(ours, environ)
-    groups: dict[Key, list[Candidate]] = {}
-    known: list[tuple[str, Source]] = []
+    here = server_identities(ours, environ)
+    groups: dict[Identity, list[ImportCandidate]] = {}
+    known: list[tuple[str, EntrySource]] = []
     for one in candidates:
         key = identity(one.definition, _effective_cwd(one), environ)
-        name = known_as(one, here, environ)
+        name = matching_server(one, here, environ)
         if name is None:
             groups.setdefault(key, []).append(one)
         else:
             known.append((name, one.source))
     names = set(ours)
-    servers: list[Server] = []
+    servers: list[MergedServer] = []
     for group in groups.values():
         best = min(group, key=secrets_in)
         name = _free_name(group[0], names)
         names.add(name)
         servers.append(
-            Server(
+            MergedServer(
                 name,
-                _whole(best, group),
+                _merged_definition(best, group),
                 tuple(one.source for one in group),
                 tuple(dict.fromkeys(note for one in group for note in one.notes)),
-                best.needed,
+                best.needed_secrets,
             )
         )
-    return Merged(tuple(servers), tuple(known))
+    return MergeResult(tuple(servers), tuple(known))
 
 
-def keys_of(ours: Mapping[str, Mapping[str, object]], environ: Lookup) -> dict[Key, str]:
+def server_identities(ours: Mapping[str, Mapping[str, object]], environ: Environ) -> dict[Identity, str]:
     """The identities of our servers → their names."""
     return {identity(definition, None, environ): name for name, definition in ours.items()}
 
 
-def known_as(one: Candidate, ours: Mapping[Key, str], environ: Lookup) -> str | None:
+def matching_server(one: ImportCandidate, ours: Mapping[Identity, str], environ: Environ) -> str | None:
     """The name of the server of ours that it is, if it is one."""
     keys = (identity(one.definition, cwd, environ) for cwd in (_effective_cwd(one), _cwd(one)))
     return next((ours[key] for key in keys if key in ours), None)
 
 
-def identity(definition: Mapping[str, object], cwd: str | None, environ: Lookup) -> Key:
+def identity(definition: Mapping[str, object], cwd: str | None, environ: Environ) -> Identity:
     """What makes it this server: the program, its words, variables and directory, or the URL and headers.
 
     `cwd` is where it runs when it does not say so. A variable that is not set, or a secret that
     is not stored, stands for itself.
     """
-    definition = with_secrets(definition, environ)
+    definition = fill_in_secrets(definition, environ)
     for form in ("{}.unset", "http://{}.unset"):  # the second for a URL that begins with one
         try:
             parsed = parse_servers(
                 {"x": definition},
-                environ=_WithUnset(environ, form),
+                environ=_UnsetFilled(environ, form),
                 settings=Settings(),
                 base_dir=Path("/"),
                 path="$",
@@ -119,7 +119,7 @@ def identity(definition: Mapping[str, object], cwd: str | None, environ: Lookup)
     return ("unread", json.dumps(definition, sort_keys=True, default=str), cwd)
 
 
-def with_secrets(definition: Mapping[str, object], environ: Lookup) -> dict[str, object]:
+def fill_in_secrets(definition: Mapping[str, object], environ: Environ) -> dict[str, object]:
     """With the values of stored secrets in the place of references: elsewhere they may be written out."""
     if "${secret:" not in str(definition):
         return dict(definition)
@@ -128,11 +128,11 @@ def with_secrets(definition: Mapping[str, object], environ: Lookup) -> dict[str,
     except BadSpec:
         secrets = {}  # whoever needs them will say so
     for name, value in secrets.items():
-        definition = replaced(definition, secret_reference(name), value.replace("${", "$${"))
-    return replaced(definition, "${secret:", "$${secret:")
+        definition = replace_text(definition, secret_reference(name), value.replace("${", "$${"))
+    return replace_text(definition, "${secret:", "$${secret:")
 
 
-def replaced(value: Mapping[str, object], old: str, new: str) -> dict[str, object]:
+def replace_text(value: Mapping[str, object], old: str, new: str) -> dict[str, object]:
     """A definition with `new` for `old` in each of its texts."""
 
     def walk(inner: object) -> object:
@@ -145,10 +145,10 @@ def replaced(value: Mapping[str, object], old: str, new: str) -> dict[str, objec
     return {key: walk(inner) for key, inner in value.items()}
 
 
-class _WithUnset(dict[str, str]):
+class _UnsetFilled(dict[str, str]):
     """An environment in which no variable is unset."""
 
-    def __init__(self, environ: Lookup, form: str) -> None:
+    def __init__(self, environ: Environ, form: str) -> None:
         super().__init__(environ)
         self.form = form
 
@@ -157,12 +157,12 @@ class _WithUnset(dict[str, str]):
         return self.form.format(name) if value is None else value
 
 
-def _cwd(one: Candidate) -> str | None:
+def _cwd(one: ImportCandidate) -> str | None:
     written = one.definition.get("cwd")
     return written if isinstance(written, str) else one.implied_cwd
 
 
-def _effective_cwd(one: Candidate) -> str | None:
+def _effective_cwd(one: ImportCandidate) -> str | None:
     """Where it runs, if that matters: a program whose words name nothing there is the same anywhere."""
     if "cwd" in one.definition or one.implied_cwd is None:
         return _cwd(one)
@@ -178,7 +178,7 @@ def _effective_cwd(one: Candidate) -> str | None:
     return one.implied_cwd if relative else None
 
 
-def _whole(best: Candidate, group: list[Candidate]) -> dict[str, object]:
+def _merged_definition(best: ImportCandidate, group: list[ImportCandidate]) -> dict[str, object]:
     """The definition of the whole group: on where it is on anywhere; in a directory when all agree on one."""
     definition = dict(best.definition)
     if any(one.definition.get("enabled") is not False for one in group):
@@ -189,7 +189,7 @@ def _whole(best: Candidate, group: list[Candidate]) -> dict[str, object]:
     return definition
 
 
-def _free_name(one: Candidate, names: set[str]) -> str:
+def _free_name(one: ImportCandidate, names: set[str]) -> str:
     tails = ["", f"-{one.source.editor}", *(f"-{one.source.editor}-{n}" for n in range(2, 1000))]
     return next(
         name for tail in tails if (name := one.name[: MAX_NAME_LENGTH - len(tail)] + tail) not in names

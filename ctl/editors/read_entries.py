@@ -9,45 +9,45 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.editor_catalog import BY_NAME, GENERIC, SERVERS, Editor, Place, Scope
-from ctl.editors.editor_paths import Found, Surroundings
-from ctl.editors.external_settings import switched_off, texts
+from ctl.editors.editor_catalog import BY_NAME, GENERIC, SERVERS, ConfigLocation, EditorSpec, Scope
+from ctl.editors.editor_paths import EditorFile, UserContext
+from ctl.editors.external_settings import disabled_names, string_set
 from mcpd.config.in_place_edits.document import Document, KeyPath
 
 Fields = Mapping[str, object]
 
 
 @attrs.frozen
-class Raw:
+class RawEntry:
     """One entry, nothing in it understood yet."""
 
     name: str
     fields: Fields = attrs.field(repr=False)
-    editor: Editor
+    editor: EditorSpec
     path: Path
     slot: KeyPath
     scope: Scope
     project: Path | None = None
     """The directory that it is for, when it is not for every directory."""
-    switched_off: bool = False
+    disabled_elsewhere: bool = False
     """By a list elsewhere in the file, not in the entry."""
 
 
-def entries(found: Found, document: Document, around: Surroundings) -> Iterator[Raw]:
+def read_entries(found: EditorFile, document: Document, around: UserContext) -> Iterator[RawEntry]:
     """The servers of a file, in order. What is no object is not one, and is passed over."""
-    place = found.place
-    slot = v2(document, place.slot) if place.shape == "opencode" else place.slot
-    off = switched_off(found, document, slot, around)
-    yield from _at(found, document, slot, place.scope, found.project, off)
+    place = found.location
+    slot = opencode_slot(document, place.slot) if place.shape == "opencode" else place.slot
+    off = disabled_names(found, document, slot, around)
+    yield from _entries_at(found, document, slot, place.scope, found.project, off)
     if place.shape == "claude":
         projects = document.value.get("projects")
         for key in projects if isinstance(projects, dict) else ():
-            off = texts(document.value_at(("projects", key, "disabledMcpServers")))
+            off = string_set(document.value_at(("projects", key, "disabledMcpServers")))
             inner = ("projects", key, *SERVERS)
-            yield from _at(found, document, inner, "local", Path(key), off)
+            yield from _entries_at(found, document, inner, "local", Path(key), off)
 
 
-def v2(document: Document, slot: KeyPath) -> KeyPath:
+def opencode_slot(document: Document, slot: KeyPath) -> KeyPath:
     """opencode's second version moved its servers from `mcp` into `mcp.servers`.
 
     A server that is called `servers` there says how it is started; a table of servers does not.
@@ -57,14 +57,14 @@ def v2(document: Document, slot: KeyPath) -> KeyPath:
     return (*slot, "servers") if moved else slot
 
 
-def whose(path: Path, document: Document) -> Found:
+def identify_file(path: Path, document: Document) -> EditorFile:
     """A file that somebody named: whose kind of file it is, told from its path, else from what is in it."""
     for editor in BY_NAME.values():
-        for place in editor.places:
-            tail = _tail(place)
+        for place in editor.locations:
+            tail = _path_suffix(place)
             if tail and "*" not in tail and str(path).endswith(f"/{tail}"):
                 project = Path(str(path)[: -len(tail) - 1] or "/") if place.scope == "project" else None
-                return Found(editor, place, path, project)
+                return EditorFile(editor, place, path, project)
     for slot, name in (
         (("context_servers",), "zed"),
         (("mcp_servers",), "codex"),
@@ -76,15 +76,15 @@ def whose(path: Path, document: Document) -> Found:
     ):
         if isinstance(document.value_at(slot), dict):
             if name == "opencode" and not _is_opencode(document):
-                return Found(BY_NAME["vscode"], Place(str(path), "user", slot), path)
+                return EditorFile(BY_NAME["vscode"], ConfigLocation(str(path), "user", slot), path)
             editor = BY_NAME[name]
-            place = next(place for place in editor.places if place.scope == "user")
-            return Found(editor, attrs.evolve(place, path=str(path)), path)
+            place = next(place for place in editor.locations if place.scope == "user")
+            return EditorFile(editor, attrs.evolve(place, path=str(path)), path)
     listed = isinstance(document.value_at(SERVERS), list) and document.kind == "YAML"
-    return Found(BY_NAME["continue"] if listed else GENERIC, Place(str(path), "user"), path)
+    return EditorFile(BY_NAME["continue"] if listed else GENERIC, ConfigLocation(str(path), "user"), path)
 
 
-def _tail(place: Place) -> str:
+def _path_suffix(place: ConfigLocation) -> str:
     """The part of a place's path that is the same for everybody."""
     path = re.sub(r"^\{[A-Z_]+:([^}]*)\}", r"\1", place.path)
     return re.sub(r"^(?:~/|\./|\{[a-z]+\}/|/)", "", path)
@@ -92,27 +92,32 @@ def _tail(place: Place) -> str:
 
 def _is_opencode(document: Document) -> bool:
     """Rather than the settings of VS Code, whose `mcp.servers` looks the same: the command is a list."""
-    found = document.value_at(v2(document, ("mcp",)))
+    found = document.value_at(opencode_slot(document, ("mcp",)))
     values = [value for value in found.values() if isinstance(value, dict)] if isinstance(found, dict) else []
     return any(isinstance(value.get("command"), list) or value.get("type") == "remote" for value in values)
 
 
-def _at(
-    found: Found, document: Document, slot: KeyPath, scope: Scope, project: Path | None, off: frozenset[str]
-) -> Iterator[Raw]:
+def _entries_at(
+    found: EditorFile,
+    document: Document,
+    slot: KeyPath,
+    scope: Scope,
+    project: Path | None,
+    off: frozenset[str],
+) -> Iterator[RawEntry]:
     value = document.value_at(slot)
     named: list[tuple[str, object]] = []
     if isinstance(value, dict):
         named = [(str(name), fields) for name, fields in value.items()]
     elif isinstance(value, list):
-        named = [(_own_name(fields), fields) for fields in value]
+        named = [(_name_of_listed(fields), fields) for fields in value]
     for name, fields in named:
         if isinstance(fields, dict):
             switched_off = name in off
-            yield Raw(name, fields, found.editor, found.path, slot, scope, project, switched_off)
+            yield RawEntry(name, fields, found.editor, found.path, slot, scope, project, switched_off)
 
 
-def _own_name(fields: object) -> str:
+def _name_of_listed(fields: object) -> str:
     """Of an entry in a list. Older files of Continue have none, and the transport inside."""
     if not isinstance(fields, dict):
         return ""

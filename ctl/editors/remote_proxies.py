@@ -12,34 +12,34 @@ _BEARER = "API_ACCESS_TOKEN"
 """The variable that mcp-proxy makes its Authorization header of."""
 
 
-def behind(definition: Mapping[str, object]) -> dict[str, object] | None:
+def unwrap_proxy(definition: Mapping[str, object]) -> dict[str, object] | None:
     """The definition by URL, when this one runs one of the two and nothing in it would be lost; else None."""
     args = definition.get("args")
     words = [definition.get("command"), *(args if isinstance(args, list) else [])]
     texts = [word for word in words if isinstance(word, str)]
-    start = next((n for n, word in enumerate(texts) if program(word)), None)
+    start = next((n for n, word in enumerate(texts) if proxy_program(word)), None)
     if start is None or (start and os.path.basename(texts[0]) not in _RUNNERS):
         return None
     env = definition.get("env")
-    if program(texts[start]) == "mcp-proxy":
-        found = _read_proxy(texts[start + 1 :], env if isinstance(env, Mapping) else {})
+    if proxy_program(texts[start]) == "mcp-proxy":
+        found = _parse_mcp_proxy(texts[start + 1 :], env if isinstance(env, Mapping) else {})
     else:
-        found = _read(texts[start + 1 :])
+        found = _parse_mcp_remote(texts[start + 1 :])
     if found is None:
         return None
     for name, value in (env if isinstance(env, Mapping) else {}).items():
-        found = _with_variable(found, f"${{{name}}}", str(value))
+        found = _substitute_headers(found, f"${{{name}}}", str(value))
     kept = {key: value for key, value in definition.items() if key not in ("command", "args", "env", "cwd")}
     return {**found, **kept}
 
 
-def program(word: str) -> str:
+def proxy_program(word: str) -> str:
     """Which of the two a word of a command line is; empty for any other."""
     name = os.path.basename(word).partition("@")[0]
     return name if name in ("mcp-remote", "mcp-proxy") else ""
 
 
-def _read_proxy(words: Sequence[str], env: Mapping[str, object]) -> dict[str, object] | None:
+def _parse_mcp_proxy(words: Sequence[str], env: Mapping[str, object]) -> dict[str, object] | None:
     """Its command line towards a URL; with a program in its place it serves that, the other way round."""
     url, kind = "", "sse"
     headers: dict[str, object] = {}
@@ -63,7 +63,7 @@ def _read_proxy(words: Sequence[str], env: Mapping[str, object]) -> dict[str, ob
     return {"type": kind, "url": url, **({"headers": headers} if headers else {})}
 
 
-def _read(words: Sequence[str]) -> dict[str, object] | None:
+def _parse_mcp_remote(words: Sequence[str]) -> dict[str, object] | None:
     """Its own command line: the URL, a port for logging in, headers and how to connect."""
     url, kind = "", ""
     headers: dict[str, object] = {}
@@ -90,7 +90,7 @@ def _read(words: Sequence[str]) -> dict[str, object] | None:
     return {**stated, "url": url, **({"headers": headers} if headers else {})}
 
 
-def _with_variable(found: dict[str, object], reference: str, value: str) -> dict[str, object]:
+def _substitute_headers(found: dict[str, object], reference: str, value: str) -> dict[str, object]:
     """mcp-remote puts the variables of its own environment into headers."""
     headers = found.get("headers")
     if not isinstance(headers, Mapping):

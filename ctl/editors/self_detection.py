@@ -15,7 +15,7 @@ from ctl.errors import CtlError
 _SOCKET = "mcpd.sock"
 
 
-def is_ours(fields: Mapping[str, object], addresses: frozenset[str] = frozenset()) -> bool:
+def is_mcpd_entry(fields: Mapping[str, object], addresses: frozenset[str] = frozenset()) -> bool:
     """Whether an entry, in whatever spelling, runs `mcpctl bridge` or has a URL of ours.
 
     `addresses`: where else mcpd listens, HOST:PORT or the path of a socket.
@@ -34,7 +34,7 @@ def is_ours(fields: Mapping[str, object], addresses: frozenset[str] = frozenset(
         if (program == "mcpctl" or module) and "bridge" in words[number + 1 :]:
             return True
     urls = (fields.get(key) for key in ("url", "serverUrl", "httpUrl", "uri"))
-    return any(_our_url(url, addresses) for url in urls if isinstance(url, str))
+    return any(_is_mcpd_url(url, addresses) for url in urls if isinstance(url, str))
 
 
 def mcpctl_path() -> str:
@@ -54,7 +54,7 @@ def socket_url(path: str, server: str | None, profile: str | None) -> str:
     return f"unix://{quote(path)}#{place}{f'/{quote(profile, safe=str())}' if profile and not server else ''}"
 
 
-def _our_url(url: str, addresses: frozenset[str]) -> bool:
+def _is_mcpd_url(url: str, addresses: frozenset[str]) -> bool:
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -15,7 +15,7 @@ _CONTEXT = 3
 
 
 @attrs.frozen
-class Hunk:
+class DiffHunk:
     """One place: `ours` stands there now, `theirs` did before. Lines with their ends."""
 
     above: tuple[str, ...] = attrs.field(repr=False)
@@ -24,7 +24,7 @@ class Hunk:
     below: tuple[str, ...] = attrs.field(repr=False)
 
 
-def hunks(before: str, after: str) -> tuple[Hunk, ...]:
+def diff_hunks(before: str, after: str) -> tuple[DiffHunk, ...]:
     """What made `after` of `before`."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     # Files of 40,000 lines with one change: only what is between its first and last line is compared.
@@ -34,7 +34,7 @@ def hunks(before: str, after: str) -> tuple[Hunk, ...]:
     tail = next((n for n in range(least) if old[-1 - n] != new[-1 - n]), least)
     matcher = SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail])
     return tuple(
-        Hunk(
+        DiffHunk(
             above=tuple(new[max(0, head + start - _CONTEXT) : head + start]),
             ours=tuple(new[head + start : head + end]),
             theirs=tuple(old[head + old_start : head + old_end]),
@@ -45,11 +45,11 @@ def hunks(before: str, after: str) -> tuple[Hunk, ...]:
     )
 
 
-def undone(text: str, changes: Sequence[Hunk]) -> tuple[str, int]:
+def revert_hunks(text: str, changes: Sequence[DiffHunk]) -> tuple[str, int]:
     """`text` with those of `changes` taken back whose place is found in it once, and how many are not."""
     lines, lost = text.splitlines(keepends=True), 0
     for hunk in changes:
-        at = _place(lines, hunk)
+        at = _find_hunk(lines, hunk)
         if at is None:
             lost += 1
         else:
@@ -57,18 +57,18 @@ def undone(text: str, changes: Sequence[Hunk]) -> tuple[str, int]:
     return "".join(lines), lost
 
 
-def _place(lines: list[str], hunk: Hunk) -> int | None:
+def _find_hunk(lines: list[str], hunk: DiffHunk) -> int | None:
     for above, below in _contexts(hunk):
         wanted = [*above, *hunk.ours, *below]
         if not any(line.strip() for line in wanted):
             continue
-        found = [at for at in _all(lines, wanted[0]) if lines[at : at + len(wanted)] == wanted]
+        found = [at for at in _indexes(lines, wanted[0]) if lines[at : at + len(wanted)] == wanted]
         if len(found) == 1:
             return found[0] + len(above)
     return None
 
 
-def _contexts(hunk: Hunk) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+def _contexts(hunk: DiffHunk) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
     """From much to little: whoever edited the file may have done it next to us."""
     for lines in range(_CONTEXT, 0, -1):
         yield hunk.above[-lines:], hunk.below[:lines]
@@ -78,7 +78,7 @@ def _contexts(hunk: Hunk) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
     yield (), ()
 
 
-def _all(lines: list[str], wanted: str) -> Iterator[int]:
+def _indexes(lines: list[str], wanted: str) -> Iterator[int]:
     at = -1
     while True:
         try:

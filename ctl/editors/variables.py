@@ -27,15 +27,15 @@ _CURLY = re.compile(r"\{(env|file):([^{}]*)\}")
 _DOUBLE = re.compile(r"\$\{\{\s*(?:secrets|inputs)\.([A-Za-z0-9_.-]+)\s*\}\}")
 _DOLLAR = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _ENV_DOLLAR = re.compile(r"\$env:([A-Za-z_][A-Za-z0-9_]*)")
-_OF_THE_WINDOW = ("file", "relativeFile", "selectedText", "lineNumber", "execPath", "defaultBuildTask")
+_WINDOW_VARIABLES = ("file", "relativeFile", "selectedText", "lineNumber", "execPath", "defaultBuildTask")
 
 
-class Unusable(Exception):
+class UnusableEntry(Exception):
     """An entry that cannot be taken over; the message says why, for people."""
 
 
 @attrs.frozen
-class Needed:
+class NeededSecret:
     """A secret that a definition refers to and that is not in the file."""
 
     name: str
@@ -45,7 +45,7 @@ class Needed:
 
 
 @attrs.define
-class Translator:
+class VariableTranslator:
     """Translates the strings of one entry; what it met on the way is kept in it."""
 
     kinds: frozenset[str]
@@ -56,10 +56,10 @@ class Translator:
     inputs: Mapping[str, Mapping[str, object]] = attrs.field(factory=dict)
     """VS Code's questions, by id."""
     dotenv: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    needed: list[Needed] = attrs.field(factory=list)
+    needed_secrets: list[NeededSecret] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
 
-    def text(self, text: str) -> str:
+    def translate(self, text: str) -> str:
         """`text` in our syntax. Raises Unusable."""
         pieces: list[str] = []
         here = 0
@@ -72,22 +72,22 @@ class Translator:
                 here += 2 if text.startswith("${", here) else 1
                 continue
             if piece.startswith("${") and pieces and pieces[-1].endswith("$"):
-                raise Unusable(f"a $ stands right before a reference in {_shown(text)}")
+                raise UnusableEntry(f"a $ stands right before a reference in {_shorten(text)}")
             pieces.append(piece)
             here = end
         return "".join(pieces)
 
     def _note_plain(self, text: str, here: int) -> None:
-        end = _closing(text, here + 2)
+        end = _closing_brace(text, here + 2)
         if end > 0 and _NAME.match(text, here + 2):
             self.notes.append(
-                f"{_shown(text[here : end + 1])} means nothing to this editor, and is handed over as it is"
+                f"{_shorten(text[here : end + 1])} means nothing to this editor, and is handed over as it is"
             )
 
     def _reference(self, text: str, here: int) -> tuple[int, str]:
         """Where the reference at `here` ends, and what it becomes; `here` again when there is none."""
         ways: list[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]]] = [
-            ("continue", _DOUBLE, lambda found: self.secret(found[1])),
+            ("continue", _DOUBLE, lambda found: self.add_secret(found[1])),
             ("curly", _CURLY, lambda found: self._prefixed(found[1], found[2])),
             ("env-dollar", _ENV_DOLLAR, lambda found: self._variable(found[1])),
             ("dollar", _DOLLAR, lambda found: self._variable(found[1])),
@@ -97,7 +97,7 @@ class Translator:
                 return found.end(), way(found)
         if not text.startswith("${", here):
             return here, ""
-        end = _closing(text, here + 2)
+        end = _closing_brace(text, here + 2)
         piece = None if end < 0 else self._braced(text[here + 2 : end])
         return (here, "") if piece is None else (end + 1, piece)
 
@@ -106,8 +106,8 @@ class Translator:
         name, dash, default = inside.partition(":-")
         if "claude" in self.kinds and name in ("CLAUDE_PROJECT_DIR", "CLAUDE_PLUGIN_ROOT"):
             if name == "CLAUDE_PROJECT_DIR" and self.workspace is not None:
-                return _plain(str(self.workspace))
-            raise Unusable(f"${{{name}}} is known to Claude Code only")
+                return _escape(str(self.workspace))
+            raise UnusableEntry(f"${{{name}}} is known to Claude Code only")
         word = "words" in self.kinds and name in ("workspaceFolder", "workspaceFolderBasename", "userHome")
         if (
             "bare" in self.kinds
@@ -115,7 +115,7 @@ class Translator:
             and not word
             and (not dash or "default" in self.kinds)
         ):
-            return self._variable(name, dash + self.text(default) if dash else "")
+            return self._variable(name, dash + self.translate(default) if dash else "")
         prefix, colon, rest = inside.partition(":")
         if colon and prefix in self.kinds & {"env", "input", "file", "keyring"}:
             return self._prefixed(prefix, rest.strip())
@@ -126,9 +126,9 @@ class Translator:
     def _prefixed(self, prefix: str, rest: str) -> str:
         if prefix == "env":
             name, dash, default = rest.partition(":-")
-            return self._variable(name, dash + self.text(default) if dash else "")
+            return self._variable(name, dash + self.translate(default) if dash else "")
         if prefix == "keyring":
-            return self.secret(rest)
+            return self.add_secret(rest)
         if prefix == "file":
             return self._file(rest)
         return self._input(rest)
@@ -141,24 +141,24 @@ class Translator:
                 return "/"
             case "workspaceFolder" | "workspaceFolderBasename" | "workspaceRoot" | "cwd":
                 if self.workspace is None:
-                    raise Unusable(
+                    raise UnusableEntry(
                         f"${{{prefix}}} is another directory in every window; choose one with --project DIR"
                     )
-                return _plain(self.workspace.name if prefix.endswith("Basename") else str(self.workspace))
-        if "unknown" in self.kinds and (prefix in ("config", "command", *_OF_THE_WINDOW)):
-            raise Unusable(f"${{{_shown(inside)}}} is known to the editor only")
+                return _escape(self.workspace.name if prefix.endswith("Basename") else str(self.workspace))
+        if "unknown" in self.kinds and (prefix in ("config", "command", *_WINDOW_VARIABLES)):
+            raise UnusableEntry(f"${{{_shorten(inside)}}} is known to the editor only")
         return None
 
     def _input(self, name: str) -> str:
         asked = self.inputs.get(name, {})
         default = asked.get("default")
         if asked.get("type") == "command":
-            raise Unusable(f"the value of ${{input:{name}}} comes from a command of the editor")
+            raise UnusableEntry(f"the value of ${{input:{name}}} comes from a command of the editor")
         if isinstance(default, str) and default and asked.get("password") is not True:
             self.notes.append(f"the default answer was taken for ${{input:{name}}}")
-            return _plain(default)
+            return _escape(default)
         prompt = asked.get("description")
-        return self.secret(name, prompt if isinstance(prompt, str) and prompt else "")
+        return self.add_secret(name, prompt if isinstance(prompt, str) and prompt else "")
 
     def _file(self, name: str) -> str:
         """The same file, so that a changed secret is the changed one for us, too."""
@@ -169,23 +169,23 @@ class Translator:
         except (OSError, ValueError):
             value = None
         if not value:
-            raise Unusable(f"there is nothing to read in the file {_shown(name)} that it refers to")
+            raise UnusableEntry(f"there is nothing to read in the file {_shorten(name)} that it refers to")
         if re.search(r"[${}]|:-|\s$", path):  # which would mean something in a reference of ours
-            return self.secret(os.path.basename(name), value=value)
+            return self.add_secret(os.path.basename(name), value=value)
         return f"${{file:{path}}}"
 
     def _variable(self, name: str, default: str = "") -> str:
         if not _NAME.fullmatch(name):
-            raise Unusable(f"{_shown(name)} is no name of a variable")
+            raise UnusableEntry(f"{_shorten(name)} is no name of a variable")
         if "dotenv" in self.kinds and name in self.dotenv:
-            return self.secret(name)  # mcpd does not have that file
+            return self.add_secret(name)  # mcpd does not have that file
         return f"${{{name}{default}}}"
 
-    def secret(self, name: str, prompt: str = "", value: str | None = None) -> str:
+    def add_secret(self, name: str, prompt: str = "", value: str | None = None) -> str:
         ours = secret_name(name)
         known = self.dotenv.get(name) if value is None else value
-        if ours not in [one.name for one in self.needed]:
-            self.needed.append(Needed(ours, prompt or name, known))
+        if ours not in [one.name for one in self.needed_secrets]:
+            self.needed_secrets.append(NeededSecret(ours, prompt or name, known))
         return secret_reference(ours)
 
 
@@ -200,15 +200,15 @@ def secret_reference(name: str) -> str:
     return f"${{secret:{name}}}"
 
 
-def _plain(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("${", "$${")
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _closing(text: str, start: int) -> int:
+def _closing_brace(text: str, start: int) -> int:
     """Where the `}` is that closes a reference, inner ones stepped over. -1: nowhere."""
     depth, here = 1, start
     while here < len(text):

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctl.editors.backup import Backups
+from ctl.editors.backup import EditorBackups
 from ctl.editors.editor_catalog import BY_NAME
-from ctl.editors.editor_paths import Surroundings
+from ctl.editors.editor_paths import UserContext
 from ctl.editors.installing import install, uninstall
-from ctl.editors.mcpd_entry import able, entry, slot_of, target
+from ctl.editors.mcpd_entry import command_entry, install_target, installable_editors, slot_of
 from mcpd.config.in_place_edits.document import parse_document, read_document
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import CASES, GOLDEN, installed, settle
@@ -68,12 +68,12 @@ def test_without_the_backup_the_entry_alone_is_removed(case: str, home: Path, al
     assert tree(home) == before
 
 
-@pytest.mark.parametrize("name", able())
+@pytest.mark.parametrize("name", installable_editors())
 def test_a_file_that_was_not_there_is_made_and_goes_again(name: str, home: Path, alone: Mcpctl) -> None:
     """With its directories; it is readable by the user only, and holds nothing but our entry."""
     before = sorted(home.rglob("*"))
     assert alone("install", name).code == 0
-    one = target(BY_NAME[name], Surroundings(os.environ, home / "src"), project=False)
+    one = install_target(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)
     document = read_document(one.path, foreign=True)
     assert document.entry_names(slot_of(one, document)) == ["mcpd"]
     assert one.path.stat().st_mode & 0o777 == 0o600
@@ -326,7 +326,7 @@ def test_entries_for_servers_that_mcpd_has_are_switched_off_when_asked(
     assert f"in mcpd too: t; mcpctl install {name} --take-over" in ran.err
     assert alone("install", name, "--take-over").code == 0
 
-    one = target(BY_NAME[name], Surroundings(os.environ, home / "src"), project=False)
+    one = install_target(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)
     document = read_document(path, foreign=True)
     slot = slot_of(one, document)
     assert document.entry_names(slot) == names
@@ -349,7 +349,7 @@ def test_they_are_given_back_in_a_file_that_has_changed_since(name: str, home: P
     assert "t: given back" in alone("uninstall", name).out
     document = read_document(path, foreign=True)
     was = parse_document(text.replace("other", "renamed").encode(), path, foreign=True)
-    one = target(BY_NAME[name], Surroundings(os.environ, home / "src"), project=False)
+    one = install_target(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)
     slot = slot_of(one, document)
     assert sorted(document.entry_names(slot)) == ["renamed", "t"]
     assert as_map(document.value_at(slot)) == as_map(was.value_at(slot))
@@ -574,8 +574,8 @@ def test_a_file_that_an_editor_writes_meanwhile_is_not_overwritten(home: Path) -
     """Claude Code writes its file all the time: what it wrote between our two looks has to be in it."""
     path = home / ".claude.json"
     path.write_text('{"count": 1}')
-    one = target(BY_NAME["claude-code"], Surroundings(os.environ, home / "src"), project=False)
-    backups = Backups(os.environ)
+    one = install_target(BY_NAME["claude-code"], UserContext(os.environ, home / "src"), project=False)
+    backups = EditorBackups(os.environ)
     writes = iter(['{"count": 2}'])
 
     def meanwhile(*_: object) -> list[str]:
@@ -583,7 +583,7 @@ def test_a_file_that_an_editor_writes_meanwhile_is_not_overwritten(home: Path) -
         return []
 
     def made(slot: tuple[str, ...]) -> dict[str, object]:
-        return entry(one.editor, slot, "mcpd", "/opt/mcpctl", ["bridge"])
+        return command_entry(one.editor, slot, "mcpd", "/opt/mcpctl", ["bridge"])
 
     install(one, "mcpd", made, meanwhile, backups)
     assert json.loads(path.read_text())["count"] == 2
@@ -620,14 +620,14 @@ def test_in_any_file_the_entry_comes_and_goes_without_a_trace(
     text = json.dumps(document, indent=indent, ensure_ascii=False).replace("\n", eol)
     data = (b"\xef\xbb\xbf" if mark else b"") + text.encode()
     path.write_bytes(data)
-    one = target(BY_NAME["kiro"], Surroundings(os.environ, home / "src"), project=False)
-    backups = Backups(os.environ)
+    one = install_target(BY_NAME["kiro"], UserContext(os.environ, home / "src"), project=False)
+    backups = EditorBackups(os.environ)
 
     def put() -> None:
         install(
             one,
             "mcpd",
-            lambda slot: entry(one.editor, slot, "mcpd", "/mcpctl", ["bridge"]),
+            lambda slot: command_entry(one.editor, slot, "mcpd", "/mcpctl", ["bridge"]),
             lambda *_: [],
             backups,
         )
@@ -641,7 +641,7 @@ def test_in_any_file_the_entry_comes_and_goes_without_a_trace(
     assert path.read_bytes() == data
 
     put()
-    backups.forget(path)
+    backups.delete(path)
     uninstall(one, frozenset(), backups)
     left = json.loads(path.read_bytes().decode("utf-8-sig"))
     assert {**left, "mcpServers": servers_of(left)} == {**document, "mcpServers": servers_of(document)}
@@ -672,13 +672,13 @@ def test_whoever_edits_beside_us_gets_every_line_back(home: Path, file: tuple[st
     path = home / ".cursor/mcp.json"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(text.encode())
-    one = target(BY_NAME["cursor"], Surroundings(os.environ, home / "src"), project=False)
-    backups = Backups(os.environ)
+    one = install_target(BY_NAME["cursor"], UserContext(os.environ, home / "src"), project=False)
+    backups = EditorBackups(os.environ)
     names = [*read_document(path, foreign=True).entry_names(("mcpServers",))][:number]
     install(
         one,
         "mcpd",
-        lambda slot: entry(one.editor, slot, "mcpd", "/mcpctl", ["bridge"]),
+        lambda slot: command_entry(one.editor, slot, "mcpd", "/mcpctl", ["bridge"]),
         lambda *_: names,
         backups,
     )

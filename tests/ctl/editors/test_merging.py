@@ -6,38 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.discovery import Candidate, Source, our_name
+from ctl.editors.discovery import EntrySource, ImportCandidate, valid_server_name
 from ctl.editors.editor_catalog import BY_NAME
-from ctl.editors.inline_secrets import lifted, random, shown
-from ctl.editors.mapping import mapped
-from ctl.editors.merging import merged
-from ctl.editors.read_entries import Raw
-from ctl.editors.remote_proxies import behind
-from ctl.editors.self_detection import is_ours
-from ctl.editors.variables import Translator, Unusable
+from ctl.editors.inline_secrets import lift_secrets, looks_random, masked_definition
+from ctl.editors.mapping import map_entry
+from ctl.editors.merging import merge_candidates
+from ctl.editors.read_entries import RawEntry
+from ctl.editors.remote_proxies import unwrap_proxy
+from ctl.editors.self_detection import is_mcpd_entry
+from ctl.editors.variables import UnusableEntry, VariableTranslator
 
 NPX: dict[str, object] = {"command": "npx", "args": ["-y", "x"]}
 
 
 def one(
     name: str, definition: dict[str, object], editor: str = "cursor", cwd: str | None = None
-) -> Candidate:
-    source = Source(editor, editor.title(), Path(f"/{editor}.json"), "user", name)
-    return Candidate(our_name(name), definition, source, cwd)
+) -> ImportCandidate:
+    source = EntrySource(editor, editor.title(), Path(f"/{editor}.json"), "user", name)
+    return ImportCandidate(valid_server_name(name), definition, source, cwd)
 
 
 def merge(
-    *candidates: Candidate, ours: dict[str, dict[str, object]] | None = None
+    *candidates: ImportCandidate, ours: dict[str, dict[str, object]] | None = None
 ) -> dict[str, dict[str, object]]:
-    whole = merged(
-        [*candidates], ours or {}, {"T": "abc"}, lambda c: len(lifted("x", c.definition, {}).literals)
+    whole = merge_candidates(
+        [*candidates], ours or {}, {"T": "abc"}, lambda c: len(lift_secrets("x", c.definition, {}).secrets)
     )
     return {server.name: server.definition for server in whole.servers}
 
 
 def test_one_server_in_several_files_is_one_with_its_sources() -> None:
     """Whatever it is called there: the nearest name is taken."""
-    whole = merged([one("a", NPX), one("b", dict(NPX), "zed")], {}, {}, lambda _: 0)
+    whole = merge_candidates([one("a", NPX), one("b", dict(NPX), "zed")], {}, {}, lambda _: 0)
     assert [server.name for server in whole.servers] == ["a"]
     assert [source.editor for source in whole.servers[0].sources] == ["cursor", "zed"]
 
@@ -71,11 +71,11 @@ def test_the_definition_with_a_reference_is_better_than_the_one_with_the_secret(
         "headers": {"Authorization": "Bearer ghp_abcdefghij0123456789"},
     }
     reference: dict[str, object] = {"url": "https://x.y/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}
-    whole = merged(
+    whole = merge_candidates(
         [one("a", literal), one("b", reference)],
         {},
         {"TOKEN": "ghp_abcdefghij0123456789"},
-        lambda c: len(lifted("x", c.definition, {}).literals),
+        lambda c: len(lift_secrets("x", c.definition, {}).secrets),
     )
     assert [server.definition for server in whole.servers] == [reference]
 
@@ -194,30 +194,30 @@ def test_secrets_are_found_and_replaced_by_references(
     definition: dict[str, object], after: dict[str, object] | None, found: list[str]
 ) -> None:
     """By the name that stands with them, by how they look; and nothing else is taken for one."""
-    done = lifted("srv", definition, {})
+    done = lift_secrets("srv", definition, {})
     assert done.definition == (after or definition)
-    assert [literal.value for literal in done.literals] == found
+    assert [literal.value for literal in done.secrets] == found
     for value in found:
-        assert value not in str(shown(done))
-        assert value not in repr(done.literals)
+        assert value not in str(masked_definition(done))
+        assert value not in repr(done.secrets)
 
 
 def test_two_values_never_share_a_name_and_one_value_has_one() -> None:
     """Two accounts of one service are the rule rather than the exception."""
     taken: dict[str, str] = {}
-    first = lifted("a", {"env": {"TOKEN": "value-one"}}, taken)
-    second = lifted("b", {"env": {"TOKEN": "value-two"}}, taken)
-    third = lifted("c", {"env": {"OTHER_TOKEN": "value-one"}}, taken)
-    assert [done.literals[0].name for done in (first, second, third)] == ["TOKEN", "B_TOKEN", "TOKEN"]
-    again = lifted("token", {"headers": {"Authorization": "Bearer value-four"}}, taken)
-    again = lifted("token", {"headers": {"Authorization": "Bearer value-five"}}, taken)
-    assert again.literals[0].name == "TOKEN_TOKEN_2"
+    first = lift_secrets("a", {"env": {"TOKEN": "value-one"}}, taken)
+    second = lift_secrets("b", {"env": {"TOKEN": "value-two"}}, taken)
+    third = lift_secrets("c", {"env": {"OTHER_TOKEN": "value-one"}}, taken)
+    assert [done.secrets[0].name for done in (first, second, third)] == ["TOKEN", "B_TOKEN", "TOKEN"]
+    again = lift_secrets("token", {"headers": {"Authorization": "Bearer value-four"}}, taken)
+    again = lift_secrets("token", {"headers": {"Authorization": "Bearer value-five"}}, taken)
+    assert again.secrets[0].name == "TOKEN_TOKEN_2"
 
 
 @pytest.mark.parametrize("text", ["internationalization", "00000000000000000000", "aaaaaaaaaa1111111111"])
 def test_long_words_are_not_taken_for_keys(text: str) -> None:
     """Only what has letters, digits and no pattern."""
-    assert not random(text)
+    assert not looks_random(text)
 
 
 # ---- ourselves ---------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_long_words_are_not_taken_for_keys(text: str) -> None:
 )
 def test_our_own_entry_is_known_in_every_spelling(fields: dict[str, object], ours: bool) -> None:
     """Importing it would have mcpd run itself, for ever deeper."""
-    assert is_ours(fields, frozenset({"127.0.0.1:8931"})) is ours
+    assert is_mcpd_entry(fields, frozenset({"127.0.0.1:8931"})) is ours
 
 
 # ---- mcp-remote --------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def test_what_is_behind_mcp_remote_can_be_reached_without_it(
     definition: dict[str, object], after: dict[str, object] | None
 ) -> None:
     """When all that it was told is understood; else it stays as it is."""
-    assert behind(definition) == after
+    assert unwrap_proxy(definition) == after
 
 
 # ---- odd entries -------------------------------------------------------------------------------------
@@ -322,14 +322,18 @@ def test_what_is_behind_mcp_remote_can_be_reached_without_it(
 def test_an_entry_that_makes_no_sense_is_left_where_it_is(fields: dict[str, object], why: str) -> None:
     """Guessing would run something that nobody wrote."""
     editor = BY_NAME["cursor"]
-    raw = Raw("a", fields, editor, Path("/x.json"), ("mcpServers",), "user")
-    with pytest.raises(Unusable, match=why):
-        mapped(raw, Translator(editor.variables, Path("/home/ann")))
+    raw = RawEntry("a", fields, editor, Path("/x.json"), ("mcpServers",), "user")
+    with pytest.raises(UnusableEntry, match=why):
+        map_entry(raw, VariableTranslator(editor.variables, Path("/home/ann")))
 
 
 @pytest.mark.parametrize("timeout", ["5", float("inf"), 0, -1, True, None])
 def test_a_timeout_that_makes_no_sense_is_dropped(timeout: object) -> None:
     """Ours is better than none at all."""
     editor = BY_NAME["cline"]
-    raw = Raw("a", {"command": "x", "timeout": timeout}, editor, Path("/x.json"), ("mcpServers",), "user")
-    assert mapped(raw, Translator(editor.variables, Path("/home/ann"))).definition == {"command": "x"}
+    raw = RawEntry(
+        "a", {"command": "x", "timeout": timeout}, editor, Path("/x.json"), ("mcpServers",), "user"
+    )
+    assert map_entry(raw, VariableTranslator(editor.variables, Path("/home/ann"))).definition == {
+        "command": "x"
+    }

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ctl.editors.editor_catalog import BY_NAME, EDITORS
-from ctl.editors.editor_paths import Surroundings, existing
-from ctl.editors.mcpd_entry import able, target
+from ctl.editors.editor_paths import UserContext, find_editor_files
+from ctl.editors.mcpd_entry import install_target, installable_editors
 
 
 def files(home: Path, *paths: str) -> None:
@@ -21,17 +21,17 @@ def files(home: Path, *paths: str) -> None:
 
 def around(
     home: Path, project: str = "src/shop", *, mac: bool = False, environ: Mapping[str, str] | None = None
-) -> Surroundings:
+) -> UserContext:
     directory = home / project
     directory.mkdir(parents=True, exist_ok=True)
-    return Surroundings({"HOME": str(home), **(environ or {})}, directory, mac=mac, root=home / "root")
+    return UserContext({"HOME": str(home), **(environ or {})}, directory, mac=mac, root=home / "root")
 
 
-def found(surroundings: Surroundings) -> list[tuple[str, str, str]]:
+def found(surroundings: UserContext) -> list[tuple[str, str, str]]:
     home = surroundings.home
     return [
-        (one.editor.name, one.place.scope, str(one.path.relative_to(home)))
-        for one in existing(EDITORS, surroundings)
+        (one.editor.name, one.location.scope, str(one.path.relative_to(home)))
+        for one in find_editor_files(EDITORS, surroundings)
     ]
 
 
@@ -97,10 +97,10 @@ def test_on_a_mac_desktop_programs_keep_theirs_elsewhere(tmp_path: Path) -> None
     assert [name for name, *_ in found(around(tmp_path, mac=True))] == ["claude-desktop", "vscode", "zed"]
 
 
-@pytest.mark.parametrize("name", able())
+@pytest.mark.parametrize("name", installable_editors())
 def test_every_editor_has_a_file_for_our_entry(tmp_path: Path, name: str) -> None:
     """One that it reads itself, below the home of the user."""
-    one = target(BY_NAME[name], around(tmp_path), project=False)
+    one = install_target(BY_NAME[name], around(tmp_path), project=False)
     assert one.path.is_relative_to(tmp_path)
     files(tmp_path, str(one.path.relative_to(tmp_path)))
     assert (name, "user", str(one.path.relative_to(tmp_path))) in found(around(tmp_path))
@@ -109,5 +109,5 @@ def test_every_editor_has_a_file_for_our_entry(tmp_path: Path, name: str) -> Non
 def test_the_file_that_is_there_gets_the_entry(tmp_path: Path) -> None:
     """Rather than a second one beside it."""
     files(tmp_path, ".config/opencode/opencode.jsonc")
-    one = target(BY_NAME["opencode"], around(tmp_path), project=False)
+    one = install_target(BY_NAME["opencode"], around(tmp_path), project=False)
     assert one.path.name == "opencode.jsonc"

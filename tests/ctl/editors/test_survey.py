@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.discovery import Candidate, survey
+from ctl.editors.discovery import ImportCandidate, discover
 from ctl.editors.editor_catalog import EDITORS
-from ctl.editors.editor_paths import Surroundings, existing
+from ctl.editors.editor_paths import UserContext, find_editor_files
 from mcpd.config.definition import parse_servers
 from mcpd.config.settings import Settings
 from tests.ctl.editors.golden import CASES, expected, settle
 
 
-def written(one: Candidate) -> dict[str, object]:
+def written(one: ImportCandidate) -> dict[str, object]:
     """The definition, with the directory that goes without saying for the editor."""
     cwd = {} if one.implied_cwd is None else {"cwd": one.implied_cwd}
     return {**one.definition, **cwd}
@@ -27,21 +27,21 @@ def test_every_format_is_read_as_its_documents_say(case: str, tmp_path: Path) ->
     """Fields, units, variables, what is left out and why; and every outcome is a definition we accept."""
     settle(case, tmp_path)
     wanted = expected(case, tmp_path)
-    around = Surroundings(
+    around = UserContext(
         {"HOME": str(tmp_path)}, tmp_path / wanted.get("project", "empty"), mac=False, root=tmp_path
     )
 
-    seen = survey(existing(EDITORS, around), [], around, frozenset())
+    seen = discover(find_editor_files(EDITORS, around), [], around, frozenset())
 
     found = [[one.source.scope, one.name, written(one)] for one in seen.candidates]
     assert found == wanted["servers"]
-    assert {one.source.name: one.reason for one in seen.passed} == wanted.get("passed", {})
+    assert {one.source.name: one.reason for one in seen.skipped} == wanted.get("passed", {})
     assert seen.warnings == wanted.get("warnings", [])
-    needed = {one.name: [n.name, n.prompt] for one in seen.candidates for n in one.needed}
+    needed = {one.name: [n.name, n.prompt] for one in seen.candidates for n in one.needed_secrets}
     assert needed == wanted.get("needed", {})
     for name, part in wanted.get("notes", {}).items():
         assert part in " | ".join(next(one for one in seen.candidates if one.name == name).notes)
-    for one in [one for one in seen.candidates if not one.needed]:
+    for one in [one for one in seen.candidates if not one.needed_secrets]:
         variables = re.findall(r"\$\{(\w+)\}", json.dumps(one.definition))
         environ = dict.fromkeys(variables, "value")
         parse_servers(

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from ctl.editors import dotenv
 from ctl.editors.editor_catalog import BY_NAME, GENERIC
-from ctl.editors.variables import Translator, Unusable, secret_name
+from ctl.editors.variables import UnusableEntry, VariableTranslator, secret_name
 from mcpd.config.variables import expand
 
 
-def translator(editor: str, *, workspace: bool = True) -> Translator:
+def translator(editor: str, *, workspace: bool = True) -> VariableTranslator:
     kinds = GENERIC.variables if editor == "file" else BY_NAME[editor].variables
-    return Translator(kinds, Path("/home/ann"), Path("/w/shop") if workspace else None)
+    return VariableTranslator(kinds, Path("/home/ann"), Path("/w/shop") if workspace else None)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def translator(editor: str, *, workspace: bool = True) -> Translator:
 )
 def test_a_reference_becomes_ours_and_plain_text_stays_plain(editor: str, theirs: str, ours: str) -> None:
     """What an editor does not know is text to it, so `${` in it must not mean anything to us."""
-    assert translator(editor).text(theirs) == ours
+    assert translator(editor).translate(theirs) == ours
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_a_file_stays_the_file_that_it_is(
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("s3cret\n")
-    work = Translator(BY_NAME[editor].variables, tmp_path, None, tmp_path / "conf")
-    assert work.text(theirs.replace("%s", str(tmp_path))) == ours.replace("%s", str(tmp_path))
-    assert [one.value for one in work.needed] == (["s3cret"] if "secret" in ours else [])
+    work = VariableTranslator(BY_NAME[editor].variables, tmp_path, None, tmp_path / "conf")
+    assert work.translate(theirs.replace("%s", str(tmp_path))) == ours.replace("%s", str(tmp_path))
+    assert [one.value for one in work.needed_secrets] == (["s3cret"] if "secret" in ours else [])
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_what_only_the_editor_knows_keeps_a_server_from_being_taken_over(
     editor: str, text: str, why: str
 ) -> None:
     """Better not at all than with a wrong value."""
-    with pytest.raises(Unusable, match=why):
-        translator(editor, workspace=False).text(text)
+    with pytest.raises(UnusableEntry, match=why):
+        translator(editor, workspace=False).translate(text)
 
 
 @given(st.text())
 def test_text_without_references_reaches_the_server_unchanged(text: str) -> None:
     """Through our own expansion too."""
-    expanded = expand(translator("zed").text(text), {}, "$")
+    expanded = expand(translator("zed").translate(text), {}, "$")
     assert (expanded.value, expanded.problems) == (text, ())
 
 
@@ -113,4 +113,11 @@ def test_a_secret_gets_a_name_that_can_be_one(theirs: str, ours: str) -> None:
 def test_env_files_are_read_as_the_editors_read_them() -> None:
     """Quotes, remarks, `export`, empty values, and lines that are nothing."""
     text = 'A=1\n# no\nexport B = two # remark\nC=\'x # y\'\nD="a\\nb\\""\nE=\nF=a#b\r\n9=no\nnothing\n'
-    assert dotenv.parse(text) == {"A": "1", "B": "two", "C": "x # y", "D": 'a\nb"', "E": "", "F": "a#b"}
+    assert dotenv.parse_dotenv(text) == {
+        "A": "1",
+        "B": "two",
+        "C": "x # y",
+        "D": 'a\nb"',
+        "E": "",
+        "F": "a#b",
+    }
