@@ -29,13 +29,13 @@ EVERYTHING = " ".join(CANARY.values())
 BUG = """
 import os
 from mcpd.supervision import managed_server
-sound = server.ManagedServer._wait_while_off
+sound = managed_server.ManagedServer._wait_while_off
 def broken(self, *given):
     if self.spec.name == "told" and os.path.exists({flag!r}):
         os.unlink({flag!r})
         raise ZeroDivisionError("injected: " + {secret!r})
     return sound(self, *given)
-server.ManagedServer._wait_while_off = broken
+managed_server.ManagedServer._wait_while_off = broken
 """
 
 
