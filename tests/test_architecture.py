@@ -1,4 +1,4 @@
-"""The plan of the house, enforced: which way imports point, and which room may say which word."""
+"""The architecture, enforced: which way imports point, and which modules may contain which words."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -42,7 +40,7 @@ FORBIDDEN = {
     "subscriptions/listen": ("*modern.py", "protocol/listen_stream.py", "testserver/*"),
     "io.modelcontextprotocol/": ("*modern.py", "wire/request_meta.py", "testserver/*"),
 }
-"""Words of one era, and the only rooms that know it. Only string constants count: prose may name them."""
+"""Words of one era, and the only modules that may contain them. Docstrings do not count."""
 
 CTL_MAY_IMPORT = ("mcpd", "mcpd.model", "mcpd.config", "mcpd.support")
 
@@ -109,20 +107,28 @@ def own_rung(path: Path) -> int | None:
     return None if first == "__init__" else rung(f"mcpd.{first}")
 
 
-@pytest.mark.parametrize("path", modules("mcpd"), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_down(path: Path) -> None:
-    """DESIGN: if you want to import up, pass a value or a callable instead."""
-    own = own_rung(path)
-    if own is None:
-        assert path == ROOT / "mcpd" / "__init__.py", f"{path} stands on no rung of the ladder"
-        return
-    assert upward_imports(path.read_text(), own) == []
+def test_imports_point_down() -> None:
+    """To use something from above, take it as a value or a callable."""
+    offenders = []
+    for path in modules("mcpd"):
+        own = own_rung(path)
+        if own is not None:
+            offenders += [
+                f"{path.relative_to(ROOT)} {each}" for each in upward_imports(path.read_text(), own)
+            ]
+        elif path != ROOT / "mcpd" / "__init__.py":
+            offenders.append(f"{path.relative_to(ROOT)} is not in LADDER")
+    assert offenders == []
 
 
-@pytest.mark.parametrize("path", modules("mcpd"), ids=lambda p: str(p.relative_to(ROOT)))
-def test_words_of_one_era_stay_in_their_rooms(path: Path) -> None:
-    """The day legacy is deleted, it is these files that go."""
-    assert forbidden_words(path.read_text(), str(path.relative_to(ROOT / "mcpd"))) == []
+def test_only_the_modules_of_an_era_contain_its_words() -> None:
+    """Deleting the legacy era means deleting these modules."""
+    offenders = [
+        f"{path.relative_to(ROOT)} {each}"
+        for path in modules("mcpd")
+        for each in forbidden_words(path.read_text(), str(path.relative_to(ROOT / "mcpd")))
+    ]
+    assert offenders == []
 
 
 def test_a_planted_violation_is_found() -> None:
@@ -136,23 +142,30 @@ def test_a_planted_violation_is_found() -> None:
     assert forbidden_words('METHOD = "server/discover"', "protocol/modern.py") == []
 
 
-@pytest.mark.parametrize("package", NO_TRIO)
-def test_pure_packages_do_not_know_trio(package: str) -> None:
-    """Nouns, the wire and the user's words are functions of values: tested without a loop."""
-    for path in modules(f"mcpd/{package}"):
-        names = [name for name, _ in imported(ast.parse(path.read_text()))]
-        assert not any(name.split(".")[0] == "trio" for name in names), path
+def test_pure_packages_do_not_import_trio() -> None:
+    """They are functions of values, tested without an event loop."""
+    offenders = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for package in NO_TRIO
+        for path in modules(f"mcpd/{package}")
+        for name, line in imported(ast.parse(path.read_text()))
+        if name.split(".")[0] == "trio"
+    ]
+    assert offenders == []
 
 
-@pytest.mark.parametrize("path", modules("ctl"), ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_client_knows_only_what_both_sides_share(path: Path) -> None:
-    """mcpctl talks to the daemon over the socket; it never reaches into it."""
-    for name, line in imported(ast.parse(path.read_text())):
-        if name.split(".")[0] == "mcpd":
-            allowed = name in ("mcpd", "mcpd.__version__") or name.startswith(
-                tuple(f"{prefix}." for prefix in CTL_MAY_IMPORT[1:])
-            )
-            assert allowed, f"{path.relative_to(ROOT)}:{line} imports {name}"
+def test_mcpctl_imports_only_the_packages_that_both_sides_share() -> None:
+    """mcpctl talks to the daemon over the socket and never imports it."""
+    shared = tuple(f"{package}." for package in CTL_MAY_IMPORT[1:])
+    offenders = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in modules("ctl")
+        for name, line in imported(ast.parse(path.read_text()))
+        if name.split(".")[0] == "mcpd"
+        and name not in ("mcpd", "mcpd.__version__")
+        and not name.startswith(shared)
+    ]
+    assert offenders == []
 
 
 def test_no_import_cycle_inside_a_package() -> None:
@@ -205,12 +218,16 @@ def test_every_package_has_its_place_in_the_tree_of_the_plan() -> None:
     assert [name for name in sorted(names) if f"{name}/ " not in tree] == []
 
 
-@pytest.mark.parametrize("path", [*modules("mcpd"), *modules("ctl")], ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_first_line_says_what_a_file_is_for(path: Path) -> None:
-    """Only a package's own file may be empty."""
-    said = ast.get_docstring(ast.parse(path.read_text()))
-    if said is None:
-        assert path.name == "__init__.py"
-        assert path.read_text() == ""
-    else:
-        assert len(said.splitlines()[0].split()) >= 3
+def test_every_module_has_a_docstring() -> None:
+    """Its first line says what the module is for. Only `__init__.py` may be empty."""
+    offenders = []
+    for path in (*modules("mcpd"), *modules("ctl")):
+        text = path.read_text()
+        docstring = ast.get_docstring(ast.parse(text))
+        if docstring is None:
+            is_fine = path.name == "__init__.py" and text == ""
+        else:
+            is_fine = len(docstring.splitlines()[0].split()) >= 3
+        if not is_fine:
+            offenders.append(str(path.relative_to(ROOT)))
+    assert offenders == []
