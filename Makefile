@@ -1,62 +1,95 @@
-# What a developer types. Needs make and a Python from 3.11 on, nothing else: everything is installed into
-# .venv, .venv-* and .npm here, anew when what they are made from has changed. `make clean` removes them.
+# Needs make and Python 3.11 or newer. Everything else is installed into .venv, .venv-* and .npm in this directory,
+# and again whenever a list of requirements changes. `make clean` removes it.
 
 .DEFAULT_GOAL := help
-.PHONY: help install-dev interop npm demo test conformance check format bench docs man test-mcp-server wheel clean
+.PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest coverage conformance check format \
+	site bench docs man test-mcp-server wheel lock clean
 
 BIN := .venv/bin
 CLIENTS := tests/interop/clients
+PARALLEL := -n auto --dist loadgroup
+FAST := $(addprefix tests/,model config wire protocol supervision support transports gateway)
+IN_MEMORY := not e2e and not browser and not slow and not root
 ARGS ?=
 PYTHON ?=
 
-help: ## This list
+help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
 		printf '  make %-16s %s\n' "$$name" "$$what"; done
 
-install-dev: .venv/made interop npm ## mcpd, mcpctl and all that tests need, in .venv (and .venv-*, .npm)
+install-dev: .venv/made interop npm ## Install mcpd, mcpctl and everything the tests need
 
-demo: .venv/made npm ## See it work, with real servers, in a private place; under a minute
+demo: .venv/made npm ## Show what mcpd does, with real servers, in a private directory; takes under a minute
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-test: .venv/made interop npm ## All tests; ARGS='-k word -x' goes to pytest
-	@$(BIN)/python -m pytest $(ARGS)
+test: .venv/made interop npm ## Run all tests in parallel; ARGS='tests/ctl -k word -x' goes to pytest
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-conformance: .venv/made .venv-mcp1/made tests/conformance/npm/node_modules/made ## The official conformance suite against our client and our door, all revisions
+test-fast: .venv/made ## Run the tests that need no other process, with fewer random examples
+	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=fast -m '$(IN_MEMORY)' $(FAST) $(ARGS)
+
+test-changed: .venv/made ## Run the tests of the packages that differ from BASE (default: main), slow ones excepted
+	@BASE='$(BASE)' tests/changed.sh | xargs -r $(BIN)/python -m pytest $(PARALLEL) -m 'not slow' $(ARGS)
+
+test-lowest: .venv-lowest/made ## Run the fast tests with the lowest versions that pyproject.toml allows
+	@.venv-lowest/bin/python -m pytest $(PARALLEL) --hypothesis-profile=fast -m '$(IN_MEMORY)' $(FAST) $(ARGS)
+
+coverage: .venv/made interop npm ## Measure which lines the tests run, in all processes; writes htmlcov/
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest $(PARALLEL) $(ARGS); status=$$?; \
+		$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet && $(BIN)/coverage report && exit $$status
+
+conformance: .venv/made .venv-mcp1/made tests/conformance/npm/node_modules/made ## Run the official MCP conformance suite against both sides of mcpd
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 
-check: .venv/made ## Formatting, lint, types
+check: .venv/made ## Check formatting, lint and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy mcpd ctl tests benchmarks examples docs
 
-format: .venv/made ## Put the code into its form
+format: .venv/made ## Format the code and apply the fixes that ruff can make
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: .venv/made ## What the daemon costs, as ratios; ARGS=--write puts them into benchmarks/RESULTS.md
+site: .venv/made ## Build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@$(BIN)/python docs/check_site.py site
+
+bench: .venv/made ## Measure what mcpd costs, as ratios; ARGS=--write updates benchmarks/RESULTS.md
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
-docs: .venv/made ## Make docs/reference/control-api.md from the types
+docs: .venv/made ## Generate the control API reference from the types
 	@$(BIN)/python docs/make_control_api.py
 
-man: .venv/made ## Make man/mcpctl.1 and man/mcpd.1 from the command lines
+man: .venv/made ## Generate man/mcpctl.1 and man/mcpd.1 from the command lines
 	@$(BIN)/python docs/make_man.py
 
-test-mcp-server: .venv/made ## The bundled test server over HTTP at http://127.0.0.1:8888/mcp
+test-mcp-server: .venv/made ## Run the bundled test server at http://127.0.0.1:8888/mcp
 	@$(BIN)/python -m mcpd.testserver --http 127.0.0.1:8888
 
 wheel: .venv/made ## Build dist/*.whl
-	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/*.whl
 
-clean: ## Remove what make has made
-	rm -rf .venv .venv-* .npm dist tests/conformance/npm/node_modules $(CLIENTS)/node_modules
+lock: .venv/made ## Pin the newest allowed versions in constraints-dev.txt and tests/interop/requirements-*.txt
+	@$(COMPILE) constraints-dev.txt pyproject.toml --group dev
+	@for name in mcp1 fastmcp; do \
+		$(COMPILE) tests/interop/requirements-$$name.txt tests/interop/requirements-$$name.in; done
 
-# ── what the rest stands on ──────────────────────────────────────────────────────────────────────────────
+clean: ## Remove everything that make has made
+	rm -rf .venv .venv-* .npm dist site htmlcov .coverage* tests/conformance/npm/node_modules $(CLIENTS)/node_modules
 
-# PYTHON=/path/to/python chooses one. A name on PATH proves nothing (version managers leave names behind that
-# start nothing), so each candidate is asked. pip learnt --group, for [dependency-groups], in 25.1.
-.venv/made: pyproject.toml
+# ── Environments ─────────────────────────────────────────────────────────────────────────────────────────
+
+PIP := python -m pip install -qq --disable-pip-version-check
+COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 \
+	--custom-compile-command 'make lock' --output-file
+CONSTRAINTS ?= constraints-dev.txt
+# `make install-dev CONSTRAINTS=/dev/null` takes the newest versions instead of the pinned ones.
+
+# PYTHON=/path/to/python chooses the interpreter. Each candidate is run first: version managers put names on PATH
+# that start nothing. pip supports [dependency-groups] since 25.1.
+.venv/made: pyproject.toml constraints-dev.txt
 	@for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
 		"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
 		echo "Making .venv with $$("$$candidate" --version). This takes half a minute, once."; \
@@ -64,41 +97,48 @@ clean: ## Remove what make has made
 		echo "$$candidate cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; \
 		exit 1; \
 	done; \
-	echo "mcpd needs Python 3.11 or newer, and there is none on PATH. Install one, or name it: make PYTHON=/path/to/python" >&2; \
+	echo "mcpd needs Python 3.11 or newer, and none is on PATH. Install one, or name one: make PYTHON=/path/to/python" >&2; \
 	exit 1
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable . --group dev
+	@$(BIN)/$(PIP) --constraint $(CONSTRAINTS) --upgrade 'pip>=25.1'
+	@$(BIN)/$(PIP) --constraint $(CONSTRAINTS) --group build
+	@$(BIN)/$(PIP) --constraint $(CONSTRAINTS) --no-build-isolation --editable . --group dev
 	@touch $@
 
-# Clients and servers of others that cannot live in .venv, because they need another generation of the same SDK,
-# or much that nothing else needs; and clients from npm, where there is a node.
+.venv-lowest/made: pyproject.toml | .venv/made
+	@echo "Making .venv-lowest."
+	@$(BIN)/python -m venv --clear .venv-lowest
+	@$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable . --group test
+	@touch $@
+
+# Clients and servers of other projects that cannot live in .venv: they need another generation of the same SDK, or
+# many packages that nothing else here needs. The ones from npm are installed only if node is.
 interop: .venv-mcp1/made .venv-fastmcp/made
 	@if cmp -s $(CLIENTS)/package-lock.json $(CLIENTS)/node_modules/made; then :; \
 	elif ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
-		echo "No node and npm here: the clients written in JavaScript are left out."; \
+		echo "No node and npm here: tests with clients written in JavaScript will be skipped."; \
 	else \
 		echo "Installing MCP clients from npm into $(CLIENTS), once."; \
 		if npm ci --prefix $(CLIENTS) --ignore-scripts --no-audit --no-fund --loglevel=error; \
 		then cp $(CLIENTS)/package-lock.json $(CLIENTS)/node_modules/made; \
-		else echo "npm could not install them; they are left out." >&2; fi; \
+		else echo "npm could not install them; their tests will be skipped." >&2; fi; \
 	fi
 
 .venv-%/made: tests/interop/requirements-%.txt | .venv/made
 	@echo "Making .venv-$*, once."
 	@$(BIN)/python -m venv --clear .venv-$*
-	@.venv-$*/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@.venv-$*/bin/$(PIP) --requirement $<
 	@touch $@
 
-# Real servers from npm, where there is a node to run them; everything works without, with less to show.
+# Real servers from npm, if node is installed. Everything works without them; the demo shows less.
 npm:
 	@if cmp -s tests/servers/npm/package-lock.json .npm/package-lock.json && [ -e .npm/made ]; then :; \
 	elif ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
-		echo "No node and npm here: the servers written in JavaScript are left out."; \
+		echo "No node and npm here: servers written in JavaScript will be left out."; \
 	else \
 		echo "Installing servers from npm into .npm, once."; \
 		mkdir -p .npm && cp tests/servers/npm/package*.json .npm/ && rm -f .npm/made && \
 		if npm ci --prefix .npm --no-audit --no-fund --loglevel=error >.npm/log 2>&1; then touch .npm/made; \
-		else echo "npm could not install them (see .npm/log); they are left out." >&2; fi; \
+		else echo "npm could not install them (see .npm/log); they will be left out." >&2; fi; \
 	fi
 
 tests/conformance/npm/node_modules/made: tests/conformance/npm/package-lock.json

@@ -1,35 +1,73 @@
-"""For all tests: what skips mean, patience with busy machines, and ^C as a terminal has it.
-
-Skips are for machines that lack something; where nothing may be lacking, they are failures.
-"""
+"""Configuration of all tests: marks, parallel runs, strict skips, Hypothesis profiles and Ctrl-C."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A machine that is busy with other work is slow at everything: that says nothing of what is tested.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+from tests.e2e import harness
 
-# A shell starts what it puts in the background with ^C ignored, and so would every child of ours be.
+TESTS = Path(__file__).parent
+E2E_DIRECTORIES = {"conformance", "dashboard", "e2e", "faults", "interop", "systemd"}
+MAX_WORKERS = 16
+
+# No deadlines: a busy machine is slow at everything, which says nothing about the tested code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("patient"), max_examples=15)
+settings.load_profile("patient")  # `--hypothesis-profile=fast` replaces it later
+
+# A shell starts background jobs with SIGINT ignored, and every child of the tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--strict-skips`, which .ci/run gives: what was to be installed there must have been used."""
-    parser.addoption("--strict-skips", action="store_true", help="a skipped test is a failed one")
+    parser.addoption("--strict-skips", action="store_true", help="treat a skipped test as failed")
     parser.addoption(
         "--allow-skip",
         action="append",
         default=[],
         metavar="TEXT",
-        help="with --strict-skips: except where the reason contains TEXT (may be given several times)",
+        help="with --strict-skips: allow skips whose reason contains TEXT (may be repeated)",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many processes `-n auto` starts: two per processor, because most tests wait for others."""
+    return min(2 * len(os.sched_getaffinity(0)), MAX_WORKERS)
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    grouping = config.pluginmanager.hasplugin("xdist")
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        if is_e2e(item):
+            item.add_marker(pytest.mark.e2e)
+        uses_browser = "chromium" in item.fixturenames
+        if uses_browser:
+            item.add_marker(pytest.mark.browser)
+        if grouping and (uses_browser or shares_a_fixture(item)):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def is_e2e(item: pytest.Function) -> bool:
+    """Whether the test is in a directory of end-to-end tests, or it or its module starts daemons."""
+    directory = item.path.relative_to(TESTS).parts[0]
+    starts_daemons = "start" in item.fixturenames or harness.running in vars(item.module).values()
+    return directory in E2E_DIRECTORIES or starts_daemons
+
+
+def shares_a_fixture(item: pytest.Function) -> bool:
+    """Whether the test uses a fixture of its module: it then runs in the same worker as the others."""
+    definitions = item._fixtureinfo.name2fixturedefs
+    return any(definitions[name][-1].scope == "module" for name in item.fixturenames if name in definitions)
 
 
 @pytest.hookimpl(wrapper=True)
