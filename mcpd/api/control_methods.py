@@ -112,11 +112,11 @@ async def _prompts(core: Operations, params: api.OptionalServerParam) -> Prompts
 
 
 async def _read(core: Operations, params: ReadParams) -> object:
-    return await control_reads.read(core, params.server, params.uri)
+    return await control_reads.read_resource(core, params.server, params.uri)
 
 
 async def _prompt(core: Operations, params: PromptParams) -> object:
-    return await control_reads.prompt(core, params.server, params.prompt, params.arguments)
+    return await control_reads.get_prompt(core, params.server, params.prompt, params.arguments)
 
 
 async def _complete(core: Operations, params: CompleteParams) -> object:

@@ -12,10 +12,10 @@ import trio
 from mcpd.api.control_methods import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.api.openrpc import openrpc_document
 from mcpd.client_registry import ClientConnection as Present
-from mcpd.gateway.control_call import Call, read_call
-from mcpd.gateway.forwarded_call import refused
+from mcpd.gateway.control_call import ControlCall, read_call
+from mcpd.gateway.forwarded_call import error_response
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.responder import Client
+from mcpd.gateway.responder import ClientIdentity
 from mcpd.gateway.virtual_server import View
 from mcpd.model import api, codec
 from mcpd.model.errors import McpdError, SlowConsumer
@@ -43,7 +43,7 @@ class ControlRequests:
         client: Present,
         pid: int,
         start: StartTask,
-        speak: Callable[[View, Client], object],
+        speak: Callable[[View, ClientIdentity], object],
     ) -> None:
         self._gateway = gateway
         self._core = gateway.core
@@ -100,7 +100,7 @@ class ControlRequests:
         """What went wrong as the response. A bug costs the request that met it, not its client's
         connection, which has others under way."""
         if isinstance(error, McpdError):
-            self._send(refused(message.key, error))
+            self._send(error_response(message.key, error))
             return
         log.error("client %d: an error in mcpd itself, in %s", self._pid, message.method, exc_info=error)
         text = f"{message.method}: an error in mcpd itself; its log says more"
@@ -122,22 +122,22 @@ class ControlRequests:
 
             def fail(error: McpdError) -> None:
                 self.running.pop(key, None)
-                self._send(refused(key, error))
+                self._send(error_response(key, error))
 
             def progress(params: bytes) -> None:
                 if token:
                     told = {**wire.members(params), "progressToken": msgspec.Raw(token)}
                     self._send(wire.notification("notifications/progress", msgspec.json.encode(told)))
 
-            call = Call(
+            call = ControlCall(
                 request=request,
-                done=done,
-                fail=fail,
-                progress=progress,
-                later=lambda work: self._start(message, work),
-                spawn=self._gateway.spawn,
+                on_result=done,
+                on_error=fail,
+                on_progress=progress,
+                spawn=lambda work: self._start(message, work),
+                spawn_detached=self._gateway.spawn,
             )
-            if call.try_now(self._core):
+            if call.try_send(self._core):
                 self.running[key] = call.cancel
                 return
         except Exception as error:
@@ -214,7 +214,10 @@ class ControlRequests:
         self._client.set_identity(identity.name, identity.pid)
         door = "socket" if params.client is None else "bridge"
         self._open_session(
-            view, Client(door=door, name=identity.name, pid=identity.pid or self._pid, cwd=identity.cwd or "")
+            view,
+            ClientIdentity(
+                via=door, name=identity.name, pid=identity.pid or self._pid, cwd=identity.cwd or ""
+            ),
         )
         upstream = None if server is None else server.upstream
         answer = api.AttachResult(

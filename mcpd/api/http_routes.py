@@ -16,7 +16,7 @@ from mcpd.api.http_server.http_exchange import TEXT, HttpExchange
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint.endpoint import EndpointScope, McpEndpoint, McpHandler
 from mcpd.api.mcp_endpoint.legacy import Principal
-from mcpd.gateway.responder import Client
+from mcpd.gateway.responder import ClientIdentity
 
 HEALTH = "/health"
 MCP = "/mcp"
@@ -51,7 +51,7 @@ class RouteHandler:
         self._spawn = spawn
         self._dashboard = routes.dashboard
         self._client = self._core.clients.add(pid or None, "" if pid else "an HTTP client")
-        principal = Principal(routes.principal, Client(door="http", pid=pid), self._client)
+        principal = Principal(routes.principal, ClientIdentity(via="http", pid=pid), self._client)
         self._mcp = McpHandler(routes.endpoint, principal, spawn)
         self._rpc = HttpRpc(routes.endpoint.gateway, pid, spawn) if routes.control_api else None
         self.admit = routes.guard.admit

@@ -19,7 +19,7 @@ class BatchReply:
         self._send = send
         self._responses: list[bytes] = []
 
-    def note(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         self._send(frame)
 
     def finish(self, frame: bytes, code: int = 0) -> None:

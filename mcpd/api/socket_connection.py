@@ -16,8 +16,8 @@ from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
 from mcpd.client_registry import ALL_SERVERS
 from mcpd.client_registry import ClientConnection as Present
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.responder import Client
-from mcpd.gateway.session import Session, is_mcp
+from mcpd.gateway.responder import ClientIdentity
+from mcpd.gateway.session import ClientSession, is_mcp
 from mcpd.gateway.virtual_server import View
 from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
@@ -57,7 +57,7 @@ class SocketConnection:
         self._splitter = LineSplitter(MAX_FRAME)
         self._nursery: trio.Nursery
         self._requests: ControlRequests
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
         """The conversation, once it speaks MCP."""
         self._received_at = trio.current_time()
 
@@ -121,7 +121,7 @@ class SocketConnection:
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._requests.running) or (self._session is not None and self._session.is_at_work)
+        return bool(self._requests.running) or (self._session is not None and self._session.is_busy)
 
     def _received(self, portion: bytes) -> None:
         with batch() as now:
@@ -155,7 +155,7 @@ class SocketConnection:
         elif method == "mcpd/call":
             self._requests.call(message)
         elif is_mcp(method):
-            self._open_session(self._gateway.view(), Client(door="socket", pid=self._pid)).receive(
+            self._open_session(self._gateway.view(), ClientIdentity(via="socket", pid=self._pid)).receive(
                 message, self
             )
         else:
@@ -164,7 +164,7 @@ class SocketConnection:
     def _handle_batch(self, line: bytes) -> bool:
         """Whether it was an array of messages, of a client whose revision has such."""
         session = self._session
-        if session is None or not session.takes_batches or not line.lstrip().startswith(b"["):
+        if session is None or not session.accepts_batches or not line.lstrip().startswith(b"["):
             return False
         try:
             messages = parse_batch(line)
@@ -175,15 +175,15 @@ class SocketConnection:
             session.receive(message, reply)
         return True
 
-    def _open_session(self, view: View, client: Client) -> Session:
+    def _open_session(self, view: View, client: ClientIdentity) -> ClientSession:
         """From now on this connection speaks MCP."""
         if self._session is not None:
             self._session.close("the client attached itself elsewhere")
-        self._session = session = self._gateway.open(view, client, self._send, self._spawn)
+        self._session = session = self._gateway.open_session(view, client, self._send, self._spawn)
         self._client.set_session(view.single.spec.name if view.single else ALL_SERVERS, session)
         return session
 
-    def note(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         """As `Reply`: all of an MCP conversation goes over this one line."""
         self._send(frame)
 

@@ -14,9 +14,9 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.tool_names import Owned, public_names
-from mcpd.gateway.uri_templates import Template, read_template
-from mcpd.gateway.virtual_server import CAPABILITIES, Route, least_fresh, listed
+from mcpd.gateway.tool_names import OwnedName, public_names
+from mcpd.gateway.uri_templates import UriTemplate, parse_template
+from mcpd.gateway.virtual_server import CAPABILITIES, Route, catalog_items, combined_freshness
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.qualified_names import ClientStyle
@@ -28,26 +28,26 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
-_ALIAS = "mcpd://"
-_INSTRUCTIONS = 8000
+_ALIAS_SCHEME = "mcpd://"
+_MAX_INSTRUCTIONS = 8000
 """Characters in all: they end up in a model's context."""
-_OF_ONE_SERVER = 2000
+_MAX_SERVER_INSTRUCTIONS = 2000
 
 
 @attrs.frozen
-class _Index:
+class _AggregateIndex:
     """What the catalogs came to; made anew when one of them changes."""
 
-    tools: Mapping[str, Owned]
-    prompts: Mapping[str, Owned]
+    tools: Mapping[str, OwnedName]
+    prompts: Mapping[str, OwnedName]
     entries: Mapping[str, Sequence[bytes]]
     resources: Mapping[str, tuple[str, str]]
     """URI or alias → (server, the server's URI)."""
-    templates: Sequence[tuple[Template, str, str]]
+    templates: Sequence[tuple[UriTemplate, str, str]]
     """(what matches, server, prefix that is not the server's)."""
 
 
-class Aggregate:
+class AggregateServer:
     """All servers of a profile. Which they are is looked up anew each time."""
 
     single: ManagedServer | None = None
@@ -57,10 +57,10 @@ class Aggregate:
         self.profile = profile
         self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
         self.label = f"*{profile.name}"
-        self._seen: list[tuple[str, Catalog | None]] = []
-        self._style = self.told = self.style
+        self._indexed_catalogs: list[tuple[str, Catalog | None]] = []
+        self._indexed_style = self.announced_style = self.style
         """`told`: the style that clients were told of last; for who tells them."""
-        self._known = _Index({}, {}, {}, {}, ())
+        self._cached_index = _AggregateIndex({}, {}, {}, {}, ())
 
     def servers(self) -> Sequence[ManagedServer]:
         return [
@@ -82,30 +82,32 @@ class Aggregate:
         try:
             members = wire.members(params or b"{}")
             if method == "resources/read":
-                public = _text(members, "uri")
+                public = _required_string(members, "uri")
                 server, uri = self.resource(public)
                 alias = None if public == uri else (uri, public)
-                return Route(server=server, params=_with(members, "uri", uri), alias=alias)
+                return Route(server=server, params=_replace_member(members, "uri", uri), alias=alias)
             if method == "completion/complete":
-                return self._completion(members)
-            return self._named(method, members)
+                return self._route_completion(members)
+            return self._route_by_name(method, members)
         except BadFrame as error:
             raise InvalidArguments(f"{method}: {error}", [Problem("$", str(error))]) from None
 
-    def _named(self, method: str, members: dict[str, Raw]) -> Route:
+    def _route_by_name(self, method: str, members: dict[str, Raw]) -> Route:
         """A tool or a prompt by its public name."""
-        name = _text(members, "name")
-        server, own = self._owner("prompts" if method == "prompts/get" else "tools", name)
-        return Route(server=server, params=_with(members, "name", own), tool=own)
+        name = _required_string(members, "name")
+        server, own = self._owner_of("prompts" if method == "prompts/get" else "tools", name)
+        return Route(server=server, params=_replace_member(members, "name", own), tool=own)
 
-    def _owner(self, member: str, name: str) -> tuple[ManagedServer, str]:
+    def _owner_of(self, member: str, name: str) -> tuple[ManagedServer, str]:
         index = self._index()
         owned = (index.tools if member == "tools" else index.prompts).get(name)
         if owned is None:
-            raise UnknownTool(f"no {member[:-1]} {shorten(name, 80)!r} here; {self._where_else(member)}")
+            raise UnknownTool(
+                f"no {member[:-1]} {shorten(name, 80)!r} here; {self._unknown_name_hint(member)}"
+            )
         return self._core.supervisor.get(owned[0]), owned[1]
 
-    def _where_else(self, member: str) -> str:
+    def _unknown_name_hint(self, member: str) -> str:
         """Where a name that is unknown may come from."""
         unheard = [s.spec.name for s in self.servers() if s.catalog is None and not s.state.is_settled]
         if unheard:
@@ -113,18 +115,18 @@ class Aggregate:
             return f"still starting, so that their {member} are not known: {names}; try again soon"
         return f"{member}/list has them all"
 
-    def _completion(self, members: dict[str, Raw]) -> Route:
+    def _route_completion(self, members: dict[str, Raw]) -> Route:
         ref = wire.members(members.get("ref", Raw(b"{}")))
-        if _text(ref, "type") == "ref/prompt":
-            server, own = self._owner("prompts", _text(ref, "name"))
+        if _required_string(ref, "type") == "ref/prompt":
+            server, own = self._owner_of("prompts", _required_string(ref, "name"))
             ref["name"] = Raw(msgspec.json.encode(own))
         else:
-            uri = _text(ref, "uri")
-            server, own = self._by_template(uri) or self.resource(uri)
+            uri = _required_string(ref, "uri")
+            server, own = self._template_owner(uri) or self.resource(uri)
             ref["uri"] = Raw(msgspec.json.encode(own))
         return Route(server=server, params=msgspec.json.encode({**members, "ref": ref}))
 
-    def _by_template(self, template: str) -> tuple[ManagedServer, str] | None:
+    def _template_owner(self, template: str) -> tuple[ManagedServer, str] | None:
         for _, server, prefix in self._index().templates:
             found = self._core.supervisor.get(server)
             own = template.removeprefix(prefix)
@@ -137,8 +139,8 @@ class Aggregate:
         index, supervisor = self._index(), self._core.supervisor
         if (known := index.resources.get(uri)) is not None:
             return supervisor.get(known[0]), known[1]
-        if uri.startswith(_ALIAS):
-            name, _, rest = uri.removeprefix(_ALIAS).partition("/")
+        if uri.startswith(_ALIAS_SCHEME):
+            name, _, rest = uri.removeprefix(_ALIAS_SCHEME).partition("/")
             for server in self.servers():
                 if server.spec.name == name and rest:
                     return server, rest
@@ -161,11 +163,11 @@ class Aggregate:
         for server in self.servers():
             words = server.upstream.info.instructions if server.upstream is not None else ""
             if words:
-                parts.append(f"## {server.spec.name}\n\n{words[:_OF_ONE_SERVER]}")
-        return "\n\n".join(parts)[:_INSTRUCTIONS]
+                parts.append(f"## {server.spec.name}\n\n{words[:_MAX_SERVER_INSTRUCTIONS]}")
+        return "\n\n".join(parts)[:_MAX_INSTRUCTIONS]
 
     def freshness(self, member: str) -> tuple[int, str]:
-        return least_fresh([server.catalog for server in self.servers()], member)
+        return combined_freshness([server.catalog for server in self.servers()], member)
 
     @property
     def style(self) -> ClientStyle:
@@ -174,42 +176,47 @@ class Aggregate:
 
     # ── the index ───────────────────────────────────────────────────────────────────────────────
 
-    def _index(self) -> _Index:
+    def _index(self) -> _AggregateIndex:
         now = [(server.spec.name, server.catalog) for server in self.servers()]
         style = self.style
         unchanged = (
-            style is self._style
-            and len(now) == len(self._seen)
-            and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(now, self._seen, strict=True))
+            style is self._indexed_style
+            and len(now) == len(self._indexed_catalogs)
+            and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(now, self._indexed_catalogs, strict=True))
         )
         if not unchanged:
-            self._seen, self._style = now, style
-            self._known = self._make([(name, catalog) for name, catalog in now if catalog is not None])
-        return self._known
+            self._indexed_catalogs, self._indexed_style = now, style
+            self._cached_index = self._build_index(
+                [(name, catalog) for name, catalog in now if catalog is not None]
+            )
+        return self._cached_index
 
-    def _make(self, catalogs: Sequence[tuple[str, Catalog]]) -> _Index:
-        style = self._style
+    def _build_index(self, catalogs: Sequence[tuple[str, Catalog]]) -> _AggregateIndex:
+        style = self._indexed_style
         tools = public_names(
-            style, ((s, item.name) for s, c in catalogs for item in c.tools if self._wants(s, item.name))
+            style,
+            ((s, item.name) for s, c in catalogs for item in c.tools if self._includes_tool(s, item.name)),
         )
         prompts = public_names(style, ((s, item.name) for s, c in catalogs for item in c.prompts))
         resources: dict[str, tuple[str, str]] = {}
         templates: dict[str, tuple[str, str]] = {}
         entries = {
-            "tools": _renamed(tools, ((s, item.name, item.raw) for s, c in catalogs for item in c.tools)),
-            "prompts": _renamed(
+            "tools": _renamed_entries(
+                tools, ((s, item.name, item.raw) for s, c in catalogs for item in c.tools)
+            ),
+            "prompts": _renamed_entries(
                 prompts, ((s, item.name, item.raw) for s, c in catalogs for item in c.prompts)
             ),
-            "resources": _located(resources, catalogs, "resources", "uri"),
-            "resourceTemplates": _located(templates, catalogs, "resourceTemplates", "uriTemplate"),
+            "resources": _unique_entries(resources, catalogs, "resources", "uri"),
+            "resourceTemplates": _unique_entries(templates, catalogs, "resourceTemplates", "uriTemplate"),
         }
         patterns = [
-            (read_template(public), server, public.removesuffix(own))
+            (parse_template(public), server, public.removesuffix(own))
             for public, (server, own) in templates.items()
         ]
-        return _Index(tools, prompts, entries, resources, patterns)
+        return _AggregateIndex(tools, prompts, entries, resources, patterns)
 
-    def _wants(self, server: str, tool: str) -> bool:
+    def _includes_tool(self, server: str, tool: str) -> bool:
         include, exclude = self.profile.include_tools, self.profile.exclude_tools
         names = (tool, f"{tool}@{server}")
         if include is not None and not _any_matches(names, include):
@@ -221,7 +228,9 @@ def _any_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _renamed(names: Mapping[str, Owned], items: Iterable[tuple[str, str, bytes]]) -> Sequence[bytes]:
+def _renamed_entries(
+    names: Mapping[str, OwnedName], items: Iterable[tuple[str, str, bytes]]
+) -> Sequence[bytes]:
     """The entries under their public names, each saying whose it is; all else keeps its bytes."""
     public = {owned: name for name, owned in names.items()}
     entries = []
@@ -231,33 +240,33 @@ def _renamed(names: Mapping[str, Owned], items: Iterable[tuple[str, str, bytes]]
             continue
         members = wire.members(raw)
         members["name"] = Raw(msgspec.json.encode(called))
-        words = _string(members.get("description"))
+        words = _string_or_empty(members.get("description"))
         members["description"] = Raw(msgspec.json.encode(f"[{server}] {words}".rstrip()))
         entries.append(msgspec.json.encode(members))
     return tuple(entries)
 
 
-def _located(
+def _unique_entries(
     index: dict[str, tuple[str, str]], catalogs: Sequence[tuple[str, Catalog]], member: str, key: str
 ) -> Sequence[bytes]:
     """The entries under URIs that are unique; the index learns whose they are."""
     entries = []
     for server, catalog in catalogs:
-        for item in listed(catalog, member):
+        for item in catalog_items(catalog, member):
             uri, raw = item.name, item.raw
             if uri in index:
-                uri = f"{_ALIAS}{server}/{uri}"
-                raw = _with(wire.members(raw), key, uri)
+                uri = f"{_ALIAS_SCHEME}{server}/{uri}"
+                raw = _replace_member(wire.members(raw), key, uri)
             index[uri] = (server, item.name)
             entries.append(raw)
     return tuple(entries)
 
 
-def _with(members: dict[str, Raw], name: str, value: str) -> bytes:
+def _replace_member(members: dict[str, Raw], name: str, value: str) -> bytes:
     return msgspec.json.encode({**members, name: value})
 
 
-def _text(members: Mapping[str, Raw], name: str) -> str:
+def _required_string(members: Mapping[str, Raw], name: str) -> str:
     """A member that must be a string. Raises BadFrame."""
     if name not in members:
         raise BadFrame(f"`{name}` is missing")
@@ -267,7 +276,7 @@ def _text(members: Mapping[str, Raw], name: str) -> str:
         raise BadFrame(f"`{name}`: {error}") from None
 
 
-def _string(raw: Raw | None) -> str:
+def _string_or_empty(raw: Raw | None) -> str:
     try:
         return "" if raw is None else msgspec.json.decode(raw, type=str)
     except msgspec.MsgspecError:

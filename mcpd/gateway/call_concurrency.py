@@ -14,8 +14,8 @@ from collections.abc import Callable
 import trio
 
 from mcpd.gateway import call_tasks
-from mcpd.gateway.client_context import Request
-from mcpd.gateway.forwarded_call import MAY_ASK, Relay, tool_name
+from mcpd.gateway.client_context import ClientRequest
+from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall, tool_name
 from mcpd.gateway.revision_translation.results import translation
 from mcpd.model.errors import InvalidArguments, Overloaded, Problem
 from mcpd.supervision.managed_server import ManagedServer
@@ -100,28 +100,28 @@ def turn_queue(server: ManagedServer) -> TurnQueue:
     return server.turn_queue
 
 
-def acquire_turn(relay: Relay, request: Request, start: Callable[[Relay], None]) -> bool:
+def acquire_turn(call: ForwardedCall, request: ClientRequest, start: Callable[[ForwardedCall], None]) -> bool:
     """Whether the relay may be submitted at once; else `start` does that when its turn has come.
 
     Nobody waits for it longer than for a server that is silent (`timeout` in the definition).
     """
-    server = relay.server
+    server = call.server
     owner: object = None
-    if server.spec.concurrency != "free" and is_exclusive(server, request.method, tool_name(relay.params)):
-        owner = relay
+    if server.spec.concurrency != "free" and is_exclusive(server, request.method, tool_name(call.params)):
+        owner = call
     elif (
-        relay.asker.may_be_asked
-        and request.method in MAY_ASK
-        and not relay.translation.from_modern
-        and not relay.upstream.link.tells_apart
+        call.context.accepts_server_requests
+        and request.method in INTERACTIVE_METHODS
+        and not call.translation.from_modern
+        and not call.upstream.link.tells_apart
         and not server.elicitation_history.never_asks
-        and not (request.method == "tools/call" and _is_read_only(server, tool_name(relay.params)))
+        and not (request.method == "tools/call" and _is_read_only(server, tool_name(call.params)))
     ):
-        owner = relay.session
+        owner = call.session
     if owner is None:
         return True
-    relay.lined = True
-    return wait_for_turn(server, relay, owner, lambda: _start_turn(relay, start), relay.session.gateway.spawn)
+    call.holds_turn = True
+    return wait_for_turn(server, call, owner, lambda: _start_turn(call, start), call.session.gateway.spawn)
 
 
 def wait_for_turn(
@@ -146,12 +146,12 @@ def wait_for_turn(
     return False
 
 
-def release_turn(relay: Relay) -> None:
+def release_turn(call: ForwardedCall) -> None:
     """It is over."""
-    relay.lined = False
-    if relay.asker.may_be_asked and relay.key:  # it was sent
-        relay.server.elicitation_history.record_call()
-    turn_queue(relay.server).release(relay)
+    call.holds_turn = False
+    if call.context.accepts_server_requests and call.key:  # it was sent
+        call.server.elicitation_history.record_call()
+    turn_queue(call.server).release(call)
 
 
 def is_exclusive(server: ManagedServer, method: str, tool: str) -> bool:
@@ -161,28 +161,28 @@ def is_exclusive(server: ManagedServer, method: str, tool: str) -> bool:
     return server.spec.concurrency == "serial" or not _is_read_only(server, tool)
 
 
-def _start_turn(relay: Relay, start: Callable[[Relay], None]) -> None:
+def _start_turn(call: ForwardedCall, start: Callable[[ForwardedCall], None]) -> None:
     """Its turn has come; the server may be another process by now, or about to be."""
-    upstream = relay.server.upstream
+    upstream = call.server.upstream
     if upstream is None:
-        call_tasks.beside(relay, lambda: _start_turn_when_ready(relay, start))
+        call_tasks.spawn_for_call(call, lambda: _start_turn_when_ready(call, start))
         return
-    if upstream is not relay.upstream:
-        relay.upstream = upstream
-        relay.translation = translation(relay.asker.version, upstream.version)
+    if upstream is not call.upstream:
+        call.upstream = upstream
+        call.translation = translation(call.context.version, upstream.version)
     try:
-        start(relay)
+        start(call)
     except BadFrame as error:
-        relay.failed(InvalidArguments(f"params: {error}", [Problem("$", str(error))]))
+        call.failed(InvalidArguments(f"params: {error}", [Problem("$", str(error))]))
     except Exception as error:  # those behind it in the line must have their turn
-        relay.failed(call_tasks.as_ours(error, relay.server.spec.name))
+        call.failed(call_tasks.to_mcpd_error(error, call.server.spec.name))
 
 
-async def _start_turn_when_ready(relay: Relay, start: Callable[[Relay], None]) -> None:
-    await relay.session.gateway.core.wait_ready(relay.server)
+async def _start_turn_when_ready(call: ForwardedCall, start: Callable[[ForwardedCall], None]) -> None:
+    await call.session.gateway.core.wait_ready(call.server)
     await trio.lowlevel.checkpoint_if_cancelled()
-    relay.stop = None
-    _start_turn(relay, start)
+    call.cancel_task = None
+    _start_turn(call, start)
 
 
 async def _refuse_overdue(server: ManagedServer) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.responder import Reply
+from mcpd.gateway.responder import Responder
 
 _NOTHING: Mapping[str, object] = {}
 
 
-class Asker(msgspec.Struct, frozen=True, eq=False):
+class ClientContext(msgspec.Struct, frozen=True, eq=False):
     """A legacy client says it once, a modern one with every request."""
 
     version: str
@@ -21,10 +21,10 @@ class Asker(msgspec.Struct, frozen=True, eq=False):
     """What it declared that it can be asked; untrusted."""
     log_level: str = ""
     """The least severe log messages it wants with its answer; empty: it did not say."""
-    may_be_asked: bool = False
+    accepts_server_requests: bool = False
     """Whether there is anything that a server may want of it in the middle of a call; see `who_asks`."""
 
-    def can(self, feature: str, part: str | None = None) -> bool:
+    def supports(self, feature: str, part: str | None = None) -> bool:
         """Whether it declared that it can be asked for `feature`, or for that part of it."""
         declared = self.capabilities.get(feature)
         if not isinstance(declared, Mapping):
@@ -32,35 +32,35 @@ class Asker(msgspec.Struct, frozen=True, eq=False):
         return part is None or isinstance(declared.get(part), Mapping)
 
 
-def who_asks(
+def make_client_context(
     version: str, capabilities: Mapping[str, object], *, modern: bool = False, log_level: str = ""
-) -> Asker:
+) -> ClientContext:
     """An Asker with what follows from its capabilities."""
-    asker = Asker(version, modern, capabilities, log_level)
-    asked = asker.can("elicitation") or asker.can("sampling")
-    return msgspec.structs.replace(asker, may_be_asked=True) if asked else asker
+    context = ClientContext(version, modern, capabilities, log_level)
+    asked = context.supports("elicitation") or context.supports("sampling")
+    return msgspec.structs.replace(context, accepts_server_requests=True) if asked else context
 
 
-def passed_on(asker: Asker, *, whole: bool) -> Mapping[str, object]:
+def forwarded_capabilities(context: ClientContext, *, is_single_server: bool) -> Mapping[str, object]:
     """What a modern server is told that this client can be asked (digest 4.3).
 
     `whole`: the client sees that one server alone, so extensions that both know work between them.
     """
     told: dict[str, object] = {}
     for feature in ("elicitation", "sampling", "roots"):
-        declared = asker.capabilities.get(feature)
+        declared = context.capabilities.get(feature)
         if isinstance(declared, Mapping):
             told[feature] = declared
     if told.get("elicitation") == {}:
         told["elicitation"] = {"form": {}}  # what it meant before there was another way
     if "roots" in told:
         told["roots"] = {}
-    if asker.modern and whole and isinstance(asker.capabilities.get("extensions"), Mapping):
-        told["extensions"] = asker.capabilities["extensions"]
+    if context.modern and is_single_server and isinstance(context.capabilities.get("extensions"), Mapping):
+        told["extensions"] = context.capabilities["extensions"]
     return told
 
 
-class Request(msgspec.Struct, eq=False):
+class ClientRequest(msgspec.Struct, eq=False):
     """A client's request, as its session took it in."""
 
     key: bytes
@@ -68,14 +68,14 @@ class Request(msgspec.Struct, eq=False):
     method: str
     params: bytes
     """JSON, or empty; without what `_meta` said to us, see `modern.open_meta`."""
-    reply: Reply
-    asker: Asker
-    token: bytes = b""
+    responder: Responder
+    context: ClientContext
+    progress_token: bytes = b""
     """The client's progress token as JSON; empty for none."""
-    plain: bool = False
+    has_no_meta: bool = False
     """Whether there is surely no `_meta` in its params."""
 
     @property
-    def key_value(self) -> Raw:
+    def raw_key(self) -> Raw:
         """The id, for putting it into a message by its own bytes."""
         return Raw(self.key)

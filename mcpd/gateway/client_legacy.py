@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from mcpd import __version__
 from mcpd.gateway import call_tasks
-from mcpd.gateway.client_context import Request, who_asks
+from mcpd.gateway.client_context import ClientRequest, make_client_context
 from mcpd.model.errors import McpdError, Overloaded, Unsupported
 from mcpd.protocol.legacy import VERSIONS
 from mcpd.protocol.upstream_subscriptions import LEVELS
@@ -19,27 +19,27 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import Session
+    from mcpd.gateway.session import ClientSession
 
-NEWEST = VERSIONS[0]
-NOT_FOUND = -32002
+NEWEST_VERSION = VERSIONS[0]
+RESOURCE_NOT_FOUND = -32002
 """What these revisions say of a resource that there is not."""
 _INVALID_PARAMS = -32602
-_MOST_ROOTS = 100
-MOST_FOLLOWED = 1000
+_MAX_ROOTS = 100
+MAX_SUBSCRIPTIONS = 1000
 """Resources that one client may follow: each change of them looks at all."""
-_AGREED = 10.0
+_SUBSCRIBE_TIMEOUT = 10.0
 """Seconds for a server to agree to tell of a resource; after that it is asked on, and may do so later."""
 
 
-def _initialize(session: Session, request: Request) -> None:
+def _initialize(session: ClientSession, request: ClientRequest) -> None:
     members = wire.members(request.params or b"{}")
-    session.version = version = _agreed(members.get("protocolVersion"))
-    session.peer = _peer(members.get("clientInfo"))
+    session.version = version = _negotiated_version(members.get("protocolVersion"))
+    session.peer = _client_name(members.get("clientInfo"))
     declared = _mapping(members.get("capabilities"))
-    session.asker = who_asks(version, declared, log_level=session.asker.log_level)
+    session.context = make_client_context(version, declared, log_level=session.context.log_level)
 
-    def greet() -> None:
+    def respond() -> None:
         body: dict[str, object] = {
             "protocolVersion": version,
             "capabilities": session.view.capabilities(version),
@@ -48,19 +48,19 @@ def _initialize(session: Session, request: Request) -> None:
         instructions = session.view.instructions()
         if instructions:
             body["instructions"] = instructions
-        session.answer(request, msgspec.json.encode(body))
-        session.greeted = True
+        session.respond(request, msgspec.json.encode(body))
+        session.is_initialized = True
 
-    call_tasks.once_known(session, request, greet)
+    call_tasks.when_catalog_known(session, request, respond)
 
 
-def _agreed(asked: Raw | None) -> str:
+def _negotiated_version(asked: Raw | None) -> str:
     """The client's version where we know it, else our newest: the client decides whether it can go on."""
     try:
         version = "" if asked is None else msgspec.json.decode(asked, type=str)
     except msgspec.MsgspecError:
         version = ""
-    return version if version in VERSIONS else NEWEST
+    return version if version in VERSIONS else NEWEST_VERSION
 
 
 def _mapping(raw: Raw | None) -> Mapping[str, object]:
@@ -70,34 +70,34 @@ def _mapping(raw: Raw | None) -> Mapping[str, object]:
         return {}
 
 
-def _peer(raw: Raw | None) -> str:
+def _client_name(raw: Raw | None) -> str:
     info = _mapping(raw)
     words = [str(info[name])[:80] for name in ("name", "version") if isinstance(info.get(name), str)]
     return " ".join(words)
 
 
-def _ping(session: Session, request: Request) -> None:
-    session.answer(request, b"{}")
+def _ping(session: ClientSession, request: ClientRequest) -> None:
+    session.respond(request, b"{}")
 
 
-def _set_level(session: Session, request: Request) -> None:
+def _set_level(session: ClientSession, request: ClientRequest) -> None:
     members = wire.members(request.params or b"{}")
     try:
         level = msgspec.json.decode(members.get("level", Raw(b"null")), type=str)
     except msgspec.MsgspecError:
         level = ""
     if level not in LEVELS:
-        session.fail(request, _INVALID_PARAMS, f"`level` must be one of {', '.join(LEVELS)}")
+        session.respond_error(request, _INVALID_PARAMS, f"`level` must be one of {', '.join(LEVELS)}")
         return
-    session.asker = msgspec.structs.replace(session.asker, log_level=level)
-    session.gateway.level_changed(session)
-    session.answer(request, b"{}")
+    session.context = msgspec.structs.replace(session.context, log_level=level)
+    session.gateway.on_log_level_changed(session)
+    session.respond(request, b"{}")
 
 
-def _subscribe(session: Session, request: Request) -> None:
+def _subscribe(session: ClientSession, request: ClientRequest) -> None:
     uri = _uri(request)
     server, own = session.view.resource(uri)
-    server = session.gateway.instances.of(session, server)
+    server = session.gateway.dedicated_servers.server_for(session, server)
     name, subscriptions = server.spec.name, session.gateway.subscriptions
 
     async def when_agreed() -> None:
@@ -105,13 +105,13 @@ def _subscribe(session: Session, request: Request) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         if not upstream.has("resources", "subscribe"):
             raise Unsupported(f"{name} does not tell when a resource changes", server=name)
-        if subscriptions.of(session) >= MOST_FOLLOWED:
-            words = f"{MOST_FOLLOWED} resources are the most that a client may follow; nothing was asked"
+        if subscriptions.count(session) >= MAX_SUBSCRIPTIONS:
+            words = f"{MAX_SUBSCRIPTIONS} resources are the most that a client may follow; nothing was asked"
             raise Overloaded(words, server=name)
         followed_before = subscriptions.add(session, b"", uri, server, own)
         outcome = ""
         try:
-            with trio.move_on_after(_AGREED):
+            with trio.move_on_after(_SUBSCRIBE_TIMEOUT):
                 outcome = await server.interests.wait_subscribed(own)
             await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled:
@@ -121,17 +121,17 @@ def _subscribe(session: Session, request: Request) -> None:
         if outcome:
             subscriptions.drop(session, b"", uri)
             raise Unsupported(f"{name}: {outcome}", server=name)
-        session.answer(request, b"{}")
+        session.respond(request, b"{}")
 
-    call_tasks.later(session, request, when_agreed)
+    call_tasks.spawn_request(session, request, when_agreed)
 
 
-def _unsubscribe(session: Session, request: Request) -> None:
+def _unsubscribe(session: ClientSession, request: ClientRequest) -> None:
     session.gateway.subscriptions.drop(session, b"", _uri(request))
-    session.answer(request, b"{}")
+    session.respond(request, b"{}")
 
 
-def _uri(request: Request) -> str:
+def _uri(request: ClientRequest) -> str:
     """Raises BadFrame."""
     members = wire.members(request.params or b"{}")
     try:
@@ -140,7 +140,7 @@ def _uri(request: Request) -> str:
         raise BadFrame(f"`uri`: {error}") from None
 
 
-METHODS: Mapping[str, Callable[[Session, Request], None]] = {
+METHODS: Mapping[str, Callable[[ClientSession, ClientRequest], None]] = {
     "initialize": _initialize,
     "ping": _ping,
     "logging/setLevel": _set_level,
@@ -150,41 +150,41 @@ METHODS: Mapping[str, Callable[[Session, Request], None]] = {
 """What is answered here, for a client of these revisions."""
 
 
-def _ask_roots(session: Session) -> None:
+def _request_roots(session: ClientSession) -> None:
     """Learn the client's roots: servers are told those of all who use them."""
-    if not session.asker.can("roots"):
+    if not session.context.supports("roots"):
         return
-    session.asks_roots += 1
-    if session.asks_roots > 1:
+    session.roots_requests += 1
+    if session.roots_requests > 1:
         return  # an answer is on its way; after it, once more, however often they have changed
 
     def answered(message: Message | None) -> None:
-        changed_since, session.asks_roots = session.asks_roots > 1, 0
+        changed_since, session.roots_requests = session.roots_requests > 1, 0
         if message is None:
             return
         if message.result is not ABSENT:
-            _take_roots(session, message.result)
+            _store_roots(session, message.result)
         if changed_since:
-            _ask_roots(session)
+            _request_roots(session)
 
-    session.outstanding.ask("roots/list", b"", None, answered)
+    session.client_requests.send_request("roots/list", b"", None, answered)
 
 
-def _take_roots(session: Session, result: Raw) -> None:
+def _store_roots(session: ClientSession, result: Raw) -> None:
     try:
         given = wire.members(result).get("roots", Raw(b"[]"))
-        session.roots = tuple(msgspec.json.decode(given, type=list[Raw]))[:_MOST_ROOTS]
+        session.roots = tuple(msgspec.json.decode(given, type=list[Raw]))[:_MAX_ROOTS]
     except (BadFrame, msgspec.MsgspecError):
         return
-    session.gateway.roots_changed(session)
+    session.gateway.on_roots_changed(session)
 
 
-NOTIFICATIONS: Mapping[str, Callable[[Session], None]] = {
-    "notifications/initialized": _ask_roots,
-    "notifications/roots/list_changed": _ask_roots,
+NOTIFICATIONS: Mapping[str, Callable[[ClientSession], None]] = {
+    "notifications/initialized": _request_roots,
+    "notifications/roots/list_changed": _request_roots,
 }
 
 
-def not_found(key: bytes, error: McpdError) -> bytes:
+def resource_not_found(key: bytes, error: McpdError) -> bytes:
     """The response for a resource that there is not."""
-    return wire.error(key, wire.error_body(NOT_FOUND, error.message, error.data()))
+    return wire.error(key, wire.error_body(RESOURCE_NOT_FOUND, error.message, error.data()))

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from mcpd import __version__
 from mcpd.gateway import call_tasks
-from mcpd.gateway.client_context import Asker, Request, who_asks
+from mcpd.gateway.client_context import ClientContext, ClientRequest, make_client_context
 from mcpd.model.errors import McpdError, UnsupportedRevision
 from mcpd.protocol.modern import VERSIONS
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
@@ -22,7 +22,7 @@ from mcpd.wire.message import BadFrame
 from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import Session
+    from mcpd.gateway.session import ClientSession
     from mcpd.supervision.managed_server import ManagedServer
 
 _VERSION = f"{RESERVED_PREFIX}protocolVersion"
@@ -30,13 +30,13 @@ _CAPABILITIES = f"{RESERVED_PREFIX}clientCapabilities"
 _LEVEL = f"{RESERVED_PREFIX}logLevel"
 _SUBSCRIPTION = f"{RESERVED_PREFIX}subscriptionId"
 _LISTS = ("tools", "prompts", "resources")
-_MOST_WATCHED = 1000
-_REMEMBERED = 4096
+_MAX_SUBSCRIPTIONS = 1000
+_MAX_CACHED_META = 4096
 """Bytes of a `_meta` that is remembered: hundreds are, and clients may put anything into theirs."""
-_CACHEABLE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+_NOT_CACHEABLE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
-def open_meta(request: Request) -> None:
+def apply_request_meta(request: ClientRequest) -> None:
     """Take from a request what its `_meta` says to its next hop: the progress token and, in this revision,
     who asks. Where it says nothing else, the params go on without it.
 
@@ -47,9 +47,11 @@ def open_meta(request: Request) -> None:
     if raw is None:
         return
     meta = bytes(raw)
-    request.token, asker, says_more = _read(meta) if len(meta) <= _REMEMBERED else _read.__wrapped__(meta)
-    if asker is not None:
-        request.asker = asker
+    request.progress_token, context, says_more = (
+        _parse_meta(meta) if len(meta) <= _MAX_CACHED_META else _parse_meta.__wrapped__(meta)
+    )
+    if context is not None:
+        request.context = context
     if says_more:
         return
     params, head = request.params, b'{"_meta":' + raw
@@ -59,11 +61,11 @@ def open_meta(request: Request) -> None:
         del members["_meta"]
         params = msgspec.json.encode(members)
     request.params = params
-    request.plain = not may_have_meta(params)
+    request.has_no_meta = not may_have_meta(params)
 
 
 @functools.lru_cache(maxsize=512)
-def _read(raw: bytes) -> tuple[bytes, Asker | None, bool]:
+def _parse_meta(raw: bytes) -> tuple[bytes, ClientContext | None, bool]:
     """Token, asker, and whether anything is said to the server. Remembered: clients repeat themselves."""
     meta = wire.members(raw)
     token = bytes(meta.get("progressToken", b""))
@@ -74,23 +76,23 @@ def _read(raw: bytes) -> tuple[bytes, Asker | None, bool]:
     if version not in VERSIONS:
         raise UnsupportedRevision(version, VERSIONS)
     level = _string(meta, _LEVEL) if _LEVEL in meta else ""
-    return token, _asker(version, bytes(meta.get(_CAPABILITIES, b"null")), level), says_more
+    return token, _client_context(version, bytes(meta.get(_CAPABILITIES, b"null")), level), says_more
 
 
-def _asker(version: str, declared: bytes, level: str) -> Asker:
+def _client_context(version: str, declared: bytes, level: str) -> ClientContext:
     """One for all that say the same, whatever their tokens. Raises BadFrame."""
-    known = _known_asker if len(declared) <= _REMEMBERED else _known_asker.__wrapped__
+    known = _cached_context if len(declared) <= _MAX_CACHED_META else _cached_context.__wrapped__
     return known(version, declared, level)
 
 
 @functools.lru_cache(maxsize=256)
-def _known_asker(version: str, declared: bytes, level: str) -> Asker:
+def _cached_context(version: str, declared: bytes, level: str) -> ClientContext:
     capabilities = wire.value(declared)
     if not isinstance(capabilities, dict):
         raise BadFrame(f"`_meta` must say {_CAPABILITIES}, an object")
     if level and level not in LEVELS:
         raise BadFrame(f"{_LEVEL} must be one of {', '.join(LEVELS)}")
-    return who_asks(version, capabilities, modern=True, log_level=level)
+    return make_client_context(version, capabilities, modern=True, log_level=level)
 
 
 def _string(members: Mapping[str, Raw], name: str) -> str:
@@ -100,15 +102,15 @@ def _string(members: Mapping[str, Raw], name: str) -> str:
         raise BadFrame(f"{name}: {error}") from None
 
 
-def _discover(session: Session, request: Request) -> None:
-    call_tasks.once_known(session, request, lambda: _tell_all(session, request))
+def _discover(session: ClientSession, request: ClientRequest) -> None:
+    call_tasks.when_catalog_known(session, request, lambda: _send_discover_result(session, request))
 
 
-def _tell_all(session: Session, request: Request) -> None:
+def _send_discover_result(session: ClientSession, request: ClientRequest) -> None:
     body: dict[str, object] = {
-        **_CACHEABLE,
+        **_NOT_CACHEABLE,
         "supportedVersions": PROTOCOL_VERSIONS,
-        "capabilities": session.view.capabilities(request.asker.version),
+        "capabilities": session.view.capabilities(request.context.version),
         "_meta": {
             f"{RESERVED_PREFIX}serverInfo": {
                 "name": "mcpd",
@@ -120,64 +122,66 @@ def _tell_all(session: Session, request: Request) -> None:
     instructions = session.view.instructions()
     if instructions:
         body["instructions"] = instructions
-    session.answer(request, msgspec.json.encode(body))
+    session.respond(request, msgspec.json.encode(body))
 
 
 # ── changes, as long as the client listens ──────────────────────────────────────────────────────────
 
 
 @attrs.frozen(eq=False)
-class Listen:
+class ClientListenStream:
     """One subscription: everything told on it carries the id of the request that opened it."""
 
-    request: Request
-    lists: frozenset[str]
+    request: ClientRequest
+    features: frozenset[str]
 
-    def tell(self, method: str, params: Mapping[str, object] | None = None) -> None:
-        body = {**(params or {}), "_meta": {_SUBSCRIPTION: self.request.key_value}}
-        self.request.reply.note(wire.notification(method, msgspec.json.encode(body)))
+    def notify(self, method: str, params: Mapping[str, object] | None = None) -> None:
+        body = {**(params or {}), "_meta": {_SUBSCRIPTION: self.request.raw_key}}
+        self.request.responder.send(wire.notification(method, msgspec.json.encode(body)))
 
     def end(self) -> None:
         """The subscription is over, in order (the daemon stops)."""
-        result = {"resultType": "complete", "_meta": {_SUBSCRIPTION: self.request.key_value}}
-        self.request.reply.finish(wire.result(self.request.key, msgspec.json.encode(result)))
+        result = {"resultType": "complete", "_meta": {_SUBSCRIPTION: self.request.raw_key}}
+        self.request.responder.finish(wire.result(self.request.key, msgspec.json.encode(result)))
 
 
-def _listen(session: Session, request: Request) -> None:
+def _listen(session: ClientSession, request: ClientRequest) -> None:
     """Acknowledged first, with what will be told; what nobody can tell is left out."""
     wanted = wire.value(wire.members(request.params).get("notifications", Raw(b"null")))
     if not isinstance(wanted, dict):
         raise BadFrame("`notifications` must be an object")
-    offered = session.view.capabilities(request.asker.version)
+    offered = session.view.capabilities(request.context.version)
     lists = [name for name in _LISTS if wanted.get(f"{name}ListChanged") is True and name in offered]
-    listen = Listen(request, frozenset(lists))
+    listen = ClientListenStream(request, frozenset(lists))
     asked = wanted.get("resourceSubscriptions")
-    watched = _watched(session, asked if isinstance(asked, list) else [])
+    watched = _resolve_resources(session, asked if isinstance(asked, list) else [])
     honoured: dict[str, object] = {f"{name}ListChanged": True for name in lists}
     if watched:
         honoured["resourceSubscriptions"] = [uri for uri, _, _ in watched]
-    session.listens[request.key] = listen
-    listen.tell("notifications/subscriptions/acknowledged", {"notifications": honoured})
+    session.listen_streams[request.key] = listen
+    listen.notify("notifications/subscriptions/acknowledged", {"notifications": honoured})
     for uri, server, own in watched:
         session.gateway.subscriptions.add(session, request.key, uri, server, own)
 
 
-def _watched(session: Session, uris: Sequence[object]) -> list[tuple[str, ManagedServer, str]]:
+def _resolve_resources(
+    session: ClientSession, uris: Sequence[object]
+) -> list[tuple[str, ManagedServer, str]]:
     found = []
-    for uri in uris[:_MOST_WATCHED]:
+    for uri in uris[:_MAX_SUBSCRIPTIONS]:
         if not isinstance(uri, str):
             raise BadFrame("`resourceSubscriptions` must be a list of URIs")
         try:
             server, own = session.view.resource(uri)
         except McpdError:
             continue
-        server = session.gateway.instances.of(session, server)
+        server = session.gateway.dedicated_servers.server_for(session, server)
         if server.upstream is None or server.upstream.has("resources", "subscribe"):
             found.append((uri, server, own))
     return found
 
 
-METHODS: Mapping[str, Callable[[Session, Request], None]] = {
+METHODS: Mapping[str, Callable[[ClientSession, ClientRequest], None]] = {
     "server/discover": _discover,
     "subscriptions/listen": _listen,
 }

@@ -6,14 +6,16 @@ import time
 from collections.abc import Iterable
 
 from mcpd.client_registry import ClientConnection, program_name
-from mcpd.gateway.session import Session
+from mcpd.gateway.session import ClientSession
 from mcpd.model.status import rfc3339
 from mcpd.model.usage import ClientsResult, ConnectedClient, ServerUsage
 
 
-def clients(sessions: Iterable[Session], connections: Iterable[ClientConnection]) -> ClientsResult:
+def connected_clients(
+    sessions: Iterable[ClientSession], connections: Iterable[ClientConnection]
+) -> ClientsResult:
     """Every conversation in MCP, then everybody else on the socket."""
-    speaking = [_conversation(session) for session in sessions]
+    speaking = [_session_report(session) for session in sessions]
     others = [
         ConnectedClient(
             door=client.door,
@@ -29,30 +31,30 @@ def clients(sessions: Iterable[Session], connections: Iterable[ClientConnection]
     return ClientsResult(clients=(*speaking, *others))
 
 
-def _conversation(session: Session) -> ConnectedClient:
+def _session_report(session: ClientSession) -> ConnectedClient:
     client, view = session.client, session.view
-    version = session.version or session.spoke
+    version = session.version or session.last_version
     return ConnectedClient(
-        door=client.door,
+        door=client.via,
         name=client.name or session.peer or (program_name(client.pid) if client.pid else ""),
         pid=client.pid or None,
         since=rfc3339(time.time() - session.age),
         sees=view.label,
         protocol_version=version,
-        calls=session.calls,
+        calls=session.call_count,
         in_flight=session.in_flight,
         cwd=client.cwd,
-        servers={name: ServerUsage(calls=calls) for name, calls in session.ended.items()}
+        servers={name: ServerUsage(calls=calls) for name, calls in session.calls_by_ended_server.items()}
         | {
             (server.of or server).spec.name: ServerUsage(
-                calls=calls + session.ended.get((server.of or server).spec.name, 0),
-                revisions=_between(version, server.upstream.version if server.upstream else ""),
+                calls=calls + session.calls_by_ended_server.get((server.of or server).spec.name, 0),
+                revisions=_revisions(version, server.upstream.version if server.upstream else ""),
                 instance=server.spec.name if server.of else None,
             )
-            for server, calls in session.servers.items()
+            for server, calls in session.calls_by_live_server.items()
         },
     )
 
 
-def _between(client: str, server: str) -> str:
+def _revisions(client: str, server: str) -> str:
     return client if client == server else f"{client or '?'} → {server or '?'}"

@@ -8,54 +8,56 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.responder import Reply
+from mcpd.gateway.responder import Responder
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 
-Answered = Callable[[Message | None], None]
+ResponseCallback = Callable[[Message | None], None]
 """Called with a client's response to a question, or None when there will be none."""
 
 
-class Outstanding:
+class ClientRequests:
     """Of one client; `tell` sends it a frame that belongs to no request."""
 
-    def __init__(self, tell: Callable[[bytes], None]) -> None:
-        self._tell = tell
-        self._questions: dict[bytes, Answered] = {}
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._pending: dict[bytes, ResponseCallback] = {}
         self._ids = itertools.count(1)
-        self._is_over = False
+        self._is_closed = False
 
     def __len__(self) -> int:
-        return len(self._questions)
+        return len(self._pending)
 
-    def ask(self, method: str, params: bytes, reply: Reply | None, answered: Answered) -> bytes:
+    def send_request(
+        self, method: str, params: bytes, reply: Responder | None, on_response: ResponseCallback
+    ) -> bytes:
         """Ask something, on the line of the request it belongs to; the question's id.
 
         `answered` is called exactly once, unless `withdraw` came first.
         """
         key = b"%d" % next(self._ids)
-        if self._is_over:
-            answered(None)
+        if self._is_closed:
+            on_response(None)
             return key
-        self._questions[key] = answered
-        (self._tell if reply is None else reply.note)(wire.request(key, method, params))
+        self._pending[key] = on_response
+        (self._send if reply is None else reply.send)(wire.request(key, method, params))
         return key
 
-    def withdraw(self, key: bytes, reason: str) -> None:
+    def cancel(self, key: bytes, reason: str) -> None:
         """Nobody wants to know any more."""
-        if self._questions.pop(key, None) is not None:
+        if self._pending.pop(key, None) is not None:
             body = msgspec.json.encode({"requestId": Raw(key), "reason": reason})
-            self._tell(wire.notification("notifications/cancelled", body))
+            self._send(wire.notification("notifications/cancelled", body))
 
-    def answered(self, response: Message) -> None:
+    def handle_response(self, response: Message) -> None:
         """Ignored where nothing was asked, or nobody wants to know any more."""
-        answered = self._questions.pop(bytes(response.id), None)
+        answered = self._pending.pop(bytes(response.id), None)
         if answered is not None:
             answered(response)
 
     def close(self) -> None:
         """The client is gone."""
-        self._is_over = True
-        questions, self._questions = list(self._questions.values()), {}
+        self._is_closed = True
+        questions, self._pending = list(self._pending.values()), {}
         for answered in questions:
             answered(None)

@@ -14,7 +14,7 @@ import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from mcpd.gateway import call_concurrency
-from mcpd.gateway.call_tasks import Spawn, as_ours
+from mcpd.gateway.call_tasks import Spawn, to_mcpd_error
 from mcpd.gateway.schema_validation import MAX_CHECKED, ToolSchemas, compile_schemas
 from mcpd.model import codec
 from mcpd.model.errors import (
@@ -52,7 +52,7 @@ class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
         """The token that progress is to be reported under, as JSON; empty for none."""
         return b"" if self.meta is UNSET else bytes(self.meta.get("progressToken", b""))
 
-    def for_the_server(self) -> dict[str, Raw]:
+    def forwarded_meta(self) -> dict[str, Raw]:
         """What `_meta` says that is not for us: a trace (SEP-414), or what caller and server know."""
         if self.meta is UNSET:
             return {}
@@ -78,28 +78,28 @@ def read_call(params: Raw) -> CallRequest:
     return request
 
 
-class Call(Exchange, kw_only=True):
+class ControlCall(Exchange, kw_only=True):
     """Exactly one of `done` (the result as JSON) and `fail` is called, unless it is cancelled first."""
 
     request: CallRequest
-    done: Callable[[bytes | Raw], None]
-    fail: Callable[[McpdError], None]
-    progress: Callable[[bytes], None]
-    later: Callable[[Callable[[], Awaitable[None]]], None]
+    on_result: Callable[[bytes | Raw], None]
+    on_error: Callable[[McpdError], None]
+    on_progress: Callable[[bytes], None]
+    spawn: Callable[[Callable[[], Awaitable[None]]], None]
     """Runs what needs a task of its own, until the caller leaves; McpdErrors it raises are the call's."""
-    spawn: Spawn
+    spawn_detached: Spawn
     """Runs what is for others, too."""
-    lined: bool = False
+    holds_turn: bool = False
     """Whether it stands in its server's `line`."""
     as_task: bool = False
-    steps: int = 0
+    status_reports: int = 0
     """How often its task was told of."""
     server: ManagedServer | None = None
     upstream: Upstream | None = None
     schemas: ToolSchemas = ToolSchemas()
     core: Operations | None = None
 
-    def try_now(self, core: Operations) -> bool:
+    def try_send(self, core: Operations) -> bool:
         """Send without waiting for anything. False when something has to be waited for first.
 
         Raises UnknownServer, UnknownTool, InvalidArguments, Overloaded, LinkLost: nothing was sent then.
@@ -110,7 +110,7 @@ class Call(Exchange, kw_only=True):
         if upstream is None:
             return False
         try:
-            tool = _find(server, self.request.tool)
+            tool = _find_tool(server, self.request.tool)
         except UnknownTool:
             if server.lists_expired:  # it may be there by now
                 return False
@@ -128,13 +128,13 @@ class Call(Exchange, kw_only=True):
         if server.upstream is None:
             await core.wait_ready(server)
         try:
-            tool = _find(server, self.request.tool)
+            tool = _find_tool(server, self.request.tool)
         except UnknownTool:
             if not server.lists_expired:
                 raise
             await server.use_lists()
-            tool = _find(server, self.request.tool)
-        schemas = ToolSchemas() if tool is None else await _compiled(server, tool)
+            tool = _find_tool(server, self.request.tool)
+        schemas = ToolSchemas() if tool is None else await _compiled_schemas(server, tool)
         upstream = server.upstream
         if upstream is None:  # it ended while we compiled
             raise core.not_ready_error(server)
@@ -144,12 +144,12 @@ class Call(Exchange, kw_only=True):
     def cancel(self, reason: str) -> None:
         if self.upstream is not None:
             self.upstream.link.cancel(self, reason)
-        self._leave()
+        self._release_turn()
 
     def _send(self, server: ManagedServer, upstream: Upstream, schemas: ToolSchemas) -> None:
         request = self.request
         if schemas.input is not None:
-            _check(request, schemas)
+            _check_arguments(request, schemas)
         self.what = f"tool {request.tool!r}"
         times = server.spec.timeouts
         self.idle = request.timeout or times.tools.get(request.tool, times.call)
@@ -161,19 +161,21 @@ class Call(Exchange, kw_only=True):
         self.server, self.upstream, self.schemas = server, upstream, schemas
         self.meta = upstream.default_meta
         params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(request.tool), request.arguments)
-        if passed_on := request.for_the_server():
+        if passed_on := request.forwarded_meta():
             params = b'%b,"_meta":%b}' % (params[:-1], msgspec.json.encode(passed_on))
-        if schemas.only_as_task and upstream.accepts_task_param:
+        if schemas.requires_task and upstream.accepts_task_param:
             self.as_task = True
             params = b'%b,"task":{"ttl":%d}}' % (params[:-1], self.limit * 1000)
         if not call_concurrency.is_exclusive(server, "tools/call", request.tool):
             upstream.submit(self, "tools/call", params)
         else:
-            self.lined = True
-            if call_concurrency.wait_for_turn(server, self, self, lambda: self._go(params), self.spawn):
-                self._submit_alone(upstream, params)
+            self.holds_turn = True
+            if call_concurrency.wait_for_turn(
+                server, self, self, lambda: self._start_turn(params), self.spawn_detached
+            ):
+                self._submit_exclusive(upstream, params)
 
-    def _go(self, params: bytes) -> None:
+    def _start_turn(self, params: bytes) -> None:
         """Its turn has come."""
         assert self.server is not None
         try:
@@ -181,22 +183,22 @@ class Call(Exchange, kw_only=True):
                 raise self.server.not_ready()
             self.upstream = self.server.upstream
             self.meta = self.upstream.default_meta
-            self._submit_alone(self.upstream, params)
+            self._submit_exclusive(self.upstream, params)
         except Exception as error:
-            self._leave()
-            self.fail(as_ours(error, self.server.spec.name))
+            self._release_turn()
+            self.on_error(to_mcpd_error(error, self.server.spec.name))
 
-    def _submit_alone(self, upstream: Upstream, params: bytes) -> None:
+    def _submit_exclusive(self, upstream: Upstream, params: bytes) -> None:
         try:
             upstream.submit(self, "tools/call", params)
         except Exception:
-            self._leave()
+            self._release_turn()
             raise
 
-    def _leave(self) -> None:
+    def _release_turn(self) -> None:
         """The next may go."""
-        if self.lined and self.server is not None:
-            self.lined = False
+        if self.holds_turn and self.server is not None:
+            self.holds_turn = False
             call_concurrency.turn_queue(self.server).release(self)
 
     # ── what comes back: in the server's reader ─────────────────────────────────────────────────
@@ -205,15 +207,15 @@ class Call(Exchange, kw_only=True):
         assert self.server is not None
         assert self.upstream is not None
         traffic.more_expected = True
-        self._leave()
+        self._release_turn()
         if message.error is not ABSENT:
-            self.fail(to_upstream_error(self.server.spec.name, message))
+            self.on_error(to_upstream_error(self.server.spec.name, message))
         elif self.as_task or (self.upstream.era == "modern" and result_type(message.result) != "complete"):
-            self.later(lambda: self._go_on(message.result))
+            self.spawn(lambda: self._continue(message.result))
         else:
             self._finish(message.result)
 
-    async def _go_on(self, first: Raw) -> None:
+    async def _continue(self, first: Raw) -> None:
         """See a call to its end that is not done yet: it became a task, or the server wants something."""
         core, server = self.core, self.server
         assert core is not None
@@ -230,13 +232,13 @@ class Call(Exchange, kw_only=True):
                     what=self.what,
                     timeout=self.idle,
                     limit=left,
-                    on_status=self._tell_of_task,
+                    on_status=self._report_task_status,
                     next_connection=lambda: core.wait_reconnected(server),
                 )
             )
             return
         params: dict[str, object] = {"name": request.tool, "arguments": request.arguments}
-        if passed_on := request.for_the_server():
+        if passed_on := request.forwarded_meta():
             params["_meta"] = passed_on
         self._finish(
             await request_with_input(
@@ -250,20 +252,20 @@ class Call(Exchange, kw_only=True):
             )
         )
 
-    def _tell_of_task(self, words: str) -> None:
+    def _report_task_status(self, words: str) -> None:
         """What the server says of a task is what it has for progress: one more step, with these words."""
-        self.steps += 1
-        told = {"progressToken": Raw(self.key), "progress": self.steps, "message": words}
-        self.progress(msgspec.json.encode(told))
+        self.status_reports += 1
+        told = {"progressToken": Raw(self.key), "progress": self.status_reports, "message": words}
+        self.on_progress(msgspec.json.encode(told))
 
     def _finish(self, result: Raw) -> None:
         if self.request.raw:
-            self.done(result)
+            self.on_result(result)
         else:
-            notes = [*self.schemas.notes, *self._broken_promises(result)]
-            self.done(codec.encode(normalize_result(result, notes)))
+            notes = [*self.schemas.notes, *self._check_output(result)]
+            self.on_result(codec.encode(normalize_result(result, notes)))
 
-    def _broken_promises(self, raw: Raw) -> list[str]:
+    def _check_output(self, raw: Raw) -> list[str]:
         """Where the result breaks the tool's own output schema; a failed one promises nothing."""
         if self.schemas.output is None:
             return []
@@ -275,18 +277,18 @@ class Call(Exchange, kw_only=True):
             return [f"the result was not checked against the tool's outputSchema: {error}"]
         if not isinstance(result, dict) or result.get("isError") is True:
             return []
-        problems = self.schemas.problems_of_data(result.get("structuredContent"))
+        problems = self.schemas.check_structured_content(result.get("structuredContent"))
         return [f"the result breaks the tool's outputSchema: {problem}" for problem in problems]
 
     def progressed(self, params: Raw) -> None:
-        self.progress(bytes(params))
+        self.on_progress(bytes(params))
 
     def failed(self, error: McpdError) -> None:
-        self._leave()
-        self.fail(error)
+        self._release_turn()
+        self.on_error(error)
 
 
-async def _compiled(server: ManagedServer, tool: Item) -> ToolSchemas:
+async def _compiled_schemas(server: ManagedServer, tool: Item) -> ToolSchemas:
     """The tool's schemas; however many ask at once, one compiles."""
     while not isinstance(known := server.validators.get(tool.name), ToolSchemas):
         if isinstance(known, trio.Event):
@@ -306,7 +308,7 @@ async def _compiled(server: ManagedServer, tool: Item) -> ToolSchemas:
     return known
 
 
-def _find(server: ManagedServer, name: str) -> Item | None:
+def _find_tool(server: ManagedServer, name: str) -> Item | None:
     """The tool; None when the server's list cannot tell. Raises UnknownTool."""
     if not allowed(server.spec, name):
         raise UnknownTool(
@@ -322,14 +324,14 @@ def _find(server: ManagedServer, name: str) -> Item | None:
     return tool
 
 
-def _check(request: CallRequest, schemas: ToolSchemas) -> None:
+def _check_arguments(request: CallRequest, schemas: ToolSchemas) -> None:
     if len(request.arguments) > MAX_CHECKED:
         return  # decoding it would hold up everybody else
     try:
         arguments = wire.value(request.arguments)
     except BadFrame:
         return  # legal JSON that we cannot hold (a number like 1E+400): the server decides
-    problems = schemas.problems_of_arguments(arguments)
+    problems = schemas.check_arguments(arguments)
     if problems:
         raise InvalidArguments(
             f"{request.tool}@{request.server} was not called, its arguments break the tool's schema: "

@@ -14,21 +14,21 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
-_NO_SUCH_RESOURCE = (-32002, -32602)
+_RESOURCE_NOT_FOUND = (-32002, -32602)
 """What servers say of it: until 2025-11-25, and since. Only the URI can be what is invalid there."""
 
 
-async def prompt(core: Operations, name: str, prompt: str, arguments: Mapping[str, str]) -> Raw:
+async def get_prompt(core: Operations, name: str, prompt: str, arguments: Mapping[str, str]) -> Raw:
     """The result of prompts/get. Raises UnknownPrompt, InvalidArguments, and as `Operations.send_request`."""
     server = core.supervisor.get(name)
     upstream = await core.wait_ready(server)
-    known = _known(server, prompt)
+    known = _find_prompt(server, prompt)
     if known is None and server.lists_expired:  # it may be there by now
         await server.use_lists()
-        known = _known(server, prompt)
+        known = _find_prompt(server, prompt)
     catalog = server.catalog
     if known is not None:
-        _check(server, known, arguments)
+        _check_prompt_arguments(server, known, arguments)
     elif upstream.has("prompts") and catalog is not None and (catalog.prompts or not catalog.warnings):
         raise UnknownPrompt(
             f"{name} has no prompt {shorten(prompt, 80)!r}; "
@@ -38,7 +38,7 @@ async def prompt(core: Operations, name: str, prompt: str, arguments: Mapping[st
     return await core.send_request(name, "prompts", "prompts/get", {"name": prompt, "arguments": arguments})
 
 
-async def read(core: Operations, name: str, uri: str) -> Raw:
+async def read_resource(core: Operations, name: str, uri: str) -> Raw:
     """The result of resources/read. Raises UnknownResource, and as `Operations.send_request`.
 
     Resources need not be listed to be there, so it is the server that is asked.
@@ -48,20 +48,20 @@ async def read(core: Operations, name: str, uri: str) -> Raw:
     except UpstreamRefused as error:
         catalog = core.supervisor.get(name).catalog
         listed = () if catalog is None else catalog.resources
-        if error.upstream_code not in _NO_SUCH_RESOURCE or any(item.name == uri for item in listed):
+        if error.upstream_code not in _RESOURCE_NOT_FOUND or any(item.name == uri for item in listed):
             raise
         advice = suggestion(uri, listed) or f"`mcpctl resources {name}` lists what it tells of"
         raise UnknownResource(f"{error.message}; {advice}", uri, server=name) from None
 
 
-def _known(server: ManagedServer, prompt: str) -> Item | None:
+def _find_prompt(server: ManagedServer, prompt: str) -> Item | None:
     catalog = server.catalog
     return None if catalog is None else next((item for item in catalog.prompts if item.name == prompt), None)
 
 
-def _check(server: ManagedServer, prompt: Item, arguments: Mapping[str, str]) -> None:
+def _check_prompt_arguments(server: ManagedServer, prompt: Item, arguments: Mapping[str, str]) -> None:
     """Raises InvalidArguments for those that are missing."""
-    missing = [name for name in required(prompt) if name not in arguments]
+    missing = [name for name in required_arguments(prompt) if name not in arguments]
     if missing:
         words = "is a required argument"
         problems = [Problem("$.arguments", f'"{shorten(name, 80)}" {words}') for name in missing]
@@ -73,7 +73,7 @@ def _check(server: ManagedServer, prompt: Item, arguments: Mapping[str, str]) ->
         )
 
 
-def required(prompt: Item) -> list[str]:
+def required_arguments(prompt: Item) -> list[str]:
     """The arguments that must be given, as far as its server tells of them in a way that can be read."""
     try:
         declared = wire.mapping(Raw(prompt.raw)).get("arguments")

@@ -24,9 +24,9 @@ from mcpd.wire.message import BadFrame
 
 if TYPE_CHECKING:
     from mcpd.gateway.call_tasks import Spawn
-    from mcpd.gateway.session import Session
+    from mcpd.gateway.session import ClientSession
 
-LINGER = 60.0
+LINGER_SECONDS = 60.0
 """Seconds that a root's instance stays without a client."""
 _UNUSED = "its last client left"
 _Key = tuple[str, object]
@@ -36,10 +36,10 @@ _Key = tuple[str, object]
 @attrs.define(eq=False)
 class _Instance:
     server: ManagedServer
-    users: dict[Session, None] = attrs.field(factory=dict)
+    users: dict[ClientSession, None] = attrs.field(factory=dict)
 
 
-class Instances:
+class DedicatedServers:
     """All there are. `spawn` starts tasks that outlive clients."""
 
     def __init__(self, core: Operations, spawn: Spawn) -> None:
@@ -47,7 +47,7 @@ class Instances:
         self._spawn = spawn
         self._instances: dict[_Key, _Instance] = {}
 
-    def of(self, session: Session, server: ManagedServer) -> ManagedServer:
+    def server_for(self, session: ClientSession, server: ManagedServer) -> ManagedServer:
         """The one that this client uses; the server itself where all share it or cannot be told apart."""
         owner: object = session
         if server.spec.share == "all" or server.of is not None or session.is_anonymous:
@@ -55,7 +55,7 @@ class Instances:
         if server.state is ServerState.DISABLED:
             return server  # which refuses the call, and says who brings it back
         if server.spec.share == "root":
-            owner = root = root_of(session)
+            owner = root = working_directory(session)
             if not root:
                 return server
         key = (server.spec.name, owner)
@@ -64,25 +64,25 @@ class Instances:
             found = self._instances[key] = self._start(server, owner)
         if session not in found.users:
             found.users[session] = None
-            if session.asker.log_level and not session.asker.modern:
-                found.server.interests.set_log_level(session, session.asker.log_level)
+            if session.context.log_level and not session.context.modern:
+                found.server.interests.set_log_level(session, session.context.log_level)
         return found.server
 
-    def switched_off(self, server: ManagedServer) -> None:
+    def on_disabled(self, server: ManagedServer) -> None:
         """What is off for the one of the definition is off for everybody."""
         for key, instance in list(self._instances.items()):
             if instance.server.of is server:
                 self._end(key, instance, "it was switched off")
 
-    def used_by(self, session: Session) -> list[ManagedServer]:
+    def used_by(self, session: ClientSession) -> list[ManagedServer]:
         """The instances that this client uses."""
         return [each.server for each in self._instances.values() if session in each.users]
 
-    def users(self, server: ManagedServer) -> list[Session]:
+    def users(self, server: ManagedServer) -> list[ClientSession]:
         """The clients of an instance."""
         return [user for each in self._instances.values() if each.server is server for user in each.users]
 
-    def left(self, session: Session) -> None:
+    def on_session_closed(self, session: ClientSession) -> None:
         """That client is gone."""
         for key, instance in list(self._instances.items()):
             if instance.users.pop(session, self) is None and not instance.users:
@@ -92,7 +92,7 @@ class Instances:
                     self._spawn(lambda key=key, instance=instance: self._linger(key, instance))  # type: ignore[misc]
 
     async def _linger(self, key: _Key, instance: _Instance) -> None:
-        await trio.sleep(LINGER)
+        await trio.sleep(LINGER_SECONDS)
         if not instance.users and self._instances.get(key) is instance:
             self._end(key, instance, _UNUSED)
 
@@ -113,7 +113,7 @@ class Instances:
         self._core.supervisor.end_instance(instance.server, why)
 
 
-def root_of(session: Session) -> str:
+def working_directory(session: ClientSession) -> str:
     """The directory a client works in: its first root that is one, else where its bridge was started."""
     for root in session.roots:
         try:

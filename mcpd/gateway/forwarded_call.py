@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.gateway import url_elicitation
-from mcpd.gateway.client_context import Asker, Request
+from mcpd.gateway.client_context import ClientContext, ClientRequest
 from mcpd.gateway.revision_translation.results import Translation
 from mcpd.gateway.revision_translation.revisions import R5
 from mcpd.model.errors import McpdError
@@ -23,23 +23,23 @@ from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import strip_reserved
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import Session
+    from mcpd.gateway.session import ClientSession
 
-MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
+INTERACTIVE_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests during which a server may want something of the client."""
-_INPUT = b'"input_required"'
+_INPUT_REQUIRED = b'"input_required"'
 
 
-class Relay(Exchange):
+class ForwardedCall(Exchange):
     """One request under way. The client gets exactly one response, unless it cancelled.
 
     It outlives its first request when the server asks something that the client answers with a
     second one: `request` is the one to be answered next, None while there is none.
     """
 
-    session: Session
-    asker: Asker
-    request: Request | None
+    session: ClientSession
+    context: ClientContext
+    request: ClientRequest | None
     """What the client waits with; None while a question is out with a client that holds no line."""
     upstream: Upstream
     server: ManagedServer
@@ -50,22 +50,22 @@ class Relay(Exchange):
     """See `Route`."""
     as_task: bool = False
     """Whether its tool runs as a task only, and its client knows nothing of tasks."""
-    asked: int = 0
+    open_questions: int = 0
     """Questions of the server that the client has not answered yet."""
     rounds: int = 0
-    parked: bool = False
+    is_suspended: bool = False
     """Whether a modern client was asked something in the middle of it."""
-    lacked: dict[str, object] | None = None
+    missing_capabilities: dict[str, object] | None = None
     """The client's missing capabilities for which its server's questions were refused."""
-    returned: bool = False
+    resumed_after_url: bool = False
     """Whether the client comes back from having been sent to a page (`url_elicitation`)."""
-    highest: float = -math.inf
+    progress_high: float = -math.inf
     """The progress that the client was told last."""
-    before: float = 0.0
+    progress_base: float = 0.0
     """What it was told in earlier rounds, on top of which this round's counts."""
-    lined: bool = False
+    holds_turn: bool = False
     """Whether it stands in its server's `line`."""
-    stop: Callable[[str], None] | None = None
+    cancel_task: Callable[[str], None] | None = None
     """How to end what is done for it between two requests to the server, while that is under way."""
 
     def submit(self) -> None:
@@ -73,98 +73,106 @@ class Relay(Exchange):
         request, translation = self.request, self.translation
         assert request is not None
         params = self.params if translation.same else translation.params(request.method, self.params)
-        self.upstream.link.submit(self, request.method, params, plain=request.plain)
+        self.upstream.link.submit(self, request.method, params, plain=request.has_no_meta)
 
     def answered(self, message: Message) -> None:
         traffic.more_expected = True
         request = self.request
         if request is None:
-            self.session.gateway.parked.over(self, message)
+            self.session.gateway.suspended_calls.on_answered(self, message)
             return
         if message.error is ABSENT:
             if self.as_task:
-                self.session.became_task(self, message.result)
+                self.session.poll_task(self, message.result)
                 return
             result: Raw | bytes = message.result
             if not self.translation.same:
-                if self._may_be_a_question(message.result) and self.session.wants_input(
+                if self._may_be_input_required(message.result) and self.session.handle_input_required(
                     self, request, message.result
                 ):
                     return
                 result = self.translation.result(self.method, message.result)
             if self.alias is not None:
-                result = _aliased(result, *self.alias)
-            self.session.finished(self, wire.result(request.key, result))
-        elif not (self.translation.server < R5 and self._needs_more(request, message)):
+                result = _restore_alias(result, *self.alias)
+            self.session.finish_call(self, wire.result(request.key, result))
+        elif not (self.translation.server < R5 and self._handle_url_elicitation(request, message)):
             body = self.translation.error(self.method, message.error)
-            self.session.finished(self, wire.error(request.key, body))
+            self.session.finish_call(self, wire.error(request.key, body))
 
-    def _may_be_a_question(self, result: Raw) -> bool:
-        return self.translation.from_modern and self.method in MAY_ASK and _INPUT in bytes(result)
+    def _may_be_input_required(self, result: Raw) -> bool:
+        return (
+            self.translation.from_modern
+            and self.method in INTERACTIVE_METHODS
+            and _INPUT_REQUIRED in bytes(result)
+        )
 
-    def _counts_up(self, members: dict[str, Raw]) -> bool:
+    def _advance_progress(self, members: dict[str, Raw]) -> bool:
         """Keep what one token is told growing, over all rounds of a call; False for a step back."""
         try:
             done = msgspec.json.decode(members.get("progress", Raw(b"null")), type=float)
-            if self.before:
-                done += self.before
+            if self.progress_base:
+                done += self.progress_base
                 members["progress"] = Raw(msgspec.json.encode(done))
                 if "total" in members:
                     total = msgspec.json.decode(members["total"], type=float)
-                    members["total"] = Raw(msgspec.json.encode(total + self.before))
+                    members["total"] = Raw(msgspec.json.encode(total + self.progress_base))
         except msgspec.MsgspecError:
             return False
-        if done <= self.highest:
+        if done <= self.progress_high:
             return False
-        self.highest = done
+        self.progress_high = done
         return True
 
-    def next_round(self) -> None:
+    def start_round(self) -> None:
         """It goes to its server once more, and what that says of progress starts anew."""
         self.rounds += 1
-        self.before = max(self.highest, 0.0)
+        self.progress_base = max(self.progress_high, 0.0)
 
-    def _needs_more(self, request: Request, message: Message) -> bool:
+    def _handle_url_elicitation(self, request: ClientRequest, message: Message) -> bool:
         """Whether a legacy server's error is no answer yet, or said otherwise to this client."""
         if not self.translation.to_modern:
-            if url_elicitation.needs_a_page(message):
-                url_elicitation.remember(self, message.error)
+            if url_elicitation.is_url_required(message):
+                url_elicitation.record_urls(self, message.error)
             return False
-        if self.returned and self.rounds < url_elicitation.MOST and url_elicitation.needs_a_page(message):
-            self.next_round()
-            self.session.call_again(self, self.session.gateway.url_elicitations.news())
+        if (
+            self.resumed_after_url
+            and self.rounds < url_elicitation.MAX_RETRIES
+            and url_elicitation.is_url_required(message)
+        ):
+            self.start_round()
+            self.session.retry_call(self, self.session.gateway.url_elicitations.next_completion())
             return True
-        frame = url_elicitation.answer(self, request, message)
+        frame = url_elicitation.translate_error(self, request, message)
         if frame is None:
             return False
-        self.session.finished(self, *frame)
+        self.session.finish_call(self, *frame)
         return True
 
     def progressed(self, params: Raw) -> None:
         request = self.request
-        if request is None or not request.token:
+        if request is None or not request.progress_token:
             return
-        members = {**wire.members(params), "progressToken": Raw(request.token)}
+        members = {**wire.members(params), "progressToken": Raw(request.progress_token)}
         strip_reserved(members)
-        if not self._counts_up(members):
+        if not self._advance_progress(members):
             return
-        request.reply.note(wire.notification("notifications/progress", msgspec.json.encode(members)))
+        request.responder.send(wire.notification("notifications/progress", msgspec.json.encode(members)))
 
     def failed(self, error: McpdError) -> None:
         if self.request is None:
-            self.session.gateway.parked.failed(self, error)
+            self.session.gateway.suspended_calls.on_failed(self, error)
         else:
-            self.session.refuse(self.request, error, self)
+            self.session.respond_mcpd_error(self.request, error, self)
 
-    def give_up(self, reason: str) -> None:
+    def abandon(self, reason: str) -> None:
         """Nobody waits for it any more: tell the server, or end what is done between two requests to it."""
-        if self.stop is not None:
-            self.stop(reason)
+        if self.cancel_task is not None:
+            self.cancel_task(reason)
         else:
             self.upstream.link.cancel(self, reason)
 
 
-def _aliased(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
+def _restore_alias(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
     """A read resource under the URI that the client asked for."""
     try:
         members = wire.members(result)
@@ -180,7 +188,7 @@ def _aliased(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
     return msgspec.json.encode({**members, "contents": renamed})
 
 
-def refused(key: bytes, error: McpdError, *, modern: bool = False) -> bytes:
+def error_response(key: bytes, error: McpdError, *, modern: bool = False) -> bytes:
     """Our own error as a response line. The modern revision keeps -32000 to -32019 for others."""
     code = -32603 if modern and -32019 <= error.rpc <= -32000 else error.rpc
     return wire.error(key, wire.error_body(code, error.message, error.data()))

@@ -11,18 +11,18 @@ import trio
 from msgspec import Raw
 
 from mcpd.gateway import client_report
-from mcpd.gateway.aggregate_server import Aggregate
+from mcpd.gateway.aggregate_server import AggregateServer
 from mcpd.gateway.call_tasks import Spawn
-from mcpd.gateway.client_subscriptions import Subscriptions
-from mcpd.gateway.dedicated_servers import Instances
-from mcpd.gateway.forwarded_call import MAY_ASK, Relay
-from mcpd.gateway.responder import Client
-from mcpd.gateway.server_requests import Questions
-from mcpd.gateway.session import Session
-from mcpd.gateway.signed_state import Seal
-from mcpd.gateway.suspended_calls import Parked
+from mcpd.gateway.client_subscriptions import ClientSubscriptions
+from mcpd.gateway.dedicated_servers import DedicatedServers
+from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
+from mcpd.gateway.responder import ClientIdentity
+from mcpd.gateway.server_requests import ServerRequestRouter
+from mcpd.gateway.session import ClientSession
+from mcpd.gateway.signed_state import StateSigner
+from mcpd.gateway.suspended_calls import SuspendedCalls
 from mcpd.gateway.url_elicitation import UrlElicitations
-from mcpd.gateway.virtual_server import OneServer, View
+from mcpd.gateway.virtual_server import SingleServer, View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
@@ -50,33 +50,33 @@ class Gateway:
 
     def __init__(self, core: Operations, clients: ClientSide) -> None:
         self.core = core
-        self.sessions: dict[Session, None] = {}
-        self.seal = Seal()
-        self.parked = Parked(self)
+        self.sessions: dict[ClientSession, None] = {}
+        self.state_signer = StateSigner()
+        self.suspended_calls = SuspendedCalls(self)
         self.url_elicitations = UrlElicitations()
-        self.questions = Questions(self)
-        self.subscriptions = Subscriptions(self.spawn)
-        self.instances = Instances(core, self.spawn)
+        self.server_requests = ServerRequestRouter(self)
+        self.subscriptions = ClientSubscriptions(self.spawn)
+        self.dedicated_servers = DedicatedServers(core, self.spawn)
         self._nursery: trio.Nursery | None = None
         self._disabled: dict[str, bool] = {}
-        self._known: dict[str, ManagedServer] = {}
+        self._synced_servers: dict[str, ManagedServer] = {}
         """Servers that have been told of all interests, by name: a name may get a new server."""
-        self._aggregates: dict[Profile, Aggregate] = {}
-        core.list_clients = lambda: client_report.clients(self.sessions, core.clients.connected())
+        self._aggregates: dict[Profile, AggregateServer] = {}
+        core.list_clients = lambda: client_report.connected_clients(self.sessions, core.clients.connected())
         clients.capabilities = CAPABILITIES
-        clients.asked = self._asked
-        clients.heard = self._heard
+        clients.asked = self._on_server_request
+        clients.heard = self._on_notification
 
     # ── clients come and go ─────────────────────────────────────────────────────────────────────
 
     def view(self, server: str | None = None, profile: str | None = None) -> View:
         """What a client is to see. Raises UnknownServer, UnknownProfile."""
         if server is not None:
-            return OneServer(self.core, self.core.supervisor.get(server))
+            return SingleServer(self.core, self.core.supervisor.get(server))
         chosen = self._profile(profile)
         view = self._aggregates.get(chosen)
         if view is None:
-            view = self._aggregates[chosen] = Aggregate(self.core, chosen)
+            view = self._aggregates[chosen] = AggregateServer(self.core, chosen)
         return view
 
     def profile_for(self, directory: str | None) -> str | None:
@@ -98,23 +98,25 @@ class Gateway:
             raise UnknownProfile(f"no profile named {name!r}; known are {known}")
         return profiles[name]
 
-    def open(self, view: View, client: Client, tell: Callable[[bytes], None], spawn: Spawn) -> Session:
+    def open_session(
+        self, view: View, client: ClientIdentity, tell: Callable[[bytes], None], spawn: Spawn
+    ) -> ClientSession:
         """A client's conversation. Whoever opened it closes it; `spawn` starts tasks that end with it."""
-        session = Session(self, view, client, tell, spawn)
+        session = ClientSession(self, view, client, tell, spawn)
         self.sessions[session] = None
         return session
 
-    def left(self, session: Session) -> None:
+    def on_session_closed(self, session: ClientSession) -> None:
         """Called by a session that closes."""
         self.sessions.pop(session, None)
-        self.subscriptions.left(session)
-        used = self._used_by(session)
-        self.instances.left(session)
-        self.url_elicitations.left(session)
+        self.subscriptions.on_session_closed(session)
+        used = self._servers_of(session)
+        self.dedicated_servers.on_session_closed(session)
+        self.url_elicitations.on_session_closed(session)
         for server in used:
             server.interests.forget(session)
         if session.roots:
-            _tell_roots_changed(used)
+            _notify_roots_changed(used)
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something that outlives the client it is for."""
@@ -135,7 +137,7 @@ class Gateway:
                 with self.core.events.listen() as events:
                     async for event in events:
                         try:
-                            self._happened(event)
+                            self._on_event(event)
                         except Exception:
                             log.exception("an error in mcpd itself, in telling clients of %s", event.kind)
         raise AssertionError("cancelled")
@@ -143,58 +145,58 @@ class Gateway:
     def end_subscriptions(self) -> None:
         """The daemon stops: every subscription ends in order."""
         for session in list(self.sessions):
-            for listen in list(session.listens.values()):
+            for listen in list(session.listen_streams.values()):
                 listen.end()
-            session.listens.clear()
+            session.listen_streams.clear()
 
     # ── what servers say ────────────────────────────────────────────────────────────────────────
 
-    def _asked(
+    def _on_server_request(
         self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
     ) -> bool:
         """See `Hooks.asked`. A bug costs the question, not the server's connection."""
         try:
-            return self.questions.asked(server, link, message, exchange)
+            return self.server_requests.route(server, link, message, exchange)
         except Exception:
             log.exception("%s: an error in mcpd itself, in asking for it", server.spec.name)
-            self.questions.forget(link, message)
+            self.server_requests.forget(link, message)
             return False
 
-    def _heard(self, server: ManagedServer, said: ServerNotification) -> None:
+    def _on_notification(self, server: ManagedServer, said: ServerNotification) -> None:
         method = said.method
         if method.endswith("/list_changed"):
-            self._list_changed(server, method.split("/")[1])
+            self._notify_list_changed(server, method.split("/")[1])
         elif method == "notifications/resources/updated":
-            self.subscriptions.updated(server, said.uri)
+            self.subscriptions.on_resource_updated(server, said.uri)
         elif method == "notifications/message":
-            self._logged(server, said)
+            self._forward_log_message(server, said)
         elif method == "notifications/elicitation/complete":
-            self.url_elicitations.completed(server, said)
+            self.url_elicitations.on_completed(server, said)
         elif method == "notifications/cancelled" and server.upstream is not None:
             try:
-                self.questions.withdrawn(server.upstream.link, said.params)
+                self.server_requests.cancel(server.upstream.link, said.params)
             except BadFrame:
                 return
 
-    def _list_changed(self, server: ManagedServer, feature: str) -> None:
+    def _notify_list_changed(self, server: ManagedServer, feature: str) -> None:
         for session in list(self.sessions):
             if session.view.covers(server):  # not for an instance: lists are those of its definition's server
-                session.list_changed(feature)
+                session.notify_list_changed(feature)
 
-    def _logged(self, server: ManagedServer, said: ServerNotification) -> None:
+    def _forward_log_message(self, server: ManagedServer, said: ServerNotification) -> None:
         """To the client whose call it is about, where that is certain; the daemon's log has it anyway."""
-        relay = said.exchange
-        if relay is None and server.upstream is not None:
+        call = said.exchange
+        if call is None and server.upstream is not None:
             calls = {
-                each.session if isinstance(each, Relay) else None: each
+                each.session if isinstance(each, ForwardedCall) else None: each
                 for each in server.upstream.link.under_way()
-                if each.method in MAY_ASK
+                if each.method in INTERACTIVE_METHODS
             }
-            relay = next(iter(calls.values())) if len(calls) == 1 else None
+            call = next(iter(calls.values())) if len(calls) == 1 else None
         if (
-            isinstance(relay, Relay)
-            and relay.request is not None
-            and _wanted(relay.asker.log_level, relay.asker.modern, said.params)
+            isinstance(call, ForwardedCall)
+            and call.request is not None
+            and _wants_log_message(call.context.log_level, call.context.modern, said.params)
         ):
             try:
                 members = wire.members(said.params)
@@ -202,90 +204,90 @@ class Gateway:
                 return  # no client could read it
             strip_reserved(members)
             frame = wire.notification("notifications/message", msgspec.json.encode(members))
-            relay.request.reply.note(frame)
+            call.request.responder.send(frame)
 
-    def _happened(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         """A server that is switched on or off, or removed, changes what clients of several see; so does a
         configuration that names things otherwise."""
         if event.server is None:
             for view in self._aggregates.values():
-                if view.told is not view.style:
-                    view.told = view.style
-                    self._renamed(view)
+                if view.announced_style is not view.style:
+                    view.announced_style = view.style
+                    self._on_names_changed(view)
             return
         if event.kind is EventKind.REMOVED:
-            self._known.pop(event.server, None)
+            self._synced_servers.pop(event.server, None)
             if self._disabled.pop(event.server, True) is False:
-                self._all_changed(None)
+                self._notify_all_lists_changed(None)
         elif event.status is not None and (server := self.core.supervisor.find(event.server)) is not None:
             # Not for an instance: who sees several servers sees that of the definition.
             if server.state is ServerState.DISABLED:
-                self.instances.switched_off(server)
+                self.dedicated_servers.on_disabled(server)
             off = event.status.status is ServerState.DISABLED
             was = self._disabled.get(event.server)
             self._disabled[event.server] = off
             if was is not None and was is not off:
-                self._all_changed(event.server)
+                self._notify_all_lists_changed(event.server)
             if event.status.status is ServerState.CONNECTED:
-                self._tell_interests(event.server)
+                self._sync_interests(event.server)
 
-    def _renamed(self, view: View) -> None:
+    def _on_names_changed(self, view: View) -> None:
         for session in list(self.sessions):
             if session.view is view:
-                session.list_changed("tools")
-                session.list_changed("prompts")
+                session.notify_list_changed("tools")
+                session.notify_list_changed("prompts")
 
-    def _all_changed(self, name: str | None) -> None:
+    def _notify_all_lists_changed(self, name: str | None) -> None:
         for session in list(self.sessions):
             single = session.view.single
             if single is None or single.spec.name == name:
                 for feature in _LISTS:
-                    session.list_changed(feature)
+                    session.notify_list_changed(feature)
 
     # ── the interests of all in one server ──────────────────────────────────────────────────────
 
-    def level_changed(self, session: Session) -> None:
+    def on_log_level_changed(self, session: ClientSession) -> None:
         """A legacy client said how talkative its servers are to be."""
-        for server in self._used_by(session):
-            server.interests.set_log_level(session, session.asker.log_level)
+        for server in self._servers_of(session):
+            server.interests.set_log_level(session, session.context.log_level)
 
-    def _tell_interests(self, name: str) -> None:
+    def _sync_interests(self, name: str) -> None:
         """A server that was not there before learns what clients want to hear of it."""
         server = self.core.supervisor.find(name)
-        if server is None or self._known.get(name) is server:
+        if server is None or self._synced_servers.get(name) is server:
             return
-        self._known[name] = server
-        self.subscriptions.renew(server)
+        self._synced_servers[name] = server
+        self.subscriptions.on_server_replaced(server)
         for session in self.sessions:
-            if session.asker.log_level and session.view.covers(server):
-                server.interests.set_log_level(session, session.asker.log_level)
+            if session.context.log_level and session.view.covers(server):
+                server.interests.set_log_level(session, session.context.log_level)
 
     def roots(self, server: ManagedServer) -> Iterable[Raw]:
         """The roots of all clients that use the server, each once."""
         users = (
-            self.instances.users(server)
+            self.dedicated_servers.users(server)
             if server.of is not None
             else [session for session in self.sessions if session.view.covers(server)]
         )
-        roots = dict.fromkeys(bytes(root) for session in users for root in session.all_roots())
+        roots = dict.fromkeys(bytes(root) for session in users for root in session.effective_roots())
         return tuple(Raw(root) for root in roots)
 
-    def roots_changed(self, session: Session) -> None:
-        _tell_roots_changed(self._used_by(session))
+    def on_roots_changed(self, session: ClientSession) -> None:
+        _notify_roots_changed(self._servers_of(session))
 
-    def _used_by(self, session: Session) -> Sequence[ManagedServer]:
+    def _servers_of(self, session: ClientSession) -> Sequence[ManagedServer]:
         """What it sees, switched off or not, and the instances that are its own."""
         seen = [server for server in self.core.supervisor.servers() if session.view.covers(server)]
-        return [*seen, *self.instances.used_by(session)]
+        return [*seen, *self.dedicated_servers.used_by(session)]
 
 
-def _tell_roots_changed(servers: Iterable[ManagedServer]) -> None:
+def _notify_roots_changed(servers: Iterable[ManagedServer]) -> None:
     for server in servers:
         if server.upstream is not None:
             server.upstream.notify_roots_changed()
 
 
-def _wanted(level: str, modern: bool, params: Raw) -> bool:
+def _wants_log_message(level: str, modern: bool, params: Raw) -> bool:
     """Whether a client that asked for messages from `level` on is to get this one."""
     if not level:
         return not modern  # a legacy client that never said gets what its server sends

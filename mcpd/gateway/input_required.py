@@ -15,10 +15,10 @@ import trio
 from msgspec import Raw
 
 from mcpd.gateway import call_tasks
-from mcpd.gateway.client_context import Request
-from mcpd.gateway.forwarded_call import Relay
-from mcpd.gateway.revision_translation.server_requests import question
-from mcpd.gateway.server_requests import ANSWER
+from mcpd.gateway.client_context import ClientRequest
+from mcpd.gateway.forwarded_call import ForwardedCall
+from mcpd.gateway.revision_translation.server_requests import translate_server_request
+from mcpd.gateway.server_requests import ANSWER_TIMEOUT
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.protocol import mcp_tasks
@@ -28,21 +28,23 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import Session
+    from mcpd.gateway.session import ClientSession
 
-_SOON = 0.05
+_FIRST_PAUSE = 0.05
 """Seconds before asking again a server that wants nothing but that."""
 
 
-def passes_through(server: ManagedServer, request: Request) -> bool:
+def can_pass_through(server: ManagedServer, request: ClientRequest) -> bool:
     """Whether a method that we do not know may be known to both ends: they speak the same revision."""
     upstream = server.upstream
     if upstream is None or request.method.startswith("notifications/"):
         return False
-    return upstream.version == request.asker.version
+    return upstream.version == request.context.version
 
 
-def go_on(session: Session, relay: Relay, request: Request, result: Raw) -> bool:
+def handle_input_required(
+    session: ClientSession, call: ForwardedCall, request: ClientRequest, result: Raw
+) -> bool:
     """Do with a result what an `input_required` one needs. False when it is none."""
     try:
         members = wire.members(result)
@@ -51,85 +53,87 @@ def go_on(session: Session, relay: Relay, request: Request, result: Raw) -> bool
         questions = wire.members(members.get("inputRequests", b"{}"))
     except BadFrame:
         return False
-    if request.asker.modern:
+    if request.context.modern:
         state = members.get("requestState")
         if state is not None:
-            sealed = session.gateway.seal.close(relay.server.spec.name, state)
+            sealed = session.gateway.state_signer.sign(call.server.spec.name, state)
             members["requestState"] = Raw(msgspec.json.encode(sealed))
-        session.finished(relay, wire.result(request.key, msgspec.json.encode(members)))
+        session.finish_call(call, wire.result(request.key, msgspec.json.encode(members)))
         return True
-    call_tasks.beside(relay, lambda: _another_round(session, relay, questions, members.get("requestState")))
+    call_tasks.spawn_for_call(call, lambda: _run_round(session, call, questions, members.get("requestState")))
     return True
 
 
-async def _another_round(
-    session: Session, relay: Relay, questions: Mapping[str, Raw], state: Raw | None
+async def _run_round(
+    session: ClientSession, call: ForwardedCall, questions: Mapping[str, Raw], state: Raw | None
 ) -> None:
     """Ask the client, then the server again. Raises what ends the call."""
-    name = relay.server.spec.name
-    relay.next_round()
-    if relay.rounds > MAX_ROUNDS:
+    name = call.server.spec.name
+    call.start_round()
+    if call.rounds > MAX_ROUNDS:
         raise ProtocolViolation(f"{name}: still wants something after {MAX_ROUNDS} rounds", server=name)
-    members = wire.members(relay.params or b"{}")
+    members = wire.members(call.params or b"{}")
     members.pop("inputResponses", None)
     members.pop("requestState", None)
     if questions:
-        members["inputResponses"] = Raw(msgspec.json.encode(await _answers(session, relay, questions)))
+        members["inputResponses"] = Raw(msgspec.json.encode(await _ask_all(session, call, questions)))
     else:
-        await trio.sleep(_SOON * 2**relay.rounds)
+        await trio.sleep(_FIRST_PAUSE * 2**call.rounds)
     await trio.lowlevel.checkpoint_if_cancelled()
     if state is not None:
         members["requestState"] = state
-    relay.params = msgspec.json.encode(members)
-    relay.stop = None
+    call.params = msgspec.json.encode(members)
+    call.cancel_task = None
     try:
-        relay.submit()
+        call.submit()
     except (LinkLost, Overloaded) as error:  # not this round, but one before reached the server
-        words = f"{name}: {relay.method} was begun, and could not be gone on with; it may have run in part"
+        words = f"{name}: {call.method} was begun, and could not be gone on with; it may have run in part"
         raise LinkLost(f"{words}, so it is not repeated ({error.message})", server=name) from error
 
 
-def only_as_task(relay: Relay) -> bool:
+def add_required_task(call: ForwardedCall) -> bool:
     """Whether the tool insists on becoming a task, and the client has not asked for one; then we do."""
     try:
-        members = wire.members(relay.params or b"{}")
+        members = wire.members(call.params or b"{}")
         name = wire.value(members.get("name", b"null"))
-        catalog = relay.server.catalog
+        catalog = call.server.catalog
         tool = catalog.tool(str(name)) if catalog is not None and "task" not in members else None
         execution = wire.members(tool.raw).get("execution") if tool is not None else None
         if execution is None or wire.value(wire.members(execution).get("taskSupport", b"null")) != "required":
             return False
     except BadFrame:
         return False
-    members["task"] = Raw(b'{"ttl":%d}' % (relay.limit * 1000))
-    relay.params = msgspec.json.encode(members)
+    members["task"] = Raw(b'{"ttl":%d}' % (call.limit * 1000))
+    call.params = msgspec.json.encode(members)
     return True
 
 
-async def see_task_through(session: Session, relay: Relay, created: Raw) -> None:
+async def poll_task(session: ClientSession, call: ForwardedCall, created: Raw) -> None:
     """Ask after the task until it is done, and give the client its result as if it had been a call."""
-    request = relay.request
+    request = call.request
     assert request is not None
 
     async def answer(method: str, params: Raw) -> Mapping[str, object]:
         asked = Raw(msgspec.json.encode({"method": method, "params": params}))
-        return wire.mapping(await _answer(session, relay, asked))
+        return wire.mapping(await _ask_client(session, call, asked))
 
     result = await mcp_tasks.await_task(
-        relay.upstream,
+        call.upstream,
         created,
         answer,
         what=request.method,
-        timeout=relay.idle,
-        limit=relay.hard_deadline - trio.current_time(),
-        next_connection=lambda: session.gateway.core.wait_reconnected(relay.server),
+        timeout=call.idle,
+        limit=call.hard_deadline - trio.current_time(),
+        next_connection=lambda: session.gateway.core.wait_reconnected(call.server),
     )
     await trio.lowlevel.checkpoint_if_cancelled()
-    relay.stop = None
-    session.finished(relay, wire.result(request.key, relay.translation.result(relay.method, result)))
+    call.cancel_task = None
+    session.finish_call(call, wire.result(request.key, call.translation.result(call.method, result)))
 
 
-async def _answers(session: Session, relay: Relay, questions: Mapping[str, Raw]) -> dict[str, Raw]:
+async def _ask_all(
+    session: ClientSession, call: ForwardedCall, questions: Mapping[str, Raw]
+) -> dict[str, Raw]:
     """All at once: which of them a person sees first is the client's business."""
     answers: dict[str, Raw] = {}
     trouble: list[McpdError] = []
@@ -137,7 +141,7 @@ async def _answers(session: Session, relay: Relay, questions: Mapping[str, Raw])
 
         async def ask(key: str, raw: Raw) -> None:
             try:
-                answers[key] = await _answer(session, relay, raw)
+                answers[key] = await _ask_client(session, call, raw)
             except McpdError as error:
                 trouble.append(error)
 
@@ -148,14 +152,16 @@ async def _answers(session: Session, relay: Relay, questions: Mapping[str, Raw])
     return answers
 
 
-async def _answer(session: Session, relay: Relay, raw: Raw) -> Raw:
+async def _ask_client(session: ClientSession, call: ForwardedCall, raw: Raw) -> Raw:
     """The client's bare result; where it refuses, what says so to the server, if anything does."""
-    name, request = relay.server.spec.name, relay.request
+    name, request = call.server.spec.name, call.request
     assert request is not None
     try:
         asked = wire.members(raw)
         method = msgspec.json.decode(asked.get("method", Raw(b"null")), type=str)
-        params = question(method, asked.get("params", Raw(b"{}")), session.asker.version, session.label(name))
+        params = translate_server_request(
+            method, asked.get("params", Raw(b"{}")), session.context.version, session.message_prefix(name)
+        )
     except (BadFrame, msgspec.MsgspecError) as error:
         raise ProtocolViolation(f"{name}: asks what cannot be read: {error}", server=name) from None
     message: list[Message | None] = []
@@ -165,17 +171,17 @@ async def _answer(session: Session, relay: Relay, raw: Raw) -> Raw:
         message.append(response)
         done.set()
 
-    if params is not None and session.asker.can(method.partition("/")[0]):
-        key = session.outstanding.ask(method, params, request.reply, answered)
+    if params is not None and session.context.supports(method.partition("/")[0]):
+        key = session.client_requests.send_request(method, params, request.responder, answered)
         reason = "the call that it belongs to is over"
         try:
-            with trio.move_on_after(ANSWER) as patience:
+            with trio.move_on_after(ANSWER_TIMEOUT) as patience:
                 await done.wait()
             if patience.cancelled_caught:
-                reason = f"it had no answer for {ANSWER:g} s"
+                reason = f"it had no answer for {ANSWER_TIMEOUT:g} s"
         finally:
             if not done.is_set():
-                session.outstanding.withdraw(key, reason)
+                session.client_requests.cancel(key, reason)
     response = message[0] if message else None
     if response is not None and response.result is not ABSENT:
         return response.result

@@ -12,72 +12,79 @@ import trio
 from msgspec import Raw
 
 from mcpd.gateway import call_tasks
-from mcpd.gateway.client_context import Request
+from mcpd.gateway.client_context import ClientRequest
 from mcpd.gateway.revision_translation.list_entries import entry_translation
-from mcpd.gateway.virtual_server import MEMBERS
+from mcpd.gateway.virtual_server import LIST_MEMBERS
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import Session
+    from mcpd.gateway.session import ClientSession
 
-PAGE = 1000
+PAGE_SIZE = 1000
 """Entries at most on one page: with fewer in all, nobody has to turn any."""
-PATIENCE = 5.0
+FIRST_START_TIMEOUT = 5.0
 """Seconds that a list of several waits for servers that are being started for the first time, so that nothing
 is known of them yet: many clients ask once, as they start, and give up after ten."""
-PAGE_BYTES = 4 * 1024 * 1024
-_BEFORE = {"tools": "tools", "resources": "resources", "resourceTemplates": "resources", "prompts": "prompts"}
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+_REQUIRED_CAPABILITY = {
+    "tools": "tools",
+    "resources": "resources",
+    "resourceTemplates": "resources",
+    "prompts": "prompts",
+}
 
 
-def answer(session: Session, request: Request) -> None:
+def answer_list(session: ClientSession, request: ClientRequest) -> None:
     """Raises BadFrame for a cursor that is none, or of a list that is no more."""
-    member = MEMBERS[request.method]
-    if _BEFORE[member] not in session.view.capabilities(request.asker.version):
-        session.fail(request, -32601, f"{session.view.title} offers no {_BEFORE[member]}")
+    member = LIST_MEMBERS[request.method]
+    if _REQUIRED_CAPABILITY[member] not in session.view.capabilities(request.context.version):
+        session.respond_error(
+            request, -32601, f"{session.view.title} offers no {_REQUIRED_CAPABILITY[member]}"
+        )
         return
     single = session.view.single
     core, expired = session.gateway.core, [s for s in session.view.servers() if s.lists_expired]
     unheard = [s for s in session.view.servers() if s.is_unheard] if single is None else []
     if not expired and not unheard and (single is None or single.catalog is not None):
-        _answer(session, request, member)
+        _respond_with_page(session, request, member)
         return
 
     async def when_known() -> None:
         if single is not None:
             await core.load_catalog(single.spec.name)
         else:
-            with trio.move_on_after(PATIENCE):
+            with trio.move_on_after(FIRST_START_TIMEOUT):
                 for server in unheard:
                     await server.wait_settled()
             await core.refresh_catalogs(expired)
         await trio.lowlevel.checkpoint_if_cancelled()
-        _answer(session, request, member)
+        _respond_with_page(session, request, member)
 
-    call_tasks.later(session, request, when_known)
+    call_tasks.spawn_request(session, request, when_known)
 
 
-def _answer(session: Session, request: Request, member: str) -> None:
+def _respond_with_page(session: ClientSession, request: ClientRequest, member: str) -> None:
     entries = session.view.entries(member)
-    translate = entry_translation(member, request.asker.version)
-    start = _start(request, entries)
+    translate = entry_translation(member, request.context.version)
+    start = _cursor_position(request, entries)
     page: list[Raw] = []
     size = 0
-    for entry in entries[start : start + PAGE]:
+    for entry in entries[start : start + PAGE_SIZE]:
         size += len(entry)
-        if page and size > PAGE_BYTES:
+        if page and size > MAX_PAGE_BYTES:
             break
         page.append(Raw(entry if translate is None else translate(entry)))
     body: dict[str, object] = {member: page}
     if start + len(page) < len(entries):
         body["nextCursor"] = _cursor(entries, start + len(page))
-    if request.asker.modern:
+    if request.context.modern:
         ttl, scope = session.view.freshness(member)
         body |= {"resultType": "complete", "ttlMs": ttl, "cacheScope": scope}
-    session.answer(request, msgspec.json.encode(body))
+    session.respond(request, msgspec.json.encode(body))
 
 
-def _start(request: Request, entries: Sequence[bytes]) -> int:
+def _cursor_position(request: ClientRequest, entries: Sequence[bytes]) -> int:
     raw = wire.members(request.params).get("cursor") if request.params else None
     if raw is None:
         return 0

@@ -7,13 +7,13 @@ from typing import Protocol
 import attrs
 
 
-class Reply(Protocol):
+class Responder(Protocol):
     """Frames are JSON text; a newline at the end is no part of them. Must not block or raise.
 
     Exactly one of `finish` and `drop` is called, once, unless the session ends before.
     """
 
-    def note(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         """A notification, or a request of ours, that belongs to this request: it comes before the end."""
 
     def finish(self, frame: bytes, code: int = 0) -> None:
@@ -24,10 +24,10 @@ class Reply(Protocol):
 
 
 @attrs.frozen(kw_only=True)
-class Client:
+class ClientIdentity:
     """Who is at the other end, as far as is known; all of it is the client's own word but for `door`."""
 
-    door: str
+    via: str
     """How it came in: `socket`, `bridge`, `http`."""
     name: str = ""
     pid: int = 0

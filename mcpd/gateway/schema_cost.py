@@ -16,29 +16,29 @@ from collections.abc import Mapping
 
 BUDGET = 2_000_000
 """Steps that one validation may take: about 50 ms."""
-DEEPEST = 64
+MAX_DEPTH = 64
 """Instances deeper than this are not checked against a schema that refers to itself."""
-_LOOKED_AT = 500_000
+_MAX_VISITS = 500_000
 """Schemas times levels that are looked at before giving up: a second's work."""
-_REGEX, _BACKTRACKING = 20, 1000
+_REGEX_STEPS, _BACKTRACKING_STEPS = 20, 1000
 """Steps of matching one pattern; one of those that can go back."""
-_GOES_BACK = re.compile(r"\\[1-9]|\\k<|\(\?[=!<>]")
+_BACKTRACKS = re.compile(r"\\[1-9]|\\k<|\(\?[=!<>]")
 
-_HERE = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else")
-_EVERY: Mapping[type, tuple[str, ...]] = {
+_IN_PLACE = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else")
+_FOR_EVERY_CHILD: Mapping[type, tuple[str, ...]] = {
     list: ("items", "additionalItems", "contains", "unevaluatedItems"),
     dict: ("additionalProperties", "propertyNames", "unevaluatedProperties"),
 }
 """What is applied to each element; to each member."""
-_ONE_EACH: Mapping[type, str] = {list: "prefixItems", dict: "properties"}
+_FOR_ONE_CHILD: Mapping[type, str] = {list: "prefixItems", dict: "properties"}
 """What is applied to one element; to one member."""
 
 
-class TooMuch(ValueError):
+class SchemaTooComplex(ValueError):
     """The schema asks for more than BUDGET of any instance."""
 
 
-class Effort:
+class ValidationCost:
     """What one schema costs. Making it raises TooMuch for one that costs too much by itself.
 
     Making it may take a fraction of a second: do it in a thread.
@@ -46,26 +46,26 @@ class Effort:
 
     def __init__(self, schema: Mapping[str, object]) -> None:
         self._root = schema
-        self._known: dict[tuple[int, int, type], int] = {}
+        self._counted: dict[tuple[int, int, type], int] = {}
         self._sizes: dict[int, int] = {}
         self._steps: list[int] = []
         """The most that can happen at one place so many levels down."""
-        self._ends = False
+        self._is_finite = False
         try:
-            while len(self._steps) < DEEPEST and not self._ends:
+            while len(self._steps) < MAX_DEPTH and not self._is_finite:
                 steps = max(self._count(schema, len(self._steps), kind) for kind in (list, dict))
                 self._steps.append(steps)
-                self._ends = not steps
-        except TooMuch:
+                self._is_finite = not steps
+        except SchemaTooComplex:
             if not self._steps:
                 raise
-        self._known.clear()
+        self._counted.clear()
         self._sizes.clear()
 
     def allows(self, instance: object) -> bool:
         """Whether checking this instance stays within BUDGET."""
         widths = _widths(instance)
-        if len(widths) > len(self._steps) and not self._ends:
+        if len(widths) > len(self._steps) and not self._is_finite:
             return False
         return sum(map(int.__mul__, self._steps, widths)) <= BUDGET
 
@@ -78,28 +78,28 @@ class Effort:
         if not isinstance(schema, Mapping):
             return 0 if depth else 1
         key = (id(schema), depth, kind)
-        known = self._known.get(key)
+        known = self._counted.get(key)
         if known is None:
             # Around in a circle without going down counts nothing: validators notice.
-            self._known[key] = 0 if depth else 1
-            known = sum(self._count(schema[name], depth, kind) for name in _HERE if name in schema)
+            self._counted[key] = 0 if depth else 1
+            known = sum(self._count(schema[name], depth, kind) for name in _IN_PLACE if name in schema)
             known += sum(self._count(each, depth, kind) for each in _values(schema.get("dependentSchemas")))
-            known += self._below(schema, depth - 1, kind) if depth else self._size(schema)
-            if known > BUDGET or len(self._known) > _LOOKED_AT:
-                raise TooMuch(f"checking it may take more than {BUDGET} steps")
-            self._known[key] = known
+            known += self._count_children(schema, depth - 1, kind) if depth else self._own_steps(schema)
+            if known > BUDGET or len(self._counted) > _MAX_VISITS:
+                raise SchemaTooComplex(f"checking it may take more than {BUDGET} steps")
+            self._counted[key] = known
         return known
 
-    def _below(self, schema: Mapping[str, object], depth: int, kind: type) -> int:
+    def _count_children(self, schema: Mapping[str, object], depth: int, kind: type) -> int:
         both = (list, dict)
-        every = [schema[name] for name in _EVERY[kind] if name in schema]
+        every = [schema[name] for name in _FOR_EVERY_CHILD[kind] if name in schema]
         if kind is dict:
             every += _values(schema.get("patternProperties"))
         steps = sum(max(self._count(each, depth, inner) for inner in both) for each in every)
-        one_each = _values(schema.get(_ONE_EACH[kind]))
+        one_each = _values(schema.get(_FOR_ONE_CHILD[kind]))
         return steps + max((self._count(one, depth, k) for one in one_each for k in both), default=0)
 
-    def _size(self, schema: Mapping[str, object]) -> int:
+    def _own_steps(self, schema: Mapping[str, object]) -> int:
         """Steps of the schema's own words, applied to one value."""
         size = self._sizes.get(id(schema))
         if size is None:
@@ -110,7 +110,7 @@ class Effort:
                 patterns += by_pattern
             for pattern in patterns:
                 if isinstance(pattern, str):
-                    size += _BACKTRACKING if _GOES_BACK.search(pattern) else _REGEX
+                    size += _BACKTRACKING_STEPS if _BACKTRACKS.search(pattern) else _REGEX_STEPS
             self._sizes[id(schema)] = size
         return size
 

@@ -13,7 +13,7 @@ import attrs
 import trio
 from msgspec import Raw
 
-from mcpd.gateway.schema_cost import Effort
+from mcpd.gateway.schema_cost import ValidationCost
 from mcpd.model.errors import Problem
 from mcpd.model.text import shorten
 from mcpd.wire import message as wire
@@ -28,33 +28,33 @@ MAX_CHECKED = 1024 * 1024
 _MAX_PROBLEMS = 10
 
 
-_BACKTRACKS = 10_000
+_BACKTRACK_LIMIT = 10_000
 """Steps back that matching one pattern may take, about 1 ms; the default of a million takes 70."""
 
 
 @attrs.frozen
-class Checked:
+class CompiledSchema:
     """A schema that can be used."""
 
     validator: jsonschema_rs.Validator
-    effort: Effort
+    cost: ValidationCost
 
 
 @attrs.frozen
 class ToolSchemas:
     """One tool's compiled schemas; None lets everything through."""
 
-    input: Checked | None = None
-    output: Checked | None = None
+    input: CompiledSchema | None = None
+    output: CompiledSchema | None = None
     notes: tuple[str, ...] = ()
     """Why a schema is not checked."""
-    only_as_task: bool = False
+    requires_task: bool = False
     """Whether the tool refuses to be called in any other way (`execution.taskSupport`, 2025-11-25)."""
 
-    def problems_of_arguments(self, arguments: object) -> list[Problem]:
+    def check_arguments(self, arguments: object) -> list[Problem]:
         return _problems(self.input, arguments, "$.arguments")
 
-    def problems_of_data(self, data: object) -> list[Problem]:
+    def check_structured_content(self, data: object) -> list[Problem]:
         return _problems(self.output, data, "$.structuredContent")
 
 
@@ -70,10 +70,10 @@ def _compile_both(tool: bytes) -> ToolSchemas:
     members = wire.members(tool)
     notes: list[str] = []
     compiled = [_compile(members.get(name), name, notes) for name in ("inputSchema", "outputSchema")]
-    return ToolSchemas(compiled[0], compiled[1], tuple(notes), _only_as_task(members.get("execution")))
+    return ToolSchemas(compiled[0], compiled[1], tuple(notes), _requires_task(members.get("execution")))
 
 
-def _only_as_task(execution: Raw | None) -> bool:
+def _requires_task(execution: Raw | None) -> bool:
     try:
         declared = {} if execution is None else wire.value(execution)
     except BadFrame:
@@ -81,7 +81,7 @@ def _only_as_task(execution: Raw | None) -> bool:
     return isinstance(declared, dict) and declared.get("taskSupport") == "required"
 
 
-def _compile(raw: Raw | None, name: str, notes: list[str]) -> Checked | None:
+def _compile(raw: Raw | None, name: str, notes: list[str]) -> CompiledSchema | None:
     if raw is None:
         return None
     data = bytes(raw)
@@ -97,24 +97,24 @@ def _compile(raw: Raw | None, name: str, notes: list[str]) -> Checked | None:
         schema = wire.value(data)
         if not isinstance(schema, dict):
             raise BadFrame("it is not an object")
-        effort = Effort(schema)
+        effort = ValidationCost(schema)
         validator: jsonschema_rs.Validator = jsonschema_rs.validator_for(
             schema,
             retriever=_fetch_nothing,
-            pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS),
+            pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT),
         )
     except (BadFrame, ValueError, jsonschema_rs.ValidationError) as error:
         notes.append(f"its {name} cannot be used and is not checked here: {shorten(str(error))}")
         return None
-    return Checked(validator, effort)
+    return CompiledSchema(validator, effort)
 
 
 def _fetch_nothing(uri: str) -> Never:
     raise ValueError(f"refers to {uri}, and nothing is fetched for a schema")
 
 
-def _problems(schema: Checked | None, instance: object, root: str) -> list[Problem]:
-    if schema is None or not schema.effort.allows(instance):
+def _problems(schema: CompiledSchema | None, instance: object, root: str) -> list[Problem]:
+    if schema is None or not schema.cost.allows(instance):
         return []
     import jsonschema_rs
 

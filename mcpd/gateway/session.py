@@ -25,11 +25,11 @@ from mcpd.gateway import (
     list_methods,
 )
 from mcpd.gateway.call_tasks import Spawn
-from mcpd.gateway.client_context import Asker, Request
-from mcpd.gateway.client_requests import Outstanding
-from mcpd.gateway.forwarded_call import MAY_ASK, Relay, refused
-from mcpd.gateway.responder import Client, Reply
-from mcpd.gateway.virtual_server import MEMBERS, View
+from mcpd.gateway.client_context import ClientContext, ClientRequest
+from mcpd.gateway.client_requests import ClientRequests
+from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall, error_response
+from mcpd.gateway.responder import ClientIdentity, Responder
+from mcpd.gateway.virtual_server import LIST_MEMBERS, View
 from mcpd.model.errors import McpdError
 from mcpd.protocol.legacy import BATCH_VERSION
 from mcpd.supervision.managed_server import ManagedServer
@@ -42,122 +42,133 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mcpd.gateway")
 
-_ROUTED = frozenset({*MAY_ASK, "completion/complete"})
+_FORWARDED = frozenset({*INTERACTIVE_METHODS, "completion/complete"})
 _INVALID_REQUEST, _METHOD_NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32600, -32601, -32602, -32603
-_IDS_BEGIN_WITH = frozenset(b'"-0123456789')
+_VALID_ID_START = frozenset(b'"-0123456789')
 """A string or a number (integers by the specification, floats by some clients); never null or a structure."""
 
 
 def is_mcp(method: str) -> bool:
     """Whether it is one of the protocol's own methods."""
     return (
-        method in _ROUTED
-        or method in MEMBERS
+        method in _FORWARDED
+        or method in LIST_MEMBERS
         or method in client_legacy.METHODS
         or method in client_modern.METHODS
     )
 
 
-class Session:
+class ClientSession:
     """Made by `Gateway.open`. `receive` and `close` never block; `close` ends what is under way."""
 
     def __init__(
-        self, gateway: Gateway, view: View, client: Client, tell: Callable[[bytes], None], spawn: Spawn
+        self,
+        gateway: Gateway,
+        view: View,
+        client: ClientIdentity,
+        tell: Callable[[bytes], None],
+        spawn: Spawn,
     ) -> None:
         self.gateway = gateway
         self.view = view
         self.client = client
-        self.tell = tell
+        self.send = tell
         """Sends a frame that belongs to no request."""
-        self.asker = Asker(version=client_legacy.NEWEST)
+        self.context = ClientContext(version=client_legacy.NEWEST_VERSION)
         """What is known of a client that does not say it with its requests."""
         self.version = ""
         """The revision agreed in a handshake; empty before, and for a client that needs none."""
-        self.greeted = False
+        self.is_initialized = False
         """Whether the handshake has been answered: nothing is told before."""
-        self.asks_roots = 0
+        self.roots_requests = 0
         """How often its roots were to be learnt since it was asked for them; 0 while it is not."""
         self.peer: str = ""
         """What the client calls itself, as `name version`."""
-        self.listens: dict[bytes, client_modern.Listen] = {}
+        self.listen_streams: dict[bytes, client_modern.ClientListenStream] = {}
         self.roots: tuple[Raw, ...] = ()
-        self.servers: dict[ManagedServer, int] = {}
+        self.calls_by_live_server: dict[ManagedServer, int] = {}
         """How many tool calls went to which, of those that were there when it last took up another."""
-        self.ended: dict[str, int] = {}
+        self.calls_by_ended_server: dict[str, int] = {}
         """The same of those that are no more, by the name of the definition."""
-        self.outstanding = Outstanding(tell)
-        self.spoke = ""
+        self.client_requests = ClientRequests(tell)
+        self.last_version = ""
         """The revision of its last request."""
-        self._began = trio.current_time()
+        self._opened_at = trio.current_time()
         self.spawn = spawn
-        self.relays: dict[bytes, Relay] = {}
+        self.active_calls: dict[bytes, ForwardedCall] = {}
         """What is under way at servers, by the id of the request to be answered."""
-        self.waiting: dict[bytes, trio.CancelScope] = {}
+        self.request_tasks: dict[bytes, trio.CancelScope] = {}
         """Requests that are being worked on here, or go out once their server is there."""
-        self.dressed: tuple[object, object, bytes] = (None, None, b"")
+        self.cached_meta: tuple[object, object, bytes] = (None, None, b"")
         """What a request to that server, for that asker, is dressed in."""
         self.is_closed = False
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, message: Message, reply: Reply) -> None:
+    def receive(self, message: Message, reply: Responder) -> None:
         method = message.method
         if not method or message.id is ABSENT:
-            self._receive_unanswered(message)
+            self._receive_without_id(message)
             return
         key, params = bytes(message.id), bytes(message.params)
-        request = Request(key, method, params, reply, self.asker)
-        if key[0] not in _IDS_BEGIN_WITH:
+        request = ClientRequest(key, method, params, reply, self.context)
+        if key[0] not in _VALID_ID_START:
             request.key = b"null"
-            self.fail(request, _INVALID_REQUEST, "the id of a request is a string or a number")
+            self.respond_error(request, _INVALID_REQUEST, "the id of a request is a string or a number")
             return
-        if key in self.relays or (self.waiting and key in self.waiting) or key in self.listens:
+        if (
+            key in self.active_calls
+            or (self.request_tasks and key in self.request_tasks)
+            or key in self.listen_streams
+        ):
             words = "a request with this id is under way: its answer could not be told from this one's"
-            self.fail(request, _INVALID_REQUEST, words)
+            self.respond_error(request, _INVALID_REQUEST, words)
             return
         try:
             if may_have_meta(params):
-                client_modern.open_meta(request)
+                client_modern.apply_request_meta(request)
             else:
-                request.plain = True
-            if method in _ROUTED:
-                dispatch.pass_on(self, request)
-            elif method in MEMBERS:
-                list_methods.answer(self, request)
+                request.has_no_meta = True
+            if method in _FORWARDED:
+                dispatch.forward(self, request)
+            elif method in LIST_MEMBERS:
+                list_methods.answer_list(self, request)
             else:
-                self._own(request)
+                self._handle_own_method(request)
         except Exception as error:
-            self.failed(request, error)
+            self.respond_exception(request, error)
 
-    def _receive_unanswered(self, message: Message) -> None:
+    def _receive_without_id(self, message: Message) -> None:
         """A notification, or the response to a question."""
         try:
             if message.method:
-                self._heard(message)
+                self._on_notification(message)
             else:
-                self.outstanding.answered(message)
+                self.client_requests.handle_response(message)
         except Exception:
             log.exception("an error in mcpd itself, in a client's %s", message.method[:100] or "response")
 
-    def _own(self, request: Request) -> None:
+    def _handle_own_method(self, request: ClientRequest) -> None:
         """What is asked of this hop, or of a single server in words that we do not know."""
-        methods = client_modern.METHODS if request.asker.modern else client_legacy.METHODS
+        methods = client_modern.METHODS if request.context.modern else client_legacy.METHODS
         own = methods.get(request.method)
         if own is not None:
             own(self, request)
         elif request.method in client_modern.METHODS and self.version == "":
-            self.fail(request, _INVALID_PARAMS, f"{request.method} needs a `_meta` that says the revision")
+            self.respond_error(
+                request, _INVALID_PARAMS, f"{request.method} needs a `_meta` that says the revision"
+            )
         elif (
             request.method not in client_legacy.METHODS  # those of the other revisions are ours to refuse
             and request.method not in client_modern.METHODS
             and self.view.single is not None
-            and input_required.passes_through(self.view.single, request)
+            and input_required.can_pass_through(self.view.single, request)
         ):
-            dispatch.pass_on(self, request)
+            dispatch.forward(self, request)
         else:
-            self.fail(request, _METHOD_NOT_FOUND, f"no method {request.method[:100]!r}")
+            self.respond_error(request, _METHOD_NOT_FOUND, f"no method {request.method[:100]!r}")
 
-    def _heard(self, message: Message) -> None:
+    def _on_notification(self, message: Message) -> None:
         if message.method == "notifications/cancelled":
             try:
                 members = wire.members(message.params)
@@ -171,130 +182,139 @@ class Session:
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────
 
-    def finished(self, relay: Relay, frame: bytes, code: int = 0) -> None:
+    def finish_call(self, call: ForwardedCall, frame: bytes, code: int = 0) -> None:
         """Give the client its response; `code`: see `Reply.finish`."""
-        request = relay.request
+        request = call.request
         assert request is not None
-        self.relays.pop(request.key, None)
-        request.reply.finish(frame, code)
-        if relay.asked or relay.lined or relay.parked:
-            self.over(relay)
+        self.active_calls.pop(request.key, None)
+        request.responder.finish(frame, code)
+        if call.open_questions or call.holds_turn or call.is_suspended:
+            self.release_call(call)
 
-    def over(self, relay: Relay) -> None:
+    def release_call(self, call: ForwardedCall) -> None:
         """Nothing comes for it any more: what was asked for it goes to others, the next has its turn."""
-        if relay.asked:
-            self.gateway.questions.over(relay)
-        if relay.lined:
-            call_concurrency.release_turn(relay)
-        if relay.parked:
-            self.gateway.parked.left(relay)
+        if call.open_questions:
+            self.gateway.server_requests.on_call_ended(call)
+        if call.holds_turn:
+            call_concurrency.release_turn(call)
+        if call.is_suspended:
+            self.gateway.suspended_calls.remove(call)
 
-    def became_task(self, relay: Relay, created: Raw) -> None:
+    def poll_task(self, call: ForwardedCall, created: Raw) -> None:
         """The server works on it, and is asked after it until it is done."""
-        call_tasks.beside(relay, lambda: input_required.see_task_through(self, relay, created))
+        call_tasks.spawn_for_call(call, lambda: input_required.poll_task(self, call, created))
 
-    def call_again(self, relay: Relay, until: Callable[[], Awaitable[None]]) -> None:
+    def retry_call(self, call: ForwardedCall, until: Callable[[], Awaitable[None]]) -> None:
         """It is to be put to its server once more, when `until` has ended."""
-        dispatch.call_again(relay, until)
+        dispatch.retry_call(call, until)
 
-    def wants_input(self, relay: Relay, request: Request, result: Raw) -> bool:
+    def handle_input_required(self, call: ForwardedCall, request: ClientRequest, result: Raw) -> bool:
         """Whether a modern server's answer is a question, which is being seen to."""
-        return input_required.go_on(self, relay, request, result)
+        return input_required.handle_input_required(self, call, request, result)
 
-    def park(self, relay: Relay, request: Request, frame: bytes) -> None:
+    def suspend_call(self, call: ForwardedCall, request: ClientRequest, frame: bytes) -> None:
         """Answer the request for now; the relay goes on without one."""
-        self.relays.pop(request.key, None)
-        relay.request = None
-        request.reply.finish(frame)
+        self.active_calls.pop(request.key, None)
+        call.request = None
+        request.responder.finish(frame)
 
-    def unpark(self, relay: Relay, request: Request) -> None:
+    def resume_call(self, call: ForwardedCall, request: ClientRequest) -> None:
         """The client has come back."""
-        relay.session, relay.request = self, request
-        self.relays[request.key] = relay
+        call.session, call.request = self, request
+        self.active_calls[request.key] = call
 
-    def answer(self, request: Request, result: bytes) -> None:
-        request.reply.finish(wire.result(request.key, result))
+    def respond(self, request: ClientRequest, result: bytes) -> None:
+        request.responder.finish(wire.result(request.key, result))
 
-    def fail(self, request: Request, code: int, words: str) -> None:
-        request.reply.finish(wire.error(request.key, wire.error_body(code, words)), code)
+    def respond_error(self, request: ClientRequest, code: int, words: str) -> None:
+        request.responder.finish(wire.error(request.key, wire.error_body(code, words)), code)
 
-    def failed(self, request: Request, error: Exception) -> None:
+    def respond_exception(self, request: ClientRequest, error: Exception) -> None:
         """What went wrong as the response. A bug costs the request that met it, not its client's
         connection, which has others under way."""
         if isinstance(error, McpdError):
-            self.refuse(request, error)
+            self.respond_mcpd_error(request, error)
         elif isinstance(error, BadFrame):
-            self.fail(request, _INVALID_PARAMS, f"params: {error}")
+            self.respond_error(request, _INVALID_PARAMS, f"params: {error}")
         else:
             method = request.method[:100]
             log.error("an error in mcpd itself, in a client's %s", method, exc_info=error)
-            self.relays.pop(request.key, None)
-            self.fail(request, _INTERNAL, f"{method}: an error in mcpd itself; its log says more")
+            self.active_calls.pop(request.key, None)
+            self.respond_error(request, _INTERNAL, f"{method}: an error in mcpd itself; its log says more")
 
-    def refuse(self, request: Request, error: McpdError, relay: Relay | None = None) -> None:
+    def respond_mcpd_error(
+        self, request: ClientRequest, error: McpdError, call: ForwardedCall | None = None
+    ) -> None:
         """Our own error as the response."""
-        modern_client = request.asker.modern
-        self.relays.pop(request.key, None)
-        frame = refused(request.key, error, modern=modern_client)
+        modern_client = request.context.modern
+        self.active_calls.pop(request.key, None)
+        frame = error_response(request.key, error, modern=modern_client)
         code = error.rpc
         if code == _INVALID_PARAMS and request.method == "resources/read" and not modern_client:
-            frame, code = client_legacy.not_found(request.key, error), client_legacy.NOT_FOUND
-        request.reply.finish(frame, code)
-        if relay is not None:
-            self.over(relay)
+            frame, code = (
+                client_legacy.resource_not_found(request.key, error),
+                client_legacy.RESOURCE_NOT_FOUND,
+            )
+        request.responder.finish(frame, code)
+        if call is not None:
+            self.release_call(call)
 
     # ── telling the client ──────────────────────────────────────────────────────────────────────
 
-    def all_roots(self) -> Sequence[Raw]:
+    def effective_roots(self) -> Sequence[Raw]:
         """Where the client works: what it says, else where its bridge was started."""
         if self.roots or not self.client.cwd:
             return self.roots
         return (Raw(msgspec.json.encode({"uri": Path(self.client.cwd).as_uri()})),)
 
-    def label(self, server: str) -> str:
+    def message_prefix(self, server: str) -> str:
         """What a question of that server begins with, for a client that sees several."""
         return "" if self.view.single is not None else f"[{server}] "
 
-    def list_changed(self, feature: str) -> None:
+    def notify_list_changed(self, feature: str) -> None:
         method = f"notifications/{feature}/list_changed"
-        if self.greeted:
-            self.tell(wire.notification(method))
-        for listen in self.listens.values():
-            if feature in listen.lists:
-                listen.tell(method)
+        if self.is_initialized:
+            self.send(wire.notification(method))
+        for listen in self.listen_streams.values():
+            if feature in listen.features:
+                listen.notify(method)
 
-    def updated(self, listen: bytes, uri: str) -> None:
+    def notify_resource_updated(self, listen: bytes, uri: str) -> None:
         """A resource changed; `listen` is the subscription that follows it, empty for a legacy client."""
         if listen:
-            if (subscription := self.listens.get(listen)) is not None:  # the daemon may be ending them all
-                subscription.tell("notifications/resources/updated", {"uri": uri})
+            if (
+                subscription := self.listen_streams.get(listen)
+            ) is not None:  # the daemon may be ending them all
+                subscription.notify("notifications/resources/updated", {"uri": uri})
         else:
-            self.tell(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
+            self.send(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def takes_batches(self) -> bool:
+    def accepts_batches(self) -> bool:
         """Whether its revision knows arrays of messages."""
         return self.version == BATCH_VERSION
 
     @property
-    def calls(self) -> int:
+    def call_count(self) -> int:
         """Tool calls that went to servers."""
-        return sum(self.servers.values()) + sum(self.ended.values())
+        return sum(self.calls_by_live_server.values()) + sum(self.calls_by_ended_server.values())
 
-    def used(self, server: ManagedServer) -> None:
+    def count_call(self, server: ManagedServer) -> None:
         """A tool call goes there. Who stays for days keeps alive no server that has ended."""
-        if server not in self.servers:
-            for gone in [each for each in self.servers if each.is_over]:
+        if server not in self.calls_by_live_server:
+            for gone in [each for each in self.calls_by_live_server if each.is_over]:
                 name = (gone.of or gone).spec.name
-                self.ended[name] = self.ended.get(name, 0) + self.servers.pop(gone)
-        self.servers[server] = self.servers.get(server, 0) + 1
+                self.calls_by_ended_server[name] = self.calls_by_ended_server.get(
+                    name, 0
+                ) + self.calls_by_live_server.pop(gone)
+        self.calls_by_live_server[server] = self.calls_by_live_server.get(server, 0) + 1
 
     def calls_by_server(self) -> dict[str, int]:
         """By the name of the definition, whichever instance it was."""
-        calls = dict(self.ended)
-        for server, count in self.servers.items():
+        calls = dict(self.calls_by_ended_server)
+        for server, count in self.calls_by_live_server.items():
             name = (server.of or server).spec.name
             calls[name] = calls.get(name, 0) + count
         return calls
@@ -302,55 +322,55 @@ class Session:
     @property
     def age(self) -> float:
         """Seconds since it began."""
-        return trio.current_time() - self._began
+        return trio.current_time() - self._opened_at
 
     @property
     def in_flight(self) -> int:
-        return len(self.relays) + len(self.waiting)
+        return len(self.active_calls) + len(self.request_tasks)
 
     @property
     def is_anonymous(self) -> bool:
         """Whether its next request may come as another session: HTTP in the revision without sessions."""
-        return self.client.door == "http" and not self.version
+        return self.client.via == "http" and not self.version
 
     @property
-    def is_at_work(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether answers are still to come."""
-        return bool(self.relays or self.waiting)
+        return bool(self.active_calls or self.request_tasks)
 
     def cancel(self, key: bytes, reason: str) -> None:
         """The client does not want that answer any more: it gets none."""
-        scope = self.waiting.pop(key, None)
+        scope = self.request_tasks.pop(key, None)
         if scope is not None:
             scope.cancel(reason=reason)
-        relay = self.relays.pop(key, None)
-        if relay is not None:
-            assert relay.request is not None
-            reply = relay.request.reply
-            self._give_up(relay, reason)
+        call = self.active_calls.pop(key, None)
+        if call is not None:
+            assert call.request is not None
+            reply = call.request.responder
+            self._abandon_call(call, reason)
             reply.drop()
-        listen = self.listens.pop(key, None)
+        listen = self.listen_streams.pop(key, None)
         if listen is not None:
-            self.gateway.subscriptions.ended(self, key)
-            listen.request.reply.drop()
+            self.gateway.subscriptions.on_stream_closed(self, key)
+            listen.request.responder.drop()
 
-    def _give_up(self, relay: Relay, reason: str) -> None:
-        relay.request = None
-        relay.give_up(reason)
-        self.over(relay)
+    def _abandon_call(self, call: ForwardedCall, reason: str) -> None:
+        call.request = None
+        call.abandon(reason)
+        self.release_call(call)
 
     def close(self, reason: str) -> None:
         """The client is gone. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
-        relays, self.relays = list(self.relays.values()), {}
-        for relay in relays:
-            self._give_up(relay, reason)
-        for scope in self.waiting.values():
+        relays, self.active_calls = list(self.active_calls.values()), {}
+        for call in relays:
+            self._abandon_call(call, reason)
+        for scope in self.request_tasks.values():
             scope.cancel(reason=reason)
-        self.outstanding.close()
+        self.client_requests.close()
         if not self.is_anonymous:
-            self.gateway.parked.orphaned(self)
-        self.listens.clear()
-        self.gateway.left(self)
+            self.gateway.suspended_calls.on_session_closed(self)
+        self.listen_streams.clear()
+        self.gateway.on_session_closed(self)

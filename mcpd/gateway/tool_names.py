@@ -13,15 +13,15 @@ from collections.abc import Iterable
 
 from mcpd.model.qualified_names import ClientStyle, NameStyle, qualified_name
 
-LONGEST = 64
-_HASH = 8
-_UNUSUAL = re.compile(r"[^A-Za-z0-9_-]")
+MAX_NAME_LENGTH = 64
+_HASH_LENGTH = 8
+_DISALLOWED = re.compile(r"[^A-Za-z0-9_-]")
 
-Owned = tuple[str, str]
+OwnedName = tuple[str, str]
 """A server's name, and the name of one of its tools."""
 
 
-def public_names(style: ClientStyle, owned: Iterable[Owned]) -> dict[str, Owned]:
+def public_names(style: ClientStyle, owned: Iterable[OwnedName]) -> dict[str, OwnedName]:
     """Public name → (server, name), in the given order, one for each.
 
     The same pair has the same name whatever else there is, with two exceptions: `plain` says the
@@ -30,30 +30,30 @@ def public_names(style: ClientStyle, owned: Iterable[Owned]) -> dict[str, Owned]
     """
     pairs = list(dict.fromkeys(owned))
     shared = Counter(name for _, name in pairs) if style is ClientStyle.PLAIN else Counter[str]()
-    names: dict[str, Owned] = {}
+    names: dict[str, OwnedName] = {}
     for pair in pairs:
         server, name = pair
         plain = style is ClientStyle.PLAIN and shared[name] == 1
-        wished = _fitting(style, name if plain else _joined(style, server, name), pair)
+        wished = _fit(style, name if plain else _join(style, server, name), pair)
         if wished in names:
-            wished = _cut(wished, pair)
+            wished = _shorten_with_hash(wished, pair)
         names[wished] = pair
     return names
 
 
-def _joined(style: ClientStyle, server: str, name: str) -> str:
+def _join(style: ClientStyle, server: str, name: str) -> str:
     if style in (ClientStyle.UNDERSCORES, ClientStyle.PLAIN):
         return f"{server}__{name}"
     return qualified_name(NameStyle(style.value), server, name)
 
 
-def _fitting(style: ClientStyle, name: str, pair: Owned) -> str:
+def _fit(style: ClientStyle, name: str, pair: OwnedName) -> str:
     if style in (ClientStyle.UNDERSCORES, ClientStyle.PREFIX, ClientStyle.PLAIN):
-        name = _UNUSUAL.sub("_", name)
-    return name if len(name) <= LONGEST else _cut(name, pair)
+        name = _DISALLOWED.sub("_", name)
+    return name if len(name) <= MAX_NAME_LENGTH else _shorten_with_hash(name, pair)
 
 
-def _cut(name: str, pair: Owned) -> str:
+def _shorten_with_hash(name: str, pair: OwnedName) -> str:
     """Short enough, and unlike any other: the hash is that of the pair."""
-    digest = hashlib.sha256("\0".join(pair).encode("utf-8", "surrogatepass")).hexdigest()[:_HASH]
-    return f"{name[: LONGEST - _HASH - 1]}_{digest}"
+    digest = hashlib.sha256("\0".join(pair).encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
+    return f"{name[: MAX_NAME_LENGTH - _HASH_LENGTH - 1]}_{digest}"

@@ -12,16 +12,16 @@ import re
 import attrs
 
 _SLOT = re.compile(r"\{[^{}]*\}")
-_LONGEST = 2000
+_MAX_LENGTH = 2000
 """Characters of a template, and of a URI that is compared with one."""
-_MOST = 20
+_MAX_SLOTS = 20
 """Slots; what comes after them may be anything."""
 _Spans = list[tuple[int, int]]
 """Where the next literal may begin: disjoint, in order, both ends included."""
 
 
 @attrs.frozen
-class Template:
+class UriTemplate:
     """`{x}` is within one segment, `{+x}`, `{/x}` and the like are anything; both may be empty."""
 
     start: str
@@ -29,7 +29,7 @@ class Template:
     """Of each slot: whether it may be anything, and the text behind it."""
 
     def matches(self, uri: str) -> bool:
-        if len(uri) > _LONGEST or not uri.startswith(self.start):
+        if len(uri) > _MAX_LENGTH or not uri.startswith(self.start):
             return False
         if not self.parts:
             return uri == self.start
@@ -40,22 +40,22 @@ class Template:
                 end = len(uri) - len(literal)
                 return uri.endswith(literal) and any(a <= end <= b for a, b in spans)
             if literal:
-                spans = _after(uri, spans, literal)
+                spans = _after_literal(uri, spans, literal)
                 if not spans:
                     return False
         raise AssertionError("the last part decides")
 
 
-def read_template(text: str) -> Template:
+def parse_template(text: str) -> UriTemplate:
     """As a server lists it (`uriTemplate`)."""
-    text = text[:_LONGEST]
+    text = text[:_MAX_LENGTH]
     slots, literals = _SLOT.findall(text), _SLOT.split(text)
     parts = [
         (slot[1:2] in tuple("+#/.;?&"), literal) for slot, literal in zip(slots, literals[1:], strict=True)
     ]
-    if len(parts) > _MOST:
-        parts = [*parts[: _MOST - 1], (True, "")]
-    return Template(literals[0], tuple(parts))
+    if len(parts) > _MAX_SLOTS:
+        parts = [*parts[: _MAX_SLOTS - 1], (True, "")]
+    return UriTemplate(literals[0], tuple(parts))
 
 
 def _within_segments(uri: str, spans: _Spans) -> _Spans:
@@ -71,7 +71,7 @@ def _within_segments(uri: str, spans: _Spans) -> _Spans:
     return reached
 
 
-def _after(uri: str, spans: _Spans, literal: str) -> _Spans:
+def _after_literal(uri: str, spans: _Spans, literal: str) -> _Spans:
     """Behind each place where the literal stands and may."""
     found: _Spans = []
     for start, end in spans:

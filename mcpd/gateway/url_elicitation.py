@@ -13,9 +13,9 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.gateway.client_context import Request
+from mcpd.gateway.client_context import ClientRequest
 from mcpd.gateway.revision_translation.revisions import R4
-from mcpd.gateway.revision_translation.server_requests import question
+from mcpd.gateway.revision_translation.server_requests import translate_server_request
 from mcpd.model.errors import InputNeeded
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.managed_server import ManagedServer
@@ -23,30 +23,30 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 
 if TYPE_CHECKING:
-    from mcpd.gateway.forwarded_call import Relay
-    from mcpd.gateway.session import Session
+    from mcpd.gateway.forwarded_call import ForwardedCall
+    from mcpd.gateway.session import ClientSession
 
-REQUIRED = -32042
+URL_ELICITATION_REQUIRED = -32042
 """`URLElicitationRequiredError` of 2025-11-25."""
-LACKING = -32021
+MISSING_CLIENT_CAPABILITY = -32021
 """`MissingRequiredClientCapabilityError` of 2026-07-28."""
-AGAIN = 5.0
+RETRY_INTERVAL = 5.0
 """Seconds until a call is made again whose server did not say that its user is back from the page."""
-MOST = 12
+MAX_RETRIES = 12
 """Such calls, before the person is asked once more."""
-_KEY = "page"
-_PAGES = 32
-_REMEMBERED = 1000
+_REQUEST_KEY = "page"
+_MAX_URLS = 32
+_MAX_RECORDED = 1000
 
 
 class UrlElicitations:
     """Who was sent to a page, by server and the page's id, so that its end can be told."""
 
     def __init__(self) -> None:
-        self._sent: dict[tuple[ManagedServer, str], Session] = {}
+        self._sent: dict[tuple[ManagedServer, str], ClientSession] = {}
         self._done = trio.Event()
 
-    def sent(self, session: Session, server: ManagedServer, params: Raw) -> None:
+    def record(self, session: ClientSession, server: ManagedServer, params: Raw) -> None:
         """A client is shown a question or an error with these params; ignored without an id."""
         try:
             key = wire.value(wire.members(params).get("elicitationId", b"null"))
@@ -54,13 +54,13 @@ class UrlElicitations:
             return
         if isinstance(key, str):
             self._sent[server, key] = session
-            while len(self._sent) > _REMEMBERED:
+            while len(self._sent) > _MAX_RECORDED:
                 del self._sent[next(iter(self._sent))]
 
-    def left(self, session: Session) -> None:
+    def on_session_closed(self, session: ClientSession) -> None:
         self._sent = {key: sent for key, sent in self._sent.items() if sent is not session}
 
-    def completed(self, server: ManagedServer, said: ServerNotification) -> None:
+    def on_completed(self, server: ManagedServer, said: ServerNotification) -> None:
         """`notifications/elicitation/complete`: for the client that was sent there, if its revision knows
         that; a modern one learns it from its call, which goes on."""
         try:
@@ -70,23 +70,23 @@ class UrlElicitations:
         session = self._sent.pop((server, str(key)), None)
         if session is not None and session.version >= R4:
             body = msgspec.json.encode({"elicitationId": key})
-            session.tell(wire.notification("notifications/elicitation/complete", body))
+            session.send(wire.notification("notifications/elicitation/complete", body))
         self._done.set()
         self._done = trio.Event()
 
-    def news(self) -> Callable[[], Awaitable[None]]:
+    def next_completion(self) -> Callable[[], Awaitable[None]]:
         """What to wait for until some page is done with from now on, or AGAIN: a person may have agreed and
         still be there, and not every server says when."""
         done = self._done
 
         async def wait() -> None:
-            with trio.move_on_after(AGAIN):
+            with trio.move_on_after(RETRY_INTERVAL):
                 await done.wait()
 
         return wait
 
 
-def come_back(server: str, params: Raw | bytes) -> bytes | None:
+def accept_visit(server: str, params: Raw | bytes) -> bytes | None:
     """The params of a call to a legacy server, where the client has been asked to visit a page first and has
     agreed; None where it was not asked. Raises InputNeeded when its person did not agree."""
     members = wire.members(params)
@@ -102,64 +102,70 @@ def come_back(server: str, params: Raw | bytes) -> bytes | None:
     return msgspec.json.encode(members)
 
 
-def remember(relay: Relay, error: Raw) -> None:
+def record_urls(call: ForwardedCall, error: Raw) -> None:
     """A legacy client reads which pages it is to visit from the error itself."""
-    for params in _pages(error):
-        relay.session.gateway.url_elicitations.sent(relay.session, relay.server, params)
+    for params in _url_requests(error):
+        call.session.gateway.url_elicitations.record(call.session, call.server, params)
 
 
-def answer(relay: Relay, request: Request, message: Message) -> tuple[bytes, int] | None:
+def translate_error(
+    call: ForwardedCall, request: ClientRequest, message: Message
+) -> tuple[bytes, int] | None:
     """The modern client's response to a legacy server's error, where its revision has other words for it;
     both for `Session.finished`."""
-    asker = request.asker
-    code = _code(message.error)
-    if code == REQUIRED and (pages := _pages(message.error)):
-        if not asker.can("elicitation", "url"):
-            return lacking(request, {"elicitation": {"url": {}}}, message.error)
-        label = relay.session.label(relay.server.spec.name)
-        told = (question("elicitation/create", params, asker.version, label) for params in pages)
+    context = request.context
+    code = _error_code(message.error)
+    if code == URL_ELICITATION_REQUIRED and (pages := _url_requests(message.error)):
+        if not context.supports("elicitation", "url"):
+            return missing_capability_error(request, {"elicitation": {"url": {}}}, message.error)
+        label = call.session.message_prefix(call.server.spec.name)
+        told = (
+            translate_server_request("elicitation/create", params, context.version, label) for params in pages
+        )
         asked = {
-            f"{_KEY}{number}": {"method": "elicitation/create", "params": Raw(params)}
+            f"{_REQUEST_KEY}{number}": {"method": "elicitation/create", "params": Raw(params)}
             for number, params in enumerate(told, 1)
             if params is not None
         }
         body = {"resultType": "input_required", "inputRequests": asked}
         return wire.result(request.key, msgspec.json.encode(body)), 0
-    if relay.lacked:
-        return lacking(request, relay.lacked, message.error)
+    if call.missing_capabilities:
+        return missing_capability_error(request, call.missing_capabilities, message.error)
     return None
 
 
-def needs_a_page(message: Message) -> bool:
-    return _code(message.error) == REQUIRED
+def is_url_required(message: Message) -> bool:
+    return _error_code(message.error) == URL_ELICITATION_REQUIRED
 
 
-def lacking(request: Request, capabilities: Mapping[str, object], error: Raw) -> tuple[bytes, int]:
+def missing_capability_error(
+    request: ClientRequest, capabilities: Mapping[str, object], error: Raw
+) -> tuple[bytes, int]:
     """-32021: the call failed for want of what the client did not declare."""
     try:
         words = wire.value(wire.members(error).get("message", b'""'))
     except BadFrame:
         words = ""
     told = f"the client did not declare what this call needs: {words}"
-    body = wire.error_body(LACKING, told, {"requiredCapabilities": capabilities})
-    return wire.error(request.key, body), LACKING
+    body = wire.error_body(MISSING_CLIENT_CAPABILITY, told, {"requiredCapabilities": capabilities})
+    return wire.error(request.key, body), MISSING_CLIENT_CAPABILITY
 
 
-def _pages(error: Raw) -> list[Raw]:
+def _url_requests(error: Raw) -> list[Raw]:
     """What an error says is to be visited: params of elicitations by URL."""
     try:
         data = wire.members(wire.members(error).get("data", Raw(b"{}")))
         pages = msgspec.json.decode(data.get("elicitations", Raw(b"[]")), type=list[Raw])
         return [
             Raw(msgspec.json.encode({**members, "mode": "url"}))
-            for raw in pages[:_PAGES]
+            for raw in pages[:_MAX_URLS]
             if {"url", "message"} <= (members := wire.members(raw)).keys()
         ]
     except (BadFrame, msgspec.MsgspecError):
         return []
 
 
-def _code(error: Raw) -> object:
+def _error_code(error: Raw) -> object:
     try:
         return wire.value(wire.members(error).get("code", b"null"))
     except BadFrame:

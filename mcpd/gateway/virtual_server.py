@@ -15,18 +15,18 @@ from mcpd.operations import Operations
 from mcpd.supervision.catalog import Catalog, Item, allowed
 from mcpd.supervision.managed_server import ManagedServer
 
-MEMBERS = {
+LIST_MEMBERS = {
     "tools/list": "tools",
     "resources/list": "resources",
     "resources/templates/list": "resourceTemplates",
     "prompts/list": "prompts",
 }
 """A method that lists → the member of its result that is the list."""
-LONGEST = 3600.0
+MAX_TTL = 3600.0
 """Seconds: what a client keeps longer than that, it cannot be told about."""
-UNKEPT = (0, "private")
+NOT_CACHEABLE = (0, "private")
 """A list that tells when it changes need not be kept, and may be another's tomorrow."""
-_BETWEEN = ("tasks", "extensions", "experimental")
+_SAME_REVISION_ONLY = ("tasks", "extensions", "experimental")
 """Capabilities that work only between two that speak the same revision."""
 CAPABILITIES: Mapping[str, Mapping[str, object]] = {
     "tools": {"listChanged": True},
@@ -84,24 +84,24 @@ class View(Protocol):
         """How long that list may be kept, milliseconds, and by whom (`ttlMs`, `cacheScope`)."""
 
 
-def listed(catalog: Catalog, member: str) -> Sequence[Item]:
+def catalog_items(catalog: Catalog, member: str) -> Sequence[Item]:
     return catalog.templates if member == "resourceTemplates" else getattr(catalog, member)
 
 
-def least_fresh(catalogs: Sequence[Catalog | None], member: str) -> tuple[int, str]:
+def combined_freshness(catalogs: Sequence[Catalog | None], member: str) -> tuple[int, str]:
     """What holds for a list of all of them: as long as the first of them, and privately if one is private."""
     feature = "resources" if member == "resourceTemplates" else member
     hints = [catalog.hints.get(feature) for catalog in catalogs if catalog is not None]
     said = [hint for hint in hints if hint is not None]
     if not said or len(said) < len(hints):  # an older server, which says nothing of that
-        return UNKEPT
+        return NOT_CACHEABLE
     left = min(hint.fresh_until for hint in said) - trio.current_time()
     scope = "private" if any(hint.private for hint in said) else "public"
-    return max(0, int(min(left, LONGEST) * 1000)), scope
+    return max(0, int(min(left, MAX_TTL) * 1000)), scope
 
 
 @attrs.define(eq=False)
-class OneServer:
+class SingleServer:
     """A server unrenamed and whole, but for what its definition filters."""
 
     core: Operations
@@ -130,7 +130,7 @@ class OneServer:
 
     def entries(self, member: str) -> Sequence[bytes]:
         catalog = self.single.catalog
-        return () if catalog is None else tuple(item.raw for item in listed(catalog, member))
+        return () if catalog is None else tuple(item.raw for item in catalog_items(catalog, member))
 
     def route(self, method: str, params: bytes) -> Route:
         server = self.single
@@ -162,7 +162,9 @@ class OneServer:
             if upstream.has(name) or (name == "logging" and upstream.era == "modern")
         }
         if upstream.version == version:  # then both know what we do not, and it passes through
-            offered |= {name: upstream.capabilities[name] for name in _BETWEEN if upstream.has(name)}
+            offered |= {
+                name: upstream.capabilities[name] for name in _SAME_REVISION_ONLY if upstream.has(name)
+            }
         return offered
 
     def instructions(self) -> str:
@@ -170,4 +172,4 @@ class OneServer:
         return upstream.info.instructions if upstream is not None else ""
 
     def freshness(self, member: str) -> tuple[int, str]:
-        return least_fresh([self.single.catalog], member)
+        return combined_freshness([self.single.catalog], member)

@@ -61,8 +61,8 @@ async def ended(make: Callable[[socket.socket], Any], said: bytes, *, reads: boo
 class Talk:
     """A session as a connection sees it: it holds what it was given."""
 
-    is_at_work = False
-    takes_batches = False
+    is_busy = False
+    accepts_batches = False
 
     def __init__(self, tell: Callable[[bytes], None], spawn: object) -> None:
         self.tell = tell
@@ -82,7 +82,7 @@ async def test_of_one_that_spoke_in_lines_nothing_is_left(method: str, reads: bo
     gateway: Any = SimpleNamespace(
         core=SimpleNamespace(clients=ClientRegistry()),
         view=lambda: SimpleNamespace(single=None),
-        open=lambda view, client, tell, spawn: Talk(tell, spawn),
+        open_session=lambda view, client, tell, spawn: Talk(tell, spawn),
     )
     said = b'{"jsonrpc":"2.0","id":1,"method":"%b"}\n' % method.encode()
     assert await ended(lambda near: SocketConnection(gateway, near, 7), said, reads=reads) is None

@@ -71,7 +71,7 @@ async def test_without_the_library_for_schemas_calls_are_not_checked_and_say_so(
     """It is loaded with the first call, since many a daemon never gets one; the server checks for itself."""
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     schemas = await compile_schemas(b'{"name":"it","inputSchema":{"type":"object","required":["a"]}}')
-    assert schemas.problems_of_arguments({}) == []
+    assert schemas.check_arguments({}) == []
     (note,) = schemas.notes
     assert note.startswith("its inputSchema is not checked here until mcpd is restarted: ")
 

@@ -18,8 +18,8 @@ import trio
 
 from mcpd.gateway.call_concurrency import TurnQueue
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.responder import Client
-from mcpd.gateway.session import Session
+from mcpd.gateway.responder import ClientIdentity
+from mcpd.gateway.session import ClientSession
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
@@ -258,8 +258,8 @@ class World:
         """What is still there of calls, though nobody has one under way."""
         left = {
             "in line": len(self.server.turn_queue),
-            "questions": len(self.gateway.questions._open),
-            "parked": len(self.gateway.parked._calls) + len(self.gateway.parked._states),
+            "questions": len(self.gateway.server_requests._open),
+            "parked": len(self.gateway.suspended_calls._calls) + len(self.gateway.suspended_calls._states),
             "at the server": len(self.wire.under_way()),
         }
         return [f"{count} {what}" for what, count in left.items() if count]
@@ -271,7 +271,7 @@ class Asked:
 
     params: Json
     key: int
-    session: Session
+    session: ClientSession
     done: Json | None = None
     needs: Json | None = None
     """What it must come back with."""
@@ -285,9 +285,9 @@ class _Reply:
     user: User
     asked: Asked
     key: int
-    session: Session | None
+    session: ClientSession | None
 
-    def note(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         self.user.take(frame)
 
     def finish(self, frame: bytes, code: int = 0) -> None:
@@ -336,10 +336,10 @@ class User:
                 self.say({"id": question["id"], "result": {"roots": []}})
             self.questions.clear()
 
-    def _open(self) -> Session:
+    def _open(self) -> ClientSession:
         door = "http" if self.kind == "stateless" else "socket"
         view = self.world.gateway.view(NAME)
-        return self.world.gateway.open(view, Client(door=door), self.take, self.world.spawn)
+        return self.world.gateway.open_session(view, ClientIdentity(via=door), self.take, self.world.spawn)
 
     def say(self, message: Json) -> None:
         parsed = wire.parse(json.dumps({"jsonrpc": "2.0", **message}).encode())
@@ -441,7 +441,7 @@ _LEVEL = "io.modelcontextprotocol/logLevel"
 
 
 class _Nowhere:
-    def note(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         raise AssertionError(frame)
 
     def finish(self, frame: bytes, code: int = 0) -> None:

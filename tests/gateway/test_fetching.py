@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.gateway.control_reads import required
+from mcpd.gateway.control_reads import required_arguments
 from mcpd.supervision.catalog import Item
 
 DEEP = b"[" * 2000 + b"]" * 2000
@@ -27,4 +27,4 @@ def test_only_what_is_said_to_be_required_is_and_nonsense_costs_nobody_anything(
     arguments: bytes, names: list[str]
 ) -> None:
     """What cannot be read is for the server to ask for: an exception here ended the client's connection."""
-    assert required(Item("greet", b'{"name":"greet","arguments":%b}' % arguments)) == names
+    assert required_arguments(Item("greet", b'{"name":"greet","arguments":%b}' % arguments)) == names

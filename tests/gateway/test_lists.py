@@ -11,13 +11,13 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.gateway import list_methods
-from mcpd.gateway.client_context import Request, who_asks
-from mcpd.gateway.list_methods import PATIENCE
+from mcpd.gateway.client_context import ClientRequest, make_client_context
+from mcpd.gateway.list_methods import FIRST_START_TIMEOUT
 
 
 @pytest.mark.parametrize(
     ("known_after", "answered_after"),
-    [([], 0), ([2, 3, 1], 3), ([1, 600], PATIENCE)],
+    [([], 0), ([2, 3, 1], 3), ([1, 600], FIRST_START_TIMEOUT)],
     ids=["nobody-new", "all-in-time", "one-hangs"],
 )
 async def test_a_list_of_several_waits_for_those_that_start_for_the_first_time(
@@ -45,13 +45,14 @@ async def test_a_list_of_several_waits_for_those_that_start_for_the_first_time(
                 entries=lambda member: (b'{"name":"echo"}',),
             ),
             gateway=SimpleNamespace(core=SimpleNamespace(refresh_catalogs=nothing)),
-            waiting={},
+            request_tasks={},
             spawn=nursery.start_soon,
-            answer=lambda request, body: answered.append((trio.current_time() - began, body)),
+            respond=lambda request, body: answered.append((trio.current_time() - began, body)),
         )
         nowhere: Any = None
-        list_methods.answer(
-            session, Request(b"1", "tools/list", Raw(b""), nowhere, who_asks("2025-11-25", {}))
+        list_methods.answer_list(
+            session,
+            ClientRequest(b"1", "tools/list", Raw(b""), nowhere, make_client_context("2025-11-25", {})),
         )
     ((after, body),) = answered
     assert after == pytest.approx(answered_after)

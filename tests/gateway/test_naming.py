@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.gateway.tool_names import LONGEST, public_names
+from mcpd.gateway.tool_names import MAX_NAME_LENGTH, public_names
 from mcpd.model.qualified_names import ClientStyle
 
 PAIR = st.tuples(st.sampled_from(["a", "a_", "git", "x" * 60]), st.text(min_size=1, max_size=80))
@@ -51,7 +51,7 @@ def test_every_tool_has_one_name_and_every_name_one_tool(
     """Whatever the servers call their tools; and the same again for the same."""
     names = public_names(style, pairs)
     assert sorted(names.values()) == sorted(set(pairs))
-    assert all(0 < len(name) <= LONGEST for name in names)
+    assert all(0 < len(name) <= MAX_NAME_LENGTH for name in names)
     assert names == public_names(style, pairs)
     if style in (ClientStyle.UNDERSCORES, ClientStyle.PREFIX, ClientStyle.PLAIN):
         assert all(re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in names)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcpd.gateway.schema_cost import BUDGET, Effort, TooMuch
+from mcpd.gateway.schema_cost import BUDGET, SchemaTooComplex, ValidationCost
 from mcpd.gateway.schema_validation import compile_schemas
 from tests.e2e.conftest import start
 from tests.e2e.harness import Refused, fake
@@ -105,17 +105,15 @@ async def test_a_schema_is_compiled_in_a_thread_and_used() -> None:
     schemas = await compile_schemas(json.dumps(tool).encode())
 
     assert schemas.notes == ()
-    assert schemas.problems_of_arguments({"n": 1}) == []
-    assert [str(each) for each in schemas.problems_of_arguments({"n": "x"})] == [
+    assert schemas.check_arguments({"n": 1}) == []
+    assert [str(each) for each in schemas.check_arguments({"n": "x"})] == [
         '"x" is not of type "integer" @ $.arguments.n'
     ]
-    assert [each.path for each in schemas.problems_of_arguments({})] == ["$.arguments"]
-    assert [each.path for each in schemas.problems_of_data({"deep": ["a", 1]})] == [
+    assert [each.path for each in schemas.check_arguments({})] == ["$.arguments"]
+    assert [each.path for each in schemas.check_structured_content({"deep": ["a", 1]})] == [
         "$.structuredContent.deep[1]"
     ]
-    assert (
-        len((await compile_schemas(b'{"inputSchema":{"items":false}}')).problems_of_arguments([1] * 99)) == 10
-    )
+    assert len((await compile_schemas(b'{"inputSchema":{"items":false}}')).check_arguments([1] * 99)) == 10
 
 
 @pytest.mark.parametrize("schema", [True, False, None, 5, [], "x"], ids=repr)
@@ -158,8 +156,8 @@ async def is_brief(data: bytes) -> bool:
 
 def test_what_costs_too_much_by_itself_is_refused() -> None:
     """2^40 steps from forty lines."""
-    with pytest.raises(TooMuch):
-        Effort(DOUBLING)
+    with pytest.raises(SchemaTooComplex):
+        ValidationCost(DOUBLING)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +176,7 @@ def test_what_costs_too_much_by_itself_is_refused() -> None:
 )
 def test_the_effort_of_a_schema_decides_what_is_checked(schema: Any, instance: Any, allowed: bool) -> None:
     """Ordinary recursion (lists, trees, any JSON) is checked; what multiplies with the depth is not."""
-    assert Effort(schema).allows(instance) is allowed
+    assert ValidationCost(schema).allows(instance) is allowed
 
 
 def test_ordinary_recursive_schemas_are_checked_however_large_the_instance() -> None:
@@ -194,9 +192,9 @@ def test_ordinary_recursive_schemas_are_checked_however_large_the_instance() -> 
     deep: Any = "leaf"
     for _ in range(50):
         deep = {"l": deep, "r": [deep]} if isinstance(deep, str) else {"l": deep}
-    assert Effort(tree).allows(deep)
-    assert Effort(anything).allows([[{"a": ["x"] * 10_000}]])
-    assert not Effort(anything).allows(["x"] * (BUDGET // 10))
+    assert ValidationCost(tree).allows(deep)
+    assert ValidationCost(anything).allows([[{"a": ["x"] * 10_000}]])
+    assert not ValidationCost(anything).allows(["x"] * (BUDGET // 10))
 
 
 def test_arguments_and_results_are_checked_end_to_end(start: Start) -> None:

@@ -15,12 +15,12 @@ from msgspec import Raw
 
 from mcpd.api.json_rpc_batch import BatchReply
 from mcpd.gateway import call_tasks, client_modern, input_required, list_methods
-from mcpd.gateway.client_context import Request
-from mcpd.gateway.client_legacy import MOST_FOLLOWED
-from mcpd.gateway.client_report import clients
-from mcpd.gateway.client_subscriptions import EVERY
-from mcpd.gateway.responder import Client
-from mcpd.gateway.server_requests import ANSWER, MOST_OPEN
+from mcpd.gateway.client_context import ClientRequest
+from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS
+from mcpd.gateway.client_report import connected_clients
+from mcpd.gateway.client_subscriptions import UPDATE_INTERVAL
+from mcpd.gateway.responder import ClientIdentity
+from mcpd.gateway.server_requests import ANSWER_TIMEOUT, MAX_OPEN_REQUESTS
 from mcpd.model.errors import LinkLost, McpdError, Overloaded
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire
@@ -48,7 +48,7 @@ class Told:
     def say(self, message: Json) -> None:
         self.user.session.receive(wire.parse(json.dumps({"jsonrpc": "2.0", **message}).encode()), self)
 
-    def note(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         self.user.take(frame)
 
     def finish(self, frame: bytes, code: int = 0) -> None:
@@ -111,16 +111,18 @@ async def test_nothing_is_told_before_the_handshake_is_answered(autojump_clock: 
     """A server that is just starting lists what it has, while the client's first words wait for it."""
     w.lose()
     heard: list[bytes] = []
-    session = w.gateway.open(w.gateway.view("srv"), Client(door="socket"), heard.append, w.spawn)
+    session = w.gateway.open_session(
+        w.gateway.view("srv"), ClientIdentity(via="socket"), heard.append, w.spawn
+    )
     told = Told(SimpleNamespace(session=session, take=heard.append))  # type: ignore[arg-type]
     told.say({"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}})
-    w.gateway._list_changed(w.server, "tools")
+    w.gateway._notify_list_changed(w.server, "tools")
     assert heard == []
     assert told.answers == []
     w.connect()
     await trio.testing.wait_all_tasks_blocked()
     assert len(told.answers) == 1
-    w.gateway._list_changed(w.server, "tools")
+    w.gateway._notify_list_changed(w.server, "tools")
     assert len(heard) == 1
 
 
@@ -156,7 +158,7 @@ async def test_a_client_that_leaves_while_it_subscribes_is_forgotten(autojump_cl
     user.leave()
     await trio.sleep(20)
     assert w.server.interests.resources == frozenset()
-    assert not w.gateway.subscriptions._of
+    assert not w.gateway.subscriptions._by_session
 
 
 async def test_one_of_two_that_follow_the_same_leaves(autojump_clock: Clock, w: World) -> None:
@@ -172,12 +174,12 @@ async def test_one_of_two_that_follow_the_same_leaves(autojump_clock: Clock, w: 
 
 async def test_a_client_follows_only_so_many(autojump_clock: Clock, w: World) -> None:
     told = Told(w.user("legacy"))
-    for n in range(MOST_FOLLOWED + 1):
+    for n in range(MAX_SUBSCRIPTIONS + 1):
         told.say(follow(n, f"a:{n}"))
     await trio.sleep(20)
     refused = [answer for answer in told.answers if "error" in answer]
     assert [answer["error"]["data"]["code"] for answer in refused] == ["overloaded"]
-    assert len(told.answers) == MOST_FOLLOWED + 1
+    assert len(told.answers) == MAX_SUBSCRIPTIONS + 1
 
 
 async def test_roots_that_change_all_the_time_are_asked_for_one_at_a_time(w: World) -> None:
@@ -190,7 +192,7 @@ async def test_roots_that_change_all_the_time_are_asked_for_one_at_a_time(w: Wor
     assert len(user.questions) == 1
     user.answer()
     assert user.questions == []
-    assert not len(user.session.outstanding)
+    assert not len(user.session.client_requests)
 
 
 async def test_a_server_that_asks_and_asks_is_refused_at_some_point(w: World) -> None:
@@ -199,11 +201,11 @@ async def test_a_server_that_asks_and_asks_is_refused_at_some_point(w: World) ->
     user.call()
     w.hear()
     (working,) = w.work.values()
-    for _ in range(10 * MOST_OPEN):
+    for _ in range(10 * MAX_OPEN_REQUESTS):
         w.ask(working)
     w.hear()
-    assert len(user.questions) == MOST_OPEN
-    assert len(working.heard) == 9 * MOST_OPEN
+    assert len(user.questions) == MAX_OPEN_REQUESTS
+    assert len(working.heard) == 9 * MAX_OPEN_REQUESTS
     w.end(working)
     assert w.empty() == []
 
@@ -218,7 +220,7 @@ async def test_a_bug_in_asking_refuses_the_question_once(
     user.call()
     w.hear()
     (working,) = w.work.values()
-    monkeypatch.setattr(user.session.outstanding, "ask", broken)
+    monkeypatch.setattr(user.session.client_requests, "send_request", broken)
     w.ask(working)
     w.hear()
     assert [heard["error"]["code"] for heard in working.heard] == [-32601]
@@ -238,11 +240,11 @@ async def test_a_call_that_was_begun_is_never_said_not_to_have_run(w: World, err
         raise error
 
     user = w.user("legacy")
-    relay: Any = SimpleNamespace(
-        server=w.server, params=b"{}", rounds=0, next_round=lambda: None, submit=fail, method="tools/call"
+    forwarded: Any = SimpleNamespace(
+        server=w.server, params=b"{}", rounds=0, start_round=lambda: None, submit=fail, method="tools/call"
     )
     with pytest.raises(LinkLost, match="may have run in part") as lost:
-        await input_required._another_round(user.session, relay, {}, None)
+        await input_required._run_round(user.session, forwarded, {}, None)
     assert lost.value.may_have_run
 
 
@@ -270,13 +272,13 @@ async def test_a_client_that_never_answers_a_modern_server_does_not_hold_its_cal
 ) -> None:
     user = w.user("legacy")
     told = Told(user)
-    request = Request(b"1", "tools/call", b"{}", told, user.session.asker)
-    relay: Any = SimpleNamespace(server=w.server, request=request)
+    request = ClientRequest(b"1", "tools/call", b"{}", told, user.session.context)
+    forwarded: Any = SimpleNamespace(server=w.server, request=request)
     question = {"method": "elicitation/create", "params": {"message": "u0: who?", "requestedSchema": {}}}
     began = trio.current_time()
-    answer = await input_required._answer(user.session, relay, Raw(json.dumps(question).encode()))
+    answer = await input_required._ask_client(user.session, forwarded, Raw(json.dumps(question).encode()))
     assert json.loads(bytes(answer)) == {"action": "cancel"}
-    assert trio.current_time() - began == pytest.approx(ANSWER)
+    assert trio.current_time() - began == pytest.approx(ANSWER_TIMEOUT)
     assert user.questions == []  # taken back
 
 
@@ -286,17 +288,17 @@ async def test_a_bug_costs_the_request_that_meets_it(
 ) -> None:
     """Its client has others under way, on the same connection."""
 
-    def broken(session: Any, request: Request) -> None:
+    def broken(session: Any, request: ClientRequest) -> None:
         async def work() -> None:
             await trio.lowlevel.checkpoint()
             raise KeyError("a bug")
 
         if when == "later":
-            call_tasks.later(session, request, work)
+            call_tasks.spawn_request(session, request, work)
         else:
             raise KeyError("a bug")
 
-    monkeypatch.setattr(list_methods, "answer", broken)
+    monkeypatch.setattr(list_methods, "answer_list", broken)
     told = Told(w.user("legacy"))
     told.say(call(1))
     told.say({"id": 2, "method": "tools/list"})
@@ -315,11 +317,15 @@ async def test_a_bug_costs_the_request_that_meets_it(
 async def test_what_clients_put_into_their_meta_is_not_kept(w: World) -> None:
     """Hundreds of small ones are remembered; of large ones, that would be the daemon's memory."""
     told = Told(w.user("modern"))
-    before = client_modern._read.cache_info().currsize + client_modern._known_asker.cache_info().currsize
+    before = (
+        client_modern._parse_meta.cache_info().currsize + client_modern._cached_context.cache_info().currsize
+    )
     for n in range(20):
         large = {"experimental": {"x": "y" * 100_000}} if n % 2 else {}
         told.say(call(n, _meta=meta(large, baggage=f"{n}" * 100_000)))
-    after = client_modern._read.cache_info().currsize + client_modern._known_asker.cache_info().currsize
+    after = (
+        client_modern._parse_meta.cache_info().currsize + client_modern._cached_context.cache_info().currsize
+    )
     w.hear()
     assert len(w.work) == 20
     assert after - before <= 1  # the capabilities of those that can do nothing
@@ -353,12 +359,12 @@ async def test_thousands_of_clients_leave_nothing_behind(autojump_clock: Clock, 
     gateway, interests = w.gateway, w.server.interests
     assert w.empty() == []
     assert not gateway.sessions
-    assert not gateway.subscriptions._of
+    assert not gateway.subscriptions._by_session
     assert not gateway.url_elicitations._sent
-    assert not gateway.instances._instances
+    assert not gateway.dedicated_servers._instances
     assert not interests._followed_by
     assert not interests._levels
-    assert not interests._outcomes
+    assert not interests._results
     assert not w.wire._queue
     assert not w.wire._standing
     assert len(w.nursery.child_tasks) <= tasks + 1  # who waits in line is looked after for a second more
@@ -372,14 +378,14 @@ async def test_a_client_of_many_days_keeps_no_server_that_has_ended(w: World) ->
     session = w.user("legacy").session
     for _ in range(50):
         server = copy(w.server)
-        session.used(server)
-        session.used(server)
+        session.count_call(server)
+        session.count_call(server)
         server.is_over = True
-    session.used(w.server)
-    assert list(session.servers) == [w.server]
-    assert session.calls == 101
+    session.count_call(w.server)
+    assert list(session.calls_by_live_server) == [w.server]
+    assert session.call_count == 101
     assert session.calls_by_server() == {NAME: 101}
-    (told,) = clients([session], []).clients
+    (told,) = connected_clients([session], []).clients
     assert (told.calls, told.servers[NAME].calls) == (101, 101)
 
 
@@ -393,15 +399,15 @@ async def test_a_resource_that_changes_all_the_time_is_told_in_measure(
     await trio.sleep(20)
     changed = ServerNotification("notifications/resources/updated", Raw(b"{}"), None, "a:1")
     heard: list[float] = []
-    users[0].session.tell = users[1].session.tell = lambda frame: heard.append(trio.current_time())
+    users[0].session.send = users[1].session.send = lambda frame: heard.append(trio.current_time())
     began = trio.current_time()
     for _ in range(1000):
-        w.gateway._heard(w.server, changed)
+        w.gateway._on_notification(w.server, changed)
     assert len(heard) == 2
     await trio.sleep(1)
-    assert [round(at - began, 3) for at in heard] == [0, 0, EVERY, EVERY]
-    w.gateway._heard(w.server, changed)
+    assert [round(at - began, 3) for at in heard] == [0, 0, UPDATE_INTERVAL, UPDATE_INTERVAL]
+    w.gateway._on_notification(w.server, changed)
     assert len(heard) == 6
     await trio.sleep(1)
     assert len(heard) == 6
-    assert not w.gateway.subscriptions._told
+    assert not w.gateway.subscriptions._recent_updates

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.gateway.uri_templates import read_template
+from mcpd.gateway.uri_templates import parse_template
 
 _PIECES = st.sampled_from(["a", "/", "ab", "b/", "", "{x}", "{+x}", "{x}{y}", "{/x}", "{?q}"])
 
@@ -36,20 +36,20 @@ def as_expression(text: str) -> re.Pattern[str]:
     ],
 )
 def test_a_slot_is_within_a_segment_unless_it_says_otherwise(template: str, uri: str, matches: bool) -> None:
-    assert read_template(template).matches(uri) is matches
+    assert parse_template(template).matches(uri) is matches
 
 
 @settings(derandomize=True, max_examples=1000, deadline=None)
 @given(st.lists(_PIECES, max_size=7).map("".join), st.text("ab/", max_size=8))
 def test_it_finds_what_an_expression_would(template: str, uri: str) -> None:
-    assert read_template(template).matches(uri) is (as_expression(template).fullmatch(uri) is not None)
+    assert parse_template(template).matches(uri) is (as_expression(template).fullmatch(uri) is not None)
 
 
 @pytest.mark.parametrize("slot", ["{a}", "{+a}", "{a}a", "{+a}a", "{a}/"])
 def test_a_template_made_to_take_for_ever_does_not(slot: str) -> None:
     """As an expression, twenty slots and forty letters would take longer than the daemon lives; everybody's
     next answer waits for this one."""
-    hostile = read_template("x:" + slot * 20 + "!")
+    hostile = parse_template("x:" + slot * 20 + "!")
     assert not hostile.matches("x:" + "a" * 1900)
     assert not hostile.matches("x:" + "a/" * 950)
     assert not hostile.matches("x:" + "a" * 10_000_000)

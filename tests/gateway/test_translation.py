@@ -14,7 +14,7 @@ from msgspec import Raw
 from mcpd.gateway.revision_translation.list_entries import entry_translation
 from mcpd.gateway.revision_translation.results import translation
 from mcpd.gateway.revision_translation.revisions import R1, R2, R3, R4, R5
-from mcpd.gateway.revision_translation.server_requests import question
+from mcpd.gateway.revision_translation.server_requests import translate_server_request
 from tests.gateway.valid import complaints
 
 ALL = (R1, R2, R3, R4, R5)
@@ -238,7 +238,7 @@ FORM: Json = {
 
 def test_a_form_is_asked_in_the_client_s_words() -> None:
     """Digest 4.4.5: one choice by name, defaults for yes and no only."""
-    asked = question("elicitation/create", raw(FORM), R3, "[git] ")
+    asked = translate_server_request("elicitation/create", raw(FORM), R3, "[git] ")
     assert asked is not None
     seen = json.loads(asked)
     assert seen["message"] == "[git] ?"
@@ -250,7 +250,7 @@ def test_a_form_is_asked_in_the_client_s_words() -> None:
     }
     assert complaints(R3, {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": seen}) == []
     for client in (R4, R5):
-        full = question("elicitation/create", raw(FORM), client, "")
+        full = translate_server_request("elicitation/create", raw(FORM), client, "")
         assert full is not None
         assert json.loads(full)["requestedSchema"] == FORM["requestedSchema"]
 
@@ -261,8 +261,10 @@ def test_what_a_revision_has_no_words_for_is_not_asked() -> None:
     url = {"message": "?", "mode": "url", "url": "https://x/y"}
     for params, least in ((form, R4), (url, R4), ({"message": "?", "requestedSchema": {}}, R3)):
         for client in ALL:
-            assert (question("elicitation/create", raw(params), client, "") is not None) == (client >= least)
-    with_id = question("elicitation/create", raw(url), R4, "")
+            assert (translate_server_request("elicitation/create", raw(params), client, "") is not None) == (
+                client >= least
+            )
+    with_id = translate_server_request("elicitation/create", raw(url), R4, "")
     assert with_id is not None
     assert "elicitationId" in json.loads(with_id)
 

@@ -14,8 +14,8 @@ from msgspec import Raw
 
 from mcpd.gateway import suspended_calls
 from mcpd.gateway.call_concurrency import TurnQueue
-from mcpd.gateway.control_call import Call, CallRequest
-from mcpd.gateway.server_requests import ANSWER
+from mcpd.gateway.control_call import CallRequest, ControlCall
+from mcpd.gateway.server_requests import ANSWER_TIMEOUT
 from mcpd.model.errors import McpdError, NotReady, Overloaded
 from tests.gateway.model import Asked, User, World, world
 
@@ -179,7 +179,7 @@ async def test_a_client_that_is_gone_while_asked_holds_nobody_up_for_long(
     await trio.sleep(1)
     waits.call()
     gone.leave()
-    await trio.sleep(suspended_calls.ORPHANED + 1)
+    await trio.sleep(suspended_calls.ORPHAN_TIMEOUT + 1)
     assert at_server(w) == [waits.tag]
 
 
@@ -190,7 +190,7 @@ async def test_the_time_a_person_takes_is_not_the_servers(autojump_clock: Clock,
     w.hear()
     one, _ = w.work.values()
     w.ask(one)
-    await trio.sleep(ANSWER - 10)
+    await trio.sleep(ANSWER_TIMEOUT - 10)
     assert first.done is None
     assert second.done is None
     user.answer()
@@ -220,15 +220,15 @@ async def test_a_cancellation_that_crosses_the_servers_return_is_heeded(
     assert texts(wanted) == [user.tag]
 
 
-def script(w: World, failed: list[McpdError], tag: str = "script") -> Call:
+def script(w: World, failed: list[McpdError], tag: str = "script") -> ControlCall:
     """What `mcpd/call` makes of one."""
-    return Call(
+    return ControlCall(
         request=CallRequest(server="srv", tool="t", arguments=Raw(b'{"tag":"%b"}' % tag.encode())),
-        done=lambda body: None,
-        fail=failed.append,
-        progress=lambda params: None,
-        later=lambda work: None,
-        spawn=w.gateway.spawn,
+        on_result=lambda body: None,
+        on_error=failed.append,
+        on_progress=lambda params: None,
+        spawn=lambda work: None,
+        spawn_detached=w.gateway.spawn,
     )
 
 
@@ -238,8 +238,8 @@ async def test_a_call_of_a_script_waits_for_its_turn_no_longer_than_others(autoj
     async with world(concurrency="serial") as w:
         w.server.validators = {}
         first, second = script(w, failed, "first"), script(w, failed)
-        assert first.try_now(w.gateway.core)
-        assert second.try_now(w.gateway.core)
+        assert first.try_send(w.gateway.core)
+        assert second.try_send(w.gateway.core)
         assert at_server(w) == ["first"]
         (working,) = w.work.values()
         for _ in range(13):
@@ -261,12 +261,12 @@ async def test_no_more_wait_for_their_turn_than_the_definition_says(autojump_clo
         w.server.validators = {}
         most = w.server.spec.max_queued
         first = script(w, failed, "first")
-        assert first.try_now(w.gateway.core)
+        assert first.try_send(w.gateway.core)
         for _ in range(most):
-            assert script(w, failed).try_now(w.gateway.core)
+            assert script(w, failed).try_send(w.gateway.core)
         if kind == "script":
             with pytest.raises(Overloaded, match="256 calls wait for their turn already"):
-                script(w, failed).try_now(w.gateway.core)
+                script(w, failed).try_send(w.gateway.core)
         else:
             refused = w.user("legacy").call()
             assert refused.done is not None
@@ -307,18 +307,18 @@ def test_a_call_of_a_script_whose_turn_comes_to_nothing_gives_it_to_the_next(the
     )
     failed: list[McpdError] = []
     turns: list[str] = []
-    call = Call(
+    call = ControlCall(
         request=CallRequest(server="it", tool="t"),
-        done=lambda body: None,
-        fail=failed.append,
-        progress=lambda params: None,
-        later=lambda work: None,
+        on_result=lambda body: None,
+        on_error=failed.append,
+        on_progress=lambda params: None,
         spawn=lambda work: None,
-        lined=True,
+        spawn_detached=lambda work: None,
+        holds_turn=True,
         server=server,
     )
     server.turn_queue.acquire("first", "first", lambda: None)
-    server.turn_queue.acquire(call, call, lambda: call._go(b"{}"))
+    server.turn_queue.acquire(call, call, lambda: call._start_turn(b"{}"))
     server.turn_queue.acquire("last", "last", lambda: turns.append("last"))
     server.turn_queue.release("first")
     assert len(failed) == 1

@@ -80,10 +80,10 @@ async def test_a_server_that_does_not_say_so_is_asked_now_and_then(autojump_cloc
     user = w.user("modern")
     asked = send_away(w, user)
     user.come_back(asked)
-    for _ in range(url_elicitation.MOST):
+    for _ in range(url_elicitation.MAX_RETRIES):
         w.end(called(w), REQUIRED)
         assert asked.needs is None
-        await trio.sleep(url_elicitation.AGAIN + 0.1)
+        await trio.sleep(url_elicitation.RETRY_INTERVAL + 0.1)
     w.end(called(w), REQUIRED)
     assert asked.needs is not None
 
@@ -153,7 +153,7 @@ async def test_progress_only_grows_over_the_rounds_of_a_call(autojump_clock: Clo
         call.progress = 0
         w.progress(call)  # a step back, which is not passed on
         w.end(call, error)
-        await trio.sleep(url_elicitation.AGAIN + 0.1)
+        await trio.sleep(url_elicitation.RETRY_INTERVAL + 0.1)
     assert user.progress == [1, 2, 3, 4, 5, 6]
 
 

@@ -11,7 +11,7 @@ from mcpd.api.mcp_endpoint import legacy, modern
 from mcpd.api.mcp_endpoint.frames import PARSE_ERROR, respond_error, respond_mcpd_error
 from mcpd.api.mcp_endpoint.legacy import Principal
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.session import Session
+from mcpd.gateway.session import ClientSession
 from mcpd.gateway.virtual_server import View
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
@@ -49,7 +49,7 @@ class McpHandler:
         self._endpoint = endpoint
         self._principal = principal
         self._spawn = spawn
-        self._sessions: dict[EndpointScope, Session] = {}
+        self._sessions: dict[EndpointScope, ClientSession] = {}
 
     def handle(self, scope: EndpointScope, head: Head, body: bytes, exchange: HttpExchange) -> None:
         method = head.method
@@ -101,7 +101,7 @@ class McpHandler:
         else:
             modern.handle_request(head, message, exchange, self._modern_session(scope, view))
 
-    def _modern_session(self, scope: EndpointScope, view: View) -> Session:
+    def _modern_session(self, scope: EndpointScope, view: View) -> ClientSession:
         session = self._sessions.get(scope)
         if session is not None:
             if legacy.same_view(view, session.view):
@@ -109,7 +109,7 @@ class McpHandler:
             session.close("its server is no longer there")
         elif len(self._sessions) >= _MAX_SESSIONS:
             self.close("another of its many views was needed")
-        session = self._endpoint.gateway.open(view, self._principal.client, _discard, self._spawn)
+        session = self._endpoint.gateway.open_session(view, self._principal.client, _discard, self._spawn)
         self._sessions[scope] = session
         self._principal.set_session(session)
         return session

@@ -17,8 +17,8 @@ from mcpd.api.mcp_endpoint.resumable_streams import ResumableStream, ResumableSt
 from mcpd.client_registry import ALL_SERVERS
 from mcpd.client_registry import ClientConnection as Account
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.responder import Client
-from mcpd.gateway.session import Session
+from mcpd.gateway.responder import ClientIdentity
+from mcpd.gateway.session import ClientSession
 from mcpd.gateway.virtual_server import View
 from mcpd.protocol.legacy import VERSIONS
 from mcpd.wire.message import ABSENT, Message
@@ -51,11 +51,11 @@ class Principal:
 
     name: str
     """As whom the guard let it in; what one has begun, another cannot go on with."""
-    client: Client
+    client: ClientIdentity
     connection: Account
     """Where it is kept what the connection is used for."""
 
-    def set_session(self, session: Session) -> None:
+    def set_session(self, session: ClientSession) -> None:
         """A conversation has begun."""
         single = session.view.single
         self.connection.set_session(single.spec.name if single else ALL_SERVERS, session)
@@ -69,7 +69,7 @@ class LegacyHttpSession:
         self.scope = scope
         self.principal = principal
         """Who came in with it; a session's name alone lets nobody in."""
-        self.session: Session
+        self.session: ClientSession
         self.streams = ResumableStreams(send_priming_event=False)
         self.pending: set[LegacyReply] = set()
         """Of the requests whose connections wait, with nothing said yet."""
@@ -77,7 +77,7 @@ class LegacyHttpSession:
 
     @property
     def is_idle(self) -> bool:
-        return not (self.pending or self.streams.attached_count or self.session.is_at_work)
+        return not (self.pending or self.streams.attached_count or self.session.is_busy)
 
     def send(self, frame: bytes) -> None:
         self.streams.send_unrelated(frame)
@@ -104,7 +104,7 @@ class LegacyReply:
         exchange.on_hang_up = self._on_hang_up
         exchange.on_quiet = self._on_quiet
 
-    def note(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         if not self._disconnected:
             self._start_stream().send(frame)
 
@@ -155,7 +155,7 @@ class _InitializeReply(LegacyReply):
         self._sessions = sessions
         exchange.on_quiet = None
 
-    def note(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         self._http.send(frame)
 
     def finish(self, frame: bytes, code: int = 0) -> None:
@@ -216,7 +216,7 @@ class LegacyHttpSessions:
     ) -> None:
         http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal.name)
         # What it spawns is the gateway's: a session is longer than any connection.
-        http.session = self._gateway.open(view, principal.client, http.send, self._gateway.spawn)
+        http.session = self._gateway.open_session(view, principal.client, http.send, self._gateway.spawn)
         principal.set_session(http.session)
         http.session.receive(message, _InitializeReply(exchange, http, self))
 
@@ -294,7 +294,7 @@ def receive(
     """What was posted in a session: one message, or a batch."""
     session = http.session
     if batch:
-        if not session.takes_batches:
+        if not session.accepts_batches:
             respond_error(
                 exchange, 400, f"revision {session.version} has no batches: post one message at a time"
             )
@@ -318,7 +318,7 @@ def receive(
 class NullReply:
     """Notifications and responses are not answered."""
 
-    def note(self, frame: bytes) -> None: ...
+    def send(self, frame: bytes) -> None: ...
     def finish(self, frame: bytes, code: int = 0) -> None: ...
     def drop(self) -> None: ...
 

@@ -23,7 +23,7 @@ from mcpd.api.mcp_endpoint.frames import (
     respond_error,
     sse_event,
 )
-from mcpd.gateway.session import Session
+from mcpd.gateway.session import ClientSession
 from mcpd.gateway.virtual_server import View
 from mcpd.model.errors import McpdError
 from mcpd.model.text import shorten
@@ -227,14 +227,14 @@ class ModernReply:
 
     __slots__ = ("_exchange", "_key", "_session")
 
-    def __init__(self, exchange: HttpExchange, session: Session, key: bytes) -> None:
+    def __init__(self, exchange: HttpExchange, session: ClientSession, key: bytes) -> None:
         self._exchange = exchange
         self._session = session
         self._key = key
         exchange.on_hang_up = self._on_hang_up
         exchange.on_quiet = self._on_quiet
 
-    def note(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         exchange = self._exchange
         if not exchange.is_streaming:
             exchange.stream(EVENT_STREAM, EVENT_HEADERS)
@@ -273,7 +273,7 @@ def _error_code(frame: bytes) -> int:
     return code if isinstance(code, int) else 0
 
 
-def handle_request(head: Head, message: Message, exchange: HttpExchange, session: Session) -> None:
+def handle_request(head: Head, message: Message, exchange: HttpExchange, session: ClientSession) -> None:
     """One request. A notification says nothing here, and a response answers nothing: see `endpoint`."""
     try:
         check_headers(head, message, session.view)

@@ -13,28 +13,30 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 Entry = Callable[[bytes], bytes]
-_MAY_MATTER = (b'"execution"', b'"x-mcp-header"', b'"outputSchema"', b"\\u")
+_MAY_NEED_CHANGE = (b'"execution"', b'"x-mcp-header"', b'"outputSchema"', b"\\u")
 
 
 def entry_translation(member: str, client: str) -> Entry | None:
     """How an entry of the list `member` reads to `client`; None when it stays as it is."""
     if client >= R4 and member != "tools":
         return None
-    return functools.partial(_entry, member, client)
+    return functools.partial(_translate_entry, member, client)
 
 
 @functools.lru_cache(maxsize=4096)
-def _entry(member: str, client: str, raw: bytes) -> bytes:
-    if client >= R4 and not any(raw.find(word) >= 0 for word in _MAY_MATTER):
+def _translate_entry(member: str, client: str, raw: bytes) -> bytes:
+    if client >= R4 and not any(raw.find(word) >= 0 for word in _MAY_NEED_CHANGE):
         return raw
     try:
         entry = wire.members(raw)
-        return msgspec.json.encode(_tool(entry, client) if member == "tools" else _other(entry, client))
+        return msgspec.json.encode(
+            _translate_tool(entry, client) if member == "tools" else _translate_other(entry, client)
+        )
     except (BadFrame, RecursionError):  # how deep a schema nests is the server's choice
         return raw
 
 
-def _tool(tool: dict[str, Raw], client: str) -> dict[str, Raw]:
+def _translate_tool(tool: dict[str, Raw], client: str) -> dict[str, Raw]:
     if client >= R5:
         tool.pop(
             "execution", None
@@ -52,10 +54,10 @@ def _tool(tool: dict[str, Raw], client: str) -> dict[str, Raw]:
         tool["annotations"] = Raw(msgspec.json.encode({"title": tool["title"], **annotations}))
     if client < R2:
         tool.pop("annotations", None)
-    return _other(tool, client)
+    return _translate_other(tool, client)
 
 
-def _other(entry: dict[str, Raw], client: str) -> dict[str, Raw]:
+def _translate_other(entry: dict[str, Raw], client: str) -> dict[str, Raw]:
     if client < R4:
         entry.pop("icons", None)
     if client < R3:

@@ -10,7 +10,7 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.revision_translation.content import narrowed, says_more
+from mcpd.gateway.revision_translation.content import narrow_content, needs_narrowing
 from mcpd.gateway.revision_translation.revisions import R3, R4, R5
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -18,11 +18,11 @@ from mcpd.wire.request_meta import has_reserved, strip_reserved
 
 _WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603
-_PECULIAR = re.compile(rb'"(?:_meta|resultType|ttlMs|cacheScope)"|\\u')
+_NEEDS_PARSING = re.compile(rb'"(?:_meta|resultType|ttlMs|cacheScope)"|\\u')
 """What has to be looked at before a result is completed; an escape may spell any of it otherwise."""
 _COMPLETE_FIRST = re.compile(rb'\s*\{\s*"resultType"\s*:\s*"complete"\s*(?:,|(?=\}))')
 _ENVELOPE = frozenset({"ttlMs", "cacheScope"})
-_OURS = frozenset({-32020, -32022})
+_HEADER_ERRORS = frozenset({-32020, -32022})
 """What a server says of the request's dress, which is this daemon's own."""
 
 
@@ -42,9 +42,9 @@ class Translation:
     def params(self, method: str, params: bytes) -> bytes:
         """Raises BadFrame for params that are no object."""
         if method == "completion/complete" and self.server < R3:
-            return _without(params, "context")
+            return _drop_param(params, "context")
         if method == "tools/call" and self.server != R4 and b'"task"' in params:
-            return _without(params, "task")
+            return _drop_param(params, "task")
         return params
 
     def result(self, method: str, result: Raw) -> Raw | bytes:
@@ -55,22 +55,22 @@ class Translation:
         if not narrow and not self.to_modern and not self.from_modern:
             return result
         try:
-            if not narrow and self.to_modern and not _PECULIAR.search(result):
-                return _completed(method, bytes(result))
+            if not narrow and self.to_modern and not _NEEDS_PARSING.search(result):
+                return _add_envelope(method, bytes(result))
             members = wire.members(result)
         except BadFrame:
             return result
-        narrow = narrow and says_more(method, members, self.client)
-        if not narrow and self.from_modern and (plain := _taken_out(bytes(result), members)) is not None:
+        narrow = narrow and needs_narrowing(method, members, self.client)
+        if not narrow and self.from_modern and (plain := _strip_envelope(bytes(result), members)) is not None:
             return plain
         if narrow:
-            members = narrowed(method, members, self.client)
+            members = narrow_content(method, members, self.client)
         if self.from_modern or self.to_modern:
             for name in ("resultType", "ttlMs", "cacheScope"):
                 members.pop(name, None)
         strip_reserved(members)
         body = msgspec.json.encode(members)
-        return _completed(method, body) if self.to_modern else body
+        return _add_envelope(method, body) if self.to_modern else body
 
     def error(self, method: str, error: Raw) -> Raw | bytes:
         """The error object; the distinction between it and a failed tool is kept by not touching either."""
@@ -81,7 +81,7 @@ class Translation:
             code = msgspec.json.decode(members.get("code", Raw(b"0")), type=int)
         except (BadFrame, msgspec.MsgspecError):
             return error
-        changed = _code(method, code, to_modern=self.to_modern, from_modern=self.from_modern)
+        changed = _translate_code(method, code, to_modern=self.to_modern, from_modern=self.from_modern)
         if changed == code:
             return error
         if changed == _INTERNAL:
@@ -104,7 +104,7 @@ def translation(client: str, server: str) -> Translation:
     )
 
 
-def _taken_out(result: bytes, members: Mapping[str, Raw]) -> bytes | None:
+def _strip_envelope(result: bytes, members: Mapping[str, Raw]) -> bytes | None:
     """The result without the envelope's members, its other bytes as they are; None where that takes more."""
     found = _COMPLETE_FIRST.match(result)
     if found is None or members.keys() & _ENVELOPE or ("_meta" in members and has_reserved(members["_meta"])):
@@ -112,8 +112,8 @@ def _taken_out(result: bytes, members: Mapping[str, Raw]) -> bytes | None:
     return b"{" + result[found.end() :]
 
 
-def _code(method: str, code: int, *, to_modern: bool, from_modern: bool) -> int:
-    if from_modern and code in _OURS:
+def _translate_code(method: str, code: int, *, to_modern: bool, from_modern: bool) -> int:
+    if from_modern and code in _HEADER_ERRORS:
         return _INTERNAL
     if to_modern and not from_modern:
         if code == _NOT_FOUND:
@@ -124,7 +124,7 @@ def _code(method: str, code: int, *, to_modern: bool, from_modern: bool) -> int:
     return code
 
 
-def _completed(method: str, body: bytes) -> bytes:
+def _add_envelope(method: str, body: bytes) -> bytes:
     """A legacy result as the modern revision has it: complete, and of no lasting truth."""
     body = body.lstrip()
     if body[:1] != b"{":
@@ -136,7 +136,7 @@ def _completed(method: str, body: bytes) -> bytes:
     return head + (b"," if rest[:1] != b"}" else b"") + rest
 
 
-def _without(params: bytes, name: str) -> bytes:
+def _drop_param(params: bytes, name: str) -> bytes:
     members = wire.members(params or b"{}")
     members.pop(name, None)
     return msgspec.json.encode(members)

@@ -15,7 +15,7 @@ from mcpd.wire.request_meta import strip_reserved
 _Object = dict[str, Any]
 
 
-def question(method: str, params: Raw, client: str, label: str) -> bytes | None:
+def translate_server_request(method: str, params: Raw, client: str, label: str) -> bytes | None:
     """What a server asks, as a client's revision says it, `label` before its message; None where that has
     no words for it. Raises BadFrame for params that are no object."""
     if client < R3 and method == "elicitation/create":
@@ -29,7 +29,7 @@ def question(method: str, params: Raw, client: str, label: str) -> bytes | None:
         if client < R4:
             if wire.value(members.pop("mode", Raw(b'"form"'))) != "form":
                 return None
-            simple = _simple_form(wire.mapping(schema))
+            simple = _simplify_form(wire.mapping(schema))
             if simple is None:
                 return None
             members["requestedSchema"] = Raw(msgspec.json.encode(simple))
@@ -44,7 +44,7 @@ def question(method: str, params: Raw, client: str, label: str) -> bytes | None:
     return msgspec.json.encode(members)
 
 
-def _simple_form(schema: _Object) -> _Object | None:
+def _simplify_form(schema: _Object) -> _Object | None:
     """A form as 2025-06-18 has it: one choice by name, defaults for yes and no only; None if it cannot."""
     properties: _Object = {}
     fields = schema.get("properties")

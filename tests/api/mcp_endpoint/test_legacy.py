@@ -16,7 +16,7 @@ from mcpd.api.mcp_endpoint import legacy
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
 from mcpd.client_registry import ClientRegistry
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.responder import Client, Reply
+from mcpd.gateway.responder import ClientIdentity, Responder
 from mcpd.gateway.virtual_server import View
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
@@ -33,15 +33,15 @@ class Conversation:
         self.version = ""
         self.peer = ""
         self.used: object = None
-        self.is_at_work = False
+        self.is_busy = False
         self.closed = ""
-        self.received: list[tuple[Message, Reply]] = []
+        self.received: list[tuple[Message, Responder]] = []
 
     @property
-    def takes_batches(self) -> bool:
+    def accepts_batches(self) -> bool:
         return self.version == "2025-03-26"
 
-    def receive(self, message: Message, reply: Reply) -> None:
+    def receive(self, message: Message, reply: Responder) -> None:
         self.received.append((message, reply))
 
     def close(self, reason: str) -> None:
@@ -55,7 +55,9 @@ class StandIn:
     nursery: trio.Nursery
     opened: list[Conversation] = attrs.field(factory=list)
 
-    def open(self, view: View, client: Client, tell: Callable[[bytes], None], spawn: Any) -> Conversation:
+    def open_session(
+        self, view: View, client: ClientIdentity, tell: Callable[[bytes], None], spawn: Any
+    ) -> Conversation:
         self.opened.append(Conversation(view))
         return self.opened[-1]
 
@@ -97,7 +99,7 @@ class World:
 async def world() -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         gateway = StandIn(nursery)
-        who = Principal("token", Client(door="http"), ClientRegistry().add(None))
+        who = Principal("token", ClientIdentity(via="http"), ClientRegistry().add(None))
         yield World(gateway, LegacyHttpSessions(cast("Gateway", gateway)), who)
         nursery.cancel_scope.cancel(reason="the test is over")
 
@@ -138,7 +140,7 @@ async def test_a_client_that_leaves_before_anything_was_said_loses_only_its_answ
         assert not http.is_idle
         line.exchange.hang_up("gone")
         reply = conversation.received[-1][1]
-        reply.note(b'{"method":"x"}')
+        reply.send(b'{"method":"x"}')
         reply.finish(b'{"id":1}')
         assert line.got == b""
         assert conversation.closed == ""
@@ -192,7 +194,7 @@ async def test_there_are_only_so_many_sessions(
     """A client that begins one for each call takes places from nobody who works."""
     async with world() as here:
         working, conversation = here.begin()
-        conversation.is_at_work = True
+        conversation.is_busy = True
         mock_clock.jump(1)
         oldest, _ = here.begin()
         for _ in range(legacy.MAX_SESSIONS):
@@ -228,7 +230,7 @@ async def test_a_batch_is_answered_when_all_of_it_is() -> None:
         line = post(http, PING, other, batch=True)
         _, reply = conversation.received[-1]
         reply.finish(b'{"id":1}\n')
-        reply.note(b'{"method":"x"}')
+        reply.send(b'{"method":"x"}')
         reply.finish(b'{"id":"b"}')
         told = [each[6:] for each in line.got.split(b"\n") if each.startswith(b"data: ")]
         assert told == [b'{"method":"x"}', b'{"id":1}', b'{"id":"b"}']
@@ -247,7 +249,7 @@ async def test_a_request_that_was_cancelled_keeps_no_connection_and_no_session()
         assert b"data" not in line.got
         line = post(http, PING)
         _, reply = conversation.received[-1]
-        reply.note(b'{"method":"x"}')
+        reply.send(b'{"method":"x"}')
         reply.drop()
         assert line.over
         assert http.is_idle
