@@ -1,10 +1,11 @@
-"""An agent loop in an asyncio program: a model chooses tools, mcpd runs them, the model goes on.
+"""Run an agent loop with asyncio: a model chooses tools, and mcpd runs them.
 
     python examples/agent_asyncio.py "What time is it in Tokyo?"
 
-Needs a running mcpd (`mcpctl daemon start`) with `mcp-server-time`. The model here is a stand-in of ten
-lines that knows one trick, so that the example runs without a key; put your provider's call in its
-place: it gets the conversation and the tools in the form that model APIs take, and says what to do next.
+This requires a running daemon (`mcpctl daemon start`) with `mcp-server-time`. The function `model` is a
+placeholder that can only ask for the time, so the example runs without an API key. Replace it with a call
+to your model provider. It receives the conversation and the tools in the format of common model APIs, and
+returns the next message.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ async def agent(question: str) -> str:
         tools = {tool.name: tool for tool in await mcp.list_tools()}
         conversation: list[Message] = [{"role": "user", "content": question}]
         while True:
-            said = await model(conversation, [described(tool) for tool in tools.values()])
-            conversation.append(said)
-            if not said.get("tool_calls"):
-                return str(said["content"])
-            for call in said["tool_calls"]:
+            reply = await model(conversation, [describe(tool) for tool in tools.values()])
+            conversation.append(reply)
+            if not reply.get("tool_calls"):
+                return str(reply["content"])
+            for call in reply["tool_calls"]:
                 answer = await run(tools[call["name"]], call["arguments"])
                 conversation.append({"role": "tool", "name": call["name"], "content": answer})
 
 
-def described(tool: Tool) -> Message:
-    """As model APIs want their tools; a schema that cannot be converted becomes one that takes anything."""
+def describe(tool: Tool) -> Message:
+    """Return the tool in the format of model APIs. An unconvertible schema accepts anything."""
     return {"name": tool.name, "description": tool.description, "parameters": tool.converted(dict)}
 
 
 async def run(tool: Tool, arguments: Mapping[str, Any]) -> str:
-    """What the tool says; its failures are for the model to read."""
+    """Call the tool and return its output. The model also receives failures as text."""
     try:
         return (await tool.execute(arguments)).output
     except ToolFailed as failed:
@@ -48,14 +49,14 @@ async def run(tool: Tool, arguments: Mapping[str, Any]) -> str:
 
 
 async def model(conversation: Sequence[Message], tools: Sequence[Message]) -> Message:
-    """Knows how to ask for the time in a place, and how to pass on what it is told."""
+    """Request the time in the place that the question names, and then repeat the tool's output."""
     last = conversation[-1]
     if last["role"] == "tool":
         return {"role": "assistant", "content": f"The server says: {last['content']}"}
     place = re.search(r"in ([A-Z]\w+)", last["content"])
     clock = next((tool["name"] for tool in tools if tool["name"].endswith("__get_current_time")), None)
     if clock is None:
-        return {"role": "assistant", "content": "No server here tells the time."}
+        return {"role": "assistant", "content": "No server provides the time."}
     zone = f"Asia/{place[1]}" if place else "UTC"
     return {"role": "assistant", "tool_calls": [{"name": clock, "arguments": {"timezone": zone}}]}
 

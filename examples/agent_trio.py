@@ -1,8 +1,9 @@
-"""An agent in a trio program: it gathers facts with many tools at once, whichever servers have them.
+"""Call many tools of many servers concurrently with trio.
 
     python examples/agent_trio.py [SERVER]
 
-Needs a running mcpd (`mcpctl daemon start`) with at least one server, such as `mcp-server-time`.
+This requires a running daemon (`mcpctl daemon start`) with a server that has read-only tools without
+required arguments, such as `@modelcontextprotocol/server-memory`.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from mcpd.client import ClientError, Tool, connect
 
 
 async def main(server: str = "") -> None:
-    """Run every tool that needs no argument and changes nothing, all together, and show what they say."""
+    """Call all tools that are read-only and need no arguments, and print their output."""
     async with connect() as mcp:
         tools = [tool for tool in await mcp.list_tools(prefix=server) if is_harmless(tool)]
-        print(f"{len(tools)} tools to ask")
+        print(f"{len(tools)} tools to call")
         async with trio.open_nursery() as nursery:
             for tool in tools:
-                nursery.start_soon(ask, tool)
+                nursery.start_soon(call, tool)
 
 
 def is_harmless(tool: Tool) -> bool:
-    """By the server's own word, which is only a hint: a real agent asks its user."""
+    """Return whether the tool is declared read-only. A real agent should ask its user as well."""
     return not tool.schema.get("required") and tool.annotations.get("readOnlyHint") is True
 
 
-async def ask(tool: Tool) -> None:
+async def call(tool: Tool) -> None:
     try:
         result = await tool.execute(timeout=20)
     except ClientError as error:

@@ -1,4 +1,4 @@
-"""A whole client of the control API: connect, write a line, read a line."""
+"""Call a tool through the control API: connect, write a line, and read a line."""
 
 import json
 import os

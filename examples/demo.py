@@ -1,6 +1,7 @@
-"""The tour of `make demo`: a daemon of its own, real servers, and everything a person does with them.
+"""Show what mcpd does, with a private daemon and real servers (`make demo`).
 
-Runs in a directory of its own and touches nothing of yours. Exit status 1 if anything is not as it says.
+The demo runs in a temporary directory and does not touch your files. It checks every claim that it prints
+and exits with 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -26,40 +27,40 @@ NPM = ROOT / ".npm/node_modules/.bin"
 Json = dict[str, Any]
 
 
-class NotAsPromised(Exception):
-    """The tour cannot go on: something is not as it says."""
+class CheckFailed(Exception):
+    """A claim of the demo is not true."""
 
 
 @attrs.frozen
 class Tour:
-    """The place, the terminal and the daemon."""
+    """The directory, the terminal and the daemon of the demo."""
 
     home: Path
     terminal: Terminal
     daemon: subprocess.Popen[bytes]
 
     def mcpctl(self, *words: str, code: int = 0, has: str = "") -> str:
-        """Run and show one command. Raises NotAsPromised unless it ends with `code` and prints `has`."""
+        """Run a command and show it. Raises CheckFailed unless it exits with `code` and prints `has`."""
         shown = self.terminal.run("mcpctl", *words)
         expect(shown.code == code, f"mcpctl {words[0]} exits with {code}, not {shown.code}")
         expect(has in shown.text, f"mcpctl {words[0]} prints {has!r}")
         return shown.text
 
     def status(self) -> dict[str, Json]:
-        """Every server's status, by name."""
+        """Return the status of every server by name."""
         answer = json.loads(self.terminal.ask("mcpctl", "status", "--json").text)
         return {server["name"]: server for server in answer["servers"]}
 
     def all_connected(self) -> dict[str, Json]:
-        """Wait for every server that is switched on."""
+        """Wait until all enabled servers are connected, and return their status."""
         waited = self.terminal.ask("mcpctl", "wait", "--timeout", "120")
         expect(waited.code == 0, f"every server connects: {waited.text}")
         return self.status()
 
 
-def expect(is_so: bool, promise: str) -> None:
-    if not is_so:
-        raise NotAsPromised(promise)
+def expect(condition: bool, claim: str) -> None:
+    if not condition:
+        raise CheckFailed(claim)
 
 
 def main() -> int:
@@ -71,21 +72,23 @@ def main() -> int:
         with running_daemon(home, terminal, definitions(home, terminal)) as tour:
             instance = show(tour)
             stop(tour, instance)
-    except NotAsPromised as broken:
-        terminal.bad(f"not as promised: {broken}")
+    except CheckFailed as failed:
+        terminal.bad(f"check failed: {failed}")
         terminal.say((home / "mcpd.log").read_text()[-3000:])
         return 1
     except KeyboardInterrupt:
-        terminal.say("\nInterrupted; the daemon and its servers have been stopped.")
+        terminal.say("\nInterrupted. The daemon and its servers have been stopped.")
         return 130
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    terminal.say(f"\nThat took {time.monotonic() - began:.0f} seconds. Your turn: README.md says how.")
+    terminal.say(f"\nThe demo took {time.monotonic() - began:.0f} seconds. To use mcpd yourself, run:\n")
+    terminal.command("pipx install .    # or: uv tool install .")
+    terminal.command("mcpctl import     # shows the servers of your editors, and asks before it imports them")
     return 0
 
 
 def show(tour: Tour) -> str:
-    """Everything up to the end of the daemon; the mark that its processes carry."""
+    """Run all steps before the stop, and return the instance ID of the daemon."""
     look(tour)
     call(tour)
     edit(tour)
@@ -101,23 +104,23 @@ def show(tour: Tour) -> str:
 
 def look(tour: Tour) -> None:
     terminal, servers = tour.terminal, definitions(tour.home, tour.terminal)
-    terminal.heading(1, "One daemon, which starts the servers and keeps them")
+    terminal.heading(1, "Start the daemon, which starts the servers")
     terminal.command("mcpd --config servers.json &")
     began = time.monotonic()
     statuses = tour.all_connected()
     terminal.good(
-        f"{len(servers)} servers, started together, were ready {time.monotonic() - began:.1f} s later"
+        f"{len(servers)} servers started together and were ready after {time.monotonic() - began:.1f} s"
     )
     tour.mcpctl("status", has="connected")
     tools = sum(status["tools"] for status in statuses.values())
     offers = "git" if "git" in servers else "time"
-    terminal.heading(2, f"They offer {tools} tools; these are those of {offers}")
+    terminal.heading(2, f"The servers provide {tools} tools; {offers} has these")
     tour.mcpctl("list-tools", offers, has=f"@{offers}")
 
 
 def call(tour: Tour) -> None:
     terminal = tour.terminal
-    terminal.heading(3, "Call some, from the shell")
+    terminal.heading(3, "Call tools from the shell")
     tour.mcpctl("call", "echo@test", "text=hello", has="hello")
     tour.mcpctl("call", "get_current_time@time", "timezone=Europe/Paris", has="Europe/Paris")
     servers = tour.status()
@@ -125,57 +128,62 @@ def call(tour: Tour) -> None:
         tour.mcpctl("call", "git_status@git", "repo_path=project", has="notes.txt")
     if "files" in servers:
         tour.mcpctl("call", "list_directory@files", "path=.", has="notes.txt")
-    terminal.say("\nA slow one tells how far it is; Ctrl-C would cancel it on the server:")
+    terminal.say("\nA slow tool reports its progress. Ctrl-C would cancel it on the server:")
     tour.mcpctl("call", "slow@test", "seconds:=2", "steps:=4", has="took 2 s")
-    terminal.say("\nA mistake is found before anything is sent:")
+    terminal.say("\nmcpctl finds invalid arguments before it sends the call:")
     tour.mcpctl("call", "add@test", "a:=1", "b=two", code=2, has="integer")
 
 
 def edit(tour: Tour) -> None:
     terminal, before = tour.terminal, tour.status()
-    terminal.heading(4, "Editors see all of them as one server: `mcpctl install EDITOR` writes this entry")
+    terminal.heading(4, "Editors see all servers as one. `mcpctl install EDITOR` writes this entry")
     tour.mcpctl("install", "cursor", "--print", has="bridge")
-    terminal.say("\nHere is what an editor does with it (examples/editor.py, with the official SDK):")
+    terminal.say("\nAn editor uses the entry like this (examples/editor.py, with the official SDK):")
     calls = [("time__get_current_time", '{"timezone": "UTC"}'), ("test__add", '{"a": 20, "b": 22}')]
     words = [word for name, arguments in calls for word in ("--call", name, arguments)]
     bridge = ["mcpctl", "bridge", "--client", "demo"]
     shown = tour.terminal.run(
         "python", str(ROOT / "examples/editor.py"), *words, *bridge, shown=" ".join(bridge)
     )
-    expect(shown.code == 0, "an MCP client gets through the bridge")
+    expect(shown.code == 0, "an MCP client can use the bridge")
     servers = tour.status()
-    expect(all(servers[name]["pid"] == before[name]["pid"] for name in before), "no server is started for it")
+    expect(
+        all(servers[name]["pid"] == before[name]["pid"] for name in before),
+        "the client does not start a server",
+    )
     for name, status in servers.items():
-        expect(f"{status['tools']} of {name}" in shown.text, f"it sees the tools of {name}")
-    for said in ("time__get_current_time: {", '"UTC"', "test__add: 42"):
-        expect(said in shown.text, f"its calls are answered: {said}")
-    terminal.good(f"one connection, {len(servers)} servers, and no new process for any of them")
+        expect(f"{status['tools']} of {name}" in shown.text, f"the client sees the tools of {name}")
+    for text in ("time__get_current_time: {", '"UTC"', "test__add: 42"):
+        expect(text in shown.text, f"the result contains {text}")
+    terminal.good(
+        f"The client reached {len(servers)} servers over one connection, and no server was started for it"
+    )
 
 
 def kill(tour: Tour) -> None:
     terminal = tour.terminal
-    terminal.heading(5, "Kill a server, and see it return")
+    terminal.heading(5, "Kill a server and watch mcpd restart it")
     before = tour.status()
     pid = before["time"]["pid"]
-    terminal.command(f"kill -KILL {pid}    # that is time")
+    terminal.command(f"kill -KILL {pid}    # the process of time")
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
     while tour.status()["time"]["last_error"] is None:
-        expect(time.monotonic() - killed < 5, "the daemon notices at once")
+        expect(time.monotonic() - killed < 5, "the daemon notices the failure")
     tour.mcpctl("status", has="SIGKILL")
     after = tour.all_connected()
     took = time.monotonic() - killed
     tour.mcpctl("status", "time", has="SIGKILL")
     expect(after["time"]["pid"] not in (pid, None), "time has a new process")
-    expect(after["time"]["restarts"] == 1, "time has been restarted once")
+    expect(after["time"]["restarts"] == 1, "time was restarted once")
     same = [name for name in before if name != "time"]
-    expect(all(before[name]["pid"] == after[name]["pid"] for name in same), "the others were left alone")
-    terminal.good(f"time was back within {took:.1f} s, and still says why it was away")
-    terminal.good(f"nothing was noticed by {lines(same)}")
+    expect(all(before[name]["pid"] == after[name]["pid"] for name in same), "the other servers kept running")
+    terminal.good(f"time was connected again after {took:.1f} s, and its status still shows the failure")
+    terminal.good(f"The other servers kept their processes: {lines(same)}")
 
 
 def toggle(tour: Tour) -> None:
-    tour.terminal.heading(6, "Switch one off and on; that would survive a restart, too")
+    tour.terminal.heading(6, "Disable and enable a server (this persists across restarts)")
     tour.mcpctl("disable", "test", has="disabled")
     tour.mcpctl("call", "echo@test", "text=hello", code=6, has="switched off")
     tour.mcpctl("enable", "test", has="connected")
@@ -189,54 +197,55 @@ def apply(tour: Tour) -> None:
     servers["spare"] = servers["test"] | {"lazy": True}
     gone = [name for name in ("everything",) if servers.pop(name, None)]
     write(tour.home / "changed.json", servers)
-    leaves = f", {lines(gone)} leaves" if gone else ""
-    terminal.heading(7, f"Apply another set: time gets an argument{leaves}, and spare, a lazy one, is new")
+    removed = f", {lines(gone)} is removed" if gone else ""
+    terminal.heading(7, f"Apply another set: time changes{removed}, and spare, a lazy server, is added")
     tour.mcpctl("apply", "changed.json", "--plan", has="would be")
-    terminal.say("\nThat was the plan. Now it is done:")
+    terminal.say("\nThat was the plan. The next command applies it:")
     tour.mcpctl("apply", "changed.json", has="~ time")
     after = tour.all_connected()
     tour.mcpctl("status", has="idle")
     kept = [name for name in before if name not in ("time", *gone)]
-    expect(set(after) == set(servers), f"the set is {lines(list(servers))}")
+    expect(set(after) == set(servers), f"the servers are {lines(list(servers))}")
     expect(after["time"]["pid"] != before["time"]["pid"], "time has a new process")
     expect(
-        all(before[name]["pid"] == after[name]["pid"] for name in kept), "unchanged servers keep their pid"
+        all(before[name]["pid"] == after[name]["pid"] for name in kept),
+        "unchanged servers keep their process",
     )
-    terminal.good(f"the same processes and connections as before: {lines(kept)}")
-    terminal.say("\nThe lazy one starts when it is used:")
+    terminal.good(f"These servers kept their processes and connections: {lines(kept)}")
+    terminal.say("\nThe lazy server starts on first use:")
     tour.mcpctl("call", "echo@spare", "text=awake", has="awake")
 
 
 def stop(tour: Tour, instance: str) -> None:
     terminal = tour.terminal
-    terminal.heading(8, "Stop, and leave nothing behind")
+    terminal.heading(8, "Stop the daemon and all its processes")
     servers = [status for status in tour.status().values() if status["pid"]]
-    were = marked(instance)
+    before = processes_of(instance)
     terminal.command(f"grep -l MCPD_INSTANCE={instance} /proc/[0-9]*/environ | wc -l")
-    terminal.say(str(len(were)))
+    terminal.say(str(len(before)))
     tour.mcpctl("daemon", "stop", has="stopped")
     tour.daemon.wait(60)
     expect(tour.daemon.returncode == 0, f"mcpd exits with 0, not {tour.daemon.returncode}")
-    left = marked(instance)
+    left = processes_of(instance)
     terminal.command(f"grep -l MCPD_INSTANCE={instance} /proc/[0-9]*/environ | wc -l")
     terminal.say(str(len(left)))
-    expect(len(were) >= len(servers), "the servers' processes carry the mark of the daemon")
-    expect(not left, f"no process is left; there are {left}")
-    expect(not (tour.home / "mcpd.sock").exists(), "the socket is gone")
-    terminal.good("every process that the daemon and its servers had started has ended")
+    expect(len(before) >= len(servers), "the processes of the servers have the instance ID of the daemon")
+    expect(not left, f"no process remains, but there are {left}")
+    expect(not (tour.home / "mcpd.sock").exists(), "the socket is removed")
+    terminal.good("All processes of the daemon and its servers have ended")
 
 
-# ── the place ────────────────────────────────────────────────────────────────────────────────────
+# ── the environment ────────────────────────────────────────────────────────────────────────────────────
 
 
 def private_environment(home: Path) -> dict[str, str]:
-    """Ours, with nothing in it that leads to the user's own daemon."""
+    """Return an environment that does not refer to the daemon of the user."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MCPD_", "MCPCTL_", "XDG_"))}
     programs = [str(Path(sys.executable).parent), str(NPM), os.environ.get("PATH", os.defpath)]
-    places = {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    directories = {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
     return (
         kept
-        | places
+        | directories
         | {
             "XDG_RUNTIME_DIR": str(home),
             "MCPD_SOCKET": str(home / "mcpd.sock"),
@@ -247,7 +256,7 @@ def private_environment(home: Path) -> dict[str, str]:
 
 
 def definitions(home: Path, terminal: Terminal) -> dict[str, Json]:
-    """The servers there are on this machine."""
+    """Return the definitions of the servers that are installed on this machine."""
     project = str(home / "project")
     servers: dict[str, Json] = {
         "test": {"command": "python", "args": ["-m", "mcpd.testserver"]},
@@ -266,7 +275,7 @@ def write(path: Path, servers: dict[str, Json]) -> None:
 
 
 def make_project(home: Path) -> None:
-    """A git repository with something to say about it."""
+    """Create a git repository with an uncommitted change."""
     project = home / "project"
     project.mkdir()
     (project / "notes.txt").write_text("Buy milk.\n")
@@ -281,7 +290,7 @@ def make_project(home: Path) -> None:
 
 @contextmanager
 def running_daemon(home: Path, terminal: Terminal, servers: dict[str, Json]) -> Iterator[Tour]:
-    """The daemon, from its start until it has ended, one way or another."""
+    """Run the daemon and stop it at the end in any case."""
     make_project(home)
     write(home / "servers.json", servers)
     with (home / "mcpd.log").open("wb") as log:
@@ -310,8 +319,8 @@ def wait_for_socket(path: Path, daemon: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
 
 
-def marked(instance: str) -> list[int]:
-    """Every process that carries the mark of that daemon."""
+def processes_of(instance: str) -> list[int]:
+    """Return all processes that belong to the given instance of the daemon."""
     needle = f"MCPD_INSTANCE={instance}".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -319,7 +328,7 @@ def marked(instance: str) -> list[int]:
             if needle in (process / "environ").read_bytes():
                 found.append(int(process.name))
         except OSError:
-            continue  # it has ended meanwhile, or is somebody else's
+            continue  # the process has ended or belongs to another user
     return found
 
 

@@ -1,9 +1,8 @@
-"""What an editor does: it starts the command of its configuration, and speaks MCP with it.
+"""Start an MCP server as an editor does, and list its tools.
 
     python examples/editor.py mcpctl bridge --client demo
 
-Written with the official SDK, which knows nothing of mcpd. Tools are called by `--call NAME JSON`, put
-before the command.
+This uses the official MCP SDK and no code of mcpd. Put `--call NAME JSON` before the command to call a tool.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from mcp.types import TextContent
 
 
 async def main(words: Sequence[str]) -> None:
-    """Say what is there, by server, and what the tools answer."""
+    """Print the number of tools per server, and the results of the calls."""
     calls: list[tuple[str, dict[str, object]]] = []
     while words[:1] == ["--call"]:
         calls.append((words[1], json.loads(words[2])))
         words = words[3:]
     if not words:
-        sys.exit("which command? python examples/editor.py mcpctl bridge")
+        sys.exit("usage: python examples/editor.py [--call NAME JSON]... COMMAND [ARGUMENT]...")
     command = StdioServerParameters(command=words[0], args=list(words[1:]), env=dict(os.environ))
     async with stdio_client(command) as (read, write), ClientSession(read, write) as session:
         hello = await session.initialize()
         tools = (await session.list_tools()).tools
         servers = Counter(tool.name.partition("__")[0] for tool in tools)
-        told = ", ".join(f"{number} of {server}" for server, number in servers.items())
+        summary = ", ".join(f"{number} of {server}" for server, number in servers.items())
         print(f"connected to {hello.server_info.name}, MCP {hello.protocol_version}")
-        print(f"{len(tools)} tools: {told}")
+        print(f"{len(tools)} tools: {summary}")
         for name, arguments in calls:
             result = await session.call_tool(name, arguments)
             texts = [block.text for block in result.content if isinstance(block, TextContent)]

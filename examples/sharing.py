@@ -1,9 +1,9 @@
-"""What sharing saves: several editors that start their servers themselves, and as many through one mcpd.
+"""Measure what sharing saves: editors that start their own servers, and editors that share one mcpd.
 
     make install-dev && .venv/bin/python examples/sharing.py
 
-Prints a Markdown table. Memory is the sum of PSS, which counts pages that processes share only once.
-The editors themselves are not counted on either side; what each of them starts is, the bridge included.
+This prints a Markdown table. Memory is the sum of PSS, which counts shared pages only once. The numbers
+include everything that the editors start, such as the bridges, but not the editors themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EDITORS = 8
 
 @attrs.frozen
 class Cost:
-    """All editors together, and how long one more waits until it knows all tools."""
+    """The cost of all editors together, and the seconds until one more editor knows all tools."""
 
     processes: int
     megabytes: float
@@ -35,7 +35,7 @@ class Cost:
 
 
 def each_its_own(servers: dict[str, Any], terminal: Terminal) -> Cost:
-    """Every editor starts every server, as they do."""
+    """Measure editors that each start every server."""
     with ExitStack() as stack:
         pids: list[int] = []
         took = 0.0
@@ -53,7 +53,7 @@ def each_its_own(servers: dict[str, Any], terminal: Terminal) -> Cost:
 
 
 def through_mcpd(home: Path, servers: dict[str, Any], terminal: Terminal) -> Cost:
-    """Every editor starts a bridge to the daemon, which has started every server once."""
+    """Measure editors that each start a bridge to one daemon."""
     bridge = {"command": "mcpctl", "args": ["--socket", str(home / "mcpd.sock"), "bridge"]}
     with running_daemon(home, terminal, servers) as tour, ExitStack() as stack:
         tour.all_connected()
@@ -74,7 +74,7 @@ def main() -> int:
     home = Path(tempfile.mkdtemp(prefix="mcpd-sharing-", dir="/tmp"))
     terminal = Terminal(private_environment(home), home)
     servers = definitions(home, terminal)
-    del servers["test"]  # nobody's everyday server
+    del servers["test"]  # not a typical server
     memory = shutil.which("mcp-server-memory", path=terminal.environ["PATH"])
     if memory is not None:
         servers["memory"] = {"command": memory, "env": {"MEMORY_FILE_PATH": str(home / "memory.json")}}
@@ -84,11 +84,11 @@ def main() -> int:
     finally:
         shutil.rmtree(home, ignore_errors=True)
     print(f"{EDITORS} editors, {len(servers)} servers: {lines(list(servers))}\n")
-    print("| | each editor its own | through mcpd |\n|---|---|---|")
-    among = f"mcpd, its guardian and {EDITORS} bridges among them"
+    print("| | each editor starts its own servers | through mcpd |\n|---|---|---|")
+    among = f"including mcpd, its guardian and {EDITORS} bridges"
     print(f"| processes | {own.processes} | {shared.processes} ({among}) |")
     print(f"| memory | {own.megabytes:.0f} MB | {shared.megabytes:.0f} MB |")
-    print(f"| one more editor knows its tools after | {_time(own.seconds)} | {_time(shared.seconds)} |")
+    print(f"| time until one more editor knows its tools | {_time(own.seconds)} | {_time(shared.seconds)} |")
     return 0
 
 
@@ -122,18 +122,18 @@ def _handshake(process: subprocess.Popen[str]) -> None:
 
 
 def _ask(out: IO[str], back: IO[str], method: str, params: object) -> None:
-    """Send, and wait for the answer; whatever else comes before it is passed over."""
+    """Send a request and wait for its response. Other messages are ignored."""
     request = {"jsonrpc": "2.0", "id": method, "method": method, "params": params}
     print(json.dumps(request), file=out, flush=True)
     for line in back:
         message = json.loads(line)
         if message.get("id") == method and "result" in message:
             return
-    raise RuntimeError(f"no answer to {method}")
+    raise RuntimeError(f"no response to {method}")
 
 
 def _cost(roots: list[int], seconds: float) -> Cost:
-    time.sleep(2)  # so that both sides are measured at rest
+    time.sleep(2)  # let the processes become idle
     pids = [pid for root in roots for pid in _tree(root)]
     kilobytes = 0
     for pid in pids:

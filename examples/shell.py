@@ -1,4 +1,4 @@
-"""A terminal for the demo: runs real commands and shows what a person would have seen."""
+"""Run the commands of the demo and show their output as on a terminal."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pathlib import Path
 import attrs
 
 LIMIT = 40.0
-"""Seconds that one command may take."""
+"""Timeout for one command, in seconds."""
 PIPED_COLUMNS = 110
 _REDRAWN = "\r\x1b[K"
-"""What mcpctl writes before each state of its line of progress."""
+"""The characters that mcpctl writes before it redraws its progress line."""
 
 
 @attrs.frozen
 class Shown:
-    """One command that was run: its exit code, and all it printed."""
+    """The exit code and the complete output of a command."""
 
     code: int
     text: str
@@ -32,10 +32,10 @@ class Shown:
 
 @attrs.frozen
 class Terminal:
-    """Runs commands in a pseudo-terminal, so that they print what they print for people.
+    """Runs commands in a pseudo-terminal, so that they print the output that a user sees.
 
-    On a terminal their output passes through as it comes, in colour. Piped, it is plain, and each state
-    of a line of progress gets a line of its own.
+    On a terminal, the output appears immediately and in color. In a pipe, it has no color, and each update
+    of a progress line is printed on its own line.
     """
 
     environ: Mapping[str, str]
@@ -49,18 +49,18 @@ class Terminal:
         self._print(text)
 
     def good(self, text: str) -> None:
-        """Something that was promised, looked at and found true."""
+        """Print a claim that has been checked."""
         self._print(f"{self._style('32', '✓')} {text}")
 
     def bad(self, text: str) -> None:
         self._print(f"{self._style('31', '✗')} {text}")
 
     def command(self, line: str) -> None:
-        """A command line as typed, for what is done without running a program."""
+        """Print a command line for an action that the demo performs itself."""
         self._print(self._style("1;36", "$ ") + line)
 
     def run(self, *words: str, shown: str = "") -> Shown:
-        """Run a command where its output can be seen; `shown` is how a person would have typed it."""
+        """Run a command and show its output. `shown` replaces the command line that is displayed."""
         self.command(shown or " ".join(_quoted(word) for word in words))
         columns = shutil.get_terminal_size().columns if self.tty else PIPED_COLUMNS
         plain = {} if self.tty else {"NO_COLOR": "1"}
@@ -86,7 +86,7 @@ class Terminal:
         return Shown(code, text)
 
     def ask(self, *words: str) -> Shown:
-        """Run a command unseen. Its stdout only."""
+        """Run a command without showing it. Return its stdout, or its stderr if stdout is empty."""
         done = subprocess.run(
             words,
             stdin=subprocess.DEVNULL,
@@ -99,12 +99,12 @@ class Terminal:
         return Shown(done.returncode, done.stdout if done.stdout else done.stderr)
 
     def _read(self, screen: int) -> str:
-        """Everything, until the command and its children have closed the terminal."""
+        """Return all output until the command and its children have closed the terminal."""
         seen = b""
         while True:
             try:
                 portion = os.read(screen, 4096)
-            except OSError:  # EIO is how Linux says that nobody has it open any more
+            except OSError:  # Linux raises EIO when no process has the terminal open anymore
                 portion = b""
             if not portion:
                 return seen.decode("utf-8", "replace")
@@ -123,7 +123,7 @@ class Terminal:
 
 
 def _prepare(terminal: int, columns: int) -> None:
-    """Give it a size, and have it leave line ends alone."""
+    """Set the size of the terminal and disable the translation of line endings."""
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     modes = termios.tcgetattr(terminal)
     modes[1] &= ~termios.OPOST
@@ -131,11 +131,11 @@ def _prepare(terminal: int, columns: int) -> None:
 
 
 def _quoted(word: str) -> str:
-    """Quoted only where a shell needs it: `shlex` would quote `a:=1` and `echo@test` as well."""
+    """Quote a word if a shell requires it. `shlex` would also quote `a:=1` and `echo@test`."""
     harmless = "@%+=:,./-_[]{}"
     return word if word and all(c.isalnum() or c in harmless for c in word) else f"'{word}'"
 
 
 def lines(words: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Return the words as a list in English: `a, b and c`."""
     return ", ".join(words[:-1]) + (" and " if len(words) > 1 else "") + words[-1]

@@ -296,7 +296,7 @@ def test_arguments_that_the_schema_refuses_are_not_sent(start: Start, run: Any) 
 
 
 @pytest.mark.parametrize(
-    ("example", "says"), [("agent_trio.py", "tools to ask"), ("agent_asyncio.py", "Asia/Tokyo")]
+    ("example", "says"), [("agent_trio.py", "tools to call"), ("agent_asyncio.py", "Asia/Tokyo")]
 )
 def test_the_example_agents_run(start: Start, example: str, says: str) -> None:
     bin_dir = Path(sys.executable).parent
