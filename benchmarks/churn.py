@@ -1,4 +1,4 @@
-"""Many calls in flight to a server over HTTP, half of them cancelled at random: does the daemon stay whole?
+"""Check that the daemon stays healthy under many HTTP calls, half of which are cancelled at random.
 
     python -m benchmarks.churn [SECONDS]
 
@@ -28,19 +28,19 @@ SLOWEST, SHARE = 0.05, 0.6
 
 @attrs.frozen
 class Tally:
-    """What happened, and how it was afterwards."""
+    """Results of the run, and of the calls after it."""
 
     calls: int
     cancelled: int
     unanswered: int
-    """Not cancelled, and without an answer: none, when all is well."""
+    """Calls that were neither cancelled nor answered; must be 0."""
     refused: int
-    """Not cancelled, and answered with an error: none either."""
+    """Calls that were not cancelled and failed; must be 0."""
     one_call: float
-    """Seconds, the median of a few, once all is over."""
+    """Median duration of a call after the run, in seconds."""
     few: float
     many: float
-    """Calls a second with 8 and with 128 in flight."""
+    """Calls per second with 8 (`few`) and 128 (`many`) calls in flight."""
 
     @property
     def whole(self) -> bool:
@@ -53,7 +53,7 @@ class Tally:
 
 
 def churn(era: str, seconds: float, seed: int = 5) -> Tally:
-    """Against a stub of that era, in a daemon of its own. Raises Wrong when an answer is none."""
+    """Run against a stub of the given era in a private daemon. Raises Wrong for an invalid response."""
     with ExitStack() as held:
         port = held.enter_context(stub(era))
         definition = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp", "maxInFlight": IN_FLIGHT}
@@ -109,10 +109,11 @@ def main() -> int:
         tally = churn(era, seconds)
         holds = holds and tally.whole
         print(
-            f"{era}: {tally.calls:,} calls in {seconds:g} s, {tally.cancelled:,} of them cancelled, "
-            f"{tally.unanswered + tally.refused} lost; then one call takes {tally.one_call * 1e3:.2f} ms, "
-            f"and {tally.many:,.0f}/s with {IN_FLIGHT} in flight against {tally.few:,.0f}/s with {FEW}: "
-            f"{'whole' if tally.whole else 'BROKEN'}"
+            f"{era}: {tally.calls:,} calls in {seconds:g} s, {tally.cancelled:,} cancelled, "
+            f"{tally.unanswered + tally.refused} lost; afterwards, a call takes "
+            f"{tally.one_call * 1e3:.2f} ms, "
+            f"and {tally.many:,.0f}/s with {IN_FLIGHT} in flight vs. {tally.few:,.0f}/s with {FEW}: "
+            f"{'ok' if tally.whole else 'FAILED'}"
         )
     return 0 if holds else 1
 

@@ -1,4 +1,4 @@
-"""A private daemon for a benchmark, with so many stub servers, and what it costs the machine."""
+"""Run a private daemon with stub servers, and measure its memory and CPU time."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @attrs.frozen(kw_only=True)
 class Daemon:
-    """One that runs, with all its servers connected."""
+    """A running daemon whose servers are all connected."""
 
     pid: int
     socket: str
     environ: dict[str, str]
     http: int
-    """The port of its HTTP door; 0 when it has none."""
+    """The HTTP port, or 0 without HTTP."""
     connected_after: float
-    """Seconds from its start until every server was connected, Python's own start included."""
+    """Seconds from the start of the process until all servers were connected."""
 
     def ours(self) -> list[int]:
-        """The daemon and what it runs for itself, which is all of its children but the servers."""
+        """Return the daemon and all its children except the servers."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return [self.pid, *(int(pid) for pid in children if STUB[-1] not in _command(int(pid)))]
 
     def memory(self) -> tuple[float, str]:
-        """MB, and whether it is the proportional share (PSS) or the whole resident size.
+        """Return the memory in MB, and whether the value is PSS or the resident size.
 
-        Only root may see the share of a process that keeps its memory from debuggers, as the daemon does.
+        Only root can read the PSS of a process that denies access to debuggers, as the daemon does.
         """
         try:
             return sum(_memory(pid, "smaps_rollup", "Pss:") for pid in self.ours()), "PSS"
@@ -49,20 +49,20 @@ class Daemon:
             return sum(_memory(pid, "status", "VmRSS:") for pid in self.ours()), "RSS"
 
     def cpu(self, seconds: float) -> float:
-        """Per cent of one core over so many seconds from now."""
+        """Measure the CPU use over the next seconds, in percent of one core."""
         before = sum(_ticks(pid) for pid in self.ours())
         time.sleep(seconds)
         return 100 * (sum(_ticks(pid) for pid in self.ours()) - before) / TICKS / seconds
 
 
 def on_pipes(count: int) -> dict[str, object]:
-    """Definitions of `stub-1` … `stub-N`, each a child of the daemon."""
+    """Return definitions of the stdio servers `stub-1` to `stub-N`."""
     return {f"stub-{n + 1}": {"command": STUB[0], "args": STUB[1:]} for n in range(count)}
 
 
 @contextmanager
 def running(servers: Mapping[str, object], *, http: bool = False) -> Iterator[Daemon]:
-    """A daemon with these servers, by name, in directories of its own; stopped at the end."""
+    """Run a daemon with these servers in temporary directories, and stop it at the end."""
     with tempfile.TemporaryDirectory(prefix="mcpd-bench-") as home:
         config = Path(home, "mcpd.json")
         config.write_text(json.dumps({"mcpServers": servers}))
@@ -101,9 +101,9 @@ def running(servers: Mapping[str, object], *, http: bool = False) -> Iterator[Da
 
 
 def private_environ(home: str, socket: str) -> dict[str, str]:
-    """Ours, with every directory of the user's replaced, and Python as an installed program finds it.
+    """Return the environment with all user directories replaced and without Python settings.
 
-    A setting such as PYTHONDONTWRITEBYTECODE would make every start compile everything anew.
+    A setting such as PYTHONDONTWRITEBYTECODE would make each start compile all modules again.
     """
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MCPD_"))}
     names = {"CONFIG_HOME": "config", "STATE_HOME": "state", "CACHE_HOME": "cache", "RUNTIME_DIR": "runtime"}

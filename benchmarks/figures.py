@@ -1,4 +1,4 @@
-"""What a benchmark shows: rows against their limits, and the ways to the stub that are compared in turns."""
+"""Benchmark results with their limits, and the routes to the stub that are measured alternately."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from benchmarks.load import Route
 
 IN_FLIGHT = 64
 PATIENCE = 60
-"""Seconds that no single step comes near, unless an answer is missing."""
-TIMES = "×"  # noqa: RUF001 - the sign is meant
+"""Timeout for one step, in seconds. A step reaches it only if a response is missing."""
+TIMES = "×"  # noqa: RUF001 - the multiplication sign is intended
 
 
 @attrs.frozen
 class Row:
-    """One requirement, or with no limit one more thing to know."""
+    """One result, with a limit if the result is a requirement."""
 
     what: str
     measured: str
@@ -34,7 +34,7 @@ class Row:
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     def cells(self) -> list[str]:
-        """For the table."""
+        """Return the cells of the table row."""
         bound = "" if self.limit is None else f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
         verdict = "" if self.limit is None else "yes" if self.holds else "NO"
         return [self.what, self.measured, f"{self.value:.3g} {self.unit}", bound, verdict]
@@ -42,7 +42,7 @@ class Row:
 
 @attrs.frozen
 class Way:
-    """A way to reach the stub, and what was seen on it: one number a round."""
+    """A route to the stub and its measurements, one value per round."""
 
     name: str
     route: Route
@@ -52,7 +52,7 @@ class Way:
     big: list[float] = attrs.field(factory=list)
 
     def warm(self) -> None:
-        """The first calls pay for what is made once."""
+        """Make the first calls, which include one-time costs."""
         self.route.latencies("echo", 200)
 
     def small_one_by_one(self, calls: int) -> None:
@@ -68,7 +68,7 @@ class Way:
 
 
 def in_turns(ways: Sequence[Way], rounds: int, calls: int, flood: int, big: int) -> None:
-    """So many rounds of every measurement, each way in its turn; of 0 calls, none."""
+    """Run all measurements in several rounds, alternating between the ways. A count of 0 skips one."""
     for way in ways:
         way.warm()
     kinds = (Way.small_one_by_one, calls), (Way.small_in_flight, flood), (Way.big_one_by_one, big)
@@ -80,7 +80,7 @@ def in_turns(ways: Sequence[Way], rounds: int, calls: int, flood: int, big: int)
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> float:
-    """The median of the rounds' own ratios: what disturbs one round disturbs both sides of it."""
+    """Return the median of the ratios per round, because a disturbance affects both sides of a round."""
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
@@ -101,8 +101,8 @@ def milli(seconds: float) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown that reads well on a terminal too."""
-    cells = [["what", "measured", "result", "limit", "holds"], *(row.cells() for row in rows)]
+    """Return a Markdown table with aligned columns."""
+    cells = [["metric", "measured", "result", "limit", "met"], *(row.cells() for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(5)]
     cells.insert(1, ["-" * width for width in widths])
     return "\n".join(

@@ -1,4 +1,4 @@
-"""The same load as `load`, on an HTTP server without us: the least that a client of it can cost.
+"""Measure an HTTP server directly, with the lowest possible cost on the client side.
 
 Plain sockets, one request each at a time; requests are put together from two pieces, and of a response
 only its end and its answer are looked for. Every answer is checked.
@@ -34,7 +34,7 @@ META: dict[str, object] = {
 
 @contextmanager
 def stub(era: str, shape: str = "json") -> Iterator[int]:
-    """A stub server in a process of its own; its port."""
+    """Run a stub server in its own process, and return its port."""
     argv = [sys.executable, "-S", "-m", "benchmarks.http_stub", era, shape]
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None
@@ -47,7 +47,7 @@ def stub(era: str, shape: str = "json") -> Iterator[int]:
 
 
 class Direct:
-    """A client that costs next to nothing. `connections` are as many as calls were ever in flight."""
+    """A client with minimal cost. It has one connection for each call in flight."""
 
     def __init__(self, port: int, era: str, *, path: bytes = b"/mcp", session: bytes = b"") -> None:
         self._port = port
@@ -64,7 +64,7 @@ class Direct:
             self._open.pop().close()
 
     def latencies(self, tool: str, count: int) -> list[float]:
-        """Seconds of each of `count` calls, one after the other on one connection."""
+        """Make `count` calls on one connection, and return the seconds of each."""
         calls = _Calls(tool, self._era)
         [connection] = self._connections(1)
         taken = []
@@ -78,7 +78,7 @@ class Direct:
         return taken
 
     def rate(self, count: int, in_flight: int) -> float:
-        """Calls a second over `count` calls, each of `in_flight` connections with one at a time."""
+        """Make `count` calls over `in_flight` connections, and return the calls per second."""
         calls = _Calls("echo", self._era)
         connections = self._connections(in_flight)
         by_number = {connection.fileno(): connection for connection in connections}
@@ -127,7 +127,7 @@ class _Calls(Calls):
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """One whole response, of one of the two shapes that the stub sends."""
+    """Read one complete response, in one of the two shapes that the stub sends."""
     data = connection.recv(1 << 16)
     end = data.find(b"\r\n\r\n")
     at = data.find(b"Content-Length: ", 0, end)

@@ -1,10 +1,10 @@
-"""The stub over Streamable HTTP: one thread, one epoll, no parser, so that it is not what is measured.
+"""A stub server for Streamable HTTP: one thread, one epoll and no parser, so that it adds little time.
 
     python -S -m benchmarks.http_stub legacy|modern json|sse
 
-Prints its port, serves until stdin ends. It reads of a request only where it ends and what `stub.answer`
-looks for; answers are JSON documents, or event streams of one event as the official SDKs send them. A call
-of `wait` is answered like one of `echo`, but after up to 20 ms.
+The server prints its port and serves until stdin is closed. It parses a request only as far as necessary to
+find its end and its method. Responses are JSON documents, or event streams with one event as the official
+SDKs send them. The tool `wait` behaves like `echo`, but responds after up to 20 ms.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DISCOVERED = (
 
 
 class Stub:
-    """What it answers, in one era and one shape."""
+    """The responses of the stub for one era and one shape."""
 
     def __init__(self, era: str, shape: str) -> None:
         self.modern = era == "modern"
         self.events = shape == "sse"
 
     def respond(self, method: bytes, body: bytes) -> bytes:
-        """The whole HTTP response to a request."""
+        """Return the complete HTTP response to a request."""
         if method == b"DELETE":
             return b"HTTP/1.1 204 No Content\r\n\r\n"
         if method != b"POST":
@@ -65,7 +65,7 @@ class Stub:
 
 
 def requests(pending: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """The whole requests at the start of what was read, as method and body, and the rest."""
+    """Split received bytes into complete requests, as method and body, and the remaining bytes."""
     found = []
     while (end := pending.find(b"\r\n\r\n")) >= 0:
         head = pending[:end].lower()
@@ -79,7 +79,7 @@ def requests(pending: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
 
 
 class Listener:
-    """All connections, and what is to be answered later."""
+    """All connections, and the responses to send later."""
 
     def __init__(self, stub: Stub) -> None:
         self.stub = stub
@@ -122,7 +122,7 @@ class Listener:
             connection.sendall(response)
 
     def patience(self) -> float:
-        """Send what is due; seconds until the next is."""
+        """Send the responses that are due, and return the seconds until the next one."""
         while self.later:
             wait = self.later[0][0] - time.monotonic()
             if wait > 0:
@@ -134,7 +134,7 @@ class Listener:
 
 
 def main() -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin is closed."""
     listener = Listener(Stub(*sys.argv[1:]))
     listener.poll.register(0, select.EPOLLIN)
     print(listener.socket.getsockname()[1], flush=True)

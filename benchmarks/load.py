@@ -1,7 +1,6 @@
-"""Load on one connection, with every answer checked: latency, and throughput with many calls in flight.
+"""Measure the latency and the throughput of one connection, and check every response.
 
-The same few lines measure a child's pipes and a Unix socket, so that what the client itself costs stands
-on both sides of a ratio.
+The same code measures pipes and Unix sockets, so that the cost of the client is on both sides of a ratio.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ LIMIT = 30.0
 
 
 class Wrong(Exception):
-    """An answer that is not the one asked for: the measurement is void."""
+    """A response is not the expected one, so the measurement is invalid."""
 
 
 class Line:
-    """A byte stream of lines, by its two descriptors. Blocking."""
+    """A blocking stream of lines over two file descriptors."""
 
     def __init__(self, reads: int, writes: int) -> None:
         self.reads = reads
@@ -43,7 +42,7 @@ class Line:
             view = view[os.write(self.writes, view) :]
 
     def lines(self) -> list[bytes]:
-        """At least one whole line, and all that have arrived. Raises Wrong at the end of the stream."""
+        """Return all lines that have arrived, at least one. Raises Wrong at the end of the stream."""
         while chunk := os.read(self.reads, PIPE):
             if b"\n" in chunk:
                 *whole, rest = (b"".join(self._pending) + chunk).split(b"\n")
@@ -53,7 +52,7 @@ class Line:
         raise Wrong("the other side closed the connection")
 
     def ask(self, request: dict[str, object]) -> object:
-        """Send one request and return its result, for what is not measured."""
+        """Send a request that is not measured, and return its result."""
         self.write(json.dumps(request).encode() + b"\n")
         [line] = self.lines()
         answer = json.loads(line)
@@ -63,12 +62,12 @@ class Line:
 
 
 class Calls:
-    """Requests of one tool with ascending ids, and the check of their answers."""
+    """Creates requests for one tool with ascending IDs, and checks the responses."""
 
     def __init__(
         self, tool: str, server: str | None = None, meta: Mapping[str, object] | None = None
     ) -> None:
-        """With a server it is `mcpd/call` that is measured, else plain `tools/call`, with that `_meta`."""
+        """Measure `mcpd/call` if a server is given, and otherwise `tools/call` with the given `_meta`."""
         self.next_id = 1000
         self.waiting: set[int] = set()
         self.result = RESULTS[tool]
@@ -82,7 +81,7 @@ class Calls:
         self._shape: tuple[bytes, bytes] | None = None
 
     def requests(self, count: int) -> bytes:
-        """The next `count` requests in one piece."""
+        """Return the next `count` requests as one byte string."""
         ids = range(self.next_id, self.next_id + count)
         self.next_id += count
         self.waiting.update(ids)
@@ -90,9 +89,9 @@ class Calls:
         return b"".join([b'{"jsonrpc":"2.0","id":%d,%s' % (key, tail) for key in ids])
 
     def check(self, answer: bytes) -> None:
-        """Raises Wrong unless it has the id of a call in flight and, byte for byte, its result.
+        """Check a response. Raises Wrong unless it has the ID of a call in flight and the exact result.
 
-        Answers differ in their id only, so all but the first are compared with the first one's bytes.
+        Responses differ only in their ID, so the bytes of the first response are compared with all others.
         """
         before, after = self._shape or self._learn(answer)
         if not (answer.startswith(before) and answer.endswith(after)):
@@ -111,17 +110,17 @@ class Calls:
 
 
 class Route(Protocol):
-    """A way to reach the stub."""
+    """A route to the stub."""
 
     def latencies(self, tool: str, count: int) -> list[float]:
-        """Seconds of each of `count` calls, one after the other."""
+        """Make `count` calls one after the other, and return the seconds of each."""
 
     def rate(self, count: int, in_flight: int) -> float:
-        """Calls a second over `count` calls, never more than `in_flight` of them at once."""
+        """Make `count` calls with at most `in_flight` at the same time, and return the calls per second."""
 
 
 class OnLine:
-    """Calls on a connection of lines: to the stub's pipes, or with `server` by the daemon's control API."""
+    """Calls over a stream of lines: to the stub, or to `server` through the control API of the daemon."""
 
     def __init__(self, line: Line, server: str | None = None) -> None:
         self.line = line
@@ -161,12 +160,12 @@ class OnLine:
 
 
 def direct() -> AbstractContextManager[Line]:
-    """The stub as our own child, through its handshake."""
+    """Start the stub as a child process and complete its handshake."""
     return _child(STUB, None)
 
 
 def bridged(environ: Mapping[str, str], server: str) -> AbstractContextManager[Line]:
-    """An editor's way to one server of the daemon: `mcpctl bridge` as our own child."""
+    """Start `mcpctl bridge` for one server as a child process, as an editor does."""
     mcpctl = str(Path(sys.executable).with_name("mcpctl"))
     return _child((mcpctl, "bridge", "--no-start", "--server", server), environ)
 
@@ -195,7 +194,7 @@ def _child(command: Sequence[str], environ: Mapping[str, str] | None) -> Iterato
 
 @contextmanager
 def control(path: str) -> Iterator[Line]:
-    """A connection to the daemon's socket. Blocking, so that it costs what a pipe costs."""
+    """Connect to the socket of the daemon. The connection is blocking, so it costs as much as a pipe."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         yield Line(connection.fileno(), connection.fileno())
@@ -203,7 +202,7 @@ def control(path: str) -> Iterator[Line]:
 
 @contextmanager
 def attached(path: str, server: str) -> Iterator[Line]:
-    """A connection that speaks plain MCP to one server of the daemon."""
+    """Connect to one server of the daemon with plain MCP."""
     with control(path) as line:
         line.ask({"jsonrpc": "2.0", "id": 1, "method": "mcpd/attach", "params": {"server": server}})
         yield line

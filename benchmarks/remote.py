@@ -1,4 +1,4 @@
-"""Servers over HTTP: calls through the daemon against calls to the same stub by plain sockets."""
+"""Compare calls to a remote server through the daemon with calls to the same stub over plain sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = (("modern", "json"), ("legacy", "json"), ("legacy", "sse"))
 
 
 def speed(rounds: int) -> list[Row]:
-    """Each era, and the event streams that the official SDKs answer with."""
+    """Measure each era, and responses as event streams, as the official SDKs send them."""
     rows: list[Row] = []
     for era, shape in KINDS:
         rows += _kind(era, shape, rounds)
@@ -32,12 +32,12 @@ def _kind(era: str, shape: str, rounds: int) -> list[Row]:
         bare = Way("direct", held.enter_context(closing(Direct(port, era))))
         through = Way("unix", OnLine(held.enter_context(attached(daemon.socket, "stub-1"))))
         in_turns((bare, through), rounds, CALLS, FLOOD, BIG_CALLS)
-    name = f"HTTP, {era}" + ("" if shape == "json" else ", event streams")
+    name = f"remote server, {era}" + ("" if shape == "json" else ", event streams")
     return [
         Row(f"{name}: p50", pair(bare.p50, through.p50, micro), ratio(through.p50, bare.p50), P50_LIMIT),
         Row(f"{name}: p99", pair(bare.p99, through.p99, micro), ratio(through.p99, bare.p99)),
         Row(
-            f"{name}: calls a second, {IN_FLIGHT} in flight",
+            f"{name}: calls per second, {IN_FLIGHT} in flight",
             f"{pair(bare.rate, through.rate, a_second)}, lowest round",
             min(through.rate),
             RATE_LIMIT,

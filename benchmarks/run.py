@@ -1,9 +1,9 @@
-"""`make bench`: what the daemon costs, as ratios measured in one run, against what it may cost.
+"""Measure the overhead of the daemon as ratios and compare them with limits (`make bench`).
 
     python -m benchmarks.run [--quick] [--write]
 
-Everything that is compared is measured in turns, several rounds of it, and each figure is the median of
-the rounds. Exit status 1 if a limit does not hold. `--write` puts the tables into benchmarks/RESULTS.md.
+Values that are compared are measured alternately in several rounds, and each result is the median of the
+rounds. The exit status is 1 if a limit is exceeded. `--write` updates the table in benchmarks/RESULTS.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import door, remote
+from benchmarks import http_endpoint, remote
 from benchmarks.daemon import Daemon, on_pipes, running
 from benchmarks.figures import (
     IN_FLIGHT,
@@ -45,7 +45,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def speed(rounds: int) -> list[Row]:
-    """Calls through the daemon against calls to the stub itself."""
+    """Compare calls through the daemon with calls to the stub server."""
     signal.alarm(PATIENCE)
     with ExitStack() as held:
         daemon = held.enter_context(running(on_pipes(1)))
@@ -56,18 +56,18 @@ def speed(rounds: int) -> list[Row]:
         in_turns((bare, plain, through_api, bridge), rounds, CALLS, FLOOD, BIG_CALLS)
     rows = [
         Row(
-            "mcpctl bridge against the Unix socket: p50",
+            "mcpctl bridge vs. Unix socket: p50",
             pair(plain.p50, bridge.p50, micro),
             ratio(bridge.p50, plain.p50),
             1.6,
         ),
         Row(
-            "mcpctl bridge against the Unix socket: p99",
+            "mcpctl bridge vs. Unix socket: p99",
             pair(plain.p99, bridge.p99, micro),
             ratio(bridge.p99, plain.p99),
         ),
         Row(
-            f"mcpctl bridge against the Unix socket: calls a second, {IN_FLIGHT} in flight",
+            f"mcpctl bridge vs. Unix socket: calls per second, {IN_FLIGHT} in flight",
             pair(plain.rate, bridge.rate, a_second),
             100 * ratio(bridge.rate, plain.rate),
             at_least=True,
@@ -85,7 +85,7 @@ def speed(rounds: int) -> list[Row]:
             ),
             Row(f"{name}: p99", pair(bare.p99, way.p99, micro), ratio(way.p99, bare.p99)),
             Row(
-                f"{name}: calls a second, {IN_FLIGHT} in flight",
+                f"{name}: calls per second, {IN_FLIGHT} in flight",
                 pair(bare.rate, way.rate, a_second),
                 100 * ratio(way.rate, bare.rate),
                 35 if limited else None,
@@ -103,7 +103,7 @@ def speed(rounds: int) -> list[Row]:
 
 
 def cost(starts: int, idle_seconds: float) -> list[Row]:
-    """What a daemon with twenty servers needs: to start, to do nothing, and to be asked."""
+    """Measure the startup, the idle cost and the response time of a daemon with twenty servers."""
     signal.alarm(2 * PATIENCE)
     taken = []
     for _ in range(starts - 1):
@@ -111,7 +111,7 @@ def cost(starts: int, idle_seconds: float) -> list[Row]:
             taken.append(daemon.connected_after)
     with running(on_pipes(SERVERS)) as daemon:
         taken.append(daemon.connected_after)
-        time.sleep(2)  # what was started has settled
+        time.sleep(2)  # let the processes become idle
         memory, kind = daemon.memory()
         cpu = daemon.cpu(idle_seconds)
         return [
@@ -129,14 +129,14 @@ def cost(starts: int, idle_seconds: float) -> list[Row]:
 
 
 def _client(daemon: Daemon, times: int) -> Row:
-    """`mcpctl status` against a Python that does nothing."""
+    """Compare `mcpctl status` with an empty Python program."""
     bare = [sys.executable, "-c", "pass"]
     status = [str(Path(sys.executable).with_name("mcpctl")), "status"]
     _wall(status, daemon)  # the first run writes the bytecode
     pairs = [(_wall(bare, daemon), _wall(status, daemon)) for _ in range(times)]
     nothing, asked = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     value = statistics.median(asked) / statistics.median(nothing)
-    return Row("mcpctl status against python -c pass", pair(nothing, asked, milli), value, 6)
+    return Row("mcpctl status vs. python -c pass", pair(nothing, asked, milli), value, 6)
 
 
 def _wall(command: Sequence[str], daemon: Daemon) -> float:
@@ -144,12 +144,12 @@ def _wall(command: Sequence[str], daemon: Daemon) -> float:
     done = subprocess.run(command, env=daemon.environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     taken = time.perf_counter() - start
     if done.returncode:
-        raise Wrong(f"{' '.join(command)} ended with status {done.returncode}: {done.stderr.decode()}")
+        raise Wrong(f"{' '.join(command)} exited with status {done.returncode}: {done.stderr.decode()}")
     return taken
 
 
 def machine() -> str:
-    """On what and when: figures of two machines are not comparable, their ratios nearly."""
+    """Describe the machine and the date. Absolute values differ between machines more than ratios do."""
     model = next(
         (
             line.split(":")[1].strip()
@@ -164,22 +164,22 @@ def machine() -> str:
 
 
 def write(text: str) -> None:
-    """Put the tables between the marks in RESULTS.md, which keeps the words around them."""
-    old = RESULTS.read_text() if RESULTS.exists() else f"# What the daemon costs\n\n{BEGIN}\n{END}\n"
+    """Replace the table between the markers in RESULTS.md."""
+    old = RESULTS.read_text() if RESULTS.exists() else f"# Benchmark results\n\n{BEGIN}\n{END}\n"
     before, _, rest = old.partition(BEGIN)
     _, _, after = rest.partition(END)
     RESULTS.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
 def _overdue(*_: object) -> None:
-    raise Wrong(f"no answer for {PATIENCE} s")
+    raise Wrong(f"no response for {PATIENCE} s")
 
 
 def main() -> int:
     flags = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").partition("\n")[0])
-    flags.add_argument("--quick", action="store_true", help="one round, for a look")
-    flags.add_argument("--write", action="store_true", help=f"put the tables into {RESULTS.name}")
-    flags.add_argument("--only", choices=("speed", "remote", "door", "cost"), help="a part of it")
+    flags.add_argument("--quick", action="store_true", help="measure a single round")
+    flags.add_argument("--write", action="store_true", help=f"update the table in {RESULTS.name}")
+    flags.add_argument("--only", choices=("speed", "remote", "endpoint", "cost"), help="run one part")
     given = flags.parse_args()
     rows: list[Row] = []
     signal.signal(signal.SIGALRM, _overdue)
@@ -189,13 +189,13 @@ def main() -> int:
             rows += speed(1 if given.quick else ROUNDS)
         if given.only in (None, "remote"):
             rows += remote.speed(1 if given.quick else ROUNDS)
-        if given.only in (None, "door"):
-            rows += door.speed(1 if given.quick else ROUNDS)
+        if given.only in (None, "endpoint"):
+            rows += http_endpoint.speed(1 if given.quick else ROUNDS)
         if given.only in (None, "cost"):
-            rows.append(door.clients())
+            rows.append(http_endpoint.clients())
             rows += cost(1 if given.quick else 3, 3 if given.quick else 10)
     except Wrong as error:
-        print(f"the benchmark is void: {error}", file=sys.stderr)
+        print(f"the benchmark is invalid: {error}", file=sys.stderr)
         return 2
     text = f"{machine()}\n\n{table(rows)}"
     print(text)

@@ -1,10 +1,10 @@
-"""An MCP server over stdio that costs almost nothing, so that a benchmark measures what stands before it.
+"""An MCP server over stdio with minimal cost, so that a benchmark measures the path to it.
 
     python -I -S stub.py
 
-It speaks the handshake of 2024-11-05 to 2025-11-25 and has two tools: `echo` with a tiny result and `big`
-with one of 1 MiB. Answers are made beforehand; requests are searched for an id, not parsed; everything
-that has arrived is read at once and answered at once.
+The server supports the revisions 2024-11-05 to 2025-11-25 and has two tools: `echo` with a small result and
+`big` with a result of 1 MiB. It prepares responses in advance, searches requests for an ID instead of parsing
+them, and answers all requests of a read with one write.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 
 MIB = 1 << 20
 PIPE = 1 << 16
-"""What a pipe holds; asking for more makes a read dearer, not larger."""
+"""The capacity of a pipe. Larger reads cost more and return no more data."""
 ECHO = b'{"content":[{"type":"text","text":"pong"}],"isError":false}'
 BIG = b'{"content":[{"type":"text","text":"' + b"x" * MIB + b'"}],"isError":false}'
 TOOLS = b'{"tools":[%s]}' % b",".join(
@@ -25,7 +25,7 @@ HELLO = (
 
 
 def answer(line: bytes) -> bytes:
-    """The answer to one message, with its newline; nothing for a notification."""
+    """Return the response to a message with a newline, or nothing for a notification."""
     start = line.find(b'"id":')
     if start < 0:
         return b""
@@ -44,7 +44,7 @@ def answer(line: bytes) -> bytes:
 
 
 def main() -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin is closed."""
     pending = b""
     while chunk := os.read(0, PIPE):
         *lines, pending = (pending + chunk).split(b"\n")

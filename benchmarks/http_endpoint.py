@@ -1,7 +1,7 @@
-"""The HTTP door: calls at /servers/NAME/mcp against calls to an HTTP stub by the same plain sockets.
+"""Compare calls to /servers/NAME/mcp with calls to an HTTP stub over the same plain sockets.
 
-Behind the door stands the stub on pipes, so that what is measured is the door and the way through mcpd,
-not a second HTTP connection.
+The server behind the daemon is the stub on pipes, so the result contains the HTTP endpoint and the path
+through mcpd, but no second HTTP connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLIENTS = 100
 
 
 def speed(rounds: int) -> list[Row]:
-    """Both eras."""
+    """Measure both eras."""
     return [row for era in ("legacy", "modern") for row in _era(era, rounds)]
 
 
@@ -33,15 +33,15 @@ def _era(era: str, rounds: int) -> list[Row]:
         path = b"/servers/stub-1/mcp"
         session = _session(daemon.http, path) if era == "legacy" else b""
         bare = Way("direct", held.enter_context(closing(Direct(held.enter_context(stub(era)), era))))
-        door = Direct(daemon.http, era, path=path, session=session)
-        through = Way("door", held.enter_context(closing(door)))
+        endpoint = Direct(daemon.http, era, path=path, session=session)
+        through = Way("endpoint", held.enter_context(closing(endpoint)))
         in_turns((bare, through), rounds, CALLS, FLOOD, BIG_CALLS)
-    name = f"HTTP door, {era}"
+    name = f"HTTP endpoint, {era}"
     return [
         Row(f"{name}: p50", pair(bare.p50, through.p50, micro), ratio(through.p50, bare.p50), P50_LIMIT),
         Row(f"{name}: p99", pair(bare.p99, through.p99, micro), ratio(through.p99, bare.p99)),
         Row(
-            f"{name}: calls a second, {IN_FLIGHT} in flight",
+            f"{name}: calls per second, {IN_FLIGHT} in flight",
             pair(bare.rate, through.rate, a_second),
             100 * ratio(through.rate, bare.rate),
             SHARE_LIMIT,
@@ -53,20 +53,20 @@ def _era(era: str, rounds: int) -> list[Row]:
 
 
 def clients() -> Row:
-    """What each further client costs that has shaken hands and is silent."""
+    """Measure the memory of each additional client that is connected and idle."""
     signal.alarm(PATIENCE)
     with running(on_pipes(1)) as daemon, ExitStack() as held:
-        for _ in range(20):  # what the first ones make for all
-            held.enter_context(_greeted(daemon))
+        for _ in range(20):  # the first clients create shared objects
+            held.enter_context(_connect(daemon))
         before, kind = daemon.memory()
         for _ in range(CLIENTS):
-            held.enter_context(_greeted(daemon))
+            held.enter_context(_connect(daemon))
         after, _ = daemon.memory()
-    return Row(f"each further idle client, of {CLIENTS}", kind, (after - before) / CLIENTS, 0.3, unit="MB")
+    return Row(f"each additional idle client, of {CLIENTS}", kind, (after - before) / CLIENTS, 0.3, unit="MB")
 
 
-def _greeted(daemon: Daemon) -> socket.socket:
-    """An MCP client of all servers, through its handshake."""
+def _connect(daemon: Daemon) -> socket.socket:
+    """Connect an MCP client for all servers and complete its handshake."""
     line = socket.socket(socket.AF_UNIX)
     line.settimeout(LIMIT)
     line.connect(daemon.socket)
@@ -85,7 +85,7 @@ def _hello() -> bytes:
 
 
 def _session(port: int, path: bytes) -> bytes:
-    """A session that has shaken hands; its id."""
+    """Initialize a session and return its ID."""
     with socket.create_connection(("127.0.0.1", port), LIMIT) as connection:
         session = b""
         for body in (_hello(), b'{"jsonrpc":"2.0","method":"notifications/initialized"}'):
