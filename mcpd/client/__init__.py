@@ -22,8 +22,7 @@ from mcpd.client.errors import (
     ToolFailed,
     Unknown,
 )
-from mcpd.client.mcp import Mcp, connect
-from mcpd.client.tool import Tool
+from mcpd.client.mcp import Mcp, Tool, connect
 from mcpd.model.tool_result import ToolResult
 
 __all__ = [

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+import warnings
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
+import attrs
 import msgspec
 from msgspec import Raw
 
 from mcpd.client.connection import Connection, Progress, open_connection
 from mcpd.client.errors import NotRunning, ToolFailed
-from mcpd.client.tool import Tool, tool_from_definition
 from mcpd.model.tool_result import ToolResult
+
+T = TypeVar("T")
+_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
+PERMISSIVE: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
+"""Takes everything: the server's own validation decides then."""
 
 
 class Mcp:
@@ -83,6 +90,72 @@ class Mcp:
         """What `mcpctl status --json` prints."""
         answer: Mapping[str, Any] = await self.connection.request("mcpd/status")
         return answer
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Tool:
+    """Of one server. `definition` is what the server said, whole."""
+
+    name: str
+    """Unique among all servers, and fit for model APIs: `server__tool`."""
+    server: str
+    tool: str
+    """The server's own name for it."""
+    title: str
+    description: str
+    schema: Mapping[str, Any]
+    """JSON Schema of its arguments, unchanged."""
+    output_schema: Mapping[str, Any] | None
+    annotations: Mapping[str, Any]
+    definition: Mapping[str, Any]
+    _mcp: Mcp
+
+    async def execute(
+        self,
+        arguments: Mapping[str, object] | None = None,
+        /,
+        *,
+        timeout: float | None = None,  # the server's patience, kept by the daemon
+        progress: Progress | None = None,
+        **named: object,
+    ) -> ToolResult:
+        """Run it, with arguments as a mapping or by name. See `Mcp.call`."""
+        given = {**(arguments or {}), **named}
+        return await self._mcp.call(self.server, self.tool, given, timeout=timeout, progress=progress)
+
+    def converted(self, convert: Callable[[Mapping[str, Any]], T]) -> T:
+        """The schema as a host's own type, made by `convert`.
+
+        Where `convert` raises, it is given a permissive object instead, with a warning: a tool with an
+        unusual schema is better called loosely than not at all.
+        """
+        try:
+            return convert(self.schema)
+        except Exception as error:
+            warnings.warn(
+                f"{self.name}: its schema cannot be converted ({error}); any object is taken", stacklevel=2
+            )
+            return convert(PERMISSIVE)
+
+
+def tool_from_definition(definition: Mapping[str, Any], mcp: Mcp) -> Tool:
+    """From an entry of `mcpd/tools`."""
+    own = {key: value for key, value in definition.items() if key not in ("server", "qualified_name")}
+    server, tool = str(definition["server"]), str(definition["name"])
+    schema, output = own.get("inputSchema"), own.get("outputSchema")
+    annotations = own.get("annotations")
+    return Tool(
+        name=_NOT_ALLOWED.sub("_", f"{server}__{tool}"),
+        server=server,
+        tool=tool,
+        title=str(own.get("title") or ""),
+        description=str(own.get("description") or ""),
+        schema=schema if isinstance(schema, dict) else PERMISSIVE,
+        output_schema=output if isinstance(output, dict) else None,
+        annotations=annotations if isinstance(annotations, dict) else {},
+        definition=own,
+        mcp=mcp,
+    )
 
 
 @asynccontextmanager
