@@ -10,8 +10,17 @@ server/discover (2026-07-28) on the same pipe or endpoint.
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import sys
+import threading
+
+from mcpd.testserver.request import INVALID_REQUEST, PARSE_ERROR, Json, TestServerRequest
+from mcpd.testserver.session import TestServerSession
+
+BATCH_REVISION = "2025-03-26"
+"""The one revision that has them."""
 
 
 def main(arguments: list[str]) -> int:
@@ -19,24 +28,77 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         if not arguments:
-            from mcpd.testserver import stdio
-
-            stdio.serve()
+            serve_stdio()
             return 0
         host, _, port = (arguments[1] if len(arguments) > 1 else "8888").rpartition(":")
         if arguments[0] != "--http" or len(arguments) > 2 or not port.isdecimal():
             asked = arguments[0] in ("-h", "--help")
             print(__doc__, file=sys.stdout if asked else sys.stderr)
             return 0 if asked else 2
-        from mcpd.testserver import streamable  # http.server alone takes as long to import as all the rest
+        from mcpd.testserver import (
+            streamable_http,
+        )  # http.server alone takes as long to import as all the rest
 
-        streamable.serve(host or "127.0.0.1", int(port))
+        streamable_http.serve(host or "127.0.0.1", int(port))
     except (KeyboardInterrupt, BrokenPipeError):
         pass  # both only say that we are no longer wanted
     except OSError as error:
         print(f"cannot listen: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
+
+
+def serve_stdio() -> None:
+    """Until stdin ends or nobody reads stdout; calls that still run then are dropped."""
+    lock = threading.Lock()
+
+    def send(message: object) -> None:
+        with lock:
+            line = memoryview(json.dumps(message).encode() + b"\n")
+            while line:
+                line = line[os.write(1, line) :]
+
+    def finish(request: TestServerRequest) -> None:
+        if (answer := peer.answer(request)) is not None:
+            send(answer)
+
+    def finish_in_thread(request: TestServerRequest) -> None:
+        try:
+            finish(request)
+        except BrokenPipeError:
+            return  # the loop below notices too
+
+    def answer_batch(batch: list[object]) -> None:
+        answers: list[object] = []
+        requests = [peer.accept(item, answers.append) for item in batch if isinstance(item, dict)]
+        answers += filter(None, (peer.answer(request) for request in requests if request))
+        if answers:
+            send(answers)
+
+    peer = TestServerSession()
+    for line in sys.stdin.buffer:
+        if not line.strip():
+            continue
+        try:
+            payload = json.loads(line)
+        except (ValueError, RecursionError):
+            send(_error_response("Not JSON"))
+            continue
+        if isinstance(payload, list) and payload and peer.version == BATCH_REVISION:
+            answer_batch(payload)
+        elif not isinstance(payload, dict):
+            send(_error_response("Not a JSON-RPC message", INVALID_REQUEST))
+        elif (request := peer.accept(payload, send)) is None:
+            continue
+        elif request.method == "tools/call" and request.params.get("name") == "slow":
+            # Only this one takes time, and must not keep the others waiting.
+            threading.Thread(target=finish_in_thread, args=(request,), daemon=True).start()
+        else:
+            finish(request)
+
+
+def _error_response(message: str, code: int = PARSE_ERROR) -> Json:
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
 
 
 if __name__ == "__main__":

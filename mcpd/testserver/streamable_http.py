@@ -14,7 +14,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 from urllib.parse import urlsplit
 
-from mcpd.testserver.conversation import RESERVED, TestServerSession
 from mcpd.testserver.request import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -25,6 +24,7 @@ from mcpd.testserver.request import (
     UNSUPPORTED_VERSION,
     Json,
 )
+from mcpd.testserver.session import RESERVED, TestServerSession
 
 PATH = "/mcp"
 MAX_BODY = 4 << 20

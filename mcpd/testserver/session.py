@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mcpd.testserver.offers import METHODS
+from mcpd.testserver.features import METHODS
 from mcpd.testserver.request import (
     INVALID_PARAMS,
     INVALID_REQUEST,
