@@ -23,9 +23,8 @@ import trio
 from mcpd import __version__
 from mcpd.active_config import ActiveConfig
 from mcpd.api import listeners
-from mcpd.api.connection_limit import socket_limit
-from mcpd.api.http_handler import HttpApi, HttpPort
-from mcpd.api.protocol_sniff import speaks_http
+from mcpd.api.connection_limit import LruConnectionLimit
+from mcpd.api.http_routes import HttpApi, HttpPort
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.config.loader import LoadedConfig
 from mcpd.config.settings import Address
@@ -184,7 +183,8 @@ class _Daemon:
             search_path=environ.get("PATH", ""),
         )
         self._gateway = Gateway(self._operations, clients)
-        self._http = HttpApi(self._gateway)
+        self._socket_limit = LruConnectionLimit()
+        self._http = HttpApi(self._gateway, self._socket_limit)
 
     def _publish(self, event: Event) -> None:
         """Every event passes here: to whoever listens, and into the journal."""
@@ -225,7 +225,7 @@ class _Daemon:
                         accepting.start_soon(self._notify_systemd)
                         accepting.start_soon(watch_config, self._configuration)
                         await accepting.start(
-                            listeners.serve, self._listener, self._serve, clients, socket_limit
+                            listeners.serve, self._listener, self._serve, clients, self._socket_limit
                         )
                         for port in ports:
                             await accepting.start(
@@ -248,11 +248,11 @@ class _Daemon:
             services.cancel_scope.cancel(reason="stopping")
 
     async def _serve(self, connection: sockets.socket, pid: int) -> None:
-        http = await speaks_http(connection)
+        http = await listeners.speaks_http(connection, self._socket_limit)
         if http:
             await self._http.serve_unix(connection, pid)
         elif http is not None:
-            await SocketConnection(self._gateway, connection, pid).run()
+            await SocketConnection(self._gateway, connection, pid, self._socket_limit).run()
 
     async def _drain(self) -> None:
         """Let calls under way finish for a while, then answer the rest with an error."""

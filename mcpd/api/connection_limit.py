@@ -1,4 +1,4 @@
-"""Who is connected: a bounded number, and a newcomer takes the seat of whoever has been idle longest."""
+"""A bounded number of client connections: a new one replaces the one that has been idle longest."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ MAX_CLIENTS = 256
 
 
 class Evictable(Protocol):
-    """A connection, as its seat sees it."""
+    """A connection that may be closed to make room for another."""
 
     @property
     def idle_since(self) -> float | None:
-        """`trio.current_time()` of the last it said; None while anything is under way for it."""
+        """`trio.current_time()` of its last message; None while it has a request in progress."""
 
     def evict(self, reason: str) -> None:
-        """End it soon. Does not wait."""
+        """Close it soon. Does not wait."""
 
 
 class LruConnectionLimit:
-    """One for each way in. Whoever has nothing under way may lose the seat, so nobody waits for long."""
+    """The connections of one listener. Each listener has its own, so none can evict another's clients."""
 
     def __init__(self) -> None:
         self._connections: set[Evictable] = set()
 
     @contextmanager
     def held_by(self, connection: Evictable) -> Iterator[None]:
+        """Make `connection` evictable while the block runs."""
         self._connections.add(connection)
         try:
             yield
@@ -35,17 +36,9 @@ class LruConnectionLimit:
             self._connections.discard(connection)
 
     def evict_idlest(self) -> None:
-        """Send away the one that is idle longest; nobody, when all are busy."""
-        idle = [
-            (since, connection)
-            for connection in self._connections
-            if (since := connection.idle_since) is not None
-        ]
+        """Evict the connection that has been idle longest, if any is idle."""
+        idle = [(since, each) for each in self._connections if (since := each.idle_since) is not None]
         if idle:
-            _, sitter = min(idle, key=lambda entry: entry[0])
-            self._connections.discard(sitter)
-            sitter.evict("its seat was needed")
-
-
-socket_limit = LruConnectionLimit()
-"""Of the Unix socket. A port has its own: what comes there must not take a seat from anybody here."""
+            _, connection = min(idle, key=lambda entry: entry[0])
+            self._connections.discard(connection)
+            connection.evict("evicted: too many connections are open")

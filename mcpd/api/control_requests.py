@@ -11,7 +11,7 @@ import trio
 
 from mcpd.api.control_methods import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.api.openrpc import openrpc_document
-from mcpd.client_registry import ClientConnection as Present
+from mcpd.client_registry import ClientConnection
 from mcpd.gateway.control_call import ControlCall, read_call
 from mcpd.gateway.forwarded_call import error_response
 from mcpd.gateway.gateway import Gateway
@@ -40,7 +40,7 @@ class ControlRequests:
         self,
         gateway: Gateway,
         outbox: Outbox,
-        client: Present,
+        client: ClientConnection,
         pid: int,
         start: StartTask,
         speak: Callable[[View, ClientIdentity], object],

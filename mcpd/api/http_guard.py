@@ -1,9 +1,8 @@
-"""Who may come in over HTTP. A port of this machine is reached by every program here, and by every web page.
+"""Which HTTP requests are admitted. Every local program and every web page can reach a loopback port.
 
-A page may send requests to 127.0.0.1 without being asked, and under a name of its own that it has rebound to
-127.0.0.1 it looks to the browser like our own page (both seen with a real browser). So the host's name, the
-origin and the browser's own word are looked at, and a token is asked for, which no page can know. On the
-Unix socket the kernel has said already who it is.
+Browsers let any page send requests to 127.0.0.1, and a page whose own name resolves to 127.0.0.1 (DNS
+rebinding) counts as same-origin. So the guard checks Host, Origin and Sec-Fetch-Site, and requires a token
+that no page can know. On the Unix socket the kernel verifies the user.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import secrets
 import stat
 import time
 from pathlib import Path
-from typing import Protocol
 
 from mcpd.api.http_server.parser import BadRequest, Head
 from mcpd.model.text import shorten
@@ -30,28 +28,46 @@ _MIN_TOKEN_LENGTH = 32
 _OTHERS_ACCESS = stat.S_IRWXG | stat.S_IRWXO
 _WARN_INTERVAL = 60.0
 _CHALLENGE = b'WWW-Authenticate: Bearer realm="mcpd"\r\n'
-"""Without `resource_metadata`: there is no OAuth to begin."""
+"""Without `resource_metadata`, because there is no OAuth flow."""
 _LOCAL_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\]|[a-z0-9_-]*)(:[0-9]{1,5})?")
 
 
-class RequestGuard(Protocol):
+class RequestGuard:
+    """Decides which requests are admitted, and logs the refused ones."""
+
+    def __init__(self) -> None:
+        self._warned_at: dict[str, float] = {}
+
     def admit(self, head: Head) -> None:
-        """Raises BadRequest for whom is not let in. Only the head has been looked at."""
+        """Raise BadRequest for a request that must not be served. Its body has not been read yet."""
+        raise NotImplementedError
+
+    def _reject_cross_site(self, head: Head) -> None:
+        """Refuse what the browser marks as sent by another site's page (Fetch Metadata)."""
+        if head.headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
+            raise self._forbidden("requests of other sites' web pages are refused", head)
+
+    def _forbidden(self, reason: str, head: Head, header: bytes = b"sec-fetch-site") -> BadRequest:
+        """Return a 403, and log a warning at most once a minute for each reason."""
+        value = shorten(head.headers.get(header, b""), 100) or "missing"
+        sentence = f"{reason} ({header.decode()}: {value})"
+        now = time.monotonic()
+        is_due = now - self._warned_at.get(reason, -_WARN_INTERVAL) >= _WARN_INTERVAL
+        if is_due:
+            self._warned_at[reason] = now
+        level = logging.WARNING if is_due else logging.DEBUG
+        log.log(level, "refused %s %s: %s", head.method, shorten(head.path, 60), sentence)
+        return BadRequest(403, sentence)
 
 
-def reject_cross_site(head: Head) -> None:
-    """What a browser says when another site's page is behind the request."""
-    if head.headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
-        raise forbidden("a web page of another site is not let in", head)
-
-
-class TcpGuard:
-    """Of a port on the loopback interface. `token` None: whoever is on this machine may come in."""
+class TcpGuard(RequestGuard):
+    """Guards a loopback port. `token` None: every program on this machine is admitted."""
 
     def __init__(self, port: int, token: str | None, open_paths: frozenset[str] = frozenset()) -> None:
-        """`open_paths`: what is answered without a token."""
+        """`open_paths` are served without a token."""
+        super().__init__()
         names = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")]
-        if port == 80:  # browsers leave out the scheme's own
+        if port == 80:  # browsers omit the scheme's default port
             names += [name.removesuffix(":80") for name in names]
         self._hosts = frozenset(name.encode() for name in names)
         self._origins = frozenset(f"http://{name}".encode() for name in names)
@@ -62,61 +78,39 @@ class TcpGuard:
         headers = head.headers
         host = headers.get(b"host", b"").lower()
         if host not in self._hosts:
-            raise forbidden("the host's name must be the address we listen on", head, b"host")
+            raise self._forbidden("the Host header must be the address mcpd listens on", head, b"host")
         origin = headers.get(b"origin")
         if origin is not None and origin.lower() not in self._origins:
-            raise forbidden("a web page is not let in", head, b"origin")
-        reject_cross_site(head)
-        # Below /.well-known a 401 would make clients look for an OAuth server; 404 says there is none.
+            raise self._forbidden("requests of web pages are refused", head, b"origin")
+        self._reject_cross_site(head)
+        # Below /.well-known, a 401 would make clients look for an OAuth server; a 404 says there is none.
         is_open = head.path in self._open_paths or head.path.startswith("/.well-known/")
         if self._token is not None and not is_open:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
-                words = "send the token: `Authorization: Bearer …`; `mcpctl status` names the file it is in"
-                raise BadRequest(401, words, _CHALLENGE)
+                message = "send `Authorization: Bearer TOKEN`; `mcpctl status` shows the token's file"
+                raise BadRequest(401, message, _CHALLENGE)
 
 
-class UnixGuard:
-    """Of the socket: the kernel has told the user. No page gets there, but a careless proxy might let one."""
+class UnixGuard(RequestGuard):
+    """Guards the Unix socket. The kernel verifies the user; a careless proxy could still admit web pages."""
 
     def admit(self, head: Head) -> None:
         host = head.headers.get(b"host", b"").decode("latin-1").lower()
         if not _LOCAL_HOST.fullmatch(host):
-            raise forbidden("on this socket the host is `localhost`", head, b"host")
+            raise self._forbidden("on the Unix socket, the Host header must be `localhost`", head, b"host")
         origin = head.headers.get(b"origin")
         if origin is not None:
             scheme, _, name = origin.decode("latin-1").lower().partition("://")
             if scheme != "http" or not _LOCAL_HOST.fullmatch(name):
-                raise forbidden("a web page is not let in", head, b"origin")
-        reject_cross_site(head)
-
-
-_said: dict[str, float] = {}
-
-
-def forbidden(reason: str, head: Head, header: bytes = b"sec-fetch-site") -> BadRequest:
-    """403, and a line in the log once a minute for each kind."""
-    value = shorten(head.headers.get(header, b""), 100) or "missing"
-    sentence = f"{reason} ({header.decode()}: {value})"
-    now = time.monotonic()
-    is_due = now - _said.get(reason, -_WARN_INTERVAL) >= _WARN_INTERVAL
-    if is_due:
-        _said[reason] = now
-    log.log(
-        logging.WARNING if is_due else logging.DEBUG,
-        "refused %s %s: %s",
-        head.method,
-        shorten(head.path, 60),
-        sentence,
-    )
-    return BadRequest(403, sentence)
+                raise self._forbidden("requests of web pages are refused", head, b"origin")
+        self._reject_cross_site(head)
 
 
 def load_token(file: Path) -> str:
-    """The token, made on first use; whoever can read the file may come in. Raises UnusablePath.
+    """Return the token in `file`, creating it on first use. Raises UnusablePath.
 
-    A file that others could read is not trusted any more than they are: it is refused, not mended, since
-    the token may be known by now.
+    A file that other users could read is refused rather than repaired: they may know the token already.
     """
     try:
         status = file.lstat()
@@ -130,19 +124,19 @@ def load_token(file: Path) -> str:
             ) from None
         return token
     except OSError as error:
-        raise UnusablePath(f"cannot look at {file}: {error.strerror}") from None
+        raise UnusablePath(f"cannot read {file}: {error.strerror}") from None
     if (
         not stat.S_ISREG(status.st_mode)
         or status.st_uid != os.getuid()
         or stat.S_IMODE(status.st_mode) & _OTHERS_ACCESS
     ):
-        raise UnusablePath(f"{file} could be read by others; remove it, and a new token is made")
+        raise UnusablePath(f"other users could read {file}; remove it, and mcpd creates a new token")
     try:
         token = file.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):
         token = ""
     if len(token) < _MIN_TOKEN_LENGTH or not token.isprintable():
         raise UnusablePath(
-            f"{file} holds no token of at least {_MIN_TOKEN_LENGTH} characters; remove it, and one is made"
+            f"{file} contains no token of at least {_MIN_TOKEN_LENGTH} characters; remove it to create one"
         )
     return token

@@ -1,100 +1,192 @@
-"""What is at which path. One `Site` for each way in: the port, and the Unix socket."""
+"""The HTTP API: what each path serves, on the Unix socket and on a loopback TCP port.
+
+Both listeners share one `HttpApi`. Only the Unix socket serves `POST /rpc`, only a port the dashboard.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import re
+import socket as sockets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from urllib.parse import unquote
 
 import attrs
 
 from mcpd.api import metrics
+from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.dashboard.page import PATHS, Dashboard
-from mcpd.api.http_guard import RequestGuard
+from mcpd.api.http_guard import RequestGuard, TcpGuard, UnixGuard, load_token
 from mcpd.api.http_rpc import HttpRpc
-from mcpd.api.http_server.connection import SpawnTask
+from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint.endpoint import EndpointScope, McpEndpoint, McpHandler
-from mcpd.api.mcp_endpoint.legacy import Principal
+from mcpd.api.mcp_endpoint.legacy import LegacyHttpSessions, Principal
+from mcpd.config.settings import Address
+from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import ClientIdentity
+from mcpd.model.api import HttpListener
+from mcpd.support.atomic_files import write_atomically
+
+log = logging.getLogger("mcpd.http")
 
 HEALTH = "/health"
 MCP = "/mcp"
 METRICS = "/metrics"
 RPC = "/rpc"
+TOKEN_FILE = "http-token"  # noqa: S105 - the name of a file
+ADDRESS_FILE = "http.json"
+"""In the runtime directory; tells other programs where the port is."""
 _ALL_SERVERS = EndpointScope()
 _PROFILE = re.compile(r"/mcp/([^/]+)")
 _SERVER = re.compile(r"/servers/([^/]+)/mcp")
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class HttpRoutes:
+    """What one listener serves, and to whom."""
+
     endpoint: McpEndpoint
     guard: RequestGuard
     principal: str
-    """As whom the guard lets clients in."""
-    control_api: bool = False
-    """Whether the control API is here."""
+    """The identity that the guard verifies; sessions are bound to it."""
     dashboard: Dashboard | None = None
-    """The dashboard, where it is."""
+    socket_limit: LruConnectionLimit | None = None
+    """Set for the Unix socket, which alone serves the control API at `/rpc`."""
 
-    def handler(self, spawn: SpawnTask, pid: int = 0) -> RouteHandler:
-        """For one connection."""
-        return RouteHandler(self, spawn, pid)
+
+@attrs.frozen
+class HttpPort:
+    """An open TCP port. The caller serves and closes `listener`."""
+
+    listener: sockets.socket
+    routes: HttpRoutes
+    limit: LruConnectionLimit = attrs.field(factory=LruConnectionLimit)
+
+    async def serve(self, connection: sockets.socket, _: int) -> None:
+        handler = partial(RouteHandler, self.routes)
+        await HttpServerConnection(connection, handler, "HTTP client", self.limit).run()
+
+
+class HttpApi:
+    """The daemon's HTTP API. `socket_limit` limits the connections of the Unix socket."""
+
+    def __init__(self, gateway: Gateway, socket_limit: LruConnectionLimit) -> None:
+        self._operations = gateway.core
+        self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway))
+        self._dashboards: list[Dashboard] = []
+        self._socket_limit = socket_limit
+        self._socket_routes = HttpRoutes(self._endpoint, UnixGuard(), "user", socket_limit=socket_limit)
+
+    async def serve_unix(self, connection: sockets.socket, pid: int) -> None:
+        """Serve HTTP on a connection of the Unix socket until it ends."""
+        handler = partial(RouteHandler, self._socket_routes, pid=pid)
+        await HttpServerConnection(connection, handler, f"client {pid}", self._socket_limit).run()
+
+    def close(self, reason: str) -> None:
+        """End every session and every open stream."""
+        self._endpoint.sessions.close(reason)
+        for dashboard in self._dashboards:
+            dashboard.close(reason)
+
+    @contextmanager
+    def open_port(
+        self, listener: sockets.socket, state_dir: Path, runtime_dir: str, require_token: bool
+    ) -> Iterator[HttpPort]:
+        """Publish the port's address (status, `http.json`) until the block is left.
+
+        Raises UnusablePath before publishing anything if the token cannot be used.
+        """
+        operations = self._operations
+        host, port = listener.getsockname()[:2]
+        url = f"http://{Address(host, port)}{MCP}"
+        file = state_dir / TOKEN_FILE
+        token = load_token(file) if require_token else None
+        if token is not None:
+            operations.redactor.add([token])
+        operations.http = HttpListener(
+            url=url,
+            auth="none" if token is None else "token",
+            token_file=None if token is None else str(file),
+        )
+        address_file = Path(runtime_dir) / ADDRESS_FILE
+        contents = {**attrs.asdict(operations.http), "pid": os.getpid()}
+        write_atomically(address_file, json.dumps(contents).encode() + b"\n", 0o600)
+        log.info("HTTP: listening at %s (%s)", url, f"token in {file}" if token else "no token required")
+        if token is None:
+            log.warning(
+                "--http-auth none: every program of every user on this machine can use all servers at %s", url
+            )
+        dashboard = Dashboard(self._endpoint.gateway, url.removesuffix(MCP), port)
+        self._dashboards.append(dashboard)
+        operations.create_dashboard_link = dashboard.create_link
+        guard = TcpGuard(port, token, frozenset({HEALTH}) | PATHS)
+        principal = "anybody" if token is None else "token"
+        try:
+            yield HttpPort(listener, HttpRoutes(self._endpoint, guard, principal, dashboard))
+        finally:
+            operations.http = operations.create_dashboard_link = None
+            self._dashboards.remove(dashboard)
+            with suppress(OSError):
+                address_file.unlink()
 
 
 class RouteHandler:
-    """One connection to a site."""
+    """Routes the requests of one connection. See `ConnectionHandler`."""
 
-    def __init__(self, routes: HttpRoutes, spawn: SpawnTask, pid: int) -> None:
-        self._core = routes.endpoint.gateway.core
+    def __init__(self, routes: HttpRoutes, spawn: SpawnTask, pid: int = 0) -> None:
+        gateway = routes.endpoint.gateway
+        self._operations = gateway.core
         self._spawn = spawn
         self._dashboard = routes.dashboard
-        self._client = self._core.clients.add(pid or None, "" if pid else "an HTTP client")
+        self._client = self._operations.clients.add(pid or None, "" if pid else "an HTTP client")
         principal = Principal(routes.principal, ClientIdentity(via="http", pid=pid), self._client)
         self._mcp = McpHandler(routes.endpoint, principal, spawn)
-        self._rpc = HttpRpc(routes.endpoint.gateway, pid, spawn) if routes.control_api else None
+        limit = routes.socket_limit
+        self._rpc = None if limit is None else HttpRpc(gateway, pid, spawn, limit)
         self.admit = routes.guard.admit
 
     def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
         scope = endpoint_scope(head.path)
         if scope is not None:
             self._mcp.handle(scope, head, body, exchange)
-        elif head.path == HEALTH:
-            if head.method in ("GET", "HEAD"):
+        elif head.path in (HEALTH, METRICS):
+            if head.method not in ("GET", "HEAD"):
+                exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
+            elif head.path == HEALTH:
                 exchange.respond(200, b'{"status":"ok"}')
             else:
-                exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
-        elif head.path == METRICS:
-            if head.method in ("GET", "HEAD"):
                 self._spawn(lambda: self._metrics(exchange))
-            else:
-                exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
         elif self._dashboard is not None and head.path in PATHS:
             self._dashboard.handle(head, body, exchange, self._client)
         elif head.path == RPC and self._rpc is not None:
             self._rpc.handle(head, body, exchange)
         else:
-            exchange.respond(404, b"there is /mcp, /mcp/PROFILE and /servers/NAME/mcp\n", TEXT)
+            exchange.respond(404, b"MCP is served at /mcp, /mcp/PROFILE and /servers/NAME/mcp\n", TEXT)
 
     async def _metrics(self, exchange: HttpExchange) -> None:
-        stats = await self._core.stats(None, processes=True)
-        text = metrics.render(self._core.status(), stats)
+        stats = await self._operations.stats(None, processes=True)
+        text = metrics.render(self._operations.status(), stats)
         exchange.respond(200, text.encode(), metrics.CONTENT_TYPE.encode())
 
     def closed(self, reason: str) -> None:
-        self._core.clients.remove(self._client)
+        self._operations.clients.remove(self._client)
         self._mcp.close(reason)
         if self._rpc is not None:
             self._rpc.close()
 
 
 def endpoint_scope(path: str) -> EndpointScope | None:
-    """What an MCP endpoint shows; None for a path that is none."""
+    """Return what the MCP endpoint at `path` serves, or None if `path` is not an MCP endpoint."""
     if path == MCP:
         return _ALL_SERVERS
-    match = _SERVER.fullmatch(path)
-    if match is not None:
+    if match := _SERVER.fullmatch(path):
         return EndpointScope(server=unquote(match[1]))
     match = _PROFILE.fullmatch(path)
     return None if match is None else EndpointScope(profile=unquote(match[1]))

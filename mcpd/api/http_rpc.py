@@ -7,9 +7,11 @@ Unix socket has it: whoever may change the set of servers may start programs, an
 from __future__ import annotations
 
 import socket as sockets
+from functools import partial
 
 import msgspec
 
+from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.http_server.connection import SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import MAX_BODY, Head
@@ -37,10 +39,8 @@ _MAX_LINE = 4 * MAX_BODY
 class HttpRpc:
     """Of one HTTP connection."""
 
-    def __init__(self, gateway: Gateway, pid: int, spawn: SpawnTask) -> None:
-        self._gateway = gateway
-        self._pid = pid
-        self._spawn = spawn
+    def __init__(self, gateway: Gateway, pid: int, spawn: SpawnTask, limit: LruConnectionLimit) -> None:
+        self._new_bridge = partial(_SocketBridge, gateway, pid, spawn, limit)
         self._bridge: _SocketBridge | None = None
 
     def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
@@ -59,7 +59,7 @@ class HttpRpc:
             respond_error(exchange, 404, text, code=METHOD_NOT_FOUND, key=message.key)
         else:
             if self._bridge is None or self._bridge.is_closed:
-                self._bridge = _SocketBridge(self._gateway, self._pid, self._spawn)
+                self._bridge = self._new_bridge()
             self._bridge.send(message, body, exchange)
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class HttpRpc:
 class _SocketBridge:
     """A connection of lines, and our end of it. HTTP asks one thing at a time."""
 
-    def __init__(self, gateway: Gateway, pid: int, spawn: SpawnTask) -> None:
+    def __init__(self, gateway: Gateway, pid: int, spawn: SpawnTask, limit: LruConnectionLimit) -> None:
         self._daemon_end, self._http_end = sockets.socketpair()
         for end in (self._daemon_end, self._http_end):
             end.setblocking(False)
@@ -80,7 +80,7 @@ class _SocketBridge:
         self._key = b""
         self._follows = False
         self.is_closed = False
-        self._connection = SocketConnection(gateway, self._daemon_end, pid)
+        self._connection = SocketConnection(gateway, self._daemon_end, pid, limit)
         spawn(self._serve)
         spawn(self._outbox.run)
         spawn(self._read)

@@ -1,4 +1,4 @@
-"""Where clients come in: the Unix socket and a port of this machine, made by us or handed over by systemd."""
+"""Listening sockets: bind or adopt from systemd, accept clients, tell HTTP from JSON lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SO_PEERCRED_SIZE = struct.calcsize("3i")
 
 
 def bind_unix(path: str) -> sockets.socket:
-    """A listening socket at `path`, mode 0600. Whoever calls has made sure that nobody else listens."""
+    """Listen on a Unix socket at `path` (mode 0600). The caller holds the instance lock. Raises OSError."""
     listener = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
     old = os.umask(0o177)
     try:
@@ -37,32 +37,33 @@ def bind_unix(path: str) -> sockets.socket:
 
 
 def bind_tcp(address: Address) -> sockets.socket:
-    """A listening socket at a loopback address. Raises OSError."""
+    """Listen on a loopback address. Raises OSError with a message that names the address."""
     listener = sockets.socket(sockets.AF_INET6 if ":" in address.host else sockets.AF_INET)
     try:
         listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
-        # Inherited by what is accepted: an answer must not wait for the acknowledgement of the one before.
+        # Accepted sockets inherit this: a response must not wait for the previous one's acknowledgement.
         listener.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
         listener.bind((address.host, address.port))
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        advice = (
-            "choose another port, or end the program that has it" if error.errno == errno.EADDRINUSE else ""
-        )
-        message = f"cannot listen on {address} for HTTP: {error.strerror}{advice and f' ({advice})'}"
+        message = f"cannot listen on {address} for HTTP: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            message += " (choose another port, or end the program that uses it)"
         raise OSError(error.errno, message) from None
     return listener
 
 
 def adopt_fd(fd: int) -> sockets.socket:
-    """A listening socket that systemd opened. Raises OSError for a port that others can reach."""
+    """Return the listening socket that systemd opened. Raises OSError unless it is Unix or loopback."""
     listener = sockets.socket(fileno=fd)
     if listener.family != sockets.AF_UNIX:
         host = str(listener.getsockname()[0])
         if not ipaddress.ip_address(host).is_loopback:
             listener.close()
-            raise PermissionError(errno.EPERM, f"systemd was told to listen on {host}; only loopback is safe")
+            raise PermissionError(
+                errno.EPERM, f"the systemd socket listens on {host}; mcpd accepts loopback only"
+            )
         listener.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
     return listener
 
@@ -75,11 +76,10 @@ async def serve(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Accept until cancelled; `handle(connection, peer's pid)` runs in `clients` and owns the connection.
+    """Accept until cancelled; run `handle(connection, peer's pid)` in `clients` and close the connection.
 
-    A peer of another user is refused before a byte is read; of a port's peer we know nothing, and its pid
-    is 0. With all seats taken, the client that has been idle longest has to go; while all are busy, new ones
-    wait.
+    A peer of another user is refused before anything is read. TCP peers have pid 0. When MAX_CLIENTS are
+    connected, the one idle longest is evicted; while all are busy, new clients wait.
     """
     slots = trio.CapacityLimiter(MAX_CLIENTS)
     listener.setblocking(False)
@@ -96,7 +96,7 @@ async def serve(
         while True:
             await trio.lowlevel.wait_readable(listener)
             try:
-                while True:  # all who wait: coming back for each would serve the last one late
+                while True:  # accept all pending clients before yielding to other tasks
                     connection, _ = listener.accept()
                     pid = _accept_peer(connection)
                     if pid is None:
@@ -110,26 +110,56 @@ async def serve(
             except BlockingIOError:
                 continue
             except OSError as error:
-                # Out of descriptors, most likely. Accepting again at once would spin.
+                # Most likely out of descriptors. Accepting again immediately would spin.
                 log.error("cannot accept a client: %s", error.strerror or error)
                 await trio.sleep(0.1)
 
 
 def _accept_peer(connection: sockets.socket) -> int | None:
-    """The peer's pid; None when it is another user's, and the connection is closed."""
+    """Return the peer's pid, or close the connection and return None if it is another user's."""
     connection.setblocking(False)
     if connection.family != sockets.AF_UNIX:
         return 0
     pid, uid = peer_credentials(connection)
     if uid == os.getuid():
         return pid
-    log.warning("refused a client of uid %d (pid %d): this socket is for uid %d", uid, pid, os.getuid())
+    log.warning("refused a client of uid %d (pid %d): this socket belongs to uid %d", uid, pid, os.getuid())
     connection.close()
     return None
 
 
+class _UndecidedConnection:
+    """A connection that has not sent anything yet. Evictable."""
+
+    def __init__(self) -> None:
+        self.idle_since: float | None = trio.current_time()
+        self.scope = trio.CancelScope()
+
+    def evict(self, reason: str) -> None:
+        self.scope.cancel(reason=reason)
+
+
+async def speaks_http(connection: sockets.socket, limit: LruConnectionLimit) -> bool | None:
+    """Wait for the first byte without consuming it: a capital letter starts HTTP, anything else JSON lines.
+
+    Returns None if the client left or was evicted.
+    """
+    undecided = _UndecidedConnection()
+    with undecided.scope, limit.held_by(undecided):
+        while True:
+            try:
+                first = connection.recv(1, sockets.MSG_PEEK)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(connection)
+            except OSError:
+                return None
+            else:
+                return b"A" <= first <= b"Z" if first else None
+    return None
+
+
 def peer_credentials(connection: sockets.socket) -> tuple[int, int]:
-    """The pid and uid of the process at the other end, as the kernel knows them."""
+    """Return the pid and uid of the process at the other end (SO_PEERCRED)."""
     data = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _SO_PEERCRED_SIZE)
     pid, uid, _ = struct.unpack("3i", data)
     return pid, uid

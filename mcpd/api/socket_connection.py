@@ -10,11 +10,10 @@ from typing import TypeVar
 
 import trio
 
-from mcpd.api.connection_limit import socket_limit
+from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.control_requests import ControlRequests
 from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
-from mcpd.client_registry import ALL_SERVERS
-from mcpd.client_registry import ClientConnection as Present
+from mcpd.client_registry import ALL_SERVERS, ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import ClientIdentity
 from mcpd.gateway.session import ClientSession, is_mcp
@@ -43,15 +42,21 @@ class SocketConnection:
     """One client. `run` serves it until it leaves, and then cancels what it had under way."""
 
     def __init__(
-        self, gateway: Gateway, connection: sockets.socket, pid: int, client: Present | None = None
+        self,
+        gateway: Gateway,
+        connection: sockets.socket,
+        pid: int,
+        limit: LruConnectionLimit | None,
+        client: ClientConnection | None = None,
     ) -> None:
-        """`guest`: who it is, where somebody else says who comes and goes, and who has to."""
+        """`client`: its entry in the registry if the caller registers it. `limit` None: cannot be evicted."""
+        self._limit = limit
         self._gateway = gateway
         self._core = gateway.core
         self._fd = connection.fileno()
         self._pid = pid
         self._external_client = client
-        self._client: Present
+        self._client: ClientConnection
         self._outbox = Outbox(self._fd, MAX_BACKLOG)
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_FRAME)
@@ -71,7 +76,7 @@ class SocketConnection:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
                 self._nursery.start_soon(self._watch_backlog)
-                with nullcontext() if self._external_client else socket_limit.held_by(self):
+                with nullcontext() if self._limit is None else self._limit.held_by(self):
                     await self._read()
                     await self._finish_requests()
                     with trio.move_on_after(_DRAIN_TIMEOUT):

@@ -85,7 +85,10 @@ async def test_of_one_that_spoke_in_lines_nothing_is_left(method: str, reads: bo
         open_session=lambda view, client, tell, spawn: Talk(tell, spawn),
     )
     said = b'{"jsonrpc":"2.0","id":1,"method":"%b"}\n' % method.encode()
-    assert await ended(lambda near: SocketConnection(gateway, near, 7), said, reads=reads) is None
+    assert (
+        await ended(lambda near: SocketConnection(gateway, near, 7, LruConnectionLimit()), said, reads=reads)
+        is None
+    )
 
 
 class Handler:

@@ -80,7 +80,7 @@ def test_a_port_of_the_command_line_that_is_taken_is_the_end(tmp_path: Path) -> 
     assert ended.returncode == 78
     assert ended.stderr == (
         f"mcpd: cannot listen on {address} for HTTP: Address already in use "
-        "(choose another port, or end the program that has it)\n"
+        "(choose another port, or end the program that uses it)\n"
     )
 
 

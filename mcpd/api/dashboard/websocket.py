@@ -88,7 +88,7 @@ class DashboardSocket:
                     )
                     connection = await request.accept(subprotocol=PROTOCOL)
                     for part in (
-                        SocketConnection(self._gateway, daemon_end, 0, self._client).run,
+                        SocketConnection(self._gateway, daemon_end, 0, None, self._client).run,
                         partial(self._forward_requests, connection, wire_stream, lines),
                         partial(self._forward_responses, connection, lines),
                         partial(keep_alive, connection, wire_stream),

@@ -36,6 +36,7 @@ class McpEndpoint:
 
     gateway: Gateway
     sessions: legacy.LegacyHttpSessions
+    parameter_headers: modern.ParameterHeaderCheck = attrs.field(factory=modern.ParameterHeaderCheck)
 
     def view(self, place: EndpointScope) -> View:
         """Raises UnknownServer, UnknownProfile."""
@@ -99,7 +100,9 @@ class McpHandler:
         elif not message.method:
             respond_error(exchange, 400, "in this revision clients send requests", key=message.key)
         else:
-            modern.handle_request(head, message, exchange, self._modern_session(scope, view))
+            modern.handle_request(
+                head, message, exchange, self._modern_session(scope, view), self._endpoint.parameter_headers
+            )
 
     def _modern_session(self, scope: EndpointScope, view: View) -> ClientSession:
         session = self._sessions.get(scope)

@@ -14,8 +14,7 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.json_rpc_batch import MAX_MESSAGES, count_requests
 from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, respond_error
 from mcpd.api.mcp_endpoint.resumable_streams import ResumableStream, ResumableStreams
-from mcpd.client_registry import ALL_SERVERS
-from mcpd.client_registry import ClientConnection as Account
+from mcpd.client_registry import ALL_SERVERS, ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.responder import ClientIdentity
 from mcpd.gateway.session import ClientSession
@@ -52,7 +51,7 @@ class Principal:
     name: str
     """As whom the guard let it in; what one has begun, another cannot go on with."""
     client: ClientIdentity
-    connection: Account
+    connection: ClientConnection
     """Where it is kept what the connection is used for."""
 
     def set_session(self, session: ClientSession) -> None:

@@ -79,7 +79,7 @@ class RequestMismatch(Exception):
         self.code = code
 
 
-def check_headers(head: Head, message: Message, view: View) -> None:
+def check_headers(head: Head, message: Message, view: View, parameter_headers: ParameterHeaderCheck) -> None:
     """Rungs 1, 2 and 4: `_meta` is there, and the headers say what the body says. Raises Mismatch."""
     try:
         params = _decode(message.params if message.params is not ABSENT else b"{}")
@@ -108,7 +108,7 @@ def check_headers(head: Head, message: Message, view: View) -> None:
         if name is not None or given is UNSET:
             _check_header(head, "Mcp-Name", name)
         if named_by == "name" and message.method == "tools/call" and name is not None:
-            _parameter_headers.check(head, message, name, view)
+            parameter_headers.check(head, message, name, view)
     if head.repeated and any(name.startswith(b"mcp-") for name in head.repeated):
         raise RequestMismatch(HEADER_MISMATCH, "a Mcp- header is there more than once")
 
@@ -200,9 +200,6 @@ class ParameterHeaderCheck:
         return schemas
 
 
-_parameter_headers = ParameterHeaderCheck()
-
-
 def _input_schema(tool: bytes) -> Mapping[str, object]:
     try:
         return wire.mapping(wire.members(tool).get("inputSchema"))
@@ -273,10 +270,16 @@ def _error_code(frame: bytes) -> int:
     return code if isinstance(code, int) else 0
 
 
-def handle_request(head: Head, message: Message, exchange: HttpExchange, session: ClientSession) -> None:
+def handle_request(
+    head: Head,
+    message: Message,
+    exchange: HttpExchange,
+    session: ClientSession,
+    parameter_headers: ParameterHeaderCheck,
+) -> None:
     """One request. A notification says nothing here, and a response answers nothing: see `endpoint`."""
     try:
-        check_headers(head, message, session.view)
+        check_headers(head, message, session.view, parameter_headers)
     except RequestMismatch as error:
         respond_error(exchange, STATUS[error.code], str(error), code=error.code, key=message.key)
     else:
