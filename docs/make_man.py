@@ -1,4 +1,4 @@
-"""Makes man/mcpctl.1 and man/mcpd.1 from the command lines themselves: `make man`."""
+"""Generate man/mcpctl.1 and man/mcpd.1 from the definitions of the command lines (`make man`)."""
 
 from __future__ import annotations
 
@@ -18,41 +18,47 @@ from mcpd.main import argument_parser
 MAN = Path(__file__).parent.parent / "man"
 
 CTL_ENVIRONMENT = (
-    ("MCPD_SOCKET", "Where the daemon listens, as --socket."),
-    ("MCPD_NO_START=1", "Fail rather than start the daemon, as --no-start."),
-    ("MCPCTL_OUTPUT=json|jsonl|table", "The form of the output, as -o."),
-    ("NO_COLOR, FORCE_COLOR", "No colour; colour in a pipe too."),
-    ("TRACEPARENT, TRACESTATE, BAGGAGE", "The trace that a call is part of: passed on to the server."),
-    ("VISUAL, EDITOR", "What mcpctl edit starts."),
+    ("MCPD_SOCKET", "Path of the daemon's socket, like --socket."),
+    ("MCPD_NO_START=1", "Do not start the daemon automatically, like --no-start."),
+    ("MCPCTL_OUTPUT=json|jsonl|table", "Output format, like -o."),
+    ("NO_COLOR, FORCE_COLOR", "Disable or force colors."),
+    ("TRACEPARENT, TRACESTATE, BAGGAGE", "W3C trace context that mcpctl call forwards to the server."),
+    ("VISUAL, EDITOR", "Editor for mcpctl edit."),
 )
 D_ENVIRONMENT = (
-    ("MCPD_CONFIG", "The path of the configuration file."),
-    ("MCPD_SERVERS", "A JSON list of definitions, each with a name; wins over every file."),
-    ("MCPD_SOCKET", "Where to listen, as --socket."),
-    ("MCPD_DEBUG=1", "The same as --debug."),
-    ("CREDENTIALS_DIRECTORY", "Set by systemd: where ${credential:NAME} is looked up."),
+    ("MCPD_CONFIG", "Path of the configuration file."),
+    ("MCPD_SERVERS", "JSON list of definitions, each with a name. It overrides all configuration files."),
+    ("MCPD_SOCKET", "Path of the socket, like --socket."),
+    ("MCPD_DEBUG=1", "Log all messages, like --debug."),
+    (
+        "CREDENTIALS_DIRECTORY",
+        "Set by systemd: the directory that contains the values of ${credential:NAME}.",
+    ),
 )
 FILES = (
-    ("~/.config/mcpd/config.json", "The servers and settings; also .jsonc, .toml, .yaml."),
-    ("~/.config/mcpd/secrets.json", "What mcpctl secret set stores; mode 0600."),
-    ("~/.local/state/mcpd/", "Toggles, the journal, the servers' logs."),
-    ("$XDG_RUNTIME_DIR/mcpd/mcpd.sock", "Where the daemon listens."),
+    (
+        "~/.config/mcpd/config.json",
+        "Servers and settings. The suffixes .jsonc, .toml, .yaml and .yml also work.",
+    ),
+    ("~/.config/mcpd/secrets.json", "Secrets stored by mcpctl secret set, mode 0600."),
+    ("~/.local/state/mcpd/", "Persistent state, the history, and the logs of the servers."),
+    ("$XDG_RUNTIME_DIR/mcpd/mcpd.sock", "The socket of the daemon."),
 )
 D_EXITS = (
-    (0, "stopped in order"),
+    (0, "the daemon stopped in an orderly way"),
     (2, "the configuration or the command line is wrong"),
-    (3, "another daemon has this socket"),
-    (78, "a path cannot be used"),
+    (3, "another daemon owns the socket"),
+    (78, "a directory or path cannot be used"),
 )
 
 
 def pages() -> dict[str, str]:
-    """File name → text."""
+    """Return the text of each page by file name."""
     return {"mcpctl.1": "\n".join(_mcpctl()) + "\n", "mcpd.1": "\n".join(_mcpd()) + "\n"}
 
 
 def _mcpctl() -> Iterator[str]:
-    yield from _head("mcpctl", "talk to mcpd, the daemon that keeps your MCP servers connected")
+    yield from _head("mcpctl", "control mcpd, the daemon that runs and shares your MCP servers")
     yield from (".SH SYNOPSIS", ".B mcpctl", "[OPTION]... COMMAND [ARGUMENT]...")
     yield from (".SH DESCRIPTION", _escaped(app.help or ""))
     yield ".SH OPTIONS"
@@ -73,21 +79,26 @@ def _mcpctl() -> Iterator[str]:
 
 def _mcpd() -> Iterator[str]:
     parser = argument_parser()
-    yield from _head("mcpd", "the daemon that owns the connection to every MCP server you use")
+    yield from _head("mcpd", "daemon that runs and shares your MCP servers")
     yield from (".SH SYNOPSIS", ".B mcpd", "[OPTION]...")
     yield from (".SH DESCRIPTION", _escaped(parser.description or ""))
     yield _escaped(
-        "It runs in the foreground; mcpctl starts it when needed, and `mcpctl daemon install` makes it a"
-        " service of your user."
+        "mcpd runs in the foreground. mcpctl starts it in the background when needed, and `mcpctl daemon"
+        " install` sets it up as a systemd user service."
     )
     yield ".SH OPTIONS"
-    for action in parser._actions:  # argparse has no other way to them
+    for action in parser._actions:  # argparse has no public access to its options
         value = f" {action.metavar or '|'.join(map(str, action.choices or ()))}" if action.nargs != 0 else ""
         words = ", ".join(action.option_strings) + value
         yield from _pair(words, "" if action.help is argparse.SUPPRESS else action.help or "")
     yield from (
         ".SH SIGNALS",
-        *_pairs((("TERM, INT", "Stop; again: at once."), ("HUP", "Reload the configuration."))),
+        *_pairs(
+            (
+                ("TERM, INT", "Stop in an orderly way. A second signal stops immediately."),
+                ("HUP", "Read the configuration again."),
+            )
+        ),
     )
     yield ".SH EXIT STATUS"
     yield from _pairs((str(code), meaning) for code, meaning in D_EXITS)
@@ -152,7 +163,7 @@ def _pair(term: str, meaning: str) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """As text: no line of it is a request, and a hyphen is the one that can be pasted."""
+    """Escape text so that no line is a roff request and hyphens can be copied and pasted."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("…", "...").replace("→", "\\(->")
     return re.sub(r"^([.'])", r"\\&\1", text, flags=re.MULTILINE)
 
