@@ -235,7 +235,7 @@ class ActiveConfig:
         self._redactor.add(parsed.secrets)
         previous = self._definitions
         self._definitions, self._source = definitions, source
-        generation, plan = self._supervisor.wish(parsed.specs)
+        generation, plan = self._supervisor.set_desired(parsed.specs)
         changes = [f"{sign}{name}" for sign, names in _signed(plan) for name in names]
         self._announce(f"generation {generation} from {source}: {' '.join(changes) or 'nothing changed'}")
         for name in plan.changed:

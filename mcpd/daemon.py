@@ -35,7 +35,7 @@ from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
 from mcpd.operations import Operations
 from mcpd.state_file import StateFile
-from mcpd.supervision.context import ClientSide, Surroundings
+from mcpd.supervision.context import ClientHooks, SupervisorContext
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support import instance_lock, orphans, paths, systemd
@@ -152,16 +152,16 @@ class _Daemon:
         self._force_stop = trio.Event()
         self._events: Broadcast[Event] = Broadcast()
         self._history = EventHistory(state / "history.jsonl", redactor.mask)
-        clients = ClientSide()
-        self._context = around = Surroundings(
+        clients = ClientHooks()
+        self._context = around = SupervisorContext(
             instance=instance,
             environ=environ,
             store=self._state_file,
             guard=self._guardian,
             redactor=redactor,
             log_dir=state / "logs",
-            starts=trio.CapacityLimiter(options.loaded.settings.max_starts),
-            chance=random.random,
+            start_limiter=trio.CapacityLimiter(options.loaded.settings.max_starts),
+            random=random.random,
             announce=self._publish,
             clients=clients,
             debug=options.debug,
@@ -261,7 +261,7 @@ class _Daemon:
         self._draining.deadline = trio.current_time() + DRAIN_TIMEOUT
         with self._draining:
             # Polling, for DRAIN seconds at most, once in a daemon's life
-            while any(server.upstream and server.upstream.link.busy for server in running):  # noqa: ASYNC110
+            while any(server.upstream and server.upstream.link.is_busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         self._operations.close_all()
         self._http.close("mcpd is stopping")
@@ -314,7 +314,7 @@ class _Daemon:
 
     def _own_children(self) -> set[int]:
         pids = {server.child.pid for server in self._all_servers() if server.child is not None}
-        pids |= self._context.commands
+        pids |= self._context.secret_command_pids
         return pids | ({self._guardian.pid} if self._guardian.pid is not None else set())
 
     async def _notify_systemd(self) -> None:

@@ -108,18 +108,18 @@ class Operations:
         return ServerDetail(
             server=server.status(),
             command=tuple(map(mask, argv)),
-            url=mask(server.place),
+            url=mask(server.location),
             cwd=cwd,
             env=tuple(sorted(env.keys() - {INSTANCE_VARIABLE})),
             executable=launch.executable if launch else None,
             path=env.get("PATH", ""),
             log=server.log.tail(LOG_TAIL),
             log_file=str(server.log.path),
-            junk_lines=link.junk_lines if link else 0,
-            junk_sample=shorten(mask(link.junk_sample)) if link else "",
+            junk_lines=link.unparsable_lines if link else 0,
+            junk_sample=shorten(mask(link.unparsable_sample)) if link else "",
             late_replies=link.late_replies if link else 0,
             negotiation=tuple(server.trace.steps),
-            definition=self.config.definition((server.of or server).spec.name),
+            definition=self.config.definition((server.original or server).spec.name),
             history=self.event_history.history(name, HISTORY_TAIL).entries,
         )
 
@@ -139,7 +139,7 @@ class Operations:
     async def stats(self, name: str | None, *, processes: bool = False) -> Stats:
         """Raises UnknownServer."""
         servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
-        instances = [each for each in self.supervisor.instances() if each.of in servers]
+        instances = [each for each in self.supervisor.instances() if each.original in servers]
         costs = await usage_report.measure_costs([*servers, *instances]) if processes else None
         return usage_report.build_stats(servers, instances, self.clients.connected(), self._started_at, costs)
 
@@ -147,7 +147,7 @@ class Operations:
     def tap(self, params: TapParams) -> Iterator[Tap]:
         """The frames of one server as they pass, until the block is left. Raises UnknownServer."""
         server = self.supervisor.get_any(params.server)
-        with server.taps.opened(params.methods, max(0, params.limit)) as tap:
+        with server.taps.open_tap(params.methods, max(0, params.limit)) as tap:
             yield tap
 
     @contextmanager
@@ -206,13 +206,13 @@ class Operations:
         server = self.supervisor.get(name)
         if server.catalog is None:
             await self.wait_ready(server)
-        await server.use_lists()
+        await server.refresh_expired_lists()
 
     async def refresh_catalogs(self, servers: Iterable[ManagedServer]) -> None:
         """The same for several, as far as they are there: nothing is started, and none is waited for long."""
         async with trio.open_nursery() as nursery:
             for server in servers:
-                nursery.start_soon(server.use_lists)
+                nursery.start_soon(server.refresh_expired_lists)
 
     # ── wishes ──────────────────────────────────────────────────────────────────────────────────
 
@@ -251,7 +251,7 @@ class Operations:
 
     async def wait_reconnected(self, server: ManagedServer) -> Upstream | None:
         """After one has ended, another to the same server; None when there is none in time."""
-        if server.is_over:
+        if server.is_closed:
             return None
         try:
             return await self.wait_ready(server)
@@ -274,7 +274,7 @@ class Operations:
         for server in (*self.supervisor.servers(), *self.supervisor.instances()):
             if server.upstream is not None:
                 server.upstream.link.close(_STOPPING)
-        self.supervisor.end_all(_STOPPING)
+        self.supervisor.stop_all(_STOPPING)
         for waiting in self._ready_waits:
             waiting.cancel(reason=_STOPPING)
 

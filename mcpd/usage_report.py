@@ -21,7 +21,7 @@ from mcpd.model.usage import (
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support import processes
 from mcpd.support.processes import TreeUsage
-from mcpd.transports.call_stats import Count
+from mcpd.transports.call_stats import ToolCallStats
 
 _MIN_BUCKET, _MAX_BUCKET = 0.00025, 300.0
 """Seconds; the buckets that are told lie between."""
@@ -37,7 +37,9 @@ def build_stats(
     """A snapshot, with an instance's use among that of the server it is one of; memory and processor time
     only where `costs` has them."""
     costs = costs or {}
-    all_of = {server: [server, *(each for each in instances if each.of is server)] for server in servers}
+    all_of = {
+        server: [server, *(each for each in instances if each.original is server)] for server in servers
+    }
     return Stats(
         since=rfc3339(started_at),
         at=rfc3339(time.time()),
@@ -62,9 +64,11 @@ async def measure_costs(servers: Sequence[ManagedServer]) -> dict[str, TreeUsage
     }
     found = await trio.to_thread.run_sync(processes.measure_trees, roots)
     for server in servers:
-        if server.of is None:
-            own = (each.spec.name for each in servers if each is server or each.of is server)
-            server.spent.update({roots[name][1]: found[name].cpu_seconds for name in own if name in roots})
+        if server.original is None:
+            own = (each.spec.name for each in servers if each is server or each.original is server)
+            server.cpu_usage.update(
+                {roots[name][1]: found[name].cpu_seconds for name in own if name in roots}
+            )
     return {**found, "": processes.measure_self()}
 
 
@@ -85,9 +89,9 @@ def _server_stats(
     clients: Sequence[ClientConnection],
     cost: TreeUsage | None,
 ) -> ServerStats:
-    name, tally, status = server.spec.name, server.tally, server.status()
-    total = tally.whole()
-    tools = sorted(tally.tools().items(), key=lambda item: (-item[1].calls, item[0]))
+    name, tally, status = server.spec.name, server.call_stats, server.status()
+    total = tally.total()
+    tools = sorted(tally.by_tool().items(), key=lambda item: (-item[1].calls, item[0]))
     return ServerStats(
         server=name,
         status=status.status,
@@ -107,11 +111,11 @@ def _server_stats(
             if client.attached == name or client.calls.get(name)
         ),
         cost=_process_cost(cost),
-        cpu_seconds=server.spent.seconds,
+        cpu_seconds=server.cpu_usage.seconds,
     )
 
 
-def _call_counts(count: Count) -> CallCounts:
+def _call_counts(count: ToolCallStats) -> CallCounts:
     return CallCounts(
         calls=count.calls,
         errors=count.errors,

@@ -69,7 +69,7 @@ def _desired_state_method(
 
 async def _disable(core: Operations, params: api.DisableParams) -> api.ServerResult:
     until = None if params.until is None else _parse_future_time(params.until)
-    change = partial(ManagedServer.enable, on=False, until=until)
+    change = partial(ManagedServer.set_enabled, on=False, until=until)
     wait = min(params.wait, MAX_WAIT)
     return api.ServerResult(
         server=await core.change_desired_state(params.server, change, wait, persistent=True)
@@ -149,7 +149,7 @@ async def _reload(core: Operations, _: api.NoParams) -> ApplyResult:
 async def _when_applied(core: Operations, applied: ApplyResult) -> ApplyResult:
     """Answer when the change is made, so that a status asked for next shows it."""
     if not applied.dry_run and not applied.errors:
-        await core.supervisor.settled(applied.generation)
+        await core.supervisor.wait_applied(applied.generation)
     return applied
 
 
@@ -223,7 +223,7 @@ METHODS: Mapping[str, Method[Any]] = {
     ),
     "mcpd/enable": _desired_state_method(
         "Switch on; remembered across restarts of the daemon.",
-        partial(ManagedServer.enable, on=True),
+        partial(ManagedServer.set_enabled, on=True),
         persistent=True,
     ),
     "mcpd/disable": Method(

@@ -183,8 +183,8 @@ class ControlRequests:
         tail = api.LogLines(lines=log.tail(params.lines))
         self._send(wire.result(message.key, codec.encode(tail)))
         while params.follow:
-            await log.wait_beyond(position)
-            lines, missed = log.beyond(position)
+            await log.wait_lines_after(position)
+            lines, missed = log.lines_after(position)
             position = log.position
             if missed:
                 self._notify(message, "mcpd/log", "missed", missed, None, ())

@@ -71,7 +71,7 @@ class AggregateServer:
 
     def covers(self, server: ManagedServer) -> bool:
         patterns = self.profile.servers
-        if server.of is not None:  # lists are those of the definition's own
+        if server.original is not None:  # lists are those of the definition's own
             return False
         return patterns is None or any(fnmatch.fnmatchcase(server.spec.name, each) for each in patterns)
 

@@ -113,7 +113,7 @@ def acquire_turn(call: ForwardedCall, request: ClientRequest, start: Callable[[F
         call.context.accepts_server_requests
         and request.method in INTERACTIVE_METHODS
         and not call.translation.from_modern
-        and not call.upstream.link.tells_apart
+        and not call.upstream.link.correlates_server_requests
         and not server.elicitation_history.never_asks
         and not (request.method == "tools/call" and _is_read_only(server, tool_name(call.params)))
     ):
@@ -139,7 +139,7 @@ def wait_for_turn(
         queue.release(call)
         words = f"{server.spec.name}: {server.spec.max_queued} calls wait for their turn already"
         raise Overloaded(f"{words}; nothing was sent, try again later", server=server.spec.name)
-    call.deadline = trio.current_time() + call.idle
+    call.deadline = trio.current_time() + call.idle_timeout
     if not queue.has_timeout_watcher:
         queue.has_timeout_watcher = True
         spawn(lambda: _refuse_overdue(server))
@@ -195,8 +195,8 @@ async def _refuse_overdue(server: ManagedServer) -> None:
             for entry in queue.waiting():
                 if isinstance(entry, Exchange) and entry.deadline <= now:
                     words = (
-                        f"{name}: waited {entry.idle:g} s for calls of other clients, which must not overlap "
-                        "with this one; nothing was sent, try again later"
+                        f"{name}: waited {entry.idle_timeout:g} s for calls of other clients, which must not "
+                        "overlap with this one; nothing was sent, try again later"
                     )
                     if server.spec.concurrency == "free":
                         words += f" (`share: client` in the definition of {name} gives each client its own)"

@@ -46,10 +46,10 @@ def _session_report(session: ClientSession) -> ConnectedClient:
         cwd=client.cwd,
         servers={name: ServerUsage(calls=calls) for name, calls in session.calls_by_ended_server.items()}
         | {
-            (server.of or server).spec.name: ServerUsage(
-                calls=calls + session.calls_by_ended_server.get((server.of or server).spec.name, 0),
+            (server.original or server).spec.name: ServerUsage(
+                calls=calls + session.calls_by_ended_server.get((server.original or server).spec.name, 0),
                 revisions=_revisions(version, server.upstream.version if server.upstream else ""),
-                instance=server.spec.name if server.of else None,
+                instance=server.spec.name if server.original else None,
             )
             for server, calls in session.calls_by_live_server.items()
         },

@@ -59,7 +59,7 @@ class ClientSubscriptions:
         """A definition has a new server: what was followed on the one before is followed on it."""
         for session, watched in self._by_session.items():
             for key, (owner, own) in watched.items():
-                if owner is not server and owner.is_over and owner.spec.name == server.spec.name:
+                if owner is not server and owner.is_closed and owner.spec.name == server.spec.name:
                     watched[key] = (server, own)
             self._update_interest(session, server)
 

@@ -28,10 +28,10 @@ from mcpd.operations import Operations
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import no_client, request_with_input, result_type
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
-from mcpd.supervision.catalog import Item, allowed, suggestion
+from mcpd.supervision.catalog import Item, did_you_mean, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.reader import traffic
-from mcpd.transports.outgoing_request import OF_THE_CALLER, OF_THE_TOOL, Exchange
+from mcpd.transports.outgoing_request import FROM_CALLER, FROM_TOOL_TIMEOUTS, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import RESERVED_PREFIX
@@ -132,7 +132,7 @@ class ControlCall(Exchange, kw_only=True):
         except UnknownTool:
             if not server.lists_expired:
                 raise
-            await server.use_lists()
+            await server.refresh_expired_lists()
             tool = _find_tool(server, self.request.tool)
         schemas = ToolSchemas() if tool is None else await _compiled_schemas(server, tool)
         upstream = server.upstream
@@ -150,14 +150,14 @@ class ControlCall(Exchange, kw_only=True):
         request = self.request
         if schemas.input is not None:
             _check_arguments(request, schemas)
-        self.what = f"tool {request.tool!r}"
+        self.label = f"tool {request.tool!r}"
         times = server.spec.timeouts
-        self.idle = request.timeout or times.tools.get(request.tool, times.call)
+        self.idle_timeout = request.timeout or times.tools.get(request.tool, times.call)
         if request.timeout:
-            self.clock = OF_THE_CALLER
+            self.timeout_source = FROM_CALLER
         elif request.tool in times.tools:
-            self.clock = OF_THE_TOOL
-        self.limit = max(times.call_max, self.idle)
+            self.timeout_source = FROM_TOOL_TIMEOUTS
+        self.total_timeout = max(times.call_max, self.idle_timeout)
         self.server, self.upstream, self.schemas = server, upstream, schemas
         self.meta = upstream.default_meta
         params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(request.tool), request.arguments)
@@ -165,7 +165,7 @@ class ControlCall(Exchange, kw_only=True):
             params = b'%b,"_meta":%b}' % (params[:-1], msgspec.json.encode(passed_on))
         if schemas.requires_task and upstream.accepts_task_param:
             self.as_task = True
-            params = b'%b,"task":{"ttl":%d}}' % (params[:-1], self.limit * 1000)
+            params = b'%b,"task":{"ttl":%d}}' % (params[:-1], self.total_timeout * 1000)
         if not call_concurrency.is_exclusive(server, "tools/call", request.tool):
             upstream.submit(self, "tools/call", params)
         else:
@@ -228,9 +228,9 @@ class ControlCall(Exchange, kw_only=True):
                 await mcp_tasks.await_task(
                     upstream,
                     first,
-                    no_client(name, self.what),
-                    what=self.what,
-                    timeout=self.idle,
+                    no_client(name, self.label),
+                    what=self.label,
+                    timeout=self.idle_timeout,
                     limit=left,
                     on_status=self._report_task_status,
                     next_connection=lambda: core.wait_reconnected(server),
@@ -245,8 +245,8 @@ class ControlCall(Exchange, kw_only=True):
                 upstream,
                 "tools/call",
                 params,
-                no_client(name, self.what),
-                timeout=min(self.idle, left),
+                no_client(name, self.label),
+                timeout=min(self.idle_timeout, left),
                 meta=self.meta,
                 first=first,
             )
@@ -310,7 +310,7 @@ async def _compiled_schemas(server: ManagedServer, tool: Item) -> ToolSchemas:
 
 def _find_tool(server: ManagedServer, name: str) -> Item | None:
     """The tool; None when the server's list cannot tell. Raises UnknownTool."""
-    if not allowed(server.spec, name):
+    if not is_tool_allowed(server.spec, name):
         raise UnknownTool(
             f"{server.spec.name}: its definition excludes tool {name!r}", server=server.spec.name
         )
@@ -319,7 +319,7 @@ def _find_tool(server: ManagedServer, name: str) -> Item | None:
         return None  # the list could not be had: the server decides
     tool = catalog.tool(name)
     if tool is None:
-        hint = suggestion(name, catalog.tools) or f"`mcpctl list-tools {server.spec.name}` lists them"
+        hint = did_you_mean(name, catalog.tools) or f"`mcpctl list-tools {server.spec.name}` lists them"
         raise UnknownTool(f"{server.spec.name} has no tool {name!r}; {hint}", server=server.spec.name)
     return tool
 

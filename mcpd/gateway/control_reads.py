@@ -9,7 +9,7 @@ from msgspec import Raw
 from mcpd.model.errors import InvalidArguments, Problem, UnknownPrompt, UnknownResource, UpstreamRefused
 from mcpd.model.text import shorten
 from mcpd.operations import Operations
-from mcpd.supervision.catalog import Item, suggestion
+from mcpd.supervision.catalog import Item, did_you_mean
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -24,7 +24,7 @@ async def get_prompt(core: Operations, name: str, prompt: str, arguments: Mappin
     upstream = await core.wait_ready(server)
     known = _find_prompt(server, prompt)
     if known is None and server.lists_expired:  # it may be there by now
-        await server.use_lists()
+        await server.refresh_expired_lists()
         known = _find_prompt(server, prompt)
     catalog = server.catalog
     if known is not None:
@@ -32,7 +32,7 @@ async def get_prompt(core: Operations, name: str, prompt: str, arguments: Mappin
     elif upstream.has("prompts") and catalog is not None and (catalog.prompts or not catalog.warnings):
         raise UnknownPrompt(
             f"{name} has no prompt {shorten(prompt, 80)!r}; "
-            + (suggestion(prompt, catalog.prompts) or f"`mcpctl prompts {name}` lists them"),
+            + (did_you_mean(prompt, catalog.prompts) or f"`mcpctl prompts {name}` lists them"),
             server=name,
         )
     return await core.send_request(name, "prompts", "prompts/get", {"name": prompt, "arguments": arguments})
@@ -50,7 +50,7 @@ async def read_resource(core: Operations, name: str, uri: str) -> Raw:
         listed = () if catalog is None else catalog.resources
         if error.upstream_code not in _RESOURCE_NOT_FOUND or any(item.name == uri for item in listed):
             raise
-        advice = suggestion(uri, listed) or f"`mcpctl resources {name}` lists what it tells of"
+        advice = did_you_mean(uri, listed) or f"`mcpctl resources {name}` lists what it tells of"
         raise UnknownResource(f"{error.message}; {advice}", uri, server=name) from None
 
 

@@ -50,7 +50,7 @@ class DedicatedServers:
     def server_for(self, session: ClientSession, server: ManagedServer) -> ManagedServer:
         """The one that this client uses; the server itself where all share it or cannot be told apart."""
         owner: object = session
-        if server.spec.share == "all" or server.of is not None or session.is_anonymous:
+        if server.spec.share == "all" or server.original is not None or session.is_anonymous:
             return server
         if server.state is ServerState.DISABLED:
             return server  # which refuses the call, and says who brings it back
@@ -71,7 +71,7 @@ class DedicatedServers:
     def on_disabled(self, server: ManagedServer) -> None:
         """What is off for the one of the definition is off for everybody."""
         for key, instance in list(self._instances.items()):
-            if instance.server.of is server:
+            if instance.server.original is server:
                 self._end(key, instance, "it was switched off")
 
     def used_by(self, session: ClientSession) -> list[ManagedServer]:
@@ -110,7 +110,7 @@ class DedicatedServers:
 
     def _end(self, key: _Key, instance: _Instance, why: str) -> None:
         del self._instances[key]
-        self._core.supervisor.end_instance(instance.server, why)
+        self._core.supervisor.stop_instance(instance.server, why)
 
 
 def working_directory(session: ClientSession) -> str:

@@ -15,7 +15,7 @@ from mcpd.gateway.revision_translation.results import translation
 from mcpd.gateway.virtual_server import Route
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.transports.outgoing_request import OF_THE_TOOL
+from mcpd.transports.outgoing_request import FROM_TOOL_TIMEOUTS
 from mcpd.wire import message as wire
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def _send(
         resumed_after_url=agreed is not None,
         alias=route.alias,
         translation=translation(context.version, upstream.version),
-        idle=times.tools.get(tool, times.call) if times.tools else times.call,
-        limit=times.call_max,
+        idle_timeout=times.tools.get(tool, times.call) if times.tools else times.call,
+        total_timeout=times.call_max,
     )
     if times.tools and tool in times.tools:
-        call.clock = OF_THE_TOOL
+        call.timeout_source = FROM_TOOL_TIMEOUTS
     if request.method == "tools/call":
         session.count_call(server)
     session.last_version = context.version

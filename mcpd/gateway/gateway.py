@@ -30,7 +30,7 @@ from mcpd.model.status import ServerState
 from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.protocol.upstream_subscriptions import LEVELS
-from mcpd.supervision.context import ClientSide
+from mcpd.supervision.context import ClientHooks
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
@@ -48,7 +48,7 @@ _LISTS = ("tools", "resources", "prompts")
 class Gateway:
     """One for a daemon. `run` must run for as long as there are sessions."""
 
-    def __init__(self, core: Operations, clients: ClientSide) -> None:
+    def __init__(self, core: Operations, clients: ClientHooks) -> None:
         self.core = core
         self.sessions: dict[ClientSession, None] = {}
         self.state_signer = StateSigner()
@@ -64,8 +64,8 @@ class Gateway:
         self._aggregates: dict[Profile, AggregateServer] = {}
         core.list_clients = lambda: client_report.connected_clients(self.sessions, core.clients.connected())
         clients.capabilities = CAPABILITIES
-        clients.asked = self._on_server_request
-        clients.heard = self._on_notification
+        clients.on_server_request = self._on_server_request
+        clients.on_notification = self._on_notification
 
     # ── clients come and go ─────────────────────────────────────────────────────────────────────
 
@@ -189,7 +189,7 @@ class Gateway:
         if call is None and server.upstream is not None:
             calls = {
                 each.session if isinstance(each, ForwardedCall) else None: each
-                for each in server.upstream.link.under_way()
+                for each in server.upstream.link.outstanding()
                 if each.method in INTERACTIVE_METHODS
             }
             call = next(iter(calls.values())) if len(calls) == 1 else None
@@ -266,7 +266,7 @@ class Gateway:
         """The roots of all clients that use the server, each once."""
         users = (
             self.dedicated_servers.users(server)
-            if server.of is not None
+            if server.original is not None
             else [session for session in self.sessions if session.view.covers(server)]
         )
         roots = dict.fromkeys(bytes(root) for session in users for root in session.effective_roots())

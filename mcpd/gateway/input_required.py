@@ -103,7 +103,7 @@ def add_required_task(call: ForwardedCall) -> bool:
             return False
     except BadFrame:
         return False
-    members["task"] = Raw(b'{"ttl":%d}' % (call.limit * 1000))
+    members["task"] = Raw(b'{"ttl":%d}' % (call.total_timeout * 1000))
     call.params = msgspec.json.encode(members)
     return True
 
@@ -122,7 +122,7 @@ async def poll_task(session: ClientSession, call: ForwardedCall, created: Raw) -
         created,
         answer,
         what=request.method,
-        timeout=call.idle,
+        timeout=call.idle_timeout,
         limit=call.hard_deadline - trio.current_time(),
         next_connection=lambda: session.gateway.core.wait_reconnected(call.server),
     )

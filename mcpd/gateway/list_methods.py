@@ -45,7 +45,7 @@ def answer_list(session: ClientSession, request: ClientRequest) -> None:
         return
     single = session.view.single
     core, expired = session.gateway.core, [s for s in session.view.servers() if s.lists_expired]
-    unheard = [s for s in session.view.servers() if s.is_unheard] if single is None else []
+    unheard = [s for s in session.view.servers() if s.is_first_start] if single is None else []
     if not expired and not unheard and (single is None or single.catalog is not None):
         _respond_with_page(session, request, member)
         return

@@ -74,14 +74,14 @@ class ServerRequest:
         was, self.is_settled = self.is_settled, True
         if not was:
             self.detach()
-        return not was and self.link.ended is None
+        return not was and self.link.end_error is None
 
     def attach(self, call: ForwardedCall) -> None:
         """It is taken to be about that call. While a person thinks, no call that it may be about is late."""
         self.call = call
         call.open_questions += 1
         for each in ambiguous_with(call):
-            self.link.grant(each, ANSWER_TIMEOUT)
+            self.link.extend_deadline(each, ANSWER_TIMEOUT)
 
     def detach(self) -> None:
         """It is about no call any more; when nothing else is open, the server is at work again."""
@@ -91,7 +91,7 @@ class ServerRequest:
             together = ambiguous_with(call)
             if not any(each.open_questions for each in together):
                 for each in together:
-                    self.link.grant(each, each.idle)
+                    self.link.extend_deadline(each, each.idle_timeout)
 
 
 class ServerRequestRouter:
@@ -182,7 +182,7 @@ class ServerRequestRouter:
             return
         if len(meant) > 1:
             name = question.server.spec.name
-            question.server.log.add(
+            question.server.log.add_line(
                 f"[mcpd] a question ({question.message.method}) came while several clients had calls under "
                 f"way, and was declined: `share: client` in the definition of {name} gives each its own"
             )
@@ -274,7 +274,7 @@ def candidates(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:
     if exchange is not None:
         return (exchange,)
     found: dict[object, Exchange] = {}
-    for each in link.under_way():
+    for each in link.outstanding():
         if each.method in INTERACTIVE_METHODS:
             owner = each.session if isinstance(each, ForwardedCall) else each
             known = found.setdefault(owner, each)
@@ -292,11 +292,11 @@ def ambiguous_with(call: ForwardedCall) -> list[ForwardedCall]:
     """That call, and those that a question about it could be about just as well: of the same client, at a
     server that cannot say."""
     link = call.upstream.link
-    if link.tells_apart:
+    if link.correlates_server_requests:
         return [call]
     others = (
         each
-        for each in link.under_way()
+        for each in link.outstanding()
         if isinstance(each, ForwardedCall)
         and each is not call
         and each.session is call.session

@@ -304,8 +304,8 @@ class ClientSession:
     def count_call(self, server: ManagedServer) -> None:
         """A tool call goes there. Who stays for days keeps alive no server that has ended."""
         if server not in self.calls_by_live_server:
-            for gone in [each for each in self.calls_by_live_server if each.is_over]:
-                name = (gone.of or gone).spec.name
+            for gone in [each for each in self.calls_by_live_server if each.is_closed]:
+                name = (gone.original or gone).spec.name
                 self.calls_by_ended_server[name] = self.calls_by_ended_server.get(
                     name, 0
                 ) + self.calls_by_live_server.pop(gone)
@@ -315,7 +315,7 @@ class ClientSession:
         """By the name of the definition, whichever instance it was."""
         calls = dict(self.calls_by_ended_server)
         for server, count in self.calls_by_live_server.items():
-            name = (server.of or server).spec.name
+            name = (server.original or server).spec.name
             calls[name] = calls.get(name, 0) + count
         return calls
 

@@ -12,7 +12,7 @@ import trio
 from mcpd.gateway.forwarded_call import tool_name
 from mcpd.model.errors import UnknownTool
 from mcpd.operations import Operations
-from mcpd.supervision.catalog import Catalog, Item, allowed
+from mcpd.supervision.catalog import Catalog, Item, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
 
 LIST_MEMBERS = {
@@ -110,7 +110,7 @@ class SingleServer:
 
     @property
     def single(self) -> ManagedServer:
-        if self.last.is_over:
+        if self.last.is_closed:
             self.last = self.core.supervisor.find(self.last.spec.name) or self.last
         return self.last
 
@@ -140,7 +140,7 @@ class SingleServer:
         ):
             return Route(server=server, params=params)
         tool = tool_name(params)
-        if not allowed(spec, tool):
+        if not is_tool_allowed(spec, tool):
             raise UnknownTool(
                 f"{spec.name}: this tool is excluded by the server's definition", server=spec.name
             )

@@ -47,7 +47,7 @@ def dialect(version: str = "") -> Dialect:
     return Dialect(
         headers=lambda method, frame: headers,
         session_header="Mcp-Session-Id",
-        opening=not version,
+        opens_session=not version,
         resumable=True,
     )
 
@@ -76,7 +76,7 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
     Requests of the server are answered from before the handshake on: some ask for roots at once,
     and would wait for ever.
     """
-    link.speak(dialect())
+    link.set_dialect(dialect())
     link.inbound = _Inbound(link, hooks)
     params = {
         "protocolVersion": version,
@@ -91,10 +91,10 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
             f"{link.name}: speaks protocol {shorten(str(negotiated), 40)}; known are {', '.join(VERSIONS)}",
             server=link.name,
         )
-    link.batches = negotiated == BATCH_VERSION
-    link.speak(dialect(str(negotiated)))
+    link.allows_batches = negotiated == BATCH_VERSION
+    link.set_dialect(dialect(str(negotiated)))
     link.notify("notifications/initialized")
-    await link.flushed()  # a request that overtakes it is refused by some
+    await link.wait_flushed()  # a request that overtakes it is refused by some
     upstream = Upstream(
         link=link,
         era="legacy",
@@ -164,7 +164,7 @@ class _LegacySubscriptions:
         interests, can_tell = self.hooks.interests, self.upstream.has("resources", "subscribe")
         with trio.move_on_after(_LISTEN_WAIT):  # what it tells before we listen is told to nobody
             await self.upstream.notifications_ready.wait()
-        while self.link.ended is None:
+        while self.link.end_error is None:
             changed, wanted = interests.changed, interests.resources
             async with trio.open_nursery() as nursery:
                 if self.upstream.has("logging") and interests.log_level not in (None, self.sent_level):

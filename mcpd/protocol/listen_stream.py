@@ -136,7 +136,7 @@ class UpstreamListenStream:
                 self._close(listen)
 
     async def _run(self) -> None:
-        while self._link.ended is None:
+        while self._link.end_error is None:
             changed, uris = self._hooks.interests.changed, self._wanted_resources()
             if not self._features and not uris:
                 self._close_current()
@@ -147,7 +147,7 @@ class UpstreamListenStream:
             current = self._current
             assert current is not None
             await _wait_first(changed, current.ended)
-            if current.ended.is_set() and self._link.ended is None:
+            if current.ended.is_set() and self._link.end_error is None:
                 await self._on_lost(current)
 
     def _close_current(self) -> None:
@@ -221,8 +221,8 @@ class UpstreamListenStream:
         """Open another and wait for what comes of it: it is acknowledged, over, or silent for long."""
         listen = _ListenRequest(
             server=self._link.name,
-            what="the subscription to its changes",
-            standing=True,
+            label="the subscription to its changes",
+            long_lived=True,
             features=self._features,
             resources=uris,
             after_gap=self._current is None,

@@ -138,7 +138,7 @@ class _TaskPoller:
                 misses += 1
                 if misses >= MAX_FAILED_POLLS or not _is_temporary(error):
                     raise
-                if self.upstream.link.ended is not None:
+                if self.upstream.link.end_error is not None:
                     await self._switch_connection(error)
             except UpstreamRefused as error:
                 if self.reconnected:  # a process that was started anew knows nothing of it
@@ -200,7 +200,7 @@ class _TaskPoller:
         declared = self.upstream.capabilities.get("tasks")
         if self.is_legacy and not (isinstance(declared, Mapping) and "cancel" in declared):
             return
-        farewell = _CancelRequest(limit=_CANCEL_TIMEOUT)
+        farewell = _CancelRequest(total_timeout=_CANCEL_TIMEOUT)
         farewell.meta = self.upstream.default_meta
         try:
             self.upstream.submit(farewell, "tasks/cancel", msgspec.json.encode({"taskId": task}))

@@ -23,8 +23,8 @@ from mcpd.protocol.upstream_session import (
     parse_server_info,
     to_upstream_error,
 )
-from mcpd.transports.base import Channel, Dialect, Remedy
-from mcpd.transports.outgoing_request import Awaited, Exchange
+from mcpd.transports.base import BeforeRetry, Channel, Dialect
+from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import RESERVED_PREFIX
@@ -63,7 +63,7 @@ def dialect(
     """How messages are dressed in `version`; `mirror` is the one that has seen the tools,
     `capabilities` what we can do for the server, `refresh` fetches a list anew."""
 
-    def retry_after_header_mismatch(method: str, message: Message) -> Remedy | None:
+    def retry_after_header_mismatch(method: str, message: Message) -> BeforeRetry | None:
         """A call whose headers did not match the tool's newest definition was refused unseen: the
         specification says to learn that and to try once more."""
         if refresh_list is None or method != "tools/call":
@@ -72,14 +72,14 @@ def dialect(
         return partial(refresh_list, "tools") if mismatch else None
 
     return Dialect(
-        remedy=retry_after_header_mismatch,
+        retry_after_refusal=retry_after_header_mismatch,
         meta=request_meta(version, capabilities, log_level),
         headers=(parameter_headers or ParameterHeaders(version)).headers,
-        hanging_up_cancels=True,
+        disconnect_cancels=True,
     )
 
 
-class _DiscoverRequest(Awaited, kw_only=True):
+class _DiscoverRequest(AwaitedExchange, kw_only=True):
     """The first request; its answer may come when nobody waits for it any more."""
 
     on_late_answer: Callable[[], None] | None = None
@@ -98,11 +98,11 @@ async def discover(
     Being cancelled tells the server nothing: a legacy one would not know what is cancelled. `too_late`
     is then called should a modern server answer all the same, for as long as the link lives.
     """
-    link.speak(dialect(version))
-    probe = _DiscoverRequest(standing=True, cancellable=False)
+    link.set_dialect(dialect(version))
+    probe = _DiscoverRequest(long_lived=True, cancellable=False)
     link.submit(probe, "server/discover", b"{}")
     try:
-        message = await probe.answer()
+        message = await probe.wait_response()
     except trio.Cancelled:
         probe.on_late_answer = on_late_answer
         raise
@@ -123,7 +123,7 @@ def _is_modern(message: Message) -> bool:
 def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping[str, object]) -> Upstream:
     """The upstream that a DiscoverResult describes, spoken to in `version`."""
     parameter_headers = ParameterHeaders(version)
-    link.speak(dialect(version, parameter_headers, hooks.capabilities, refresh_list=hooks.refresh_list))
+    link.set_dialect(dialect(version, parameter_headers, hooks.capabilities, refresh_list=hooks.refresh_list))
     given = discovered.get("_meta")
     meta = given if isinstance(given, Mapping) else {}
     upstream = Upstream(
@@ -145,7 +145,9 @@ def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping
         while True:
             changed = hooks.interests.changed
             level = hooks.interests.log_level
-            link.speak(dialect(version, parameter_headers, hooks.capabilities, level, hooks.refresh_list))
+            link.set_dialect(
+                dialect(version, parameter_headers, hooks.capabilities, level, hooks.refresh_list)
+            )
             await changed.wait()
 
     async def follow() -> None:

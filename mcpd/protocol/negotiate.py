@@ -162,13 +162,13 @@ class _Negotiation:
                 return None
             offered = _first_common(legacy.VERSIONS, modern.versions_in_error(error))
             if last or offered is None or offered == version:
-                if self.link.footing.startswith("HTTP 4"):
+                if self.link.last_http_status.startswith("HTTP 4"):
                     raise NotStreamableHttp(self.notes) from error
                 raise
             return await self.handshake(offered, last=True)
         except HttpRefused as error:
             self._note("initialize", error.message, started)
-            if _suggests_other_era(error) and self.link.footing.startswith("HTTP "):
+            if _suggests_other_era(error) and self.link.last_http_status.startswith("HTTP "):
                 raise NotStreamableHttp(self.notes, error.status) from error
             raise
         except McpdError as error:
@@ -183,7 +183,7 @@ class _Negotiation:
         self.hooks.on_modern_detected()
 
     def _note(self, step: str, outcome: str, started: float) -> None:
-        footing, outcome = self.link.footing, outcome.replace(f"{self.link.name}: ", "")
+        footing, outcome = self.link.last_http_status, outcome.replace(f"{self.link.name}: ", "")
         if footing and footing not in outcome:
             outcome = f"{footing}, {outcome}"
         self.notes.append(f"{step}: {outcome}")

@@ -15,7 +15,7 @@ from mcpd.model.status import ServerInfo
 from mcpd.model.text import shorten
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.transports.base import Channel
-from mcpd.transports.outgoing_request import Awaited, Exchange
+from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
@@ -145,11 +145,11 @@ async def send_request(
     meta: bytes = b"",
 ) -> Raw:
     """`Upstream.request`, for a link that has no era yet."""
-    exchange = Awaited(limit=timeout, meta=meta)
+    exchange = AwaitedExchange(total_timeout=timeout, meta=meta)
     exchange.cancellable = cancellable
     link.submit(exchange, method, b"" if params is None else msgspec.json.encode(params))
     try:
-        message = await exchange.answer()
+        message = await exchange.wait_response()
     except BaseException:
         link.cancel(exchange, "nobody waits for it any more")
         raise

@@ -10,8 +10,8 @@ import trio
 from mcpd.model.package_runners import PackageRunner
 from mcpd.model.server_spec import RestartPolicy
 from mcpd.model.status import Failure
-from mcpd.supervision.connect_strategy import Approach
-from mcpd.supervision.failure import Evidence, Verdict, classify
+from mcpd.supervision.connect_strategy import ConnectStrategy
+from mcpd.supervision.failure import Evidence, Verdict, classify_failure
 
 
 @attrs.define(eq=False)
@@ -19,28 +19,28 @@ class Attempt:
     """Written by the server's task; a wish cancels its `scope`."""
 
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    runner: PackageRunner | None = None
+    package_runner: PackageRunner | None = None
     """What fetches the server, while that is waited for."""
     ready_at: float | None = None
     """When it was connected (`trio.current_time()`)."""
-    called_well_at: float = -math.inf
+    last_success_at: float = -math.inf
     """When a call last succeeded, once the connection has ended."""
-    over: bool = False
+    has_ended: bool = False
     """Whether its end has been noted."""
 
-    def proves_well(self, policy: RestartPolicy) -> bool:
+    def was_stable(self, policy: RestartPolicy) -> bool:
         """Whether it lasted long enough, or worked late enough, for its failure to count as the first."""
         return self.ready_at is not None and (
             trio.current_time() - self.ready_at >= policy.stable
-            or self.called_well_at - self.ready_at >= policy.proof
+            or self.last_success_at - self.ready_at >= policy.proof
         )
 
-    def post_mortem(
-        self, error: BaseException, evidence: Evidence, approach: Approach
+    def diagnose(
+        self, error: BaseException, evidence: Evidence, strategy: ConnectStrategy
     ) -> tuple[Failure, Verdict]:
         """What it failed of, with all the ways that were tried, and what is to be done. Secrets are in it."""
-        failure, verdict = approach.told_in_full(*classify(error, evidence))
-        if self.runner is not None and evidence.returncode is not None:
-            words = f"{self.runner.failure_message} ({failure.message})"
+        failure, verdict = strategy.describe_attempts(*classify_failure(error, evidence))
+        if self.package_runner is not None and evidence.returncode is not None:
+            words = f"{self.package_runner.failure_message} ({failure.message})"
             failure = attrs.evolve(failure, message=words)
         return failure, verdict

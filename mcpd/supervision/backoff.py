@@ -26,33 +26,33 @@ class Backoff:
     """One server's record of ended starts. `chance` gives numbers in [0, 1)."""
 
     policy: RestartPolicy
-    chance: Callable[[], float]
-    _tries: int = 0
-    _ended: deque[float] = attrs.field(factory=deque)
-    _looping: bool = False
+    random: Callable[[], float]
+    _attempts: int = 0
+    _end_times: deque[float] = attrs.field(factory=deque)
+    _in_crash_loop: bool = False
 
     @property
-    def tries(self) -> int:
+    def attempts(self) -> int:
         """Starts in a row that ended before they had proved themselves."""
-        return self._tries
+        return self._attempts
 
     def reset(self) -> None:
         """It proved itself, or a person asked for a fresh start."""
-        self._tries = 0
-        self._ended.clear()
-        self._looping = False
+        self._attempts = 0
+        self._end_times.clear()
+        self._in_crash_loop = False
 
-    def ended(self, now: float) -> Pause:
+    def record_end(self, now: float) -> Pause:
         """A start has ended at `now` (seconds of any clock); how long to wait."""
         policy = self.policy
-        self._tries += 1
-        self._ended.append(now)
-        while self._ended and self._ended[0] <= now - policy.period:
-            self._ended.popleft()
-        if self._looping or len(self._ended) >= policy.intensity:
-            self._looping = True
-            spread = policy.probe * policy.probe_spread * (2 * self.chance() - 1)
+        self._attempts += 1
+        self._end_times.append(now)
+        while self._end_times and self._end_times[0] <= now - policy.period:
+            self._end_times.popleft()
+        if self._in_crash_loop or len(self._end_times) >= policy.intensity:
+            self._in_crash_loop = True
+            spread = policy.probe * policy.probe_spread * (2 * self.random() - 1)
             return Pause(policy.probe + spread, crash_loop=True)
         # The exponent is bounded: 2.0 ** 5000 overflows long after the cap has made it pointless.
-        ceiling = min(policy.cap, policy.base * policy.factor ** min(self._tries - 1, 64))
-        return Pause(max(policy.floor, self.chance() * ceiling), crash_loop=False)
+        ceiling = min(policy.cap, policy.base * policy.factor ** min(self._attempts - 1, 64))
+        return Pause(max(policy.floor, self.random() * ceiling), crash_loop=False)

@@ -21,9 +21,9 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 MAX_PAGES = 1000
-_NAMED = 5
+_MAX_NAMES = 5
 """Entries that a difference names of each sort."""
-_SUGGESTED_FROM, _COMPARED = 500, 100
+_MAX_CANDIDATES, _MAX_COMPARED_LENGTH = 500, 100
 """Entries, and characters of a name, that one which does not exist is compared with: that takes its time
 (up to 0.3 s with these), and the lists are the servers'."""
 
@@ -40,19 +40,19 @@ Listing = tuple[Item, ...]
 
 
 @attrs.frozen(kw_only=True)
-class Hint:
+class CacheHint:
     """What a server of 2026-07-28 says of a feature's lists: how long they are good, and for whom."""
 
     ttl: float
     """Seconds from `at` on; the least of all pages and of both lists of resources. 0: not at all."""
-    at: float
+    received_at: float
     """When the first of these pages came (`trio.current_time()`)."""
     private: bool = True
     """Whether it is for who asked only, by the server's own words for any of the pages."""
 
     @property
     def fresh_until(self) -> float:
-        return self.at + self.ttl
+        return self.received_at + self.ttl
 
 
 @attrs.frozen(kw_only=True)
@@ -67,7 +67,7 @@ class Catalog:
     warnings: tuple[str, ...] = ()
     """What was wrong with an otherwise usable answer."""
     dropped_tools: int = 0
-    hints: Mapping[str, Hint] = attrs.field(factory=dict, eq=False)
+    hints: Mapping[str, CacheHint] = attrs.field(factory=dict, eq=False)
     """By feature; none of a server that speaks an older revision, which has no such hints."""
 
     def tool(self, name: str) -> Item | None:
@@ -75,20 +75,20 @@ class Catalog:
 
 
 @attrs.frozen
-class _Kind:
+class _ListMethod:
     method: str
     member: str
     key: str
     """The member that names an entry."""
 
 
-_KINDS: Mapping[str, tuple[_Kind, ...]] = {
-    "tools": (_Kind("tools/list", "tools", "name"),),
+_LIST_METHODS: Mapping[str, tuple[_ListMethod, ...]] = {
+    "tools": (_ListMethod("tools/list", "tools", "name"),),
     "resources": (
-        _Kind("resources/list", "resources", "uri"),
-        _Kind("resources/templates/list", "resourceTemplates", "uriTemplate"),
+        _ListMethod("resources/list", "resources", "uri"),
+        _ListMethod("resources/templates/list", "resourceTemplates", "uriTemplate"),
     ),
-    "prompts": (_Kind("prompts/list", "prompts", "name"),),
+    "prompts": (_ListMethod("prompts/list", "prompts", "name"),),
 }
 _FIELDS = {
     "tools": "tools",
@@ -96,10 +96,10 @@ _FIELDS = {
     "resourceTemplates": "templates",
     "prompts": "prompts",
 }
-FEATURES = tuple(_KINDS)
+FEATURES = tuple(_LIST_METHODS)
 
 
-async def fetch(
+async def fetch_catalog(
     upstream: Upstream, spec: ServerSpec, features: Sequence[str] = FEATURES, old: Catalog | None = None
 ) -> Catalog:
     """Fetch the lists of `features`, all pages; the others stay as they are in `old`.
@@ -114,19 +114,19 @@ async def fetch(
     for feature in features:
         if not upstream.has(feature):
             continue
-        for kind in _KINDS[feature]:
+        for kind in _LIST_METHODS[feature]:
             with trio.move_on_after(spec.timeouts.list) as waiting:
-                pages: list[Hint] = []
-                items, dropped = await _fetch_one(upstream, kind, warnings, pages)
+                pages: list[CacheHint] = []
+                items, dropped = await _fetch_list(upstream, kind, warnings, pages)
             if waiting.cancelled_caught:
                 raise trio.TooSlowError(f"{kind.method} took more than {spec.timeouts.list:g} s")
             if kind.member == "tools":
                 dropped_tools = dropped
-                items = _admitted(upstream, items, warnings)
-                items = tuple(item for item in items if allowed(spec, item.name))
+                items = _drop_inadmissible(upstream, items, warnings)
+                items = tuple(item for item in items if is_tool_allowed(spec, item.name))
             found[_FIELDS[kind.member]] = items
             if upstream.era == "modern" and pages:
-                hints[feature] = _together([*pages, *([hints[feature]] if feature in hints else [])])
+                hints[feature] = _combine_hints([*pages, *([hints[feature]] if feature in hints else [])])
     base = old or Catalog()
     return Catalog(
         tools=found.get("tools", base.tools),
@@ -140,23 +140,23 @@ async def fetch(
     )
 
 
-def _together(hints: Sequence[Hint]) -> Hint:
-    at = min(hint.at for hint in hints)
+def _combine_hints(hints: Sequence[CacheHint]) -> CacheHint:
+    at = min(hint.received_at for hint in hints)
     fresh_until = min(hint.fresh_until for hint in hints)
-    return Hint(ttl=fresh_until - at, at=at, private=any(hint.private for hint in hints))
+    return CacheHint(ttl=fresh_until - at, received_at=at, private=any(hint.private for hint in hints))
 
 
-def _hint(page: Mapping[str, Raw]) -> Hint:
+def _read_cache_hint(page: Mapping[str, Raw]) -> CacheHint:
     """Missing and senseless values mean: not to be kept, and for nobody else (digest 2.14, 8.4)."""
     try:
         ttl = msgspec.json.decode(page.get("ttlMs", b"0"), type=float) / 1000
         scope = msgspec.json.decode(page.get("cacheScope", b'""'), type=str)
     except msgspec.MsgspecError:
         ttl, scope = 0.0, ""
-    return Hint(ttl=max(0.0, ttl), at=trio.current_time(), private=scope != "public")
+    return CacheHint(ttl=max(0.0, ttl), received_at=trio.current_time(), private=scope != "public")
 
 
-def _admitted(upstream: Upstream, tools: Listing, warnings: list[str]) -> Listing:
+def _drop_inadmissible(upstream: Upstream, tools: Listing, warnings: list[str]) -> Listing:
     """The tools that may be offered; the others become warnings."""
     if upstream.admit_tool is None:
         return tools
@@ -170,14 +170,14 @@ def _admitted(upstream: Upstream, tools: Listing, warnings: list[str]) -> Listin
     return tuple(admitted)
 
 
-def suggestion(name: str, entries: Listing) -> str:
+def did_you_mean(name: str, entries: Listing) -> str:
     """`did you mean …?`, of the entries whose names come near; empty without any."""
-    names = [item.name for item in entries[:_SUGGESTED_FROM] if len(item.name) < _COMPARED]
-    near = difflib.get_close_matches(name[:_COMPARED], names, n=2)
+    names = [item.name for item in entries[:_MAX_CANDIDATES] if len(item.name) < _MAX_COMPARED_LENGTH]
+    near = difflib.get_close_matches(name[:_MAX_COMPARED_LENGTH], names, n=2)
     return f"did you mean {' or '.join(near)}?" if near else ""
 
 
-def allowed(spec: ServerSpec, tool: str) -> bool:
+def is_tool_allowed(spec: ServerSpec, tool: str) -> bool:
     """Whether the definition's include and exclude lists let this tool through."""
     if spec.include_tools is not None and not _matches(tool, spec.include_tools):
         return False
@@ -188,8 +188,8 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-async def _fetch_one(
-    upstream: Upstream, kind: _Kind, warnings: list[str], pages: list[Hint]
+async def _fetch_list(
+    upstream: Upstream, kind: _ListMethod, warnings: list[str], pages: list[CacheHint]
 ) -> tuple[Listing, int]:
     items: dict[str, Item] = {}
     dropped = 0
@@ -208,7 +208,7 @@ async def _fetch_one(
         except (ProtocolViolation, BadFrame, msgspec.MsgspecError, RecursionError) as error:
             warnings.append(f"{kind.method} gave something unusable: {error}"[:300])
             break
-        pages.append(_hint(members))
+        pages.append(_read_cache_hint(members))
         for entry in entries:
             name = _name_of(entry, kind.key)
             if name is None or name in items:
@@ -239,7 +239,7 @@ def _name_of(entry: Raw, key: str) -> str | None:
     return name or None
 
 
-def differences(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]:
+def describe_changes(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]:
     """Per feature that changed, a few words: `("tools", "+1 -1 ~0: +echo -ping")`; no names at first."""
     before = old or Catalog()
     told = []
@@ -255,18 +255,18 @@ def differences(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]:
         changed = [name for name in now if name in was and was[name] != now[name]]
         if added or removed or changed:
             counts = f"+{len(added)} -{len(removed)} ~{len(changed)}"
-            signed = [*_signed("+", added), *_signed("-", removed), *_signed("~", changed)]
+            signed = [*_name_list("+", added), *_name_list("-", removed), *_name_list("~", changed)]
             told.append((feature, counts if old is None else f"{counts}: {' '.join(signed)}"))
     return told
 
 
-def _signed(sign: str, names: list[str]) -> list[str]:
+def _name_list(sign: str, names: list[str]) -> list[str]:
     """The first of them, and how many more."""
-    told = [sign + shorten(name, 60) for name in names[:_NAMED]]
-    return [*told, f"{sign}…{len(names) - _NAMED} more"] if len(names) > _NAMED else told
+    told = [sign + shorten(name, 60) for name in names[:_MAX_NAMES]]
+    return [*told, f"{sign}…{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else told
 
 
-def dump(catalog: Catalog) -> bytes:
+def dump_catalog(catalog: Catalog) -> bytes:
     """For the cache: what is known of a server before it has been asked."""
     lists = {
         field: [Raw(item.raw) for item in getattr(catalog, field)]
@@ -275,7 +275,7 @@ def dump(catalog: Catalog) -> bytes:
     return msgspec.json.encode({**lists, "fetched_at": catalog.fetched_at})
 
 
-def load(data: bytes, spec: ServerSpec) -> Catalog | None:
+def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
     """What `dump` wrote, as far as the definition's filters of today let it through.
 
     None for anything else (a cache is dropped, never repaired).
@@ -284,7 +284,7 @@ def load(data: bytes, spec: ServerSpec) -> Catalog | None:
         members = wire.members(data)
         fetched_at = msgspec.json.decode(members["fetched_at"], type=str)
         return Catalog(
-            tools=tuple(i for i in _load_list(members["tools"], "name") if allowed(spec, i.name)),
+            tools=tuple(i for i in _load_list(members["tools"], "name") if is_tool_allowed(spec, i.name)),
             resources=_load_list(members["resources"], "uri"),
             templates=_load_list(members["templates"], "uriTemplate"),
             prompts=_load_list(members["prompts"], "name"),

@@ -17,10 +17,10 @@ from mcpd.supervision.catalog import Catalog
 
 log = logging.getLogger("mcpd.server")
 
-_RELIST_AT_MOST_EVERY = 0.5
+_MIN_REFRESH_INTERVAL = 0.5
 
 
-class ListKeeper:
+class CatalogSync:
     """The catalog of one server, across its connections.
 
     `changed` is called with a feature and a few words for each list that is another than before, once
@@ -36,20 +36,20 @@ class ListKeeper:
         """Compiled schemas of its tools, by tool; emptied whenever the lists change."""
         self._store = store
         self._fingerprint = fingerprint
-        self._changed = changed
-        self._stale: set[str] = set()
-        self._is_stale = trio.Event()
-        self._waiting: dict[trio.Event, str] = {}
+        self._on_change = changed
+        self._stale_features: set[str] = set()
+        self._stale_event = trio.Event()
+        self._refresh_waiters: dict[trio.Event, str] = {}
         """Who waits for a list to be fetched after they said so."""
-        self._tells: Collection[str] = ()
+        self._announced_features: Collection[str] = ()
         """Of the connection: the lists whose changes we are told of."""
         if (cached := store.cached_lists(fingerprint)) is not None:
-            self.catalog = lists.load(cached, spec)
+            self.catalog = lists.load_catalog(cached, spec)
 
     def mark_stale(self, feature: str) -> None:
         """It is no longer what it was: `keep_fresh` fetches it again, if it runs."""
-        self._stale.add(feature)
-        self._is_stale.set()
+        self._stale_features.add(feature)
+        self._stale_event.set()
 
     async def refresh(self, feature: str) -> None:
         """Until that list has been fetched anew, or could not be: then the old one stays.
@@ -57,15 +57,15 @@ class ListKeeper:
         Takes a connection that lasts; the caller bounds the wait.
         """
         done = trio.Event()
-        self._waiting[done] = feature
+        self._refresh_waiters[done] = feature
         self.mark_stale(feature)
         try:
             await done.wait()
         finally:
-            self._waiting.pop(done, None)
+            self._refresh_waiters.pop(done, None)
 
     @property
-    def expired(self) -> Sequence[str]:
+    def expired_features(self) -> Sequence[str]:
         """The features whose lists have outlived what the server said of them.
 
         That is the server's word for lists whose changes it does not tell (digest 2.14): as long as it
@@ -77,67 +77,68 @@ class ListKeeper:
         return [
             feature
             for feature, hint in self.catalog.hints.items()
-            if now >= max(hint.fresh_until, hint.at + _RELIST_AT_MOST_EVERY) and feature not in self._tells
+            if now >= max(hint.fresh_until, hint.received_at + _MIN_REFRESH_INTERVAL)
+            and feature not in self._announced_features
         ]
 
-    async def use(self) -> None:
+    async def refresh_expired(self) -> None:
         """Before the lists are used: fetch again what has expired. What cannot be had stays as it is."""
         with trio.move_on_after(self.spec.timeouts.list):
             async with trio.open_nursery() as nursery:
-                for feature in self.expired:
+                for feature in self.expired_features:
                     nursery.start_soon(self.refresh, feature)
 
     async def fetch(self, upstream: Upstream) -> Catalog:
         """All lists of a new connection; nothing is in place yet (`take`). Raises as `catalog.fetch`."""
-        self._stale.clear()
-        self._tells = upstream.announces_changes
-        return await lists.fetch(upstream, self.spec)
+        self._stale_features.clear()
+        self._announced_features = upstream.announces_changes
+        return await lists.fetch_catalog(upstream, self.spec)
 
-    def take(self, catalog: Catalog) -> None:
+    def replace(self, catalog: Catalog) -> None:
         """Put it in place of the one before, and tell."""
-        changes = lists.differences(self.catalog, catalog)
+        changes = lists.describe_changes(self.catalog, catalog)
         self.catalog = catalog
         self.validators.clear()
         for feature, words in changes:
-            self._changed(feature, words)
+            self._on_change(feature, words)
 
-    def remember(self) -> None:
+    def save(self) -> None:
         """For the next start of the daemon: clients know what there is before the server has answered."""
         if self.catalog is not None:
-            self._store.cache_lists(self._fingerprint, lists.dump(self.catalog))
+            self._store.cache_lists(self._fingerprint, lists.dump_catalog(self.catalog))
 
     async def keep_fresh(self, upstream: Upstream) -> None:
         """Fetch what has been marked stale, until cancelled. Raises when the link has ended."""
         try:
             await self._keep_fresh(upstream)
         finally:
-            _wake(self._waiting)  # nobody fetches anything any more
+            _set_all(self._refresh_waiters)  # nobody fetches anything any more
 
     async def _keep_fresh(self, upstream: Upstream) -> NoReturn:
         while True:
-            await self._is_stale.wait()
-            self._is_stale = trio.Event()
-            stale, self._stale = sorted(self._stale), set()
-            served = [done for done, feature in self._waiting.items() if feature in stale]
+            await self._stale_event.wait()
+            self._stale_event = trio.Event()
+            stale, self._stale_features = sorted(self._stale_features), set()
+            served = [done for done, feature in self._refresh_waiters.items() if feature in stale]
             try:
-                catalog = await lists.fetch(upstream, self.spec, stale, self.catalog)
+                catalog = await lists.fetch_catalog(upstream, self.spec, stale, self.catalog)
             except (trio.TooSlowError, McpdError) as error:
-                if upstream.link.ended is not None:
+                if upstream.link.end_error is not None:
                     raise
                 # Busy with calls, perhaps, or asked too often: no reason to end them. Whether it lives,
                 # others watch.
                 log.debug("%s: its lists could not be fetched again: %s", self.spec.name, error)
-                _wake(served)
+                _set_all(served)
                 await trio.sleep(self.spec.timeouts.list)
                 for feature in stale:
                     self.mark_stale(feature)
                 continue
-            self.take(catalog)
-            _wake(served)
-            self.remember()
-            await trio.sleep(_RELIST_AT_MOST_EVERY)  # a storm of changes becomes one listing each time
+            self.replace(catalog)
+            _set_all(served)
+            self.save()
+            await trio.sleep(_MIN_REFRESH_INTERVAL)  # a storm of changes becomes one listing each time
 
 
-def _wake(served: Iterable[trio.Event]) -> None:
+def _set_all(served: Iterable[trio.Event]) -> None:
     for done in served:
         done.set()

@@ -22,8 +22,8 @@ from mcpd.protocol.negotiate import (
 )
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.state_file import StateFile
-from mcpd.supervision.connection import Kind
-from mcpd.supervision.failure import Verdict, leaves
+from mcpd.supervision.connection import TransportKind
+from mcpd.supervision.failure import Verdict, leaf_exceptions
 from mcpd.transports.base import Channel
 
 _LEGACY_OVER_SSE = "legacy+sse"
@@ -31,7 +31,7 @@ _LEGACY_OVER_SSE = "legacy+sse"
 _UNKNOWN = "auto"
 
 
-class Approach:
+class ConnectStrategy:
     """The next attempt's `kind` and `hint`; it learns from every attempt."""
 
     def __init__(self, spec: ServerSpec, store: StateFile, fingerprint: str) -> None:
@@ -39,85 +39,88 @@ class Approach:
         self._store = store
         self._fingerprint = fingerprint
         self._presumed_legacy = False
-        self._was_late = False
+        self._answered_probe_late = False
         """Whether the server of this attempt has said that it is modern after it was initialized."""
         self._not_streamable: NotStreamableHttp | None = None
         """Why it is not reached by Streamable HTTP, with the statuses; then HTTP+SSE is tried."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> TransportKind:
         """The transport: what the definition says, or what was found out where it says none."""
         spec = self.spec
         if not isinstance(spec, RemoteSpec):
             return "stdio"
-        if not self._guessed:
+        if not self._is_transport_guessed:
             return spec.kind
-        return "sse" if self._not_streamable or self._remembered == _LEGACY_OVER_SSE else "http"
+        return "sse" if self._not_streamable or self._remembered_era == _LEGACY_OVER_SSE else "http"
 
     @property
-    def hint(self) -> Hint:
+    def era_hint(self) -> Hint:
         if self.spec.era != "auto":
             return self.spec.era
-        legacy = self._presumed_legacy or self.kind == "sse" or self._remembered == "legacy"
+        legacy = self._presumed_legacy or self.kind == "sse" or self._remembered_era == "legacy"
         return "legacy" if legacy else "auto"
 
     async def negotiate(self, link: Channel, hooks: Hooks, trace: Trace) -> Upstream:
         """Agree on a revision with a server that has said nothing yet. Raises TooSlowError, and as
         `eras.negotiate`."""
         times = self.spec.timeouts
-        self._was_late = False
+        self._answered_probe_late = False
         with trio.move_on_after(times.connect):
-            return await negotiate(link, hooks, self.hint, self._patience(times), trace)
+            return await negotiate(link, hooks, self.era_hint, self._probe_timeout(times), trace)
         raise trio.TooSlowError(
             f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
         )
 
-    def _patience(self, times: Timeouts) -> float:
+    def _probe_timeout(self, times: Timeouts) -> float:
         """Seconds for a stdio server to answer the probe: the slow start of one known to be modern is
         waited for, as long as that leaves time for the other way."""
-        return max(times.probe, times.connect * 0.75) if self._remembered == "modern" else times.probe
+        return max(times.probe, times.connect * 0.75) if self._remembered_era == "modern" else times.probe
 
-    def modern_after_all(self) -> None:
+    def learn_modern(self) -> None:
         """It has answered the probe when it had been taken for legacy: the next attempt knows better."""
-        self._was_late = True
+        self._answered_probe_late = True
         self._store.set_era(self._fingerprint, "modern")
 
     @property
-    def goes_on(self) -> bool:
+    def is_fallback(self) -> bool:
         """Whether the next attempt is a further step of the ladder that the last one began."""
         return self._not_streamable is not None
 
-    def afresh(self) -> None:
+    def reset(self) -> None:
         """A person asked for a new start."""
         self._presumed_legacy = False
         self._not_streamable = None
 
-    def found(self, upstream: Upstream) -> None:
+    def record_success(self, upstream: Upstream) -> None:
         """This is what it speaks."""
-        era = "modern" if self._was_late else upstream.era
+        era = "modern" if self._answered_probe_late else upstream.era
         self._store.set_era(self._fingerprint, _LEGACY_OVER_SSE if self.kind == "sse" else era)
         self._not_streamable = None
 
-    def another_way(self, error: BaseException, *, was_ready: bool) -> str:
+    def next_fallback(self, error: BaseException, *, was_ready: bool) -> str:
         """Why to try at once in another way; empty when there is none left. Ask once for each failure."""
-        found = list(leaves(error))
-        if any(isinstance(leaf, ServerDiedDuringProbe) for leaf in found) and self._remembered != "modern":
+        found = list(leaf_exceptions(error))
+        if (
+            any(isinstance(leaf, ServerDiedDuringProbe) for leaf in found)
+            and self._remembered_era != "modern"
+        ):
             self._presumed_legacy = True
             return "starting it again: it ended when asked server/discover"
         if any(isinstance(leaf, UpstreamRefused) for leaf in found):
             self._presumed_legacy = False  # it lives and does not want to be initialized: ask it again
         if was_ready or not isinstance(self.spec, RemoteSpec):
             return ""
-        if self._remembered not in (None, _UNKNOWN) and _is_refusal(found):
+        if self._remembered_era not in (None, _UNKNOWN) and _is_refusal(found):
             self._store.set_era(self._fingerprint, _UNKNOWN)
             return "asking afresh what it speaks: it is not what it was"
         refusal = next((leaf for leaf in found if isinstance(leaf, NotStreamableHttp)), None)
-        if refusal is not None and self._guessed and self.kind == "http":
+        if refusal is not None and self._is_transport_guessed and self.kind == "http":
             self._not_streamable = refusal
             return "trying HTTP+SSE: it does not speak Streamable HTTP"
         return ""
 
-    def told_in_full(self, failure: Failure, verdict: Verdict) -> tuple[Failure, Verdict]:
+    def describe_attempts(self, failure: Failure, verdict: Verdict) -> tuple[Failure, Verdict]:
         """The failure with the steps before it that failed as well; after that the ladder begins anew.
 
         What may pass on an earlier step is tried again, whatever the last one came to.
@@ -132,7 +135,7 @@ class Approach:
         return attrs.evolve(failure, message=words), verdict
 
     @property
-    def _guessed(self) -> bool:
+    def _is_transport_guessed(self) -> bool:
         spec = self.spec
         return (
             isinstance(spec, RemoteSpec)
@@ -142,7 +145,7 @@ class Approach:
         )
 
     @property
-    def _remembered(self) -> str | None:
+    def _remembered_era(self) -> str | None:
         return self._store.era(self._fingerprint)
 
 

@@ -13,7 +13,7 @@ from mcpd.model.events import Event
 from mcpd.state_file import StateFile
 from mcpd.support.redact import Redactor
 from mcpd.transports.base import Channel
-from mcpd.transports.child_process import Guard
+from mcpd.transports.child_process import ProcessGroupGuard
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 
 @attrs.define(kw_only=True, eq=False)
-class ClientSide:
+class ClientHooks:
     """What clients do for servers. Filled in by the gateway before any server runs."""
 
     capabilities: Mapping[str, object] = attrs.field(factory=dict)
     """`elicitation`, `sampling`, `roots`, as declared to every server in its handshake, and in each
     request that has no `Exchange.meta` of its own."""
-    asked: Callable[[ManagedServer, Channel, Message, Exchange | None], bool] | None = None
+    on_server_request: Callable[[ManagedServer, Channel, Message, Exchange | None], bool] | None = None
     """`Hooks.asked`, with the server in front."""
-    heard: Callable[[ManagedServer, ServerNotification], None] | None = None
+    on_notification: Callable[[ManagedServer, ServerNotification], None] | None = None
     """`Hooks.heard`, with the server in front."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Surroundings:
+class SupervisorContext:
     """Handed to each of them by the composition root."""
 
     instance: str
     environ: Mapping[str, str]
     store: StateFile
-    guard: Guard
+    guard: ProcessGroupGuard
     redactor: Redactor
     log_dir: Path
-    starts: trio.CapacityLimiter
+    start_limiter: trio.CapacityLimiter
     """How many may be starting at once."""
-    chance: Callable[[], float]
+    random: Callable[[], float]
     announce: Callable[[Event], None]
-    clients: ClientSide = attrs.field(factory=ClientSide)
-    commands: set[int] = attrs.field(factory=set)
+    clients: ClientHooks = attrs.field(factory=ClientHooks)
+    secret_command_pids: set[int] = attrs.field(factory=set)
     """The processes that are just giving us a secret: they have an owner, who waits for them."""
     debug: bool = False
     """Log every frame of every server."""

@@ -9,11 +9,11 @@ from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import format_time
 from mcpd.state_file import StateFile
 
-BY_HAND = "disconnected by hand"
+DISCONNECTED = "disconnected by hand"
 """Why a server is off that was disconnected; any other that is off has been switched off."""
 
 
-class Desired:
+class DesiredState:
     """Every change says whether it is one, so that the server's task need not be disturbed for nothing."""
 
     def __init__(self, spec: ServerSpec, store: StateFile) -> None:
@@ -23,11 +23,11 @@ class Desired:
         """The toggle, which outlives the daemon, or else the definition."""
         self.disconnected = False
         """By hand, until it is asked for again or the daemon starts anew."""
-        self.demanded = not spec.lazy
+        self.start_requested = not spec.lazy
         """Whether somebody wants to use it; a lazy server starts with nobody."""
 
     @property
-    def off(self) -> bool:
+    def is_off(self) -> bool:
         return not self.enabled or self.disconnected
 
     @property
@@ -36,15 +36,15 @@ class Desired:
         return None if self.enabled else self._store.disabled_until(self._name)
 
     @property
-    def seconds_off(self) -> float:
+    def seconds_until_enabled(self) -> float:
         """Until then, as the wall clock has it now; not above 0 once it has gone by."""
         return math.inf if (until := self.off_until) is None else until - time.time()
 
     @property
-    def why_off(self) -> str:
+    def off_reason(self) -> str:
         """For the status."""
         if self.enabled:
-            return BY_HAND
+            return DISCONNECTED
         if (until := self.off_until) is not None:
             return f"switched off until {format_time(until)}"
         return "switched off" if self._is_toggled else "switched off in its definition"
@@ -55,14 +55,14 @@ class Desired:
 
     def connect(self) -> None:
         """Be connected, as far as the toggle allows it."""
-        self.disconnected, self.demanded = False, True
+        self.disconnected, self.start_requested = False, True
 
     def disconnect(self) -> bool:
         changed = not self.disconnected
         self.disconnected = True
         return changed
 
-    def enable(self, on: bool, until: float | None = None) -> bool:
+    def set_enabled(self, on: bool, until: float | None = None) -> bool:
         """Turn the toggle: on, off, or off until then. Switching on takes back a disconnect, too."""
         another_end = not on and until != self._store.disabled_until(self._name)
         self._store.set_toggle(self._name, on if until is None else until)
@@ -71,19 +71,19 @@ class Desired:
         self.enabled, self.disconnected = on, False
         return True
 
-    def time_is_over(self) -> None:
+    def end_timed_disable(self) -> None:
         """That it was switched off for: on from now on, and what was disconnected besides stays so."""
         self._store.set_toggle(self._name, True)
         self.enabled = True
 
-    def define(self, enabled: bool) -> bool:
+    def set_default(self, enabled: bool) -> bool:
         """What another definition says; nothing where a toggle overrules it."""
         if self._is_toggled:
             return False
         self.enabled = enabled
         return True
 
-    def demand(self) -> bool:
-        changed = not self.demanded
-        self.demanded = True
+    def request_start(self) -> bool:
+        changed = not self.start_requested
+        self.start_requested = True
         return changed

@@ -41,11 +41,11 @@ class Wedged(Exception):
     """Alive, but it answers no liveness request."""
 
 
-class NoSecret(Exception):
+class SecretUnavailable(Exception):
     """A secret that the definition refers to cannot be had, or is useless where it stands."""
 
 
-class NoTransport(Exception):
+class UnsupportedTransport(Exception):
     """This build cannot reach such a server."""
 
 
@@ -56,35 +56,35 @@ class Evidence:
     returncode: int | None = None
     """Its own exit status; None when we ended it, or when there was no process."""
     stderr: tuple[str, ...] = ()
-    noise: str = ""
-    remote: bool = False
+    unparsable_output: str = ""
+    is_remote: bool = False
     """Whether there is a network between, and no process of ours."""
 
 
-def asked_to_wait(error: BaseException) -> float:
+def requested_delay(error: BaseException) -> float:
     """Seconds that the server wants us to stay away; 0 when it said nothing of the kind."""
-    asked = [leaf.retry_after for leaf in leaves(error) if isinstance(leaf, HttpRefused)]
+    asked = [leaf.retry_after for leaf in leaf_exceptions(error) if isinstance(leaf, HttpRefused)]
     return max((seconds for seconds in asked if seconds is not None), default=0.0)
 
 
-def leaves(error: BaseException) -> Iterator[BaseException]:
+def leaf_exceptions(error: BaseException) -> Iterator[BaseException]:
     """The exceptions inside a group, however nested."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from leaves(inner)
+            yield from leaf_exceptions(inner)
     else:
         yield error
 
 
 def is_bug(error: BaseException) -> bool:
     """Whether something in there is no expected way to fail."""
-    return any(_rank(leaf) == len(_ORDER) for leaf in leaves(error))
+    return any(_precedence(leaf) == len(_PRECEDENCE) for leaf in leaf_exceptions(error))
 
 
-def classify(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict]:
+def classify_failure(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict]:
     """Never raises. Of several exceptions the one that explains most is taken."""
-    cause = min(leaves(error), key=_rank)
-    kind, message, verdict = _judge(cause, evidence)
+    cause = min(leaf_exceptions(error), key=_precedence)
+    kind, message, verdict = _classify_leaf(cause, evidence)
     code, name = None, None
     if evidence.returncode is not None:
         if evidence.returncode >= 0:
@@ -103,16 +103,16 @@ def classify(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict
             if isinstance(cause, HttpRefused | NeedsAuth | NotStreamableHttp)
             else None,
             stderr=evidence.stderr,
-            noise=evidence.noise,
+            noise=evidence.unparsable_output,
         ),
         verdict,
     )
 
 
-_ORDER: tuple[type[BaseException], ...] = (
+_PRECEDENCE: tuple[type[BaseException], ...] = (
     CannotStart,
-    NoSecret,
-    NoTransport,
+    SecretUnavailable,
+    UnsupportedTransport,
     NeedsAuth,
     NotStreamableHttp,
     NoCommonVersion,
@@ -127,9 +127,9 @@ _ORDER: tuple[type[BaseException], ...] = (
     OSError,
 )
 
-_WRONG_PLACE = (301, 302, 303, 307, 308, 310, 400, 404, 405, 406, 410, 415, 422)
+_NOT_AN_ENDPOINT = (301, 302, 303, 307, 308, 310, 400, 404, 405, 406, 410, 415, 422)
 """Statuses of a URL that is not, or no longer, an MCP endpoint: asking again changes nothing."""
-_OUT_OF = {
+_EXHAUSTED = {
     errno.EAGAIN: "processes (RLIMIT_NPROC)",
     errno.EMFILE: "file descriptors (RLIMIT_NOFILE)",
     errno.ENFILE: "file descriptors (of the whole system)",
@@ -137,58 +137,62 @@ _OUT_OF = {
 }
 
 
-def _rank(error: BaseException) -> int:
-    return next((rank for rank, kind in enumerate(_ORDER) if isinstance(error, kind)), len(_ORDER))
+def _precedence(error: BaseException) -> int:
+    return next((rank for rank, kind in enumerate(_PRECEDENCE) if isinstance(error, kind)), len(_PRECEDENCE))
 
 
-def _judge(error: BaseException, evidence: Evidence) -> tuple[FailureKind, str, Verdict]:
+def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKind, str, Verdict]:
     match error:
         case CannotStart():
             return FailureKind.SPAWN, str(error), Verdict.WAIT
-        case NoSecret():
+        case SecretUnavailable():
             return FailureKind.SECRET, str(error), Verdict.WAIT
-        case NoTransport():
+        case UnsupportedTransport():
             return FailureKind.UNSUPPORTED, str(error), Verdict.WAIT
         case NoCommonVersion():
-            return FailureKind.VERSION, _without_name(error), Verdict.WAIT
+            return FailureKind.VERSION, _without_server_name(error), Verdict.WAIT
         case Wedged():
             return FailureKind.WEDGED, str(error), Verdict.RETRY
         case NeedsAuth():
-            return FailureKind.AUTH, _without_name(error), Verdict.LOGIN
+            return FailureKind.AUTH, _without_server_name(error), Verdict.LOGIN
         case NotStreamableHttp():
             verdict = Verdict.RETRY if error.may_be_temporary else Verdict.WAIT
             return FailureKind.HTTP, f"no MCP server answers at its URL ({error})", verdict
         case HttpRefused():
-            wrong_place = error.status in _WRONG_PLACE
-            return FailureKind.HTTP, _without_name(error), Verdict.WAIT if wrong_place else Verdict.RETRY
-        case LinkLost() if evidence.remote and not error.may_have_run:
-            return FailureKind.UNREACHABLE, _without_name(error), Verdict.RETRY
+            wrong_place = error.status in _NOT_AN_ENDPOINT
+            return (
+                FailureKind.HTTP,
+                _without_server_name(error),
+                Verdict.WAIT if wrong_place else Verdict.RETRY,
+            )
+        case LinkLost() if evidence.is_remote and not error.may_have_run:
+            return FailureKind.UNREACHABLE, _without_server_name(error), Verdict.RETRY
         case LinkLost():
-            return _kind_of_end(evidence), _without_name(error), Verdict.RETRY
+            return _exit_kind(evidence), _without_server_name(error), Verdict.RETRY
         case ServerDiedDuringProbe():
-            return _kind_of_end(evidence), "it ended when asked server/discover", Verdict.RETRY
+            return _exit_kind(evidence), "it ended when asked server/discover", Verdict.RETRY
         case UpstreamRefused() | ProtocolViolation():
-            return FailureKind.PROTOCOL, _without_name(error), Verdict.RETRY
+            return FailureKind.PROTOCOL, _without_server_name(error), Verdict.RETRY
         case trio.TooSlowError():
             return FailureKind.TIMEOUT, str(error) or "it took too long to start", Verdict.RETRY
         case McpdError():
             kind = FailureKind.TIMEOUT if error.code == "timeout" else FailureKind.PROTOCOL
-            return kind, _without_name(error), Verdict.RETRY
-        case OSError() if error.errno in _OUT_OF:
-            return FailureKind.RESOURCES, f"the machine has no {_OUT_OF[error.errno]} left", Verdict.RETRY
+            return kind, _without_server_name(error), Verdict.RETRY
+        case OSError() if error.errno in _EXHAUSTED:
+            return FailureKind.RESOURCES, f"the machine has no {_EXHAUSTED[error.errno]} left", Verdict.RETRY
         case OSError():
             return FailureKind.SPAWN, f"it could not be started: {error.strerror or error}", Verdict.RETRY
         case _:
             return FailureKind.INTERNAL, f"an error in mcpd itself: {error!r}; see its log", Verdict.RETRY
 
 
-def _kind_of_end(evidence: Evidence) -> FailureKind:
+def _exit_kind(evidence: Evidence) -> FailureKind:
     if evidence.returncode is None:
         return FailureKind.CLOSED
     return FailureKind.KILLED if evidence.returncode < 0 else FailureKind.EXITED
 
 
-def _without_name(error: McpdError) -> str:
+def _without_server_name(error: McpdError) -> str:
     """The server's name stands beside a Failure already."""
     prefix = f"{error.server}: "
     return error.message.removeprefix(prefix)

@@ -12,30 +12,30 @@ from mcpd.model.server_spec import Timeouts
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.failure import Wedged
 
-_SILENCE = (CallTimeout, Overloaded, LinkLost)
+_NO_REPLY = (CallTimeout, Overloaded, LinkLost)
 """No answer; or the request could not leave, since it does not read its input."""
 
 
-class Prompt:
+class ProbeTimer:
     """A wish that somebody looks, soon; one that nobody was there to hear stays until then."""
 
     def __init__(self) -> None:
-        self._given = trio.Event()
+        self._scheduled = trio.Event()
         self._seconds = 0.0
 
-    def look_in(self, seconds: float) -> None:
+    def schedule(self, seconds: float) -> None:
         self._seconds = seconds
-        self._given.set()
+        self._scheduled.set()
 
     async def wait(self) -> None:
         """Until it is time to look."""
-        await self._given.wait()
-        self._given = trio.Event()
+        await self._scheduled.wait()
+        self._scheduled = trio.Event()
         await trio.sleep(self._seconds)
 
 
-async def watch_liveness(
-    upstream: Upstream, times: Timeouts, is_stopped: Callable[[], bool], prompt: Prompt
+async def run_health_checks(
+    upstream: Upstream, times: Timeouts, is_stopped: Callable[[], bool], probe_timer: ProbeTimer
 ) -> NoReturn:
     """Raises Wedged when `ping_misses` requests in a row stay unanswered, why the link ended, and what a
     request met that is no silence (an HTTP status, say).
@@ -47,24 +47,24 @@ async def watch_liveness(
     misses = 0
     while True:
         link = upstream.link
-        quiet = trio.current_time() - link.heard_at
+        quiet = trio.current_time() - link.last_received_at
         if misses == 0 and quiet < times.ping_idle:
             with trio.move_on_after(times.ping_idle - quiet) as silence:
-                await prompt.wait()
+                await probe_timer.wait()
             if silence.cancelled_caught:
                 continue
-        heard = link.heard_at
+        heard = link.last_received_at
         try:
             await upstream.request(upstream.ping_method, {}, timeout=times.ping)
         except UpstreamRefused:
             misses = 0  # an error is an answer
         except McpdError as error:
-            if link.ended is not None:
+            if link.end_error is not None:
                 raise
-            if link.heard_at > heard or (link.busy and not is_stopped()):
+            if link.last_received_at > heard or (link.is_busy and not is_stopped()):
                 misses = 0
                 await trio.sleep(times.ping)
-            elif isinstance(error, _SILENCE):
+            elif isinstance(error, _NO_REPLY):
                 misses += 1
             else:
                 raise  # it is there and not well, and a new connection costs nobody a call

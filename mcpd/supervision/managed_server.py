@@ -26,213 +26,217 @@ from mcpd.state_file import fingerprint
 from mcpd.supervision.attempt import Attempt
 from mcpd.supervision.backoff import Backoff
 from mcpd.supervision.catalog import Catalog
-from mcpd.supervision.catalog_sync import ListKeeper
-from mcpd.supervision.connect_strategy import Approach
-from mcpd.supervision.connection import Connection, opened, patience
-from mcpd.supervision.context import Surroundings
-from mcpd.supervision.desired_state import Desired
+from mcpd.supervision.catalog_sync import CatalogSync
+from mcpd.supervision.connect_strategy import ConnectStrategy
+from mcpd.supervision.connection import OpenTransport, effective_restart_policy, open_transport
+from mcpd.supervision.context import SupervisorContext
+from mcpd.supervision.desired_state import DesiredState
 from mcpd.supervision.elicitation_history import ElicitationHistory
-from mcpd.supervision.failure import Evidence, Verdict, asked_to_wait, is_bug
-from mcpd.supervision.health import Prompt, watch_liveness
-from mcpd.supervision.message_tap import Taps
-from mcpd.supervision.package_download import fetched, runner_for
-from mcpd.supervision.recovery import recovery
-from mcpd.supervision.resolve_secrets import filled
+from mcpd.supervision.failure import Evidence, Verdict, is_bug, requested_delay
+from mcpd.supervision.health import ProbeTimer, run_health_checks
+from mcpd.supervision.message_tap import ServerTaps
+from mcpd.supervision.package_download import package_runner_of, wait_package_downloaded
+from mcpd.supervision.recovery import plan_recovery
+from mcpd.supervision.resolve_secrets import resolve_secrets
 from mcpd.supervision.server_log import ServerLog
 from mcpd.supervision.start_slot import StartSlot
-from mcpd.supervision.state import Standing
-from mcpd.supervision.status_report import Known, noise, snapshot
-from mcpd.supervision.trace import Trace
+from mcpd.supervision.state import StateTracker
+from mcpd.supervision.status_report import StatusInputs, build_status, unparsable_output
+from mcpd.supervision.trace import ConnectionTrace
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory import trim_heap
 from mcpd.support.processes import CpuTimeTotal
 from mcpd.transports.base import Channel
-from mcpd.transports.call_stats import Tally
-from mcpd.transports.child_environment import Launch, child_environment, prepare
+from mcpd.transports.call_stats import CallStats
+from mcpd.transports.child_environment import Launch, child_environment, prepare_launch
 from mcpd.transports.child_process import Child
 from mcpd.wire.message import ABSENT
 from mcpd.wire.url import redact_url
 
 log = logging.getLogger("mcpd.server")
 
-_marks = itertools.count(1)
+_child_numbers = itertools.count(1)
 """No two children of a daemon share one: names may hold dots, so `1.x` would be taken for `1.x.y` too."""
-_STARTING = 2.0
+_START_SLOT_TIMEOUT = 2.0
 """Who has been starting for so long waits for a download or hangs, and holds up nobody else any more."""
-_LOOK_AGAIN = 10.0
+_WALL_CLOCK_INTERVAL = 10.0
 """Seconds between two looks at the wall clock: while our timers sleep with the machine, it goes on."""
-_EAR = 1.0
+_NOTIFICATIONS_TIMEOUT = 1.0
 """What a server says unasked is waited for before its lists are fetched, but no longer than this."""
 
 
 class ManagedServer:
     """Made by the supervisor, for as long as its name is in the set."""
 
-    def __init__(self, spec: ServerSpec, around: Surroundings, of: ManagedServer | None = None) -> None:
+    def __init__(
+        self, spec: ServerSpec, context: SupervisorContext, original: ManagedServer | None = None
+    ) -> None:
         self.spec = spec
-        self.of = of
+        self.original = original
         """The server of a definition that this is one more instance of, for some of its clients."""
-        self.is_over = False
+        self.is_closed = False
         """It has ended for good."""
-        self.log = ServerLog(around.log_dir / f"{spec.name}.log", around.redactor.mask)
-        self.taps = Taps(spec.name, around.redactor.mask)
-        self.tally: Tally = Tally() if of is None else of.tally
+        self.log = ServerLog(context.log_dir / f"{spec.name}.log", context.redactor.mask)
+        self.taps = ServerTaps(spec.name, context.redactor.mask)
+        self.call_stats: CallStats = CallStats() if original is None else original.call_stats
         """Of all its connections, and of those of its instances."""
-        self.spent = CpuTimeTotal()
+        self.cpu_usage = CpuTimeTotal()
         """Processor time, its instances' included, as often as somebody asks."""
         self.interests = NotificationInterests()
         """What clients want to hear of it beside answers; held across its connections."""
-        self.heard: CallbackList[ServerNotification] = CallbackList()
+        self.notifications: CallbackList[ServerNotification] = CallbackList()
         """Calls every listener with what the server says unasked: see `Said`. Called in the reader, so
         that it keeps its place among the answers: a listener must not block."""
         self.upstream: Upstream | None = None
         """There while, and only while, the state is CONNECTED."""
         self.child: Child | None = None
         self.launch: Launch | None = None
-        self.trace = Trace(spec.name, around.redactor.mask)
-        self._around = around
+        self.trace = ConnectionTrace(spec.name, context.redactor.mask)
+        self._context = context
         self._fingerprint = fingerprint(spec.identity)
-        self._backoff = Backoff(patience(spec), around.chance)
-        self._standing = Standing()
+        self._backoff = Backoff(effective_restart_policy(spec), context.random)
+        self._tracker = StateTracker()
         self._connections = 0
-        if around.clients.heard is not None:
-            self.heard.add(partial(around.clients.heard, self))
+        if context.clients.on_notification is not None:
+            self.notifications.add(partial(context.clients.on_notification, self))
         self.turn_queue: object = None
         """Reserved for `gateway.call_concurrency`, which keeps the server's turn queue here."""
         self.elicitation_history = ElicitationHistory(
-            never_asks=around.store.is_quiet(self._fingerprint),
-            learn=partial(around.store.set_quiet, self._fingerprint),
+            never_asks=context.store.is_quiet(self._fingerprint),
+            learn=partial(context.store.set_quiet, self._fingerprint),
         )
-        self._heard_at: float | None = None
+        self._last_received_at: float | None = None
         """When something came last on the connection before (`trio.current_time()`)."""
         self._last_spawn = -math.inf
-        self._desired = Desired(spec, around.store)
-        self._approach = Approach(spec, around.store, self._fingerprint)
-        self._wish = trio.Event()
-        self._prompt = Prompt()
+        self._desired = DesiredState(spec, context.store)
+        self._strategy = ConnectStrategy(spec, context.store, self._fingerprint)
+        self._wake_event = trio.Event()
+        self._probe_timer = ProbeTimer()
         self._attempt = Attempt()
-        self._lists = ListKeeper(spec, around.store, self._fingerprint, self._list_changed)
-        self._debug()
+        self._catalog_sync = CatalogSync(spec, context.store, self._fingerprint, self._list_changed)
+        self._apply_debug()
 
     # ── wishes: synchronous, level-triggered ────────────────────────────────────────────────────
 
     def reconnect(self) -> None:
         """End the connection, if any, and start afresh at once, whatever the backoff says."""
         self._desired.connect()
-        self._wish_for("a reconnect was asked for")
+        self._wake("a reconnect was asked for")
 
     def connect(self) -> None:
         """Be connected. Nothing happens to a connection that is there."""
-        is_under_way = self._standing.state in (ServerState.CONNECTED, ServerState.PENDING)
+        is_under_way = self._tracker.state in (ServerState.CONNECTED, ServerState.PENDING)
         if self._desired.disconnected or not is_under_way:
             self._desired.connect()
-            self._wish_for("a connection was asked for")
+            self._wake("a connection was asked for")
 
     def disconnect(self) -> None:
         """Be stopped until `connect`, `reconnect` or the daemon's next start."""
         if self._desired.disconnect():
-            self._wish_for("it was disconnected")
+            self._wake("it was disconnected")
 
-    def enable(self, on: bool, until: float | None = None) -> None:
+    def set_enabled(self, on: bool, until: float | None = None) -> None:
         """The toggle; it outlives the daemon. Off `until` a moment of the wall clock: then on by itself."""
-        if self._desired.enable(on, until):
-            self._wish_for("it was switched on" if on else f"it was {self._desired.why_off}")
+        if self._desired.set_enabled(on, until):
+            self._wake("it was switched on" if on else f"it was {self._desired.off_reason}")
 
-    def demand(self) -> None:
+    def request_start(self) -> None:
         """Somebody wants to use it: a lazy server starts."""
-        if self._desired.demand():
-            self._wish_for("it is needed")
+        if self._desired.request_start():
+            self._wake("it is needed")
 
-    def adopt(self, spec: ServerSpec) -> None:
+    def update_spec(self, spec: ServerSpec) -> None:
         """Take over a definition of the same identity: the process and the connection stay."""
         assert spec.identity == self.spec.identity
         enabled_changed = spec.enabled != self.spec.enabled
-        self.spec = self._approach.spec = self._lists.spec = spec
-        self._backoff.policy = patience(spec)
-        self._lists.mark_stale("tools")
-        self._debug()
-        if enabled_changed and self._desired.define(spec.enabled):
-            self._wish_for("its definition changed")
+        self.spec = self._strategy.spec = self._catalog_sync.spec = spec
+        self._backoff.policy = effective_restart_policy(spec)
+        self._catalog_sync.mark_stale("tools")
+        self._apply_debug()
+        if enabled_changed and self._desired.set_default(spec.enabled):
+            self._wake("its definition changed")
 
-    def _debug(self) -> None:
-        self.trace.debugged = self.spec.debug or self._around.debug
-        self.taps.show_to(self.trace.frame if self.trace.debugged else None)
+    def _apply_debug(self) -> None:
+        self.trace.debug = self.spec.debug or self._context.debug
+        self.taps.set_debug_sink(self.trace.log_frame if self.trace.debug else None)
 
-    def _wish_for(self, why: str) -> None:
+    def _wake(self, reason: str) -> None:
         self._backoff.reset()
-        self._approach.afresh()
-        self._standing.failure = None
-        self._standing.no_retry()
-        self._wish.set()
+        self._strategy.reset()
+        self._tracker.failure = None
+        self._tracker.clear_retry()
+        self._wake_event.set()
         if self.upstream is not None:
-            self.upstream.link.close(why)
-        self._let_go()
-        self._attempt.scope.cancel(reason=why)
-        self._announce(ServerState.DISABLED if self._desired.off else ServerState.PENDING, why)
+            self.upstream.link.close(reason)
+        self._drop_upstream()
+        self._attempt.scope.cancel(reason=reason)
+        self._announce(ServerState.DISABLED if self._desired.is_off else ServerState.PENDING, reason)
 
-    def look_after(self, seconds: float) -> None:
+    def probe_soon(self, seconds: float) -> None:
         """Ask a remote server whether it is there, that soon: the network may be another one by now. A
         process has slept as long as we have."""
         if isinstance(self.spec, RemoteSpec):
-            self._prompt.look_in(seconds)
+            self._probe_timer.schedule(seconds)
 
-    def ended(self) -> None:
+    def close(self) -> None:
         """Its task is over, and no other will run it: nobody waits for it any more."""
-        self.is_over = True
-        self._standing.tell()
+        self.is_closed = True
+        self._tracker.notify()
 
-    def start_over(self) -> None:
+    def reset_after_bug(self) -> None:
         """`run` has failed and will be entered again: whoever waits, waits on."""
-        self._let_go()
+        self._drop_upstream()
         self._announce(ServerState.PENDING, "starting again after an error in mcpd itself")
 
     # ── what others may read, and wait for ──────────────────────────────────────────────────────
 
     @property
     def state(self) -> ServerState:
-        return self._standing.state
+        return self._tracker.state
 
     @property
     def catalog(self) -> Catalog | None:
         """Its lists as last fetched; None before the first time."""
-        return self._lists.catalog
+        return self._catalog_sync.catalog
 
     @property
     def lists_expired(self) -> bool:
         """Whether `use_lists` has something to do, and a server to do it with."""
-        return self.upstream is not None and bool(self._lists.expired)
+        return self.upstream is not None and bool(self._catalog_sync.expired_features)
 
     @property
-    def is_unheard(self) -> bool:
+    def is_first_start(self) -> bool:
         """Whether it is being started for the first time ever: soon more may be known of it."""
-        return self.catalog is None and self.state is ServerState.PENDING and not self._backoff.tries
+        return self.catalog is None and self.state is ServerState.PENDING and not self._backoff.attempts
 
-    async def use_lists(self) -> None:
+    async def refresh_expired_lists(self) -> None:
         """See `ListKeeper.use`. Returns at once where there is no connection."""
         if self.lists_expired:
-            await self._lists.use()
+            await self._catalog_sync.refresh_expired()
 
     @property
     def validators(self) -> dict[str, object]:
         """See `ListKeeper.validators`."""
-        return self._lists.validators
+        return self._catalog_sync.validators
 
     def status(self) -> ServerStatus:
         """A snapshot, with the evidence."""
-        heard_at = self._heard_at if self.upstream is None else self.upstream.link.heard_at
-        return snapshot(
-            Known(
+        heard_at = self._last_received_at if self.upstream is None else self.upstream.link.last_received_at
+        return build_status(
+            StatusInputs(
                 spec=self.spec,
-                stands=self._standing,
-                kind=self._approach.kind,
+                tracker=self._tracker,
+                kind=self._strategy.kind,
                 upstream=self.upstream,
                 catalog=self.catalog,
                 child=self.child,
                 log=self.log,
-                noise="" if self.upstream is None else self._noise(self.upstream.link),
+                unparsable_output=""
+                if self.upstream is None
+                else self._unparsable_output(self.upstream.link),
                 connections=self._connections,
-                attempts=self._backoff.tries,
-                heard=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
+                attempts=self._backoff.attempts,
+                last_received=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
                 off_until=self._desired.off_until,
             )
         )
@@ -242,18 +246,18 @@ class ManagedServer:
         spec = self.spec
         if not isinstance(spec, StdioSpec):
             return (), {}, None
-        env = child_environment(spec, self._around.environ, "")
+        env = child_environment(spec, self._context.environ, "")
         return (spec.command, *spec.args), env, spec.cwd
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where a remote server listens, without the parts of the URL that may hold a secret."""
         return redact_url(self.spec.url) if isinstance(self.spec, RemoteSpec) else ""
 
     async def wait_settled(self) -> None:
         """Until no attempt is under way or queued."""
-        while not self.is_over and (not self._standing.state.is_settled or self._wish.is_set()):
-            await self._standing.wait_moved()
+        while not self.is_closed and (not self._tracker.state.is_settled or self._wake_event.is_set()):
+            await self._tracker.wait_changed()
 
     async def wait_ready(self) -> Upstream:
         """The connected upstream, starting a lazy server and looking again for one that could not be reached.
@@ -261,19 +265,19 @@ class ManagedServer:
 
         Raises NotReady at once where waiting is no use: switched off, gone, or failed with no attempt soon.
         """
-        if not self.is_over:
-            self.demand()
-            if self._standing.worth_a_look:
-                self._wish.set()  # ends the pause, and nothing else: it counts as any attempt does
+        if not self.is_closed:
+            self.request_start()
+            if self._tracker.may_retry_early:
+                self._wake_event.set()  # ends the pause, and nothing else: it counts as any attempt does
         while self.upstream is None:
-            if self.is_over or (self._standing.hopeless and not self._wish.is_set()):
+            if self.is_closed or (self._tracker.not_retrying_soon and not self._wake_event.is_set()):
                 raise self.not_ready()
-            await self._standing.wait_moved()
+            await self._tracker.wait_changed()
         return self.upstream
 
     def not_ready(self) -> NotReady:
         """Why nothing can be sent now, and what to do."""
-        return self._standing.not_ready(self.spec.name, over=self.is_over)
+        return self._tracker.not_ready(self.spec.name, is_closed=self.is_closed)
 
     # ── the life ────────────────────────────────────────────────────────────────────────────────
 
@@ -281,212 +285,218 @@ class ManagedServer:
         """Keep it as it is wished to be, until cancelled."""
         try:
             while True:
-                self._wish = trio.Event()
-                if self._desired.off:
-                    self._announce(ServerState.DISABLED, self._desired.why_off)
+                self._wake_event = trio.Event()
+                if self._desired.is_off:
+                    self._announce(ServerState.DISABLED, self._desired.off_reason)
                     await self._wait_while_off()
-                elif not self._desired.demanded:
+                elif not self._desired.start_requested:
                     self._announce(ServerState.IDLE, "starts on first use")
-                    await self._wish.wait()
+                    await self._wake_event.wait()
                 else:
                     self._announce(ServerState.PENDING, "connecting")
-                    await self._live_and_recover()
+                    await self._connect_and_recover()
         finally:
             self.log.close()
 
     async def _wait_while_off(self) -> None:
         """Until somebody wishes something else, or the time that it was switched off for is over."""
-        while not self._wish.is_set():
-            left = self._desired.seconds_off
+        while not self._wake_event.is_set():
+            left = self._desired.seconds_until_enabled
             if left <= 0:
-                self._desired.time_is_over()
-                self._wish_for("the time that it was switched off for is over")
+                self._desired.end_timed_disable()
+                self._wake("the time that it was switched off for is over")
                 return
-            with trio.move_on_after(left if left == math.inf else min(left, _LOOK_AGAIN)):
-                await self._wish.wait()
+            with trio.move_on_after(left if left == math.inf else min(left, _WALL_CLOCK_INTERVAL)):
+                await self._wake_event.wait()
 
-    async def _live_and_recover(self) -> None:
+    async def _connect_and_recover(self) -> None:
         attempt = self._attempt = Attempt()
         with attempt.scope:
-            if self._wish.is_set():
+            if self._wake_event.is_set():
                 return
             try:
                 await self._connect_and_serve()
             except* Exception as group:  # the firewall: one server's trouble is its own
-                self._note(group, None)
+                self._record_end(group, None)
         trim_heap()
-        if not self._wish.is_set() and attempt.over:
-            with trio.move_on_at(self._standing.retry_due):
-                await self._wish.wait()
-        self._standing.no_retry()
+        if not self._wake_event.is_set() and attempt.has_ended:
+            with trio.move_on_at(self._tracker.retry_due):
+                await self._wake_event.wait()
+        self._tracker.clear_retry()
 
-    def _note(self, error: BaseException, returncode: int | None, noise: str = "") -> None:
+    def _record_end(self, error: BaseException, returncode: int | None, noise: str = "") -> None:
         """Say at once that the connection is over, why, and when the next begins; the first word counts.
 
         The pause runs from here on, while the process is still being ended.
         """
         attempt = self._attempt
-        if attempt.over or self._wish.is_set():
+        if attempt.has_ended or self._wake_event.is_set():
             if is_bug(error):
                 raise error  # to the outer firewall: there is no state left to tell it in
             return  # the first word counts; and what a wish tears down is no failure
-        another_way = self._approach.another_way(error, was_ready=attempt.ready_at is not None)
+        another_way = self._strategy.next_fallback(error, was_ready=attempt.ready_at is not None)
         if another_way:
             self._announce(ServerState.PENDING, another_way)
             return
-        attempt.over = True
+        attempt.has_ended = True
         if is_bug(error):
             log.error(
                 "%s: an error in mcpd itself; the server is started again", self.spec.name, exc_info=error
             )
         evidence = Evidence(
             returncode=returncode,
-            stderr=self.log.last_words() if self.child else (),
-            noise=noise,
-            remote=isinstance(self.spec, RemoteSpec),
+            stderr=self.log.last_lines() if self.child else (),
+            unparsable_output=noise,
+            is_remote=isinstance(self.spec, RemoteSpec),
         )
-        failure, verdict = attempt.post_mortem(error, evidence, self._approach)
-        failure = attrs.evolve(failure, message=self._around.redactor.mask(failure.message))
-        self._failed(failure, verdict, asked_to_wait(error))
+        failure, verdict = attempt.diagnose(error, evidence, self._strategy)
+        failure = attrs.evolve(failure, message=self._context.redactor.mask(failure.message))
+        self._handle_failure(failure, verdict, requested_delay(error))
 
-    def _noise(self, link: Channel) -> str:
-        return noise(link, self._approach.kind, self._around.redactor.mask)
+    def _unparsable_output(self, link: Channel) -> str:
+        return unparsable_output(link, self._strategy.kind, self._context.redactor.mask)
 
-    def _failed(self, failure: Failure, verdict: Verdict, asked: float) -> None:
+    def _handle_failure(self, failure: Failure, verdict: Verdict, asked: float) -> None:
         policy, name = self.spec.restart, self.spec.name
-        if self._attempt.proves_well(policy):
+        if self._attempt.was_stable(policy):
             self._backoff.reset()
-        follows = recovery(name, verdict, asked, self._backoff, policy)
-        self._standing.failure = attrs.evolve(failure, crash_loop=follows.crash_loop)
-        log.log(follows.level, "%s: %s%s", name, failure.message, follows.words)
+        follows = plan_recovery(name, verdict, asked, self._backoff, policy)
+        self._tracker.failure = attrs.evolve(failure, crash_loop=follows.crash_loop)
+        log.log(follows.level, "%s: %s%s", name, failure.message, follows.log_suffix)
         if follows.pause is not None:
-            self._standing.retry_in(follows.pause)
+            self._tracker.schedule_retry(follows.pause)
         self._announce(follows.state, follows.reason)
 
     async def _connect_and_serve(self) -> None:
         """Hold one connection for as long as it lasts; how it ended has been noted, or is raised."""
-        around = self._around
-        spec = await filled(self.spec, around)
+        around = self._context
+        spec = await resolve_secrets(self.spec, around)
         if isinstance(spec, StdioSpec):
-            mark = f"{around.instance}.{next(_marks)}.{spec.name}"
-            self.launch = prepare(spec, around.environ, mark)
-        async with StartSlot(around.starts) as slot:
+            mark = f"{around.instance}.{next(_child_numbers)}.{spec.name}"
+            self.launch = prepare_launch(spec, around.environ, mark)
+        async with StartSlot(around.start_limiter) as slot:
             await trio.sleep(max(0.0, self._last_spawn + spec.restart.floor - trio.current_time()))
             self._last_spawn = trio.current_time()
-            self.log.new_life()
-            opening = opened(
-                spec, self.launch, self._approach.kind, around, self.log.feed, self.trace.request
+            self.log.start_run()
+            opening = open_transport(
+                spec, self.launch, self._strategy.kind, around, self.log.feed, self.trace.log_http_request
             )
             try:
                 async with opening as connection:
                     self.child = connection.child
-                    connection.link.tally = self.tally
-                    self.taps.connected(connection.link)
-                    await self._hold(connection, slot)
+                    connection.channel.call_stats = self.call_stats
+                    self.taps.on_connecting(connection.channel)
+                    await self._serve_until_end(connection, slot)
             finally:
-                self.taps.ended()
+                self.taps.on_disconnected()
                 self.child = None  # however it ended: its number may be somebody else's from now on
 
-    async def _hold(self, connection: Connection, slot: StartSlot) -> None:
-        child, link = connection.child, connection.link
+    async def _serve_until_end(self, connection: OpenTransport, slot: StartSlot) -> None:
+        child, link = connection.child, connection.channel
         try:
             await self._serve(connection, slot)
         except* Exception as group:
-            self._attempt.called_well_at = link.called_well_at
+            self._attempt.last_success_at = link.last_success_at
             if child is not None:
                 await child.wait_stderr_drained()
-            self._let_go()
-            self._note(group, None if child is None else child.returncode, self._noise(link))
+            self._drop_upstream()
+            self._record_end(
+                group, None if child is None else child.returncode, self._unparsable_output(link)
+            )
         finally:
-            slot.free()
-            self._let_go()
+            slot.release()
+            self._drop_upstream()
             self.interests.on_disconnected()
             link.close("the connection is being ended")
 
-    def _let_go(self) -> None:
+    def _drop_upstream(self) -> None:
         """Nobody is to use the connection any more."""
         if self.upstream is not None:
-            self._heard_at = self.upstream.link.heard_at
+            self._last_received_at = self.upstream.link.last_received_at
             self.upstream = None
 
-    async def _serve(self, connection: Connection, slot: StartSlot) -> None:
+    async def _serve(self, connection: OpenTransport, slot: StartSlot) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
-            nursery.start_soon(slot.free_after, _STARTING)
-            self._attempt.runner = runner_for(self.spec)
-            fetching = await fetched(self.spec, connection, self.log.last_words, self._say_fetching)
-            self._attempt.runner = None
-            upstream = await self._shake_hands(connection.link, fetching)
+            nursery.start_soon(slot.release_after, _START_SLOT_TIMEOUT)
+            self._attempt.package_runner = package_runner_of(self.spec)
+            fetching = await wait_package_downloaded(
+                self.spec, connection, self.log.last_lines, self._report_download
+            )
+            self._attempt.package_runner = None
+            upstream = await self._negotiate(connection.channel, fetching)
             if (
                 upstream.run_subscriptions is not None
             ):  # before its lists are fetched: they may change right after
                 nursery.start_soon(upstream.run_subscriptions)
-                with trio.move_on_after(_EAR):
+                with trio.move_on_after(_NOTIFICATIONS_TIMEOUT):
                     await upstream.notifications_ready.wait()
                 upstream.notifications_ready.set()  # from now on we look up what it could not announce
-            await self._get_ready(upstream)
-            slot.free()
+            await self._become_ready(upstream)
+            slot.release()
             times = self.spec.timeouts
-            nursery.start_soon(watch_liveness, upstream, times, connection.is_stopped, self._prompt)
-            nursery.start_soon(self._lists.keep_fresh, upstream)
+            nursery.start_soon(run_health_checks, upstream, times, connection.is_stopped, self._probe_timer)
+            nursery.start_soon(self._catalog_sync.keep_fresh, upstream)
             await trio.sleep_forever()
 
-    def _say_fetching(self, doing: str) -> None:
-        self._announce(ServerState.PENDING, self._around.redactor.mask(doing))
+    def _report_download(self, doing: str) -> None:
+        self._announce(ServerState.PENDING, self._context.redactor.mask(doing))
 
-    async def _shake_hands(self, link: Channel, fetching: float) -> Upstream:
-        if not self._approach.goes_on:
-            self.trace.afresh()
+    async def _negotiate(self, link: Channel, fetching: float) -> Upstream:
+        if not self._strategy.is_fallback:
+            self.trace.clear()
         if fetching >= 1:
-            self.trace.step("install", "the server has been started", fetching)
+            self.trace.add_step("install", "the server has been started", fetching)
             self._announce(ServerState.PENDING, "connecting")
-        return await self._approach.negotiate(link, self._hooks(), self.trace.step)
+        return await self._strategy.negotiate(link, self._hooks(), self.trace.add_step)
 
     def _hooks(self) -> Hooks:
-        clients, asked = self._around.clients, self._around.clients.asked
+        clients, asked = self._context.clients, self._context.clients.on_server_request
         return Hooks(
-            on_list_changed=self._lists.mark_stale,
-            on_log=self.log.add,
+            on_list_changed=self._catalog_sync.mark_stale,
+            on_log=self.log.add_line,
             capabilities=clients.capabilities,
             on_request=None if asked is None else partial(asked, self),
-            on_notification=self.heard,
-            refresh_list=self._lists.refresh,
-            on_modern_detected=self._approach.modern_after_all,
+            on_notification=self.notifications,
+            refresh_list=self._catalog_sync.refresh,
+            on_modern_detected=self._strategy.learn_modern,
             interests=self.interests,
         )
 
-    async def _get_ready(self, upstream: Upstream) -> None:
+    async def _become_ready(self, upstream: Upstream) -> None:
         """The lists; then, and only then, CONNECTED is announced."""
-        catalog = await self._lists.fetch(upstream)
-        self._approach.found(upstream)
+        catalog = await self._catalog_sync.fetch(upstream)
+        self._strategy.record_success(upstream)
         self.upstream = upstream
         self._attempt.ready_at = trio.current_time()
         self._connections += 1
-        self._lists.take(catalog)
+        self._catalog_sync.replace(catalog)
         self._announce(ServerState.CONNECTED, "")
-        self._lists.remember()
+        self._catalog_sync.save()
 
     def _list_changed(self, feature: str, words: str) -> None:
-        self._tell(EventKind(feature), words)
-        self.heard(ServerNotification(f"notifications/{feature}/list_changed", ABSENT))
+        self._publish(EventKind(feature), words)
+        self.notifications(ServerNotification(f"notifications/{feature}/list_changed", ABSENT))
 
     # ── telling ─────────────────────────────────────────────────────────────────────────────────
 
     def _announce(self, state: ServerState, reason: str) -> None:
         """Every change of state goes through here."""
-        if self._standing.become(state, reason):
-            log.log(self._loudness(state), "%s: %s%s", self.spec.name, state.value, reason and f" ({reason})")
-        self._tell(EventKind.STATUS, reason)
-        self._standing.tell()
+        if self._tracker.set_state(state, reason):
+            log.log(
+                self._log_level(state), "%s: %s%s", self.spec.name, state.value, reason and f" ({reason})"
+            )
+        self._publish(EventKind.STATUS, reason)
+        self._tracker.notify()
 
-    def _loudness(self, state: ServerState) -> int:
+    def _log_level(self, state: ServerState) -> int:
         """How loud a change of state is logged: a server that keeps failing says so once in each step."""
         under_way = state in (ServerState.PENDING, ServerState.FAILED)  # a failure has its own line
-        flapping = self._backoff.tries > self.spec.restart.intensity
+        flapping = self._backoff.attempts > self.spec.restart.intensity
         return logging.DEBUG if under_way or flapping else logging.INFO
 
-    def _tell(self, kind: EventKind, message: str) -> None:
-        self._around.announce(
+    def _publish(self, kind: EventKind, message: str) -> None:
+        self._context.announce(
             Event(
                 kind=kind,
                 at=rfc3339(time.time()),

@@ -20,15 +20,15 @@ from mcpd.transports.base import Channel
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
-MOST_FRAMES = 1000
-MOST_BYTES = 8 * 1024 * 1024
+MAX_FRAMES = 1000
+MAX_BYTES = 8 * 1024 * 1024
 """What may wait for one who looks; one larger frame may still be added to nothing."""
-_UNANSWERED = 2000
+_MAX_PENDING = 2000
 """Requests that the answers to come are matched with."""
 _LOOKAHEAD = 4096
 """Bytes after the end of what is shown in which a secret may end that begins before it."""
 
-Show = Callable[[str, bytes], None]
+FrameSink = Callable[[str, bytes], None]
 _DIRECTIONS = {"→": MessageDirection.TO_SERVER, "←": MessageDirection.FROM_SERVER}
 
 
@@ -40,84 +40,84 @@ class RoundTrip:
     seconds: float
 
 
-class RoundTrips:
+class RoundTripTracker:
     """The requests of a connection, either way, that wait for their answers. Of too many, the oldest goes."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[bool, bytes], tuple[str, float]] = {}
+        self._requests: dict[tuple[bool, bytes], tuple[str, float]] = {}
 
-    def answered(self, message: Message, *, to_server: bool, at: float) -> RoundTrip | None:
+    def match(self, message: Message, *, to_server: bool, at: float) -> RoundTrip | None:
         """The request that this message answers, if it answers one that was seen; a request is remembered."""
         if message.method:
             if message.id is not ABSENT:
-                if len(self._asked) >= _UNANSWERED:
-                    del self._asked[next(iter(self._asked))]
-                self._asked[to_server, message.key] = message.method, at
+                if len(self._requests) >= _MAX_PENDING:
+                    del self._requests[next(iter(self._requests))]
+                self._requests[to_server, message.key] = message.method, at
             return None
-        method, since = self._asked.pop((not to_server, message.key), ("", at))
+        method, since = self._requests.pop((not to_server, message.key), ("", at))
         return RoundTrip(method, at - since) if method else None
 
-    def seen(self, direction: str, frame: bytes) -> RoundTrip | None:
+    def match_frame(self, direction: str, frame: bytes) -> RoundTrip | None:
         """The same for a frame that passes now; None for junk too."""
         try:
             message = wire.parse(frame)
         except BadFrame:
             return None
-        return self.answered(message, to_server=direction == "→", at=time.perf_counter())
+        return self.match(message, to_server=direction == "→", at=time.perf_counter())
 
 
-class Taps:
+class ServerTaps:
     """Of one server. `connected` and `ended` tell it of each connection."""
 
     def __init__(self, server: str, mask: Callable[[str], str]) -> None:
         self._server = server
         self._mask = mask
-        self._link: Channel | None = None
-        self._show: Show | None = None
-        self._open: set[Tap] = set()
+        self._channel: Channel | None = None
+        self._debug_sink: FrameSink | None = None
+        self._taps: set[Tap] = set()
 
-    def show_to(self, show: Show | None) -> None:
+    def set_debug_sink(self, show: FrameSink | None) -> None:
         """`show` sees all frames from now on, whoever else looks."""
-        self._show = show
-        self._put_in_place()
+        self._debug_sink = show
+        self._install()
 
-    def connected(self, link: Channel) -> None:
+    def on_connecting(self, link: Channel) -> None:
         """Frames pass over this link from now on."""
-        self._link = link
-        self._note("a connection is being opened")
-        self._put_in_place()
+        self._channel = link
+        self._add_note("a connection is being opened")
+        self._install()
 
-    def ended(self) -> None:
+    def on_disconnected(self) -> None:
         """The connection is over."""
-        self._link = None
-        self._note("the connection has ended")
+        self._channel = None
+        self._add_note("the connection has ended")
 
     @contextmanager
-    def opened(self, methods: Sequence[str], limit: int) -> Iterator[Tap]:
+    def open_tap(self, methods: Sequence[str], limit: int) -> Iterator[Tap]:
         """Every frame from here on, until the block is left; see `TapParams`."""
         tap = Tap(self._server, self._mask, methods, limit)
-        self._open.add(tap)
-        self._put_in_place()
+        self._taps.add(tap)
+        self._install()
         try:
             yield tap
         finally:
-            self._open.discard(tap)
-            self._put_in_place()
+            self._taps.discard(tap)
+            self._install()
 
-    def _put_in_place(self) -> None:
-        if self._link is not None:
-            self._link.tap = self._seen if self._open else self._show
+    def _install(self) -> None:
+        if self._channel is not None:
+            self._channel.tap = self._on_frame if self._taps else self._debug_sink
 
-    def _seen(self, direction: str, frame: bytes) -> None:
-        if self._show is not None:
-            self._show(direction, frame)
+    def _on_frame(self, direction: str, frame: bytes) -> None:
+        if self._debug_sink is not None:
+            self._debug_sink(direction, frame)
         now = time.time()
-        for tap in self._open:
+        for tap in self._taps:
             tap.put(now, _DIRECTIONS[direction], frame)
 
-    def _note(self, words: str) -> None:
+    def _add_note(self, words: str) -> None:
         now = time.time()
-        for tap in self._open:
+        for tap in self._taps:
             tap.put(now, MessageDirection.NOTE, words.encode())
 
 
@@ -132,24 +132,24 @@ class Tap:
         self._frames: deque[tuple[float, MessageDirection, bytes]] = deque()
         self._size = 0
         self._dropped = 0
-        self._some = trio.Event()
-        self._trips = RoundTrips()
+        self._available = trio.Event()
+        self._round_trips = RoundTripTracker()
 
     def put(self, at: float, direction: MessageDirection, frame: bytes) -> None:
-        full = len(self._frames) >= MOST_FRAMES or self._size + len(frame) > MOST_BYTES
+        full = len(self._frames) >= MAX_FRAMES or self._size + len(frame) > MAX_BYTES
         if full and self._frames:
             self._dropped += 1
             return
         self._frames.append((at, direction, frame))
         self._size += len(frame)
-        self._some.set()
+        self._available.set()
 
     async def next(self) -> TapFrame:
         """The next frame that is wanted. All the work on a frame is done here, in the looker's own task."""
         while True:
             while not self._frames:
-                self._some = trio.Event()
-                await self._some.wait()
+                self._available = trio.Event()
+                await self._available.wait()
             await trio.lowlevel.checkpoint()
             at, direction, frame = self._frames.popleft()
             self._size -= len(frame)
@@ -157,23 +157,23 @@ class Tap:
             if direction is not MessageDirection.NOTE:
                 with suppress(BadFrame):  # junk is shown as text
                     message = wire.parse(frame)
-            method = "" if message is None else self._method(message, direction, at)
+            method = "" if message is None else self._method_of(message, direction, at)
             if direction is MessageDirection.NOTE or self._wants(method):
                 key = "" if message is None else message.key.decode("utf-8", "replace")
-                return self._told(at, direction, frame, method, key, sound=message is not None)
+                return self._make_frame(at, direction, frame, method, key, sound=message is not None)
 
     def _wants(self, method: str) -> bool:
         return not self._methods or any(fnmatch.fnmatchcase(method, pattern) for pattern in self._methods)
 
-    def _method(self, message: Message, direction: MessageDirection, at: float) -> str:
-        trip = self._trips.answered(message, to_server=direction is MessageDirection.TO_SERVER, at=at)
+    def _method_of(self, message: Message, direction: MessageDirection, at: float) -> str:
+        trip = self._round_trips.match(message, to_server=direction is MessageDirection.TO_SERVER, at=at)
         return message.method or ("" if trip is None else trip.method)
 
-    def _told(
+    def _make_frame(
         self, at: float, direction: MessageDirection, frame: bytes, method: str, key: str, *, sound: bool
     ) -> TapFrame:
-        text, cut = shown(frame, self._limit, self._mask)
-        whole = _still_json(text) if sound and not cut else None
+        text, cut = render_frame(frame, self._limit, self._mask)
+        whole = _as_json(text) if sound and not cut else None
         dropped, self._dropped = self._dropped, 0
         return TapFrame(
             at=rfc3339(at),
@@ -189,7 +189,7 @@ class Tap:
         )
 
 
-def shown(frame: bytes, limit: int, mask: Callable[[str], str]) -> tuple[str, bool]:
+def render_frame(frame: bytes, limit: int, mask: Callable[[str], str]) -> tuple[str, bool]:
     """The text of a frame, its secrets masked, `limit` characters of it; and whether that is not all.
 
     Masked before it is cut: half a secret would not be known for one.
@@ -201,7 +201,7 @@ def shown(frame: bytes, limit: int, mask: Callable[[str], str]) -> tuple[str, bo
     return text[: min(limit, max(0, len(text) - part_of_one))], True
 
 
-def _still_json(text: str) -> Raw | None:
+def _as_json(text: str) -> Raw | None:
     """The text as JSON; None when a mask has taken the place of what was no string."""
     try:
         return msgspec.json.decode(text.encode("utf-8", "replace"), type=Raw)

@@ -15,53 +15,58 @@ import trio
 
 from mcpd.model.package_runners import PackageRunner, find_runner, is_runner
 from mcpd.model.server_spec import ServerSpec, StdioSpec
-from mcpd.supervision.connection import Connection
+from mcpd.supervision.connection import OpenTransport
 
-_SOON = 1.0
+_REPORT_AFTER = 1.0
 """Seconds after which somebody who looks should see what it is waited for."""
 _QUICK, _SLOW = 0.03, 0.2
 """Between two looks, in the first seconds and later: no event tells."""
-_FIRST_WORDS = 0.7
+_PULL_OUTPUT_WITHIN = 0.7
 """A runner of containers that has said nothing of pulling by then has its image."""
 _PULLING = re.compile(r"Unable to find image|Pulling from|Trying to pull|Pulling fs layer")
 _PULLED = re.compile(r"Status: (?:Downloaded|Image is up to date)|Writing manifest|Storing signatures")
 
 
-class StillInstalling(Exception):
+class DownloadTimeout(Exception):
     """The budget is used up."""
 
 
-def runner_for(spec: ServerSpec) -> PackageRunner | None:
+def package_runner_of(spec: ServerSpec) -> PackageRunner | None:
     """What fetches the server before it runs it, if anything does."""
     return find_runner(spec.command, spec.args) if isinstance(spec, StdioSpec) else None
 
 
-async def fetched(
-    spec: ServerSpec, connection: Connection, words: Callable[[], Sequence[str]], say: Callable[[str], None]
+async def wait_package_downloaded(
+    spec: ServerSpec,
+    connection: OpenTransport,
+    stderr_lines: Callable[[], Sequence[str]],
+    report: Callable[[str], None],
 ) -> float:
     """Until a package runner has fetched the server, which has a time of its own: the seconds it took.
 
     See `wait_installed` for `words` and `say`. Raises TooSlowError.
     """
     child = connection.child
-    runner = runner_for(spec)
+    runner = package_runner_of(spec)
     if runner is None or child is None:
         return 0.0
     budget = spec.timeouts.install
     try:
-        return await wait_installed(runner, child.pid, child.stdin, words, budget=budget, say=say)
-    except StillInstalling as error:
+        return await wait_server_started(
+            runner, child.pid, child.stdin, stderr_lines, budget=budget, report=report
+        )
+    except DownloadTimeout as error:
         raise trio.TooSlowError(str(error)) from None
 
 
-async def wait_installed(
+async def wait_server_started(
     runner: PackageRunner,
     pid: int,
     stdin: int,
-    words: Callable[[], Sequence[str]],
+    stderr_lines: Callable[[], Sequence[str]],
     *,
     budget: float,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> float:
     """Until the server itself runs, or it cannot be told; the seconds that took. Raises StillInstalling.
 
@@ -70,36 +75,36 @@ async def wait_installed(
     """
     began = trio.current_time()
     said = False
-    while not _is_over(runner, pid, stdin, words, passed := trio.current_time() - began):
+    while not _is_done(runner, pid, stdin, stderr_lines, passed := trio.current_time() - began):
         if passed > budget:
-            raise StillInstalling(
+            raise DownloadTimeout(
                 f"{runner.progress_message}, and was not done after {budget:g} s "
                 "(raise `timeouts.install`, or install it by hand)"
             )
-        if not said and passed >= _SOON:
+        if not said and passed >= _REPORT_AFTER:
             said = True
-            say(runner.progress_message)
+            report(runner.progress_message)
         await trio.sleep(_QUICK if passed < 3 else _SLOW)
     return trio.current_time() - began
 
 
-def _is_over(
-    runner: PackageRunner, pid: int, stdin: int, words: Callable[[], Sequence[str]], passed: float
+def _is_done(
+    runner: PackageRunner, pid: int, stdin: int, stderr_lines: Callable[[], Sequence[str]], passed: float
 ) -> bool:
     if runner.container:
-        said = "\n".join(words())
+        said = "\n".join(stderr_lines())
         if not _PULLING.search(said):
-            return passed >= _FIRST_WORDS
+            return passed >= _PULL_OUTPUT_WITHIN
         return _PULLED.search(said) is not None
     try:
         pipe = os.fstat(stdin).st_ino
-        return any(_reads(each, pipe) and not is_runner(_argv(each)) for each in _tree(pid))
+        return any(_has_stdin(each, pipe) and not is_runner(_argv(each)) for each in _process_tree(pid))
     except OSError:
         # It has ended, which others notice and tell: nothing is to be asked of it. Or we cannot see it.
         return os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")
 
 
-def _tree(pid: int) -> Iterator[int]:
+def _process_tree(pid: int) -> Iterator[int]:
     """The process and its descendants. Raises OSError when it has gone."""
     yield pid
     for thread in os.listdir(f"/proc/{pid}/task"):
@@ -107,10 +112,10 @@ def _tree(pid: int) -> Iterator[int]:
             children = file.read().split()
         for child in children:
             with suppress(OSError):
-                yield from _tree(int(child))
+                yield from _process_tree(int(child))
 
 
-def _reads(pid: int, pipe: int) -> bool:
+def _has_stdin(pid: int, pipe: int) -> bool:
     """Whether its stdin is that pipe."""
     try:
         return os.stat(f"/proc/{pid}/fd/0").st_ino == pipe

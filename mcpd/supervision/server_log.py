@@ -15,8 +15,8 @@ import trio
 
 from mcpd.model.status import rfc3339
 
-LINE_KEPT = 64 * 1024
-RING = 1024 * 1024
+MAX_LINE = 64 * 1024
+MAX_RING = 1024 * 1024
 FILE_QUOTA = 1024 * 1024
 """Per file; there is one older file beside it."""
 
@@ -39,13 +39,13 @@ class ServerLog:
         self._mask = mask
         self._lines: deque[str] = deque()
         self._size = 0
-        self._open: bytes = b""
-        self._cut = False
+        self._partial_line: bytes = b""
+        self._skipping_line = False
         self._fd: int | None = None
         self._file_size = 0
-        self._torn = False
+        self._ends_mid_line = False
         """Whether the file ends in the middle of a line, since the disk was full."""
-        self._life: list[str] = []
+        self._run_lines: list[str] = []
         self.position = 0
         """Lines so far; see `beyond`."""
         self._more = trio.Event()
@@ -53,51 +53,51 @@ class ServerLog:
 
     def feed(self, portion: bytes) -> None:
         """Bytes in any portions; a line longer than 64 KiB is cut there."""
-        *whole, rest = (self._open + portion).split(b"\n")
+        *whole, rest = (self._partial_line + portion).split(b"\n")
         now = rfc3339(time.time())
         taken = []
         for line in whole:
-            if self._cut:  # the tail of a line of which we kept the beginning
-                self._cut = False
+            if self._skipping_line:  # the tail of a line of which we kept the beginning
+                self._skipping_line = False
                 continue
-            taken.append(self._take(line, now))
-        if len(rest) > LINE_KEPT:
-            if not self._cut:
-                taken.append(self._take(rest, now))
-                self._cut = True
+            taken.append(self._store_line(line, now))
+        if len(rest) > MAX_LINE:
+            if not self._skipping_line:
+                taken.append(self._store_line(rest, now))
+                self._skipping_line = True
             rest = b""
-        self._open = rest
+        self._partial_line = rest
         if taken:
             self._write(taken)
 
-    def add(self, text: str) -> None:
+    def add_line(self, text: str) -> None:
         """A line of our own, or one the server sent as a log message."""
-        self._write([self._take(text.encode(), rfc3339(time.time()))])
+        self._write([self._store_line(text.encode(), rfc3339(time.time()))])
 
-    def new_life(self) -> None:
+    def start_run(self) -> None:
         """The next lines belong to another process."""
-        if self._open:
+        if self._partial_line:
             self.feed(b"\n")
-        self._cut = False
-        self._life = []
+        self._skipping_line = False
+        self._run_lines = []
 
-    def last_words(self, count: int = 20) -> tuple[str, ...]:
+    def last_lines(self, count: int = 20) -> tuple[str, ...]:
         """The last lines of the current life, without their times."""
-        tail = [line.partition(" ")[2] for line in self._life[-count:]]
-        if self._open:
-            tail.append(self._clean(self._open))
+        tail = [line.partition(" ")[2] for line in self._run_lines[-count:]]
+        if self._partial_line:
+            tail.append(self._clean(self._partial_line))
         return tuple(line[:500] for line in tail[-count:])
 
     def tail(self, count: int) -> tuple[str, ...]:
         return tuple(self._lines)[-count:] if count > 0 else ()
 
-    def beyond(self, position: int) -> tuple[list[str], int]:
+    def lines_after(self, position: int) -> tuple[list[str], int]:
         """The lines after the first `position` ones, and how many of them are gone already."""
         new = self.position - position
         kept = min(new, len(self._lines))
         return list(itertools.islice(self._lines, len(self._lines) - kept, None)), new - kept
 
-    async def wait_beyond(self, position: int) -> None:
+    async def wait_lines_after(self, position: int) -> None:
         """Until there are more lines than so many."""
         while self.position <= position:
             await self._more.wait()
@@ -108,20 +108,20 @@ class ServerLog:
             self._fd = None
 
     def _clean(self, line: bytes) -> str:
-        text = line[:LINE_KEPT].decode("utf-8", "replace").rstrip("\r")
+        text = line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r")
         if not text.isprintable():
             text = _ESCAPES.sub("", text)
             text = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
         return self._mask(text)
 
-    def _take(self, line: bytes, now: str) -> str:
+    def _store_line(self, line: bytes, now: str) -> str:
         text = f"{now} {self._clean(line)}"
         self._lines.append(text)
         self._size += len(text)
-        while self._size > RING and len(self._lines) > 1:
+        while self._size > MAX_RING and len(self._lines) > 1:
             self._size -= len(self._lines.popleft())
-        self._life.append(text)
-        del self._life[:-20]
+        self._run_lines.append(text)
+        del self._run_lines[:-20]
         self.position += 1
         more, self._more = self._more, trio.Event()
         more.set()
@@ -137,16 +137,16 @@ class ServerLog:
             if self._file_size + len(data) > FILE_QUOTA and self._file_size:
                 self.close()
                 os.replace(self.path, self.path.with_suffix(".log.1"))
-                self._torn = False
+                self._ends_mid_line = False
                 self._write(lines)
                 return
             data = data[-FILE_QUOTA:]
-            if self._torn:
+            if self._ends_mid_line:
                 data = b"\n" + data
             written = os.write(self._fd, data)
             self._file_size += written
             if written:
-                self._torn = written < len(data)
+                self._ends_mid_line = written < len(data)
             if written < len(data):  # the last of a disk's space: what did not fit is lost
                 self.dropped += data.count(b"\n", written)
         except OSError:

@@ -9,22 +9,22 @@ class StartSlot:
     """Taken by entering the block; given back by `free`, or at its end."""
 
     def __init__(self, starts: trio.CapacityLimiter) -> None:
-        self._starts = starts
+        self._limiter = starts
         self._held = False
 
     async def __aenter__(self) -> StartSlot:
-        await self._starts.acquire_on_behalf_of(self)
+        await self._limiter.acquire_on_behalf_of(self)
         self._held = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.free()
+        self.release()
 
-    async def free_after(self, seconds: float) -> None:
+    async def release_after(self, seconds: float) -> None:
         await trio.sleep(seconds)
-        self.free()
+        self.release()
 
-    def free(self) -> None:
+    def release(self) -> None:
         if self._held:
             self._held = False
-            self._starts.release_on_behalf_of(self)
+            self._limiter.release_on_behalf_of(self)

@@ -11,37 +11,37 @@ from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog
-from mcpd.supervision.connection import Kind
+from mcpd.supervision.connection import TransportKind
 from mcpd.supervision.server_log import ServerLog
-from mcpd.supervision.state import Standing
+from mcpd.supervision.state import StateTracker
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import Child
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Known:
+class StatusInputs:
     """What a status is made of."""
 
     spec: ServerSpec
-    stands: Standing
-    kind: Kind
+    tracker: StateTracker
+    kind: TransportKind
     upstream: Upstream | None
     catalog: Catalog | None
     child: Child | None
     log: ServerLog
-    noise: str
+    unparsable_output: str
     """See `noise`; of the connection that there is."""
     connections: int
     """So far, this one included."""
     attempts: int
-    heard: float | None
+    last_received: float | None
     """When something came from it last, by the wall clock."""
     off_until: float | None
     """When it comes on again by itself, by the wall clock, too."""
 
 
-def snapshot(known: Known) -> ServerStatus:
-    upstream, catalog, stands = known.upstream, known.catalog, known.stands
+def build_status(known: StatusInputs) -> ServerStatus:
+    upstream, catalog, stands = known.upstream, known.catalog, known.tracker
     session = None if upstream is None else upstream.link.session
     return ServerStatus(
         name=known.spec.name,
@@ -56,7 +56,7 @@ def snapshot(known: Known) -> ServerStatus:
         restarts=max(0, known.connections - 1),
         attempts=known.attempts,
         last_error=stands.failure,
-        last_ok=None if known.heard is None else rfc3339(known.heard),
+        last_ok=None if known.last_received is None else rfc3339(known.last_received),
         retry_at=None if stands.retry_at is None else rfc3339(stands.retry_at),
         off_until=None if known.off_until is None else rfc3339(known.off_until),
         updated=catalog.fetched_at or None if catalog else None,
@@ -71,22 +71,22 @@ def snapshot(known: Known) -> ServerStatus:
     )
 
 
-def noise(link: Channel, kind: Kind, mask: Callable[[str], str]) -> str:
+def unparsable_output(channel: Channel, kind: TransportKind, mask: Callable[[str], str]) -> str:
     """How much came that was no message, with the first of it; empty when all was well."""
-    number, first = link.junk_lines, shorten(mask(link.junk_sample))
+    number, first = channel.unparsable_lines, shorten(mask(channel.unparsable_sample))
     what, where = ("line", " on its stdout") if kind == "stdio" else ("frame", "")
     if number == 1:
         return f"1 {what}{where} was no message: {first}"
     return f"{number} {what}s{where} were no messages; the first: {first}" if number else ""
 
 
-def _warnings(known: Known) -> Iterator[str]:
+def _warnings(known: StatusInputs) -> Iterator[str]:
     if known.catalog is not None:
         yield from known.catalog.warnings
     if known.upstream is not None:
-        if known.noise:
-            yield known.noise
-        for what, count in known.upstream.link.oddities.items():
+        if known.unparsable_output:
+            yield known.unparsable_output
+        for what, count in known.upstream.link.protocol_deviations.items():
             yield f"{count} {what}"
     if known.log.dropped:
         yield f"{known.log.dropped} log lines could not be written to {known.log.path}"

@@ -14,27 +14,27 @@ from mcpd.model.errors import UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import ServersDiff, ServerSpec, diff_specs
 from mcpd.model.status import rfc3339
-from mcpd.supervision.context import Surroundings
+from mcpd.supervision.context import SupervisorContext
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.async_value import AsyncValue
 from mcpd.support.suspend_detection import watch_for_suspend
 
 log = logging.getLogger("mcpd.supervisor")
 
-_AFTER_A_BUG = 1.0
+_RERUN_DELAY = 1.0
 """Seconds until a server whose task failed runs again: a bug may repeat, and must not spin."""
 
-_LOOKED_AFTER = 2.0
+_RESUME_PROBE_SPREAD = 2.0
 """Seconds after waking in which each remote server is asked whether it is there."""
 
 
 @attrs.define(eq=False)
-class _Life:
+class _RunningServer:
     """A server and the task that runs it."""
 
     server: ManagedServer
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    over: trio.Event = attrs.field(factory=trio.Event)
+    ended: trio.Event = attrs.field(factory=trio.Event)
 
 
 class Supervisor:
@@ -44,12 +44,12 @@ class Supervisor:
     never an error of applying.
     """
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, context: SupervisorContext) -> None:
+        self._context = context
         self._desired: AsyncValue[tuple[int, Mapping[str, ServerSpec]]] = AsyncValue((0, {}))
         self._applied: AsyncValue[int] = AsyncValue(0)
-        self._lives: dict[str, _Life] = {}
-        self._instances: dict[ManagedServer, _Life] = {}
+        self._running: dict[str, _RunningServer] = {}
+        self._instances: dict[ManagedServer, _RunningServer] = {}
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -63,26 +63,26 @@ class Supervisor:
     def plan(self, desired: Mapping[str, ServerSpec]) -> ServersDiff:
         return diff_specs(self.desired, desired)
 
-    def wish(self, desired: Mapping[str, ServerSpec]) -> tuple[int, ServersDiff]:
+    def set_desired(self, desired: Mapping[str, ServerSpec]) -> tuple[int, ServersDiff]:
         """Replace the set. Synchronous, so nobody's hang-up can leave it half done."""
         plan = self.plan(desired)
         self._desired.set((self.generation + 1, dict(desired)))
         return self.generation, plan
 
-    async def settled(self, generation: int) -> None:
+    async def wait_applied(self, generation: int) -> None:
         """Until the set of that generation, or a newer one, is in force."""
         await self._applied.wait_until(lambda applied: applied >= generation)
 
     def get(self, name: str) -> ManagedServer:
         """Raises UnknownServer, with the names that come near."""
-        life = self._lives.get(name)
+        life = self._running.get(name)
         if life is None:
-            raise UnknownServer(_unknown(name, sorted(self._lives)), server=name)
+            raise UnknownServer(_unknown_server(name, sorted(self._running)), server=name)
         return life.server
 
     def find(self, name: str) -> ManagedServer | None:
         """The server that has this name now."""
-        life = self._lives.get(name)
+        life = self._running.get(name)
         return None if life is None else life.server
 
     def get_any(self, name: str) -> ManagedServer:
@@ -90,7 +90,7 @@ class Supervisor:
 
         Raises UnknownServer.
         """
-        if name not in self._lives:
+        if name not in self._running:
             for instance in self._instances:
                 if instance.spec.name == name:
                     return instance
@@ -99,7 +99,7 @@ class Supervisor:
     def servers(self) -> list[ManagedServer]:
         """In the order of the definitions, without `instances`."""
         order = {name: index for index, name in enumerate(self.desired)}
-        lives = sorted(self._lives.items(), key=lambda item: order.get(item[0], len(order)))
+        lives = sorted(self._running.items(), key=lambda item: order.get(item[0], len(order)))
         return [life.server for _, life in lives]
 
     def instances(self) -> list[ManagedServer]:
@@ -111,16 +111,16 @@ class Supervisor:
 
         Raises NotReady while `of` is ending: what is started then would be of a definition that is no more.
         """
-        original = self._lives.get(of.spec.name)
+        original = self._running.get(of.spec.name)
         if original is None or original.server is not of or original.scope.cancel_called:
             raise of.not_ready()
-        server = ManagedServer(spec, self._around, of)
-        life = self._instances[server] = _Life(server)
+        server = ManagedServer(spec, self._context, of)
+        life = self._instances[server] = _RunningServer(server)
         assert self._nursery is not None, "the supervisor runs"
-        self._nursery.start_soon(self._live_instance, life, name=f"server {spec.name}")
+        self._nursery.start_soon(self._run_instance, life, name=f"server {spec.name}")
         return server
 
-    def end_instance(self, server: ManagedServer, reason: str) -> None:
+    def stop_instance(self, server: ManagedServer, reason: str) -> None:
         """It ends, soon: synchronous, so that nobody's hang-up can prevent it. Who waits for an answer of it
         is told the reason."""
         life = self._instances.get(server)
@@ -134,36 +134,36 @@ class Supervisor:
         life = self._instances.get(instance)
         return life is None or life.scope.cancel_called
 
-    async def _live_instance(self, life: _Life) -> None:
+    async def _run_instance(self, life: _RunningServer) -> None:
         try:
-            await self._live(life)
+            await self._run_server(life)
         finally:
             del self._instances[life.server]
             gone = Event(kind=EventKind.REMOVED, at=rfc3339(time.time()), server=life.server.spec.name)
-            self._around.announce(gone)
+            self._context.announce(gone)
 
     def announce(self, event: Event) -> None:
-        self._around.announce(event)
+        self._context.announce(event)
 
-    def end_all(self, reason: str) -> None:
+    def stop_all(self, reason: str) -> None:
         """Begin to end every server: none is started again. `run` is to be cancelled soon."""
-        for life in self._everybody():
+        for life in self._all_running():
             life.scope.cancel(reason=reason)
 
     def kill_all(self) -> None:
         """No more patience: SIGKILL to every group. What waits for their ends goes on at once."""
-        for life in self._everybody():
+        for life in self._all_running():
             if life.server.child is not None:
                 life.server.child.signal_group(9)
 
-    def _everybody(self) -> list[_Life]:
-        return [*self._lives.values(), *self._instances.values()]
+    def _all_running(self) -> list[_RunningServer]:
+        return [*self._running.values(), *self._instances.values()]
 
     async def run(self) -> None:
         """Make it so, wish after wish, until cancelled; then every server has been ended."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(watch_for_suspend, self._woken)
+            nursery.start_soon(watch_for_suspend, self._on_resume)
             running: Mapping[str, ServerSpec] = {}
             seen = -1
             while True:
@@ -174,11 +174,11 @@ class Supervisor:
                 running, seen = desired, generation
                 self._applied.set(generation)
 
-    def _woken(self, slept: float) -> None:
+    def _on_resume(self, slept: float) -> None:
         """Connections do not outlive a night. Not all are looked at in the same moment."""
         log.info("slept for %.0f s: looking after the remote servers", slept)
-        for life in self._everybody():
-            life.server.look_after(_LOOKED_AFTER * self._around.chance())
+        for life in self._all_running():
+            life.server.probe_soon(_RESUME_PROBE_SPREAD * self._context.random())
 
     async def _reconcile(
         self, nursery: trio.Nursery, running: Mapping[str, ServerSpec], desired: Mapping[str, ServerSpec]
@@ -189,27 +189,27 @@ class Supervisor:
         replaced = []
         for name in plan.changed:
             if running[name].identity == desired[name].identity:
-                self._lives[name].server.adopt(desired[name])
+                self._running[name].server.update_spec(desired[name])
             else:
                 replaced.append(name)
         for name in (*plan.removed, *replaced):
-            self._lives[name].scope.cancel(reason="removed from the set, or defined anew")
+            self._running[name].scope.cancel(reason="removed from the set, or defined anew")
             for life in self._instances.values():
-                if life.server.of is self._lives[name].server:
+                if life.server.original is self._running[name].server:
                     life.scope.cancel(reason="removed from the set, or defined anew")
         for name in (*plan.removed, *replaced):
-            await self._lives[name].over.wait()  # joined before its name is used again
-            del self._lives[name]
+            await self._running[name].ended.wait()  # joined before its name is used again
+            del self._running[name]
             if name in replaced:
                 self._start(nursery, desired[name])
             else:
-                self._around.announce(Event(kind=EventKind.REMOVED, at=rfc3339(time.time()), server=name))
+                self._context.announce(Event(kind=EventKind.REMOVED, at=rfc3339(time.time()), server=name))
 
     def _start(self, nursery: trio.Nursery, spec: ServerSpec) -> None:
-        life = self._lives[spec.name] = _Life(ManagedServer(spec, self._around))
-        nursery.start_soon(self._live, life, name=f"server {spec.name}")
+        life = self._running[spec.name] = _RunningServer(ManagedServer(spec, self._context))
+        nursery.start_soon(self._run_server, life, name=f"server {spec.name}")
 
-    async def _live(self, life: _Life) -> None:
+    async def _run_server(self, life: _RunningServer) -> None:
         """The outer firewall: a bug in a server's own task costs that server a second, and nobody else."""
         try:
             with life.scope:
@@ -220,14 +220,14 @@ class Supervisor:
                         name = life.server.spec.name
                         log.exception("%s: an error in mcpd itself; the server is started again", name)
                         with suppress(Exception):  # it may be what is broken, and has been logged
-                            life.server.start_over()
-                    await trio.sleep(_AFTER_A_BUG)
+                            life.server.reset_after_bug()
+                    await trio.sleep(_RERUN_DELAY)
         finally:
-            life.server.ended()
-            life.over.set()
+            life.server.close()
+            life.ended.set()
 
 
-def _unknown(name: str, known: list[str]) -> str:
+def _unknown_server(name: str, known: list[str]) -> str:
     import difflib  # only when somebody mistyped
 
     near = difflib.get_close_matches(name, known, n=2)

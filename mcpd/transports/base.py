@@ -9,7 +9,7 @@ import attrs
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
-from mcpd.transports.call_stats import Tally
+from mcpd.transports.call_stats import CallStats
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
 
@@ -25,7 +25,7 @@ class Inbound(Protocol):
     def on_notification(self, message: Message, exchange: Exchange | None = None) -> None: ...
 
 
-class Deaf:
+class NullInbound:
     """Before an era has been agreed: nothing is expected, nothing is answered."""
 
     def on_request(self, message: Message, exchange: Exchange | None = None) -> None: ...
@@ -36,10 +36,10 @@ def _no_headers(method: str, frame: bytes) -> Mapping[str, str]:
     return {}
 
 
-Remedy = Callable[[], Awaitable[None]]
+BeforeRetry = Callable[[], Awaitable[None]]
 
 
-def _no_remedy(method: str, message: Message) -> Remedy | None:
+def _never_retry(method: str, message: Message) -> BeforeRetry | None:
     return None
 
 
@@ -53,12 +53,12 @@ class Dialect:
     """HTTP headers of a message, by its method ("" for none: a response, a GET) and its frame."""
     session_header: str = ""
     """The HTTP header in which a server names a session, to be echoed; empty where there are none."""
-    remedy: Callable[[str, Message], Remedy | None] = _no_remedy
+    retry_after_refusal: Callable[[str, Message], BeforeRetry | None] = _never_retry
     """For a request (its method, and the error it was answered with) that surely was not carried out and
     is worth to be sent once more: what to wait for before. Asked by transports with headers."""
-    opening: bool = False
+    opens_session: bool = False
     """Whether the messages are to open a session: none is named, and one that is named in an answer kept."""
-    hanging_up_cancels: bool = False
+    disconnect_cancels: bool = False
     """Whether closing an HTTP response means that nobody waits; else that has to be said."""
     resumable: bool = False
     """Whether a broken event stream may be asked for again by the last event's id."""
@@ -76,28 +76,28 @@ class Channel(Protocol):
     has_headers: bool
     """Whether `Dialect.headers` travel with the messages."""
     inbound: Inbound
-    batches: bool
+    allows_batches: bool
     """Whether this revision allows arrays of messages."""
-    junk_lines: int
+    unparsable_lines: int
     """Messages that were none."""
-    junk_sample: str
+    unparsable_sample: str
     """The beginning of the first of them, as it came: mask it, then shorten it."""
     late_replies: int
-    oddities: dict[str, int]
+    protocol_deviations: dict[str, int]
     """What the server does against the standard and was understood all the same (words), how often."""
-    heard_at: float
+    last_received_at: float
     """When the last whole message came (`trio.current_time()`)."""
-    called_well_at: float
+    last_success_at: float
     """When a tool call last succeeded: proof that the server works, for the backoff."""
-    ended: McpdError | None
+    end_error: McpdError | None
     """Why it is over: what `run` has raised, or is about to."""
     session: str | None
     """The id of the session the server keeps for us, a secret; empty for none, None where there are none."""
-    footing: str
+    last_http_status: str
     """What the transport said beside the last answer (`HTTP 404`), for the record of a negotiation."""
     tap: Callable[[str, bytes], None] | None
     """Sees every frame ("→" or "←"), when somebody looks (`debug`, `mcpd/tap`)."""
-    tally: Tally
+    call_stats: CallStats
     """Counts its calls. Whoever opens the channel may put one in that outlives it."""
 
     def submit(
@@ -109,7 +109,7 @@ class Channel(Protocol):
         after that the exchange is called with what came.
         """
 
-    def grant(self, exchange: Exchange, seconds: float) -> None:
+    def extend_deadline(self, exchange: Exchange, seconds: float) -> None:
         """It may be silent for so long from now on, whatever its `idle`; progress does not shorten that."""
 
     def cancel(self, exchange: Exchange, reason: str) -> None:
@@ -121,32 +121,32 @@ class Channel(Protocol):
     def respond(self, request: Message, result: bytes) -> None:
         """Answer a request that the server made."""
 
-    def refuse(self, request: Message, code: int, words: str) -> None: ...
+    def refuse(self, request: Message, code: int, message: str) -> None: ...
 
-    def speak(self, dialect: Dialect) -> None:
+    def set_dialect(self, dialect: Dialect) -> None:
         """Dress every message from now on as the era wishes."""
 
-    async def flushed(self) -> None:
+    async def wait_flushed(self) -> None:
         """Until every notification so far has arrived where order matters, or has been lost."""
 
-    async def listen(self, missed: Callable[[], None], hears: Callable[[], None]) -> None:
+    async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
         """Hear what the server says unasked, where that needs an ear of its own; else return at once.
 
         `hears` is called when it does: what the server says from then on arrives. `missed` is called
         whenever something may have been said while nobody listened.
         """
 
-    tells_apart: bool
+    correlates_server_requests: bool
     """Whether what a server says during a request names that request (see `Inbound`)."""
 
-    def under_way(self) -> Collection[Exchange]:
+    def outstanding(self) -> Collection[Exchange]:
         """The requests that are with the server now."""
 
     @property
     def in_flight(self) -> int: ...
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether somebody waits for an answer that is due at some time."""
 
     async def run(self) -> NoReturn:

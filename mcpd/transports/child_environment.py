@@ -11,12 +11,12 @@ import attrs
 from mcpd.model.server_spec import StdioSpec
 from mcpd.support.orphans import INSTANCE_VARIABLE
 
-ALLOWED = frozenset(
+INHERITED = frozenset(
     {"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
     # Where certificates are: no secrets, and without them nothing can be fetched behind a company's proxy.
     | {"CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"}
 )
-ALLOWED_PREFIXES = ("LC_", "XDG_")
+INHERITED_PREFIXES = ("LC_", "XDG_")
 """Proxy variables are not among them, as they may hold a password: `env` in the definition passes them on."""
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -38,11 +38,13 @@ class Launch:
 
 def child_environment(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> dict[str, str]:
     """The allow-listed part of our environment, the definition's own, and our mark."""
-    base = {name: text for name, text in ours.items() if name in ALLOWED or name.startswith(ALLOWED_PREFIXES)}
+    base = {
+        name: text for name, text in ours.items() if name in INHERITED or name.startswith(INHERITED_PREFIXES)
+    }
     return {"PATH": DEFAULT_PATH, **base, **spec.env, INSTANCE_VARIABLE: mark}
 
 
-def prepare(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:
+def prepare_launch(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:
     """Find the program and check the directory. Raises CannotStart with what to do about it."""
     env = child_environment(spec, ours, mark)
     if spec.cwd is not None and not os.path.isdir(spec.cwd):
@@ -53,7 +55,9 @@ def prepare(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:
     if "/" in command:
         place = os.path.join(spec.cwd or os.getcwd(), command)
         if not os.path.exists(place):
-            raise CannotStart(_several_words(command, path) or f"there is no file {place}; correct `command`")
+            raise CannotStart(
+                _whole_command_line_hint(command, path) or f"there is no file {place}; correct `command`"
+            )
         if os.path.isdir(place):
             raise CannotStart(f"{place} is a directory; name a program in it as `command`")
         if not os.access(place, os.X_OK):
@@ -64,7 +68,7 @@ def prepare(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:
     else:
         found = shutil.which(command, path=path)
     if found is None:
-        if words := _several_words(command, path):
+        if words := _whole_command_line_hint(command, path):
             raise CannotStart(words)
         searched = ":".join(dict.fromkeys(path.split(":")))
         raise CannotStart(
@@ -74,7 +78,7 @@ def prepare(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:
     return Launch(executable=found, argv=(spec.command, *spec.args), env=env, cwd=spec.cwd, umask=spec.umask)
 
 
-def _several_words(command: str, path: str) -> str:
+def _whole_command_line_hint(command: str, path: str) -> str:
     """What to do where a whole command line was written as the name of its program; empty where none was."""
     program, *arguments = command.split() or [""]
     if not arguments or shutil.which(os.path.expanduser(program), path=path) is None:

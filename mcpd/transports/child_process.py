@@ -18,12 +18,12 @@ from mcpd.transports.child_environment import CannotStart, Launch
 
 PIPE_SIZE = 1 << 18
 """Of a child's stdout. An ordinary user may have 64 MiB of pipes in all, so not more: 256 servers."""
-_POLL = 0.01
+_POLL_INTERVAL = 0.01
 """Between two looks whether a group is empty while it is being stopped: no event tells."""
-_STRAYS = 1.0
+_STRAYS_TIMEOUT = 1.0
 """For the end of processes that took a SIGKILL; one that is stuck in the kernel is left to it."""
-_LAST_WORDS = 0.1
-_DETERMINISTIC = frozenset(
+_STDERR_DRAIN_TIMEOUT = 0.1
+_PERMANENT_ERRORS = frozenset(
     {
         errno.ENOENT,
         errno.EACCES,
@@ -37,11 +37,11 @@ _DETERMINISTIC = frozenset(
     }
 )
 """What exec would answer the next time as well."""
-_PROBE = 0
+_NO_SIGNAL = 0
 """The signal that only asks whether somebody is there."""
 
 
-class Guard(Protocol):
+class ProcessGroupGuard(Protocol):
     """Who ends our groups when we cannot any more."""
 
     def guard(self, pgid: int) -> None: ...
@@ -85,7 +85,7 @@ class Child:
 
     async def wait_stderr_drained(self) -> None:
         """Until its last words are in, or a moment has passed: a grandchild may hold the pipe for ever."""
-        with trio.move_on_after(_LAST_WORDS):
+        with trio.move_on_after(_STDERR_DRAIN_TIMEOUT):
             await self._stderr_drained.wait()
 
     def signal_group(self, number: int) -> bool:
@@ -134,18 +134,21 @@ class Child:
 
     async def _end_strays(self) -> None:
         """What left the group. Again and again, as one that forks may be a step ahead of us."""
-        with suppress(OSError), trio.move_on_after(_STRAYS):  # no descriptor left to look at /proc with
+        with (
+            suppress(OSError),
+            trio.move_on_after(_STRAYS_TIMEOUT),
+        ):  # no descriptor left to look at /proc with
             while strays := orphans.find_marked(self.mark):
                 for pid in strays:
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
-                await trio.sleep(_POLL)
+                await trio.sleep(_POLL_INTERVAL)
 
     async def _wait_group_empty(self) -> None:
         await self._process.wait()
         self._reap_group()
-        while self.signal_group(_PROBE):
-            await trio.sleep(_POLL)
+        while self.signal_group(_NO_SIGNAL):
+            await trio.sleep(_POLL_INTERVAL)
             self._reap_group()
 
     def _reap_group(self) -> None:
@@ -164,7 +167,7 @@ class Child:
 async def spawn(
     launch: Launch,
     *,
-    guard: Guard,
+    guard: ProcessGroupGuard,
     stderr: Callable[[bytes], None],
     stop_close: float,
     stop_term: float,
@@ -186,7 +189,7 @@ async def spawn(
             start_new_session=True,
         )
     except OSError as error:
-        if error.errno not in _DETERMINISTIC:
+        if error.errno not in _PERMANENT_ERRORS:
             raise
         if launch.cwd is not None and error.filename == launch.cwd:
             raise CannotStart(f"its directory {launch.cwd} cannot be used: {error.strerror}") from None

@@ -10,22 +10,22 @@ from mcpd.wire import message as wire
 from mcpd.wire.event_stream import SseDecoder
 from mcpd.wire.message import BadFrame, Message
 
-EVENTS, JSON = "text/event-stream", "application/json"
+EVENT_STREAM, JSON = "text/event-stream", "application/json"
 
-_LONGEST_SESSION = 1024
+_MAX_SESSION_ID = 1024
 
 
-def whole_answer(response: httpx.Response, key: bytes, limit: int) -> list[bytes]:
+def complete_messages(response: httpx.Response, key: bytes, limit: int) -> list[bytes]:
     """The messages of a success that is there as a whole, the last of them the answer to `key`.
 
     Nothing where it has to be read with patience: it is no success, not all there, compressed, longer than
     `limit`, of another kind, or a stream whose last message is another.
     """
-    whole = bodies.whole(response) if response.status_code == httpx.codes.OK else None
+    whole = bodies.complete_body(response) if response.status_code == httpx.codes.OK else None
     if whole is None or len(whole) > limit:
         return []
     kind = bodies.content_type(response)
-    if kind != EVENTS:
+    if kind != EVENT_STREAM:
         return [whole] if kind == JSON else []
     messages = [event.data for event in SseDecoder(limit).feed(whole) if event.event == "message"]
     try:
@@ -36,7 +36,7 @@ def whole_answer(response: httpx.Response, key: bytes, limit: int) -> list[bytes
     return [message for message in messages if message] if is_answer else []
 
 
-def error_in(body: bytes, key: bytes) -> Message | None:
+def json_rpc_error(body: bytes, key: bytes) -> Message | None:
     """The JSON-RPC error that a body is, if it is one, for `key` or for nobody in particular."""
     try:
         message = wire.parse(body)
@@ -46,11 +46,11 @@ def error_in(body: bytes, key: bytes) -> Message | None:
         return None
     if wire.normalize_id(bytes(message.id)) not in (b"", b"null", key):
         return None
-    return Message(error=Raw(bodies.one_line(bytes(message.error))))
+    return Message(error=Raw(bodies.to_one_line(bytes(message.error))))
 
 
-def session_named(response: httpx.Response, header: str) -> str:
+def session_id(response: httpx.Response, header: str) -> str:
     """The session that a response opens; nothing when it names none that could be sent back."""
     named: str = response.headers.get(header, "")
-    usable = len(named) <= _LONGEST_SESSION and all("!" <= char <= "~" for char in named)
+    usable = len(named) <= _MAX_SESSION_ID and all("!" <= char <= "~" for char in named)
     return named if usable else ""

@@ -16,14 +16,14 @@ from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolatio
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.transports.http_client import bodies
-from mcpd.transports.http_client.client_factory import Client, Watch, open_client
-from mcpd.transports.http_client.connection_errors import explain
-from mcpd.transports.http_client.endpoint import Endpoint
-from mcpd.transports.http_response_messages import EVENTS
-from mcpd.transports.multiplexer import Switchboard
-from mcpd.transports.outgoing_notifications import Notices
+from mcpd.transports.http_client.client_factory import HttpClient, OnResponse, open_client
+from mcpd.transports.http_client.connection_errors import describe_error
+from mcpd.transports.http_client.endpoint import HttpEndpoint
+from mcpd.transports.http_response_messages import EVENT_STREAM
+from mcpd.transports.multiplexer import RequestMultiplexer
+from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange
-from mcpd.transports.response_stream import Heard, hear
+from mcpd.transports.response_stream import StreamState, read_events
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.url import redact_url, resolve_same_origin
@@ -32,23 +32,23 @@ _POST_TIMEOUT = 30.0
 """For a message to be accepted; its answer comes on the stream, and is given the time it takes."""
 
 
-class SseChannel(Switchboard):
+class SseChannel(RequestMultiplexer):
     """One server, its event stream, and the endpoint that the stream has named."""
 
     has_headers = True
 
-    def __init__(self, spec: RemoteSpec, client: Client) -> None:
+    def __init__(self, spec: RemoteSpec, client: HttpClient) -> None:
         super().__init__(spec)
-        self.footing = "HTTP+SSE"
+        self.last_http_status = "HTTP+SSE"
         self._client = client
-        self._stream = Endpoint(spec.name, client, spec.url)
+        self._stream = HttpEndpoint(spec.name, client, spec.url)
         self._max_frame = spec.max_frame
-        self._inbox: Endpoint | None = None
+        self._post_endpoint: HttpEndpoint | None = None
         """Where messages go, once the stream has said so."""
         self._early: list[tuple[bytes, Exchange | None]] = []
         self._unposted: set[Exchange] = set()
         self._nursery: trio.Nursery | None = None
-        self._notices = Notices()
+        self._notifications = OutgoingNotifications()
 
     async def run(self) -> NoReturn:
         """Raises LinkLost, or why the stream cannot be had: HttpRefused, NeedsAuth, ProtocolViolation."""
@@ -56,55 +56,55 @@ class SseChannel(Switchboard):
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self.watch_deadlines)
-                error = await self._stay_connected()
-                self._end(error, error.message.removeprefix(f"{self.name}: "))
+                error = await self._run_stream()
+                self._fail_all(error, error.message.removeprefix(f"{self.name}: "))
                 nursery.cancel_scope.cancel(reason=error.message)
         finally:
             self._nursery = None
             self.close("the link was closed")
-        assert self.ended is not None
-        raise self.ended
+        assert self.end_error is not None
+        raise self.end_error
 
     # ── the stream ──────────────────────────────────────────────────────────────────────────────
 
-    async def _stay_connected(self) -> McpdError:
+    async def _run_stream(self) -> McpdError:
         """Hear the stream to its end; why it ended."""
         try:
-            response = await self._stream.send("GET", self._headers("", b"", EVENTS))
+            response = await self._stream.send("GET", self._headers("", b"", EVENT_STREAM))
         except httpx.TransportError as error:
-            return LinkLost(f"{self.name}: {explain(error)}", server=self.name, may_have_run=False)
+            return LinkLost(f"{self.name}: {describe_error(error)}", server=self.name, may_have_run=False)
         except HttpRefused as error:
             return error
         try:
             if not response.is_success:
-                return self._stream.refusal(response, await bodies.read_error(response))
-            if bodies.content_type(response) != EVENTS:
+                return self._stream.refusal_error(response, await bodies.read_error(response))
+            if bodies.content_type(response) != EVENT_STREAM:
                 kind = shorten(bodies.content_type(response) or "nothing", 60)
                 return ProtocolViolation(
                     f"{self.name}: gave {kind} where an event stream was asked for", server=self.name
                 )
-            reason = await self._hear(response)
+            reason = await self._read_stream(response)
         except ProtocolViolation as error:
             return error
         finally:
             await bodies.close(response)
         return LinkLost(f"{self.name}: {reason}", server=self.name)
 
-    async def _hear(self, response: httpx.Response) -> str:
+    async def _read_stream(self, response: httpx.Response) -> str:
         try:
-            return await hear(response, Heard(), self._max_frame, self._take_event)
+            return await read_events(response, StreamState(), self._max_frame, self._take_event)
         except EventTooLong as error:
             return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` if that is meant)"
 
     def _take_event(self, event: SseEvent) -> None:
         if event.event == "endpoint":
-            self._move_in(event.data.decode("utf-8", "replace").strip())
+            self._set_endpoint(event.data.decode("utf-8", "replace").strip())
         elif event.event == "message" and event.data:
-            self.receive(bodies.one_line(event.data))
+            self.receive(bodies.to_one_line(event.data))
 
-    def _move_in(self, named: str) -> None:
+    def _set_endpoint(self, named: str) -> None:
         """Send to the named endpoint from now on. Raises ProtocolViolation for one of another origin."""
-        if self._inbox is not None:
+        if self._post_endpoint is not None:
             return
         url = resolve_same_origin(self._stream.url, named)
         if url is None:
@@ -113,41 +113,41 @@ class SseChannel(Switchboard):
                 f"{self.name}: wants its messages sent to another origin ({where}); nothing was sent there",
                 server=self.name,
             )
-        self._inbox = Endpoint(self.name, self._client, url)
+        self._post_endpoint = HttpEndpoint(self.name, self._client, url)
         early, self._early = self._early, []
         for frame, exchange in early:
             self._start(frame, exchange)
 
     # ── frames out ──────────────────────────────────────────────────────────────────────────────
 
-    def _post(self, exchange: Exchange, frame: bytes) -> None:
+    def _send_request(self, exchange: Exchange, frame: bytes) -> None:
         self._unposted.add(exchange)
         self._start(frame, exchange)
 
-    def _put(self, frame: bytes) -> None:
-        if self._notices.admit():
+    def _send_frame(self, frame: bytes) -> None:
+        if self._notifications.reserve():
             self._start(frame, None)
 
     def _start(self, frame: bytes, exchange: Exchange | None) -> None:
-        if self._inbox is None or self._nursery is None:
+        if self._post_endpoint is None or self._nursery is None:
             self._early.append((frame, exchange))
         elif exchange is None:
-            self._nursery.start_soon(self._tell, self._inbox, frame)
+            self._nursery.start_soon(self._send_notification, self._post_endpoint, frame)
         else:
-            self._nursery.start_soon(self._ask, self._inbox, exchange, frame)
+            self._nursery.start_soon(self._send_exchange, self._post_endpoint, exchange, frame)
 
-    def _withdraw(self, exchange: Exchange, reason: str) -> bool:
+    def _withdraw_request(self, exchange: Exchange, reason: str) -> bool:
         if exchange not in self._unposted:
             return False
         self._unposted.discard(exchange)
         self._early = [entry for entry in self._early if entry[1] is not exchange]
         return True
 
-    def _unsent(self) -> set[Exchange]:
+    def _unsent_requests(self) -> set[Exchange]:
         return self._unposted
 
-    async def flushed(self) -> None:
-        await self._notices.wait_none()
+    async def wait_flushed(self) -> None:
+        await self._notifications.wait_drained()
 
     def _headers(self, method: str, frame: bytes, accept: str = "*/*") -> dict[str, str]:
         headers = {"Accept": accept, **self.dialect.headers(method, frame)}
@@ -155,26 +155,26 @@ class SseChannel(Switchboard):
             headers["Content-Type"] = "application/json"
         return headers
 
-    async def _ask(self, inbox: Endpoint, exchange: Exchange, frame: bytes) -> None:
+    async def _send_exchange(self, inbox: HttpEndpoint, exchange: Exchange, frame: bytes) -> None:
         if exchange not in self._unposted:
             return
         self._unposted.discard(exchange)
         try:
-            refused = await self._deliver(inbox, exchange.method, frame)
+            refused = await self._post_frame(inbox, exchange.method, frame)
         except httpx.TransportError as error:
-            refused = inbox.lost(error, exchange.named)
+            refused = inbox.connection_lost(error, exchange.description)
         except McpdError as error:
             refused = error
-        if refused is not None and self._pick(exchange.key) is exchange:
-            self._next_in_queue()
-            self._lose(exchange, refused)
+        if refused is not None and self._pop_pending(exchange.key) is exchange:
+            self._send_queued()
+            self._fail_lost(exchange, refused)
 
-    async def _tell(self, inbox: Endpoint, frame: bytes) -> None:
+    async def _send_notification(self, inbox: HttpEndpoint, frame: bytes) -> None:
         # Nobody waits for it; if the server is gone, the stream ends too.
-        with self._notices.sending(), suppress(httpx.TransportError, McpdError):
-            await self._deliver(inbox, wire.method_of(frame), frame)
+        with self._notifications.sending(), suppress(httpx.TransportError, McpdError):
+            await self._post_frame(inbox, wire.method_of(frame), frame)
 
-    async def _deliver(self, inbox: Endpoint, method: str, frame: bytes) -> McpdError | None:
+    async def _post_frame(self, inbox: HttpEndpoint, method: str, frame: bytes) -> McpdError | None:
         """Why the server does not take it. No answer in time is none: what counts comes on the stream."""
         with trio.move_on_after(_POST_TIMEOUT):
             response = await inbox.send("POST", self._headers(method, frame), frame.rstrip())
@@ -183,13 +183,13 @@ class SseChannel(Switchboard):
             finally:
                 await bodies.close(response)
             if not response.is_success:
-                return inbox.refusal(response, body)
+                return inbox.refusal_error(response, body)
         return None
 
 
 @asynccontextmanager
 async def open_http_sse(
-    spec: RemoteSpec, environ: Mapping[str, str], watch: Watch | None = None
+    spec: RemoteSpec, environ: Mapping[str, str], watch: OnResponse | None = None
 ) -> AsyncIterator[SseChannel]:
     """A channel to the server whose event stream is at `spec.url`; leaving the block fails what is under
     way and closes the connections. The caller runs it. Raises CannotStart for a bad CA file.

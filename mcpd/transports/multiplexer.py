@@ -22,8 +22,8 @@ from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.transports import lost_requests
-from mcpd.transports.base import Deaf, Dialect, Inbound
-from mcpd.transports.call_stats import Tally
+from mcpd.transports.base import Dialect, Inbound, NullInbound
+from mcpd.transports.call_stats import CallStats
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
@@ -35,7 +35,7 @@ _SAMPLE = 4096
 """Characters kept of what was no message: secrets in it are masked before it is shortened."""
 
 
-class Switchboard:
+class RequestMultiplexer:
     """The half of a `Channel` that all transports share; see there for what its members promise.
 
     Who builds on it gives `_post`, `_withdraw`, `_unsent` and `_put`, lets `watch_deadlines` run,
@@ -43,50 +43,50 @@ class Switchboard:
     """
 
     has_headers = False
-    tells_apart = False
+    correlates_server_requests = False
 
     def __init__(self, spec: ServerSpec) -> None:
         self.name = spec.name
-        self.inbound: Inbound = Deaf()
+        self.inbound: Inbound = NullInbound()
         self.dialect = Dialect()
-        self.batches = False
-        self.junk_lines = 0
-        self.junk_sample = ""
+        self.allows_batches = False
+        self.unparsable_lines = 0
+        self.unparsable_sample = ""
         self.late_replies = 0
-        self.oddities: dict[str, int] = {}
-        self.heard_at = trio.current_time()
-        self.called_well_at = -math.inf
-        self.ended: McpdError | None = None
+        self.protocol_deviations: dict[str, int] = {}
+        self.last_received_at = trio.current_time()
+        self.last_success_at = -math.inf
+        self.end_error: McpdError | None = None
         self.session: str | None = None
-        self.footing = ""
+        self.last_http_status = ""
         self.tap: Callable[[str, bytes], None] | None = None
-        self.tally = Tally()
+        self.call_stats = CallStats()
         self._meta = b""
         self._call_meta = b'"progressToken":'
         self._max_in_flight = spec.max_in_flight
         self._max_queued = spec.max_queued
-        self._table: dict[bytes, Exchange] = {}
-        self._standing: dict[bytes, Exchange] = {}
+        self._pending: dict[bytes, Exchange] = {}
+        self._long_lived: dict[bytes, Exchange] = {}
         self._queue: deque[tuple[Exchange, bytes]] = deque()
         self._last_id = 0
-        self._alarm = trio.CancelScope()
-        self._alarm_at = math.inf
+        self._timer = trio.CancelScope()
+        self._timer_at = math.inf
 
     # ── how frames travel ───────────────────────────────────────────────────────────────────────
 
-    def _post(self, exchange: Exchange, frame: bytes) -> None:
+    def _send_request(self, exchange: Exchange, frame: bytes) -> None:
         """Send a request's frame (with its newline). It stands in the table."""
         raise NotImplementedError
 
-    def _withdraw(self, exchange: Exchange, reason: str) -> bool:
+    def _withdraw_request(self, exchange: Exchange, reason: str) -> bool:
         """Take back a request nobody waits for any more. False when the server should be told."""
         raise NotImplementedError
 
-    def _unsent(self) -> set[Exchange]:
+    def _unsent_requests(self) -> set[Exchange]:
         """The exchanges in the table of which not all has left."""
         raise NotImplementedError
 
-    def _put(self, frame: bytes) -> None:
+    def _send_frame(self, frame: bytes) -> None:
         """Send any other frame. Not called once it has ended."""
         raise NotImplementedError
 
@@ -95,67 +95,67 @@ class Switchboard:
     def submit(
         self, exchange: Exchange, method: str, params: Raw | bytes = b"", *, plain: bool = False
     ) -> None:
-        full = len(self._table) >= self._max_in_flight and not exchange.standing
-        if full or self.ended is not None:
-            self._must_accept_more()
+        full = len(self._pending) >= self._max_in_flight and not exchange.long_lived
+        if full or self.end_error is not None:
+            self._raise_unless_accepting()
         self._last_id = number = self._last_id + 1
         exchange.key = key = b"%d" % number
         exchange.method = method
         # Progress is asked for on every call, wanted or not: it also tells us that the server is at work.
         meta = exchange.meta or self._meta
         is_call = method == "tools/call"
-        if is_call or exchange.reports:
+        if is_call or exchange.wants_progress:
             meta = (meta + b',"progressToken":' if exchange.meta else self._call_meta) + key
         now = _batch.now if _batch.depth else trio.current_time()
         if is_call:
-            exchange.count = self.tally.of(params if type(params) is bytes else bytes(params))
+            exchange.stats = self.call_stats.for_params(params if type(params) is bytes else bytes(params))
             exchange.sent_at = now
-        deadline, hard_deadline = now + exchange.idle, now + exchange.limit
+        deadline, hard_deadline = now + exchange.idle_timeout, now + exchange.total_timeout
         exchange.hard_deadline = hard_deadline
         exchange.deadline = deadline = deadline if deadline < hard_deadline else hard_deadline
-        if deadline < self._alarm_at:
-            self._alarm_at = self._alarm.deadline = deadline
+        if deadline < self._timer_at:
+            self._timer_at = self._timer.deadline = deadline
         frame = request_with_meta(key, method, bytes(params), meta, plain=plain)
         if full:
             self._queue.append((exchange, frame))
         else:
             self._send(exchange, frame)
 
-    def _must_accept_more(self) -> None:
-        if self.ended is not None:
-            raise LinkLost(self.ended.message, server=self.name, may_have_run=False)
+    def _raise_unless_accepting(self) -> None:
+        if self.end_error is not None:
+            raise LinkLost(self.end_error.message, server=self.name, may_have_run=False)
         if len(self._queue) >= self._max_queued:
             raise Overloaded(
-                f"{self.name}: {len(self._table)} requests are unanswered and {len(self._queue)} wait; "
+                f"{self.name}: {len(self._pending)} requests are unanswered and {len(self._queue)} wait; "
                 "nothing was sent, try again later",
                 server=self.name,
             )
 
-    def speak(self, dialect: Dialect) -> None:
+    def set_dialect(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self._meta = meta = dialect.meta
         self._call_meta = meta + b',"progressToken":' if meta else b'"progressToken":'
 
-    def grant(self, exchange: Exchange, seconds: float) -> None:
+    def extend_deadline(self, exchange: Exchange, seconds: float) -> None:
         exchange.deadline = deadline = min(trio.current_time() + seconds, exchange.hard_deadline)
-        if deadline < self._alarm_at:
-            self._alarm_at = self._alarm.deadline = deadline
+        if deadline < self._timer_at:
+            self._timer_at = self._timer.deadline = deadline
 
     def cancel(self, exchange: Exchange, reason: str) -> None:
-        if self._take_back(exchange, reason) and exchange.count is not None:
-            exchange.count.cancelled += 1
+        if self._remove(exchange, reason) and exchange.stats is not None:
+            exchange.stats.cancelled += 1
 
-    def _take_back(self, exchange: Exchange, reason: str) -> bool:
+    def _remove(self, exchange: Exchange, reason: str) -> bool:
         """Whether it was still under way."""
-        if self._table.get(exchange.key) is exchange:
-            del self._table[exchange.key]
-            if not self._withdraw(exchange, reason):
-                self._say_cancelled(exchange, reason)
-            self._next_in_queue()
-        elif self._standing.get(exchange.key) is exchange:
-            del self._standing[exchange.key]
-            if not self._withdraw(exchange, reason):
-                self._say_cancelled(exchange, reason)
+        if self._pending.get(exchange.key) is exchange:
+            del self._pending[exchange.key]
+            if not self._withdraw_request(exchange, reason):
+                self._notify_cancelled(exchange, reason)
+            self._send_queued()
+        elif self._long_lived.get(exchange.key) is exchange:
+            del self._long_lived[exchange.key]
+            if not self._withdraw_request(exchange, reason):
+                self._notify_cancelled(exchange, reason)
         else:
             before = len(self._queue)
             self._queue = deque(entry for entry in self._queue if entry[0] is not exchange)
@@ -163,54 +163,54 @@ class Switchboard:
         return True
 
     def notify(self, method: str, params: bytes = b"") -> None:
-        self._tapped(wire.notification(method, params))
+        self._tap_and_send(wire.notification(method, params))
 
     def respond(self, request: Message, result: bytes) -> None:
-        self._reply(wire.result(request.key, result))
+        self._send_reply(wire.result(request.key, result))
 
-    def refuse(self, request: Message, code: int, words: str) -> None:
-        self._reply(wire.error(request.key, wire.error_body(code, words)))
+    def refuse(self, request: Message, code: int, message: str) -> None:
+        self._send_reply(wire.error(request.key, wire.error_body(code, message)))
 
-    def under_way(self) -> Collection[Exchange]:
-        return self._table.values()
+    def outstanding(self) -> Collection[Exchange]:
+        return self._pending.values()
 
     @property
     def in_flight(self) -> int:
-        return len(self._table) + len(self._queue)
+        return len(self._pending) + len(self._queue)
 
     @property
-    def busy(self) -> bool:
-        return bool(self._queue) or any(e.deadline != math.inf for e in self._table.values())
+    def is_busy(self) -> bool:
+        return bool(self._queue) or any(e.deadline != math.inf for e in self._pending.values())
 
-    async def flushed(self) -> None:
+    async def wait_flushed(self) -> None:
         """One line after the other: nothing overtakes anything."""
 
-    async def listen(self, missed: Callable[[], None], hears: Callable[[], None]) -> None:
+    async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
         """The server has our ear already."""
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────
 
     def _send(self, exchange: Exchange, frame: bytes) -> None:
-        (self._standing if exchange.standing else self._table)[exchange.key] = exchange
+        (self._long_lived if exchange.long_lived else self._pending)[exchange.key] = exchange
         if self.tap is not None:
             self.tap("→", frame.rstrip())
-        self._post(exchange, frame)
+        self._send_request(exchange, frame)
 
-    def _tapped(self, frame: bytes) -> None:
-        if self.ended is not None:
+    def _tap_and_send(self, frame: bytes) -> None:
+        if self.end_error is not None:
             return
         if self.tap is not None:
             self.tap("→", frame.rstrip())
-        self._put(frame)
+        self._send_frame(frame)
 
-    def _reply(self, frame: bytes) -> None:
-        self._tapped(frame)
+    def _send_reply(self, frame: bytes) -> None:
+        self._tap_and_send(frame)
 
-    def _next_in_queue(self) -> None:
-        while self._queue and len(self._table) < self._max_in_flight:
+    def _send_queued(self) -> None:
+        while self._queue and len(self._pending) < self._max_in_flight:
             self._send(*self._queue.popleft())
 
-    def _say_cancelled(self, exchange: Exchange, reason: str) -> None:
+    def _notify_cancelled(self, exchange: Exchange, reason: str) -> None:
         if not exchange.cancellable:
             return
         params = msgspec.json.encode({"requestId": Raw(exchange.key), "reason": reason})
@@ -218,7 +218,7 @@ class Switchboard:
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, line: bytes, exchange: Exchange | None = None, *, alone: bool = True) -> None:
+    def receive(self, line: bytes, exchange: Exchange | None = None, *, may_be_batch: bool = True) -> None:
         """Take one frame, or, not `alone`, one part of a batch; batches do not nest. Within a `batch()`.
 
         `exchange`: whose own stream it came on, see `Inbound`.
@@ -226,60 +226,60 @@ class Switchboard:
         try:
             message = wire.parse(line)
         except BadFrame:
-            self._receive_odd(line, exchange, alone=alone)
+            self._receive_unparsable(line, exchange, may_be_batch=may_be_batch)
             return
         if self.tap is not None:
             self.tap("←", line)
         if message.method:
-            self._receive_unasked(message, exchange)
+            self._receive_server_message(message, exchange)
             return
-        answered = self._pick(bytes(message.id))
+        answered = self._pop_pending(bytes(message.id))
         if answered is None:
-            self._receive_stray(message, line)
+            self._receive_unmatched(message, line)
             return
-        self._answer(answered, message, line)
+        self._deliver_response(answered, message, line)
 
-    def _pick(self, key: bytes) -> Exchange | None:
-        return self._table.pop(key, None) or self._standing.pop(key, None)
+    def _pop_pending(self, key: bytes) -> Exchange | None:
+        return self._pending.pop(key, None) or self._long_lived.pop(key, None)
 
-    def _answer(self, exchange: Exchange, message: Message, line: bytes) -> None:
+    def _deliver_response(self, exchange: Exchange, message: Message, line: bytes) -> None:
         """Give an exchange, out of the table already, its response."""
-        self.heard_at = _batch.now
+        self.last_received_at = _batch.now
         if self._queue:
-            self._next_in_queue()
+            self._send_queued()
         if message.result is ABSENT and message.error is ABSENT:
             how = f"with neither result nor error: {shorten(line)}"
-            self._lose(exchange, lost_requests.violated(self.name, exchange, how))
+            self._fail_lost(exchange, lost_requests.protocol_violation(self.name, exchange, how))
             return
-        if exchange.count is not None:
+        if exchange.stats is not None:
             if message.error is ABSENT:
-                self.called_well_at = self.heard_at
-            exchange.count.answered(self.heard_at - exchange.sent_at, message, line)
+                self.last_success_at = self.last_received_at
+            exchange.stats.add_response(self.last_received_at - exchange.sent_at, message, line)
         try:
             exchange.answered(message)
         except Exception:
-            self._met_a_bug("passing on an answer")
-            words = f"{self.name}: its answer to {exchange.named} could not be passed on"
-            self._fail_with(exchange, ProtocolViolation(words, server=self.name))
+            self._log_bug("passing on an answer")
+            words = f"{self.name}: its answer to {exchange.description} could not be passed on"
+            self._notify_failed(exchange, ProtocolViolation(words, server=self.name))
 
-    def _lose(self, exchange: Exchange, error: McpdError) -> None:
+    def _fail_lost(self, exchange: Exchange, error: McpdError) -> None:
         """There will be no answer to one that is out of the table."""
-        if exchange.count is not None:
-            exchange.count.lost += 1
-        self._fail_with(exchange, error)
+        if exchange.stats is not None:
+            exchange.stats.lost += 1
+        self._notify_failed(exchange, error)
 
-    def _fail_with(self, exchange: Exchange, error: McpdError) -> None:
+    def _notify_failed(self, exchange: Exchange, error: McpdError) -> None:
         try:
             exchange.failed(error)
         except Exception:
-            self._met_a_bug(f"failing {exchange.method}")
+            self._log_bug(f"failing {exchange.method}")
 
-    def _met_a_bug(self, doing: str) -> None:
+    def _log_bug(self, doing: str) -> None:
         """On the way to one caller: it must not cost the connection, which is everybody's."""
         log.exception("%s: an error in mcpd itself in %s", self.name, doing)
 
-    def _receive_unasked(self, message: Message, exchange: Exchange | None) -> None:
-        self.heard_at = _batch.now
+    def _receive_server_message(self, message: Message, exchange: Exchange | None) -> None:
+        self.last_received_at = _batch.now
         if message.id is not ABSENT:
             self.inbound.on_request(message, exchange)
         elif message.method == "notifications/progress":
@@ -287,73 +287,75 @@ class Switchboard:
         else:
             self.inbound.on_notification(message, exchange)
 
-    def _receive_odd(self, line: bytes, exchange: Exchange | None, *, alone: bool) -> None:
+    def _receive_unparsable(self, line: bytes, exchange: Exchange | None, *, may_be_batch: bool) -> None:
         stripped = line.strip()
         if not stripped:
             return  # blank lines between messages are common and mean nothing
-        if self.batches and alone and stripped.startswith(b"["):
+        if self.allows_batches and may_be_batch and stripped.startswith(b"["):
             try:
                 parts = wire.split_batch(stripped)
             except BadFrame:
                 pass  # junk after all
             else:
                 for part in parts:
-                    self.receive(part, exchange, alone=False)
+                    self.receive(part, exchange, may_be_batch=False)
                 return
         if self.tap is not None:
             self.tap("←", line)
-        self._junk(line)
-        answered = self._pick(wire.guess_response_id(line))
+        self._count_unparsable(line)
+        answered = self._pop_pending(wire.guess_response_id(line))
         if answered is not None:
-            self._next_in_queue()
-            self._lose(answered, lost_requests.unreadable(self.name, answered, line))
+            self._send_queued()
+            self._fail_lost(answered, lost_requests.unparsable_response(self.name, answered, line))
 
-    def _receive_stray(self, message: Message, line: bytes) -> None:
+    def _receive_unmatched(self, message: Message, line: bytes) -> None:
         key = message.key
         number = wire.normalize_id(key)
-        exchange = self._pick(number) if number != key else None
+        exchange = self._pop_pending(number) if number != key else None
         if exchange is not None:
-            self._odd("answers came with the id as another type than it was sent")
+            self._count_deviation("answers came with the id as another type than it was sent")
             message.id = Raw(number)
-            self._answer(exchange, message, line)
+            self._deliver_response(exchange, message, line)
         elif key.isdigit() and int(key[:20]) <= self._last_id:
             self.late_replies += 1
         else:
-            self._junk(line)
+            self._count_unparsable(line)
 
-    def _odd(self, what: str) -> None:
-        self.oddities[what] = self.oddities.get(what, 0) + 1
+    def _count_deviation(self, what: str) -> None:
+        self.protocol_deviations[what] = self.protocol_deviations.get(what, 0) + 1
 
-    def _junk(self, line: bytes) -> None:
-        self.junk_lines += 1
-        self.junk_sample = self.junk_sample or line[:_SAMPLE].decode("utf-8", "replace")
+    def _count_unparsable(self, line: bytes) -> None:
+        self.unparsable_lines += 1
+        self.unparsable_sample = self.unparsable_sample or line[:_SAMPLE].decode("utf-8", "replace")
 
     def _receive_progress(self, message: Message) -> None:
         try:
             token = bytes(wire.members(message.params).get("progressToken", b""))
         except BadFrame:
             return
-        exchange = self._table.get(token) or self._table.get(wire.normalize_id(token))
+        exchange = self._pending.get(token) or self._pending.get(wire.normalize_id(token))
         if exchange is None:
             return
-        patience = max(trio.current_time() + exchange.idle, exchange.deadline)  # what was granted stays
+        patience = max(
+            trio.current_time() + exchange.idle_timeout, exchange.deadline
+        )  # what was granted stays
         exchange.deadline = min(patience, exchange.hard_deadline)
         try:
             exchange.progressed(message.params)
         except Exception:
-            self._met_a_bug("passing on progress")
+            self._log_bug("passing on progress")
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def close(self, reason: str) -> None:
-        if self.ended is None:
-            self._end(LinkLost(f"{self.name}: {reason}", server=self.name), reason)
+        if self.end_error is None:
+            self._fail_all(LinkLost(f"{self.name}: {reason}", server=self.name), reason)
 
-    def _end(self, error: McpdError, reason: str) -> None:
-        self.ended = error
-        unsent = self._unsent()
-        in_flight = [*self._table.values(), *self._standing.values()]
-        self._table, self._standing = {}, {}
+    def _fail_all(self, error: McpdError, reason: str) -> None:
+        self.end_error = error
+        unsent = self._unsent_requests()
+        in_flight = [*self._pending.values(), *self._long_lived.values()]
+        self._pending, self._long_lived = {}, {}
         queued, self._queue = [entry[0] for entry in self._queue], deque()
         may_have_run = [(exchange, exchange not in unsent) for exchange in in_flight]
         may_have_run += [(exchange, False) for exchange in queued]
@@ -361,27 +363,31 @@ class Switchboard:
             for exchange, ran in may_have_run:
                 # Where nothing could be sent at all, the reason of that says more.
                 plain = ran or isinstance(error, LinkLost)
-                told = lost_requests.lost(self.name, exchange, reason, may_have_run=ran) if plain else error
-                self._lose(exchange, told)
+                told = (
+                    lost_requests.connection_lost(self.name, exchange, reason, may_have_run=ran)
+                    if plain
+                    else error
+                )
+                self._fail_lost(exchange, told)
 
     # ── watching the clock ──────────────────────────────────────────────────────────────────────
 
     async def watch_deadlines(self) -> NoReturn:
         while True:
-            self._alarm_at = self._first_deadline()
-            with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
+            self._timer_at = self._first_deadline()
+            with trio.CancelScope(deadline=self._timer_at) as self._timer:
                 await trio.sleep_forever()
             self._expire()
 
     def _first_deadline(self) -> float:
-        waiting = [*self._table.values(), *(entry[0] for entry in self._queue)]
+        waiting = [*self._pending.values(), *(entry[0] for entry in self._queue)]
         return min((exchange.deadline for exchange in waiting), default=math.inf)
 
     def _expire(self) -> None:
         now = trio.current_time()
-        waiting = [*self._table.values(), *(entry[0] for entry in self._queue)]
+        waiting = [*self._pending.values(), *(entry[0] for entry in self._queue)]
         with _batch:
             for exchange in waiting:
                 if exchange.deadline <= now:
-                    self._take_back(exchange, "timed out")
-                    self._lose(exchange, lost_requests.timed_out(self.name, exchange, now))
+                    self._remove(exchange, "timed out")
+                    self._fail_lost(exchange, lost_requests.timed_out(self.name, exchange, now))

@@ -7,24 +7,24 @@ from contextlib import contextmanager
 
 import trio
 
-_AT_MOST = 256
+_MAX_IN_FLIGHT = 256
 """Under way; a server that asks faster than it reads gets no more of them."""
 
 
-class Notices:
+class OutgoingNotifications:
     """How many responses and notifications are under way, each in a request of its own."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._none = trio.Event()
-        self._none.set()
+        self._drained = trio.Event()
+        self._drained.set()
 
-    def admit(self) -> bool:
+    def reserve(self) -> bool:
         """Whether one more may be sent. It counts from now on; whoever sends it does so within `sending`."""
-        if self._count >= _AT_MOST:
+        if self._count >= _MAX_IN_FLIGHT:
             return False
         if not self._count:
-            self._none = trio.Event()
+            self._drained = trio.Event()
         self._count += 1
         return True
 
@@ -35,7 +35,7 @@ class Notices:
         finally:
             self._count -= 1
             if not self._count:
-                self._none.set()
+                self._drained.set()
 
-    async def wait_none(self) -> None:
-        await self._none.wait()
+    async def wait_drained(self) -> None:
+        await self._drained.wait()

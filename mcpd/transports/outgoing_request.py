@@ -9,11 +9,11 @@ import trio
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
-from mcpd.transports.call_stats import Count
+from mcpd.transports.call_stats import ToolCallStats
 from mcpd.wire.message import Message
 
-OF_THE_TOOL = "`toolTimeouts` in its definition sets"
-OF_THE_CALLER = "whoever called set"
+FROM_TOOL_TIMEOUTS = "`toolTimeouts` in its definition sets"
+FROM_CALLER = "whoever called set"
 
 
 class Exchange(msgspec.Struct, eq=False, kw_only=True):
@@ -25,36 +25,36 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     cheapest object there is.)
     """
 
-    idle: float = math.inf
+    idle_timeout: float = math.inf
     """Seconds of silence allowed; each progress notification starts them afresh."""
-    clock: str = "`timeout` in its definition sets"
+    timeout_source: str = "`timeout` in its definition sets"
     """Where `idle` comes from, for the message when it is over."""
-    limit: float = math.inf
+    total_timeout: float = math.inf
     """Seconds after which it ends whatever the progress."""
-    what: str = ""
+    label: str = ""
     """For messages: `tool 'echo'`. Empty: the method's name."""
     cancellable: bool = True
     """Whether the server may be told that nobody waits any more (a handshake must not be cancelled)."""
-    reports: bool = False
+    wants_progress: bool = False
     """Whether progress is to be asked for; of a `tools/call` it always is."""
-    standing: bool = False
+    long_lived: bool = False
     """Whether it stays open by its nature (a subscription): it is not due, and takes nobody's turn."""
     meta: bytes = b""
     """Members of `_meta` in place of the dialect's, for this request only (`Upstream.dress` makes them)."""
-    repeated: bool = False
+    was_retried: bool = False
     """Whether it has been sent once more already (`Dialect.remedy`); it never is a second time."""
     key: bytes = b""
     method: str = ""
     deadline: float = math.inf
     hard_deadline: float = math.inf
-    count: Count | None = None
+    stats: ToolCallStats | None = None
     """Where a `tools/call` is counted when it ends; None for anything else."""
     sent_at: float = 0.0
 
     @property
-    def named(self) -> str:
+    def description(self) -> str:
         """For messages."""
-        return self.what or self.method
+        return self.label or self.method
 
     def answered(self, message: Message) -> None:
         """The response, result or error, with the link's own id on it."""
@@ -68,7 +68,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         raise NotImplementedError
 
 
-class Awaited(Exchange):
+class AwaitedExchange(Exchange):
     """An exchange somebody waits for in a task of their own."""
 
     done: trio.Event = msgspec.field(default_factory=trio.Event)
@@ -83,7 +83,7 @@ class Awaited(Exchange):
         self.error = error
         self.done.set()
 
-    async def answer(self) -> Message:
+    async def wait_response(self) -> Message:
         """Wait for the response. Raises the McpdError of a failed exchange."""
         await self.done.wait()
         if self.error is not None:

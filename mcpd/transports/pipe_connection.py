@@ -12,7 +12,7 @@ from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import Reader, traffic
 from mcpd.transports import lost_requests
-from mcpd.transports.multiplexer import Switchboard
+from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter, LineTooLong
@@ -20,13 +20,13 @@ from mcpd.wire.message import ABSENT, BadFrame
 from mcpd.wire.multiline import MultilineJoiner
 
 _batch = batch()
-_LAST_ANSWERS = 0.5
+_EOF_GRACE = 0.5
 """For an end of file to follow a closed stdin: then it has ended, and there is more to say about that."""
-_REPLIES = 1 << 20
+_MAX_REPLY_BACKLOG = 1 << 20
 """Bytes that may wait for the server before its own requests are left unanswered."""
 
 
-class Link(Switchboard):
+class PipeChannel(RequestMultiplexer):
     """One server's line channel. `run` reads and writes it; the descriptors stay the opener's to close."""
 
     def __init__(
@@ -54,27 +54,29 @@ class Link(Switchboard):
             self.close(reason)
             self._outbox.close()
             self._splitter.clear()  # `ended` may keep us alive through its traceback for a while
-        assert self.ended is not None
-        raise self.ended
+        assert self.end_error is not None
+        raise self.end_error
 
     # ── frames out ──────────────────────────────────────────────────────────────────────────────
 
-    def _post(self, exchange: Exchange, frame: bytes) -> None:
+    def _send_request(self, exchange: Exchange, frame: bytes) -> None:
         self._outbox.put(frame, exchange)
         traffic.more_expected = True  # said here: the answer of a remote server comes another way
 
-    def _withdraw(self, exchange: Exchange, reason: str) -> bool:
+    def _withdraw_request(self, exchange: Exchange, reason: str) -> bool:
         return self._outbox.withdraw(exchange)
 
-    def _unsent(self) -> set[Exchange]:
+    def _unsent_requests(self) -> set[Exchange]:
         return {tag for tag in self._outbox.unsent() if isinstance(tag, Exchange)}
 
-    def _put(self, frame: bytes) -> None:
+    def _send_frame(self, frame: bytes) -> None:
         self._outbox.put(frame)
 
-    def _reply(self, frame: bytes) -> None:
-        if self._outbox.backlog < _REPLIES:  # a server that asks without end and never reads gets no more
-            super()._reply(frame)
+    def _send_reply(self, frame: bytes) -> None:
+        if (
+            self._outbox.backlog < _MAX_REPLY_BACKLOG
+        ):  # a server that asks without end and never reads gets no more
+            super()._send_reply(frame)
 
     # ── lines in ────────────────────────────────────────────────────────────────────────────────
 
@@ -94,8 +96,8 @@ class Link(Switchboard):
             for line in self._splitter.feed(portion):
                 self.receive(line)
 
-    def _junk(self, line: bytes) -> None:
-        super()._junk(line)
+    def _count_unparsable(self, line: bytes) -> None:
+        super()._count_unparsable(line)
         whole = self._spread.feed(line)
         if whole is None:
             return
@@ -104,7 +106,9 @@ class Link(Switchboard):
         except BadFrame:
             return
         if message.method or message.id is not ABSENT:
-            self._odd("messages came over several lines, and the standard wants one line for each")
+            self._count_deviation(
+                "messages came over several lines, and the standard wants one line for each"
+            )
             self.receive(whole)
 
     async def _watch_writes(self, running: trio.CancelScope) -> None:
@@ -123,13 +127,15 @@ class Link(Switchboard):
                 continue
             with _batch:
                 for tag in self._outbox.unsent():
-                    if isinstance(tag, Exchange) and self._table.pop(tag.key, None) is tag:
+                    if isinstance(tag, Exchange) and self._pending.pop(tag.key, None) is tag:
                         self._outbox.withdraw(tag)
                         words = f"it has not read its input for {stalled_for:.0f} s"
-                        self._lose(tag, lost_requests.lost(self.name, tag, words, may_have_run=False))
-            self._next_in_queue()
+                        self._fail_lost(
+                            tag, lost_requests.connection_lost(self.name, tag, words, may_have_run=False)
+                        )
+            self._send_queued()
             with trio.move_on_after(self._write_timeout):  # then it is the turn of those that came since
                 await self._outbox.wait_drained()
-        await trio.sleep(_LAST_ANSWERS)
+        await trio.sleep(_EOF_GRACE)
         self.close("it closed its stdin while still running")
         running.cancel(reason="its stdin is closed")

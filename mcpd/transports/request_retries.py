@@ -10,24 +10,26 @@ from collections.abc import Callable
 import trio
 
 from mcpd.model.errors import McpdError
-from mcpd.transports.base import Remedy
+from mcpd.transports.base import BeforeRetry
 from mcpd.transports.outgoing_request import Exchange
 
 
-class Retries:
+class PendingRetries:
     """The exchanges that wait for their remedy: out of the table, and without an answer yet."""
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, Exchange] = {}
 
-    async def retry(self, exchange: Exchange, remedy: Remedy, then: Callable[[bool], None]) -> None:
+    async def retry(
+        self, exchange: Exchange, before_retry: BeforeRetry, then: Callable[[bool], None]
+    ) -> None:
         """Call `then` when `remedy` is through, with whether it has worked; not when the exchange was
         withdrawn meanwhile. Bounded by the exchange's deadline."""
         worked = False
-        exchange.repeated = True
+        exchange.was_retried = True
         try:
             with trio.move_on_at(exchange.deadline):
-                await remedy()
+                await before_retry()
                 worked = True
         except McpdError:
             pass  # the error that is there already says more about this request
@@ -35,7 +37,7 @@ class Retries:
             if self.withdraw(exchange):
                 then(worked)
 
-    def begin(self, exchange: Exchange) -> None:
+    def add(self, exchange: Exchange) -> None:
         """From now on it is withdrawn here. `retry` is soon called."""
         self._waiting[exchange.key] = exchange
 

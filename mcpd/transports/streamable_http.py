@@ -22,26 +22,32 @@ from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.transports import lost_requests
 from mcpd.transports.http_client import bodies
-from mcpd.transports.http_client.bodies import BodyTooLong
-from mcpd.transports.http_client.client_factory import Watch, open_client
-from mcpd.transports.http_client.connection import HangUp
-from mcpd.transports.http_client.connection_errors import explain, unsent
-from mcpd.transports.http_client.endpoint import Endpoint
-from mcpd.transports.http_response_messages import EVENTS, JSON, error_in, session_named, whole_answer
-from mcpd.transports.multiplexer import Switchboard
-from mcpd.transports.outgoing_notifications import Notices
+from mcpd.transports.http_client.bodies import BodyTooLarge
+from mcpd.transports.http_client.client_factory import OnResponse, open_client
+from mcpd.transports.http_client.connection import Abort
+from mcpd.transports.http_client.connection_errors import describe_error, was_not_sent
+from mcpd.transports.http_client.endpoint import HttpEndpoint
+from mcpd.transports.http_response_messages import (
+    EVENT_STREAM,
+    JSON,
+    complete_messages,
+    json_rpc_error,
+    session_id,
+)
+from mcpd.transports.multiplexer import RequestMultiplexer
+from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange
-from mcpd.transports.request_retries import Retries
-from mcpd.transports.response_stream import Heard, hear
-from mcpd.transports.sse_resume import Resuming
+from mcpd.transports.request_retries import PendingRetries
+from mcpd.transports.response_stream import StreamState, read_events
+from mcpd.transports.sse_resume import ResumableStreams
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.message import ABSENT, Message
 
-_ORDERLY_END = 0.25
+_STREAM_END_TIMEOUT = 0.25
 """Seconds a server has to end its stream after the answer: then the connection can be used again."""
-_NOTICE_TIMEOUT = 30.0
-_NOT_OF_THE_PROTOCOL = (401, 403, 429)
+_NOTIFICATION_TIMEOUT = 30.0
+_HTTP_LEVEL_STATUSES = (401, 403, 429)
 """Whatever the body says: these are about who asks, and how often."""
 
 
@@ -52,37 +58,37 @@ class _Post:
     exchange: Exchange
     frame: bytes
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    begun: bool = False
-    hang_up: HangUp | None = None
+    was_sent: bool = False
+    abort: Abort | None = None
     """While it is answered without a task: ends that."""
-    streams: bool = False
+    has_stream: bool = False
     """Whether it is answered by an event stream, which may go on after the answer."""
 
-    def end(self, reason: str) -> None:
+    def cancel(self, reason: str) -> None:
         """Nobody waits for its answer any more."""
         self.scope.cancel(reason=reason)
-        if self.hang_up is not None:
-            self.hang_up()
-            self.hang_up = None
+        if self.abort is not None:
+            self.abort()
+            self.abort = None
 
 
-class HttpChannel(Switchboard):
+class HttpChannel(RequestMultiplexer):
     """One server at one URL. `end_session` is for whoever opened it, when it is over."""
 
     has_headers = True
-    tells_apart = True
+    correlates_server_requests = True
 
-    def __init__(self, spec: RemoteSpec, endpoint: Endpoint) -> None:
+    def __init__(self, spec: RemoteSpec, endpoint: HttpEndpoint) -> None:
         super().__init__(spec)
         self.session = ""
         self._endpoint = endpoint
         self._max_frame = spec.max_frame
         self._nursery: trio.Nursery | None = None
         self._posts: dict[bytes, _Post] = {}
-        self._early: list[bytes] = []
-        self._retries = Retries()
-        self._notices = Notices()
-        self._resuming = Resuming(self._ask_for_events)
+        self._unsent_notifications: list[bytes] = []
+        self._retries = PendingRetries()
+        self._notifications = OutgoingNotifications()
+        self._streams = ResumableStreams(self._get_event_stream)
 
     async def run(self) -> NoReturn:
         reason = "the link was closed"
@@ -91,15 +97,15 @@ class HttpChannel(Switchboard):
                 self._nursery = nursery
                 nursery.start_soon(self.watch_deadlines)
                 for post in self._posts.values():
-                    nursery.start_soon(self._carry, post)
-                early, self._early = self._early, []
+                    nursery.start_soon(self._run_request, post)
+                early, self._unsent_notifications = self._unsent_notifications, []
                 for frame in early:
-                    nursery.start_soon(self._tell, frame)
+                    nursery.start_soon(self._send_notification, frame)
         finally:
             self._nursery = None
             self.close(reason)
-        assert self.ended is not None
-        raise self.ended
+        assert self.end_error is not None
+        raise self.end_error
 
     async def end_session(self) -> None:
         """Tell the server that we are through; it may not care. Bounded by the caller."""
@@ -109,87 +115,87 @@ class HttpChannel(Switchboard):
 
     # ── frames out ──────────────────────────────────────────────────────────────────────────────
 
-    def _post(self, exchange: Exchange, frame: bytes) -> None:
+    def _send_request(self, exchange: Exchange, frame: bytes) -> None:
         post = self._posts[exchange.key] = _Post(exchange, frame)
-        if self._nursery is not None and not self._begin(post):
-            self._nursery.start_soon(self._carry, post)
+        if self._nursery is not None and not self._send_without_task(post):
+            self._nursery.start_soon(self._run_request, post)
 
-    def _begin(self, post: _Post) -> bool:
+    def _send_without_task(self, post: _Post) -> bool:
         """Send it at once, where a connection waits for it; most answers then need no task either."""
         exchange, frame = post.exchange, post.frame
         try:
             headers = self._headers(exchange.method, frame)
-            then = partial(self._heard_of, post, headers)
-            post.hang_up = self._endpoint.begin("POST", headers, frame.rstrip(), then)
+            then = partial(self._on_outcome, post, headers)
+            post.abort = self._endpoint.send_with_callback("POST", headers, frame.rstrip(), then)
         except (httpx.TransportError, McpdError):
             return False  # it fails again where somebody waits for it
-        post.begun = post.hang_up is not None
-        return post.begun
+        post.was_sent = post.abort is not None
+        return post.was_sent
 
-    def _withdraw(self, exchange: Exchange, reason: str) -> bool:
+    def _withdraw_request(self, exchange: Exchange, reason: str) -> bool:
         post = self._posts.pop(exchange.key, None)
         if post is None:
             return True
-        post.end(reason)
-        return not post.begun or self.dialect.hanging_up_cancels
+        post.cancel(reason)
+        return not post.was_sent or self.dialect.disconnect_cancels
 
-    def _unsent(self) -> set[Exchange]:
-        return {post.exchange for post in self._posts.values() if not post.begun}
+    def _unsent_requests(self) -> set[Exchange]:
+        return {post.exchange for post in self._posts.values() if not post.was_sent}
 
-    def _put(self, frame: bytes) -> None:
-        if not self._notices.admit():
+    def _send_frame(self, frame: bytes) -> None:
+        if not self._notifications.reserve():
             return
         if self._nursery is None:
-            self._early.append(frame)
+            self._unsent_notifications.append(frame)
         else:
-            self._nursery.start_soon(self._tell, frame)
+            self._nursery.start_soon(self._send_notification, frame)
 
-    async def flushed(self) -> None:
-        await self._notices.wait_none()
+    async def wait_flushed(self) -> None:
+        await self._notifications.wait_drained()
 
-    def _headers(self, method: str, frame: bytes, accept: str = f"{JSON}, {EVENTS}") -> dict[str, str]:
+    def _headers(self, method: str, frame: bytes, accept: str = f"{JSON}, {EVENT_STREAM}") -> dict[str, str]:
         dialect = self.dialect
         headers = {"Accept": accept, **dialect.headers(method, frame)}
         if frame:
             headers["Content-Type"] = JSON
-        if self.session and dialect.session_header and not dialect.opening:
+        if self.session and dialect.session_header and not dialect.opens_session:
             headers[dialect.session_header] = self.session
         return headers
 
     # ── one request ─────────────────────────────────────────────────────────────────────────────
 
-    def _heard_of(
+    def _on_outcome(
         self, post: _Post, headers: Mapping[str, str], outcome: httpx.Response | httpx.TransportError
     ) -> None:
         """What came of a request that was sent without a task. Called by the reader."""
-        post.hang_up = None
+        post.abort = None
         exchange, key, nursery = post.exchange, post.exchange.key, self._nursery
         documents: list[bytes] = []
         if isinstance(outcome, httpx.Response):
-            documents = whole_answer(outcome, key, self._max_frame)
+            documents = complete_messages(outcome, key, self._max_frame)
             if not documents:
                 if nursery is not None:
-                    nursery.start_soon(self._carry, post, headers, outcome)
+                    nursery.start_soon(self._run_request, post, headers, outcome)
                 return
         try:
             if isinstance(outcome, httpx.Response):
-                self.footing = "HTTP 200"
-                self._join_session(outcome)
+                self.last_http_status = "HTTP 200"
+                self._read_session_id(outcome)
                 for document in documents[:-1]:
                     with batch():
-                        self.receive(bodies.one_line(document), exchange)
-                self._read(exchange, documents[-1])
+                        self.receive(bodies.to_one_line(document), exchange)
+                self._receive_body(exchange, documents[-1])
             else:
-                self._broken(exchange, outcome)
+                self._handle_transport_error(exchange, outcome)
         except McpdError as error:
-            self._fail(exchange, error)
+            self._fail_if_pending(exchange, error)
         except Exception as error:  # a bug: not the reader's, who serves everybody
             if nursery is not None:
                 nursery.start_soon(_raise, error)
         if self._posts.get(key) is post:
             del self._posts[key]
 
-    async def _carry(
+    async def _run_request(
         self,
         post: _Post,
         headers: Mapping[str, str] | None = None,
@@ -197,21 +203,23 @@ class HttpChannel(Switchboard):
     ) -> None:
         """See a request to its answer, from the beginning or from `response` on."""
         exchange, key = post.exchange, post.exchange.key
-        post.begun = True
+        post.was_sent = True
         with post.scope:
             try:
-                await self._converse(exchange, post.frame, headers, response)
+                await self._send_and_receive(exchange, post.frame, headers, response)
             except httpx.TransportError as error:
-                self._broken(exchange, error)
-            except (BodyTooLong, EventTooLong):
+                self._handle_transport_error(exchange, error)
+            except (BodyTooLarge, EventTooLong):
                 limit = f"{self._max_frame} bytes (raise `maxFrame` if that is meant)"
-                self._fail(exchange, lost_requests.violated(self.name, exchange, f"with more than {limit}"))
+                self._fail_if_pending(
+                    exchange, lost_requests.protocol_violation(self.name, exchange, f"with more than {limit}")
+                )
             except McpdError as error:
-                self._fail(exchange, error)
+                self._fail_if_pending(exchange, error)
         if self._posts.get(key) is post:
             del self._posts[key]
 
-    async def _converse(
+    async def _send_and_receive(
         self,
         exchange: Exchange,
         frame: bytes,
@@ -222,112 +230,118 @@ class HttpChannel(Switchboard):
         if response is None or headers is None:
             response = await self._endpoint.send("POST", self._headers(exchange.method, frame), content)
         else:
-            response = await self._endpoint.arrived(response, "POST", headers, content)
+            response = await self._endpoint.follow_redirects(response, "POST", headers, content)
         try:
-            await self._understand(exchange, response)
+            await self._handle_response(exchange, response)
         finally:
             await bodies.close(response)
 
-    async def _understand(self, exchange: Exchange, response: httpx.Response) -> None:
+    async def _handle_response(self, exchange: Exchange, response: httpx.Response) -> None:
         kind = bodies.content_type(response)
-        self.footing = f"HTTP {response.status_code}"
+        self.last_http_status = f"HTTP {response.status_code}"
         if not response.is_success:
-            await self._refused(exchange, response)
+            await self._handle_refusal(exchange, response)
             return
-        self._join_session(response)
-        if kind == EVENTS:
-            await self._follow(exchange, response)
+        self._read_session_id(response)
+        if kind == EVENT_STREAM:
+            await self._follow_stream(exchange, response)
             return
         if response.status_code == HTTPStatus.ACCEPTED:
-            raise lost_requests.violated(
+            raise lost_requests.protocol_violation(
                 self.name, exchange, "with HTTP 202, which is for what needs no answer"
             )
         body = await bodies.read(response, self._max_frame)
         if kind != JSON and body.lstrip()[:1] not in (b"{", b"["):
-            raise lost_requests.violated(
+            raise lost_requests.protocol_violation(
                 self.name, exchange, f"with {shorten(kind or 'nothing', 60)} instead of JSON"
             )
-        self._read(exchange, body)
+        self._receive_body(exchange, body)
 
-    def _read(self, exchange: Exchange, body: bytes) -> None:
+    def _receive_body(self, exchange: Exchange, body: bytes) -> None:
         """Take the document that answers a request. Raises ProtocolViolation when it does not."""
         with batch():
-            self.receive(bodies.one_line(body), exchange)
-        if self._waits(exchange) and not self._refused_in_words(exchange, body):
-            raise lost_requests.violated(self.name, exchange, f"with something else: {shorten(body)}")
+            self.receive(bodies.to_one_line(body), exchange)
+        if self._is_pending(exchange) and not self._handle_error_body(exchange, body):
+            raise lost_requests.protocol_violation(
+                self.name, exchange, f"with something else: {shorten(body)}"
+            )
 
-    def _refused_in_words(self, exchange: Exchange, body: bytes) -> bool:
+    def _handle_error_body(self, exchange: Exchange, body: bytes) -> bool:
         """Whether the body is a JSON-RPC error, which may lack the id: it belongs to this request."""
-        error = error_in(body, exchange.key)
+        error = json_rpc_error(body, exchange.key)
         if error is None:
             return False
-        if self._pick(exchange.key) is exchange:
+        if self._pop_pending(exchange.key) is exchange:
             if self.tap is not None:
                 self.tap("←", body)
             with batch():
-                self._answer(exchange, error, body)
+                self._deliver_response(exchange, error, body)
         return True
 
-    async def _refused(self, exchange: Exchange, response: httpx.Response) -> None:
+    async def _handle_refusal(self, exchange: Exchange, response: httpx.Response) -> None:
         status = response.status_code
         body = await bodies.read_error(response)
-        if status == HTTPStatus.NOT_FOUND and self.session and not self.dialect.opening:
-            self._session_is_over(exchange)
+        if status == HTTPStatus.NOT_FOUND and self.session and not self.dialect.opens_session:
+            self._end_lost_session(exchange)
             return
-        if status not in _NOT_OF_THE_PROTOCOL and self._refused_in_words(exchange, body):
+        if status not in _HTTP_LEVEL_STATUSES and self._handle_error_body(exchange, body):
             return
-        error = self._endpoint.refusal(response, body)
-        self._fail(exchange, error)
+        error = self._endpoint.refusal_error(response, body)
+        self._fail_if_pending(exchange, error)
         if status == HTTPStatus.UNAUTHORIZED:
-            self._finish(error)
+            self._end_channel(error)
 
-    def _join_session(self, response: httpx.Response) -> None:
-        if self.dialect.opening and self.dialect.session_header:
-            self.session = session_named(response, self.dialect.session_header)
+    def _read_session_id(self, response: httpx.Response) -> None:
+        if self.dialect.opens_session and self.dialect.session_header:
+            self.session = session_id(response, self.dialect.session_header)
 
     # ── event streams ───────────────────────────────────────────────────────────────────────────
 
-    async def _follow(self, exchange: Exchange, response: httpx.Response) -> None:
+    async def _follow_stream(self, exchange: Exchange, response: httpx.Response) -> None:
         """Hear a request's stream to its answer, resuming it where the server allows that."""
         post = self._posts.get(exchange.key)
         if post is not None:
-            post.streams = True
-        why = await self._resuming.follow(
+            post.has_stream = True
+        why = await self._streams.follow(
             response,
-            partial(self._hear, exchange),
-            partial(self._waits, exchange),
+            partial(self._read_stream, exchange),
+            partial(self._is_pending, exchange),
             resumable=self.dialect.resumable,
         )
-        self._fail(exchange, lost_requests.lost(self.name, exchange, why, may_have_run=True))
+        self._fail_if_pending(
+            exchange, lost_requests.connection_lost(self.name, exchange, why, may_have_run=True)
+        )
 
-    async def _ask_for_events(self, last_id: str | None) -> httpx.Response:
-        headers = self._headers("", b"", EVENTS)
+    async def _get_event_stream(self, last_id: str | None) -> httpx.Response:
+        headers = self._headers("", b"", EVENT_STREAM)
         if last_id is not None:
             headers["Last-Event-ID"] = last_id
         return await self._endpoint.send("GET", headers)
 
-    async def _hear(self, exchange: Exchange | None, response: httpx.Response, heard: Heard) -> str:
+    async def _read_stream(
+        self, exchange: Exchange | None, response: httpx.Response, heard: StreamState
+    ) -> str:
         def take(event: SseEvent) -> None:
             if event.data and event.event == "message":
-                self.receive(bodies.one_line(event.data), exchange)
+                self.receive(bodies.to_one_line(event.data), exchange)
 
-        return await hear(response, heard, self._max_frame, take)
+        return await read_events(response, heard, self._max_frame, take)
 
-    async def listen(self, missed: Callable[[], None], hears: Callable[[], None]) -> None:
+    async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
         """Keep the stream open on which a server says what no request asked for; return when it has none."""
         if self.dialect.resumable:
-            await self._resuming.listen(
-                partial(self._hear, None),
-                is_over=lambda: self.ended is not None,
-                missed=missed,
-                hears=hears,
-                junk=self._junk,
+            await self._streams.listen(
+                partial(self._read_stream, None),
+                is_over=lambda: self.end_error is not None,
+                on_gap=on_gap,
+                on_open=on_open,
+                on_unparsable=self._count_unparsable,
             )
 
     # ── what is told, and not asked ─────────────────────────────────────────────────────────────
 
-    async def _tell(self, frame: bytes) -> None:
-        with self._notices.sending(), trio.move_on_after(_NOTICE_TIMEOUT):
+    async def _send_notification(self, frame: bytes) -> None:
+        with self._notifications.sending(), trio.move_on_after(_NOTIFICATION_TIMEOUT):
             try:
                 headers = self._headers(wire.method_of(frame), frame)
                 response = await self._endpoint.send("POST", headers, frame.rstrip())
@@ -336,34 +350,36 @@ class HttpChannel(Switchboard):
                 finally:
                     await bodies.close(response)
                 if response.status_code == HTTPStatus.NOT_FOUND and self.session:
-                    self._session_is_over(None)
+                    self._end_lost_session(None)
             except (httpx.TransportError, McpdError):
                 pass  # nobody waits; if the server is gone, the next request says so
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────
 
-    def _waits(self, exchange: Exchange) -> bool:
-        return exchange.key in self._table or exchange.key in self._standing
+    def _is_pending(self, exchange: Exchange) -> bool:
+        return exchange.key in self._pending or exchange.key in self._long_lived
 
-    def _answer(self, exchange: Exchange, message: Message, line: bytes) -> None:
+    def _deliver_response(self, exchange: Exchange, message: Message, line: bytes) -> None:
         post = self._posts.get(exchange.key)
-        if post is not None and post.streams:  # it has a moment to come to its end
-            post.scope.deadline = trio.current_time() + _ORDERLY_END
+        if post is not None and post.has_stream:  # it has a moment to come to its end
+            post.scope.deadline = trio.current_time() + _STREAM_END_TIMEOUT
         if post is not None and message.error is not ABSENT and self._nursery is not None:
-            remedy = None if exchange.repeated else self.dialect.remedy(exchange.method, message)
+            remedy = (
+                None if exchange.was_retried else self.dialect.retry_after_refusal(exchange.method, message)
+            )
             if remedy is not None:
-                self._retries.begin(exchange)
-                then = partial(self._once_more, post, message)
+                self._retries.add(exchange)
+                then = partial(self._retry, post, message)
                 self._nursery.start_soon(self._retries.retry, exchange, remedy, then)
                 return
-        super()._answer(exchange, message, line)
+        super()._deliver_response(exchange, message, line)
 
-    def _once_more(self, post: _Post, message: Message, worked: bool) -> None:
+    def _retry(self, post: _Post, message: Message, worked: bool) -> None:
         """Send a request again, as another one, when that has a chance; else its error is its answer."""
         exchange = post.exchange
         with batch():
-            if not worked or self.ended is not None:
-                super()._answer(exchange, message, b"")
+            if not worked or self.end_error is not None:
+                super()._deliver_response(exchange, message, b"")
                 return
             try:
                 self.submit(exchange, exchange.method, wire.parse(post.frame).params)
@@ -374,39 +390,41 @@ class HttpChannel(Switchboard):
         if not self._retries.withdraw(exchange):
             super().cancel(exchange, reason)
 
-    def _fail(self, exchange: Exchange, error: McpdError) -> None:
+    def _fail_if_pending(self, exchange: Exchange, error: McpdError) -> None:
         """Nothing happens to one that has been answered, or given up, already."""
-        if self._waits(exchange):
-            self._pick(exchange.key)
-            self._next_in_queue()
-            self._lose(exchange, error)
+        if self._is_pending(exchange):
+            self._pop_pending(exchange.key)
+            self._send_queued()
+            self._fail_lost(exchange, error)
 
-    def _broken(self, exchange: Exchange, error: httpx.TransportError) -> None:
-        lost = self._endpoint.lost(error, exchange.named)
-        self._fail(exchange, lost)
-        if unsent(error):  # nobody listens there any more
-            self._finish(LinkLost(f"{self.name}: {explain(error)}", server=self.name))
+    def _handle_transport_error(self, exchange: Exchange, error: httpx.TransportError) -> None:
+        lost = self._endpoint.connection_lost(error, exchange.description)
+        self._fail_if_pending(exchange, lost)
+        if was_not_sent(error):  # nobody listens there any more
+            self._end_channel(LinkLost(f"{self.name}: {describe_error(error)}", server=self.name))
 
-    def _session_is_over(self, exchange: Exchange | None) -> None:
+    def _end_lost_session(self, exchange: Exchange | None) -> None:
         """The first to hear of it ends the channel; the rest are failed with it."""
         words = "its session is over (it answered 404: restarted, or tired of us)"
         self.session = ""
         if exchange is not None:
-            self._fail(exchange, lost_requests.lost(self.name, exchange, words, may_have_run=False))
-        self._finish(LinkLost(f"{self.name}: {words}", server=self.name))
+            self._fail_if_pending(
+                exchange, lost_requests.connection_lost(self.name, exchange, words, may_have_run=False)
+            )
+        self._end_channel(LinkLost(f"{self.name}: {words}", server=self.name))
 
-    def _finish(self, error: McpdError) -> None:
-        if self.ended is None:
-            self._end(error, error.message.removeprefix(f"{self.name}: "))
+    def _end_channel(self, error: McpdError) -> None:
+        if self.end_error is None:
+            self._fail_all(error, error.message.removeprefix(f"{self.name}: "))
         for post in self._posts.values():
-            post.end(error.message)
+            post.cancel(error.message)
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel(reason=error.message)
 
     def close(self, reason: str) -> None:
         super().close(reason)
         for post in self._posts.values():
-            post.end(reason)
+            post.cancel(reason)
 
 
 async def _raise(error: Exception) -> None:
@@ -415,7 +433,7 @@ async def _raise(error: Exception) -> None:
 
 @asynccontextmanager
 async def open_http(
-    spec: RemoteSpec, environ: Mapping[str, str], watch: Watch | None = None
+    spec: RemoteSpec, environ: Mapping[str, str], watch: OnResponse | None = None
 ) -> AsyncIterator[HttpChannel]:
     """A channel to the server at `spec.url`; nothing is sent yet. The caller runs it. `watch`: see `pool`.
 
@@ -423,7 +441,7 @@ async def open_http(
     CannotStart for a bad CA file.
     """
     async with open_client(spec.url, spec.headers, environ, spec.ca_file, watch) as client:
-        channel = HttpChannel(spec, Endpoint(spec.name, client, spec.url))
+        channel = HttpChannel(spec, HttpEndpoint(spec.name, client, spec.url))
         try:
             yield channel
         finally:

@@ -18,18 +18,18 @@ from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.support.websocket import CONNECTION_ENDED, GuardedStream, keep_alive
-from mcpd.transports.multiplexer import Switchboard
+from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
-from mcpd.transports.websocket_upgrade import Greeted, connect, only_reason, shake_hands
+from mcpd.transports.websocket_upgrade import UpgradedStream, connect, unwrap_failure, upgrade
 
 _batch = batch()
-_GOODBYE = 0.25
+_CLOSE_TIMEOUT = 0.25
 """Seconds for the closing handshake. Nothing depends on it."""
-_REPLIES = 1 << 20
+_MAX_REPLY_BACKLOG = 1 << 20
 """Bytes that may wait for the server before its own requests are left unanswered."""
 
 
-class WebSocketChannel(Switchboard):
+class WebSocketChannel(RequestMultiplexer):
     """One server's WebSocket; a `Channel`. Made by `open_websocket`."""
 
     def __init__(self, spec: RemoteSpec, connection: WebSocketConnection, wire: GuardedStream) -> None:
@@ -55,27 +55,27 @@ class WebSocketChannel(Switchboard):
                 nursery.cancel_scope.cancel(reason=reason)
         finally:
             self.close(reason)
-        assert self.ended is not None
-        raise self.ended
+        assert self.end_error is not None
+        raise self.end_error
 
     # ── frames out ──────────────────────────────────────────────────────────────────────────────
 
-    def _post(self, exchange: Exchange, frame: bytes) -> None:
+    def _send_request(self, exchange: Exchange, frame: bytes) -> None:
         self._enqueue(frame, exchange)
 
-    def _put(self, frame: bytes) -> None:
+    def _send_frame(self, frame: bytes) -> None:
         self._enqueue(frame, None)
 
-    def _reply(self, frame: bytes) -> None:
-        if self._backlog < _REPLIES:  # a server that asks without end and never reads gets no more
-            super()._reply(frame)
+    def _send_reply(self, frame: bytes) -> None:
+        if self._backlog < _MAX_REPLY_BACKLOG:  # a server that asks without end and never reads gets no more
+            super()._send_reply(frame)
 
     def _enqueue(self, frame: bytes, exchange: Exchange | None) -> None:
         self._waiting.append((frame, exchange))
         self._backlog += len(frame)
         self._wake.set()
 
-    def _withdraw(self, exchange: Exchange, reason: str) -> bool:
+    def _withdraw_request(self, exchange: Exchange, reason: str) -> bool:
         for index, (frame, asker) in enumerate(self._waiting):
             if asker is exchange:
                 if index == 0 and self._sending:
@@ -85,7 +85,7 @@ class WebSocketChannel(Switchboard):
                 return True
         return False
 
-    def _unsent(self) -> set[Exchange]:
+    def _unsent_requests(self) -> set[Exchange]:
         return {exchange for _, exchange in self._waiting if exchange is not None}
 
     async def _write(self) -> None:
@@ -137,22 +137,22 @@ async def open_websocket(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
     to, OSError for a bad CA file. The caller runs the channel.
     """
     stream = await connect(spec)
-    wire = Greeted(stream, spec.timeouts.write, spec.max_frame)
+    wire = UpgradedStream(stream, spec.timeouts.write, spec.max_frame)
     channel: WebSocketChannel | None = None
     try:
         async with trio.open_nursery() as nursery:
-            connection = await shake_hands(spec, nursery, wire)
+            connection = await upgrade(spec, nursery, wire)
             channel = WebSocketChannel(spec, connection, wire)
             try:
                 yield channel
             finally:
                 channel.close("it is being stopped")
-                with trio.move_on_after(_GOODBYE, shield=True):
+                with trio.move_on_after(_CLOSE_TIMEOUT, shield=True):
                     await connection.aclose()
                 nursery.cancel_scope.cancel(reason="the connection is closed")
     except BaseExceptionGroup as group:
         if channel is None:
-            raise only_reason(group, spec.name) from None
+            raise unwrap_failure(group, spec.name) from None
         _, others = group.split(CONNECTION_ENDED)
         if others is not None:
             raise others from None

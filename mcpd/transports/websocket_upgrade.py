@@ -18,14 +18,14 @@ from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.support.websocket import MAX_UNCOUNTED, READ_SIZE, GuardedStream
 from mcpd.transports.http_client.client_factory import ssl_context
-from mcpd.transports.http_client.connection_errors import explain
-from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, guard
+from mcpd.transports.http_client.connection_errors import describe_error
+from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, start_tls
 
 SUBPROTOCOL = "mcp"
 _STATUS = re.compile(rb"HTTP/1\.\d (\d{3})")
 
 
-class Greeted(GuardedStream):
+class UpgradedStream(GuardedStream):
     """The stream to a server, which may greet us with something else than WebSocket, or not at all."""
 
     def __init__(self, stream: trio.abc.Stream, write_timeout: float, max_frame: int) -> None:
@@ -34,7 +34,7 @@ class Greeted(GuardedStream):
         """Cancelled when the stream ends; None once the handshake is done."""
         self.status = 0
         """The HTTP status the server began with."""
-        self._greeting = 0
+        self._handshake_bytes = 0
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         data: bytes | bytearray = b""
@@ -42,21 +42,21 @@ class Greeted(GuardedStream):
             data = await super().receive_some(max_bytes)
         finally:
             if not data:
-                self._ended()
+                self._cancel_handshake()
         if self.handshake is not None:
-            found = None if self._greeting else _STATUS.match(data)
+            found = None if self._handshake_bytes else _STATUS.match(data)
             self.status = self.status if found is None else int(found[1])
-            self._greeting += len(data)
-            if self._greeting > MAX_UNCOUNTED:
-                self._ended()
+            self._handshake_bytes += len(data)
+            if self._handshake_bytes > MAX_UNCOUNTED:
+                self._cancel_handshake()
                 raise trio.BrokenResourceError("a greeting without end")
         return data
 
     async def aclose(self) -> None:
-        self._ended()
+        self._cancel_handshake()
         await super().aclose()
 
-    def _ended(self) -> None:
+    def _cancel_handshake(self) -> None:
         if self.handshake is not None:
             self.handshake.cancel(reason="the stream has ended")
 
@@ -72,17 +72,17 @@ async def connect(spec: RemoteSpec) -> trio.abc.Stream:
     try:
         with trio.fail_after(CONNECT_TIMEOUT):
             stream = await trio.open_tcp_stream(host, parts.port or (443 if secure else 80))
-            return stream if context is None else await guard(stream, host, context)
+            return stream if context is None else await start_tls(stream, host, context)
     except trio.TooSlowError:
         reason = f"it cannot be reached: no connection within {CONNECT_TIMEOUT:g} s"
     except trio.BrokenResourceError as error:
-        reason = explain(error)
+        reason = describe_error(error)
     except OSError as error:
-        reason = f"it cannot be reached: {_words(error)}"
+        reason = f"it cannot be reached: {_describe_os_error(error)}"
     raise LinkLost(f"{spec.name}: {reason}", server=spec.name, may_have_run=False)
 
 
-def _words(error: OSError) -> str:
+def _describe_os_error(error: OSError) -> str:
     """trio says which addresses failed; why is in the causes."""
     cause = error.__cause__
     for one in cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause, error):
@@ -91,7 +91,7 @@ def _words(error: OSError) -> str:
     return str(error)
 
 
-async def shake_hands(spec: RemoteSpec, nursery: trio.Nursery, wire: Greeted) -> WebSocketConnection:
+async def upgrade(spec: RemoteSpec, nursery: trio.Nursery, wire: UpgradedStream) -> WebSocketConnection:
     """Agree on WebSocket. What reads the connection runs in `nursery`, and may raise there too:
     see `only_reason`. Raises LinkLost, NeedsAuth, HttpRefused."""
     parts = urlsplit(spec.url)
@@ -117,7 +117,7 @@ async def shake_hands(spec: RemoteSpec, nursery: trio.Nursery, wire: Greeted) ->
     raise LinkLost(f"{spec.name}: it {how}", server=spec.name, may_have_run=False)
 
 
-def only_reason(group: BaseExceptionGroup[BaseException], name: str) -> BaseException:
+def unwrap_failure(group: BaseExceptionGroup[BaseException], name: str) -> BaseException:
     """Why there is no connection, freed from the nursery's wrapping."""
     reasons = list(group.exceptions)
     rejected = next((reason for reason in reasons if isinstance(reason, ConnectionRejected)), None)

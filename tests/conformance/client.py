@@ -27,7 +27,7 @@ from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.supervision import catalog as lists
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connection import open_remote
-from mcpd.supervision.failure import leaves
+from mcpd.supervision.failure import leaf_exceptions
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
@@ -97,13 +97,13 @@ async def connected(url: str) -> AsyncIterator[Session]:
         on_request=asked,
     )
     async with open_remote(spec, "http", os.environ) as connection, trio.open_nursery() as nursery:
-        connection.link.tap = lambda way, frame: print(way, frame.decode(), file=sys.stderr)
+        connection.channel.tap = lambda way, frame: print(way, frame.decode(), file=sys.stderr)
         nursery.start_soon(connection.run)
-        upstream = await negotiate(connection.link, hooks, "auto", spec.timeouts.probe, report)
+        upstream = await negotiate(connection.channel, hooks, "auto", spec.timeouts.probe, report)
         if upstream.run_subscriptions is not None:
             nursery.start_soon(upstream.run_subscriptions)
             await upstream.notifications_ready.wait()
-        yield Session(upstream, await lists.fetch(upstream, spec))
+        yield Session(upstream, await lists.fetch_catalog(upstream, spec))
         nursery.cancel_scope.cancel()
 
 
@@ -184,6 +184,6 @@ if __name__ == "__main__":
     try:
         trio.run(main, sys.argv[1], os.environ.get("MCP_CONFORMANCE_SCENARIO", ""))
     except* (McpdError, OSError, trio.TooSlowError) as group:
-        for leaf in leaves(group):
+        for leaf in leaf_exceptions(group):
             print(f"{type(leaf).__name__}: {leaf}", file=sys.stderr)
         sys.exit(1)

@@ -103,7 +103,7 @@ class Cable:
 async def scenario(cable: Cable, world: World, watch: Stopwatch) -> dict[str, object]:
     """Cut under a call; away for a while; back."""
     await world.wait(ServerState.CONNECTED)
-    await world.call().answer()
+    await world.call().wait_response()
     hanging = world.hanging_call()
     await trio.sleep(0.5)
     assert not hanging.done.is_set()
@@ -116,7 +116,7 @@ async def scenario(cable: Cable, world: World, watch: Stopwatch) -> dict[str, ob
     with trio.fail_after(60):
         while world.server.state is ServerState.CONNECTED:
             with suppress(LinkLost):
-                await world.call().answer()
+                await world.call().wait_response()
             await trio.sleep(0.1)
     lost = watch.seconds
     await trio.sleep(AWAY)
@@ -125,7 +125,7 @@ async def scenario(cable: Cable, world: World, watch: Stopwatch) -> dict[str, ob
     watch.restart()
     await world.wait(ServerState.CONNECTED, 60)
     back = watch.seconds
-    await world.call().answer()
+    await world.call().wait_response()
     return {
         "noticed": noticed,
         "words": hanging.error.message,
@@ -137,9 +137,9 @@ async def scenario(cable: Cable, world: World, watch: Stopwatch) -> dict[str, ob
 
 
 async def main() -> None:
-    for index, (level, name, _) in enumerate(dial.KEEPALIVE):
+    for index, (level, name, _) in enumerate(dial.SOCKET_OPTIONS):
         if level == socket.IPPROTO_TCP and name in QUICK:
-            dial.KEEPALIVE[index] = (level, name, QUICK[name])
+            dial.SOCKET_OPTIONS[index] = (level, name, QUICK[name])
     cable = Cable()
     try:
         with tempfile.TemporaryDirectory() as home:

@@ -25,11 +25,11 @@ from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
 from mcpd.protocol.upstream_session import ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
-from mcpd.supervision.context import ClientSide
+from mcpd.supervision.context import ClientHooks
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.outbox import batch
-from mcpd.transports.multiplexer import Switchboard
+from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
@@ -40,7 +40,7 @@ LEGACY = "2025-11-25"
 NAME = "srv"
 
 
-class Wire(Switchboard):
+class Wire(RequestMultiplexer):
     """A link whose other end is a list."""
 
     def __init__(self) -> None:
@@ -50,16 +50,16 @@ class Wire(Switchboard):
     async def run(self) -> NoReturn:
         await self.watch_deadlines()
 
-    def _post(self, exchange: Exchange, frame: bytes) -> None:
+    def _send_request(self, exchange: Exchange, frame: bytes) -> None:
         self.frames.append(frame)
 
-    def _withdraw(self, exchange: Exchange, reason: str) -> bool:
+    def _withdraw_request(self, exchange: Exchange, reason: str) -> bool:
         return False
 
-    def _unsent(self) -> set[Exchange]:
+    def _unsent_requests(self) -> set[Exchange]:
         return set()
 
-    def _put(self, frame: bytes) -> None:
+    def _send_frame(self, frame: bytes) -> None:
         self.frames.append(frame)
 
     def choke(self, on: bool = True) -> None:
@@ -124,7 +124,7 @@ class World:
             not_ready_error=lambda server: NotReady("srv is not there", server=NAME, state="pending"),
             list_clients=None,
         )
-        self.side = ClientSide()
+        self.side = ClientHooks()
         self.gateway = Gateway(core, self.side)
         self.connect()
 
@@ -155,13 +155,13 @@ class World:
         self.up.set()
 
     def on_request(self, message: Message, exchange: Exchange | None) -> None:
-        assert self.side.asked is not None
-        if not self.side.asked(self.server, self.wire, message, exchange):
+        assert self.side.on_server_request is not None
+        if not self.side.on_server_request(self.server, self.wire, message, exchange):
             self.wire.refuse(message, -32601, "no")
 
     def on_notification(self, message: Message, exchange: Exchange | None) -> None:
-        assert self.side.heard is not None
-        self.side.heard(self.server, ServerNotification(message.method, message.params, exchange))
+        assert self.side.on_notification is not None
+        self.side.on_notification(self.server, ServerNotification(message.method, message.params, exchange))
 
     def lose(self) -> None:
         """The process dies, if there is one."""
@@ -260,7 +260,7 @@ class World:
             "in line": len(self.server.turn_queue),
             "questions": len(self.gateway.server_requests._open),
             "parked": len(self.gateway.suspended_calls._calls) + len(self.gateway.suspended_calls._states),
-            "at the server": len(self.wire.under_way()),
+            "at the server": len(self.wire.outstanding()),
         }
         return [f"{count} {what}" for what, count in left.items() if count]
 

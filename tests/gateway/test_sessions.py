@@ -366,7 +366,7 @@ async def test_thousands_of_clients_leave_nothing_behind(autojump_clock: Clock, 
     assert not interests._levels
     assert not interests._results
     assert not w.wire._queue
-    assert not w.wire._standing
+    assert not w.wire._long_lived
     assert len(w.nursery.child_tasks) <= tasks + 1  # who waits in line is looked after for a second more
 
 

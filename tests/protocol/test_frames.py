@@ -21,7 +21,7 @@ from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.supervision import catalog as lists
 from mcpd.transports.base import Channel
-from mcpd.transports.outgoing_request import Awaited, Exchange
+from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
 from mcpd.wire.message import Message
 from tests.transports.peer import Json, Peer, connected
 
@@ -131,7 +131,7 @@ async def wish(peer: Peer, interests: NotificationInterests, *, era: str) -> Non
 
 async def live(peer: Peer, upstream: Upstream) -> None:
     """All that mcpd says to a server of its own accord, and what it says for a client."""
-    await lists.fetch(upstream, RemoteSpec(name="peer", kind="http", url="http://x"))
+    await lists.fetch_catalog(upstream, RemoteSpec(name="peer", kind="http", url="http://x"))
     results: list[Json] = [{"result": {"content": []}}]
     if upstream.era == "modern":
         more = {"resultType": "input_required", "inputRequests": {"q": ASKING}, "requestState": "s"}
@@ -139,7 +139,7 @@ async def live(peer: Peer, upstream: Upstream) -> None:
     peer.script["tools/call"] = lambda _: results.pop(0)
     await request_with_input(upstream, "tools/call", {"name": "x", "arguments": {"a": [1]}}, answer)
     peer.script["tools/call"] = lambda _: None
-    given_up = Awaited()
+    given_up = AwaitedExchange()
     upstream.submit(given_up, "tools/call", b'{"name":"x"}')
     await peer.hear("tools/call", 2 if upstream.era == "legacy" else 3)
     upstream.link.cancel(given_up, "nobody waits for it any more")

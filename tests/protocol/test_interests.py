@@ -17,7 +17,7 @@ from mcpd.protocol import listen_stream
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
-from mcpd.transports.outgoing_request import Awaited
+from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.transports.peer import Json, Peer, connected
 
 EVERYTHING = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "logging": {}}
@@ -414,7 +414,7 @@ async def test_the_log_level_is_said_in_every_request_to_a_modern_server() -> No
 async def test_a_request_for_one_client_says_what_that_client_can_do() -> None:
     """In place of what all of them together can; its progress token stays ours."""
     async with talking(modern(EVERYTHING)) as talk:
-        call = Awaited()
+        call = AwaitedExchange()
         call.meta = talk.upstream.request_meta({"sampling": {}}, "debug")
         talk.upstream.submit(call, "tools/call", b'{"name":"x"}')
         meta = (await talk.peer.hear("tools/call"))["params"]["_meta"]

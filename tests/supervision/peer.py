@@ -18,12 +18,12 @@ from mcpd.model.events import Event
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState, ServerStatus
 from mcpd.state_file import StateFile
-from mcpd.supervision.context import Surroundings
+from mcpd.supervision.context import SupervisorContext
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.redact import Redactor
 from mcpd.transports.child_environment import Launch
 from mcpd.transports.child_process import describe_exit
-from mcpd.transports.pipe_connection import Link
+from mcpd.transports.pipe_connection import PipeChannel
 
 Json = dict[str, Any]
 
@@ -85,10 +85,10 @@ class FakeChild:
 @attrs.define(eq=False)
 class FakeTransport:
     child: FakeChild
-    link: Link
+    channel: PipeChannel
 
     async def run(self) -> NoReturn:
-        await self.link.run()
+        await self.channel.run()
 
 
 @attrs.define(eq=False)
@@ -120,7 +120,7 @@ class Script:
             async def why_ended() -> str:
                 return describe_exit(life.status)
 
-            link = Link(spec, ours, theirs, why_ended)
+            link = PipeChannel(spec, ours, theirs, why_ended)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._serve, life, child, hears, says)
                 try:
@@ -261,16 +261,16 @@ class World:
         await self.wait(lambda status: status.status is ServerState.CONNECTED)
 
 
-def surroundings(home: Path, announce: Callable[[Event], None], chance: float = 0.5) -> Surroundings:
-    return Surroundings(
+def surroundings(home: Path, announce: Callable[[Event], None], chance: float = 0.5) -> SupervisorContext:
+    return SupervisorContext(
         instance="test",
         environ={"PATH": "/bin"},
         store=StateFile(home / "state", home / "cache"),
         guard=Guard(),
         redactor=Redactor(),
         log_dir=home / "logs",
-        starts=trio.CapacityLimiter(8),
-        chance=lambda: chance,
+        start_limiter=trio.CapacityLimiter(8),
+        random=lambda: chance,
         announce=announce,
     )
 

@@ -19,7 +19,7 @@ def test_each_pause_is_drawn_evenly_below_a_ceiling_that_doubles_up_to_the_cap()
         drawn = []
         for _ in range(2000):
             backoff = Backoff(POLICY, dice.random)
-            pauses = [backoff.ended(0.0) for _ in range(tries)]
+            pauses = [backoff.record_end(0.0) for _ in range(tries)]
             drawn.append(pauses[-1].seconds)
         assert min(drawn) >= POLICY.floor
         assert max(drawn) <= ceiling
@@ -30,21 +30,21 @@ def test_each_pause_is_drawn_evenly_below_a_ceiling_that_doubles_up_to_the_cap()
 def test_many_thousand_failures_do_not_overflow() -> None:
     """2.0 ** 5000 would."""
     backoff = Backoff(POLICY, lambda: 1.0)
-    assert [backoff.ended(0.0).seconds for _ in range(5000)][-1] == POLICY.cap
+    assert [backoff.record_end(0.0).seconds for _ in range(5000)][-1] == POLICY.cap
 
 
 def test_the_fifth_end_within_a_minute_is_a_crash_loop_and_a_slower_one_is_not() -> None:
     """Four in a minute are none, whatever came before."""
     quick, slow = Backoff(RestartPolicy(), lambda: 0.5), Backoff(RestartPolicy(), lambda: 0.5)
-    assert [quick.ended(at).crash_loop for at in (0, 14, 28, 42, 56)] == [False] * 4 + [True]
-    assert not any(slow.ended(at).crash_loop for at in range(0, 1500, 15))
+    assert [quick.record_end(at).crash_loop for at in (0, 14, 28, 42, 56)] == [False] * 4 + [True]
+    assert not any(slow.record_end(at).crash_loop for at in range(0, 1500, 15))
 
 
 def test_probes_of_a_crash_loop_are_five_minutes_apart_give_or_take_a_fifth() -> None:
     """So that a machine full of crash loops is not probed in step."""
     backoff, drawn = Backoff(RestartPolicy(), random.Random(20261121).random), []
     for number in range(2005):
-        pause = backoff.ended(number * 300.0 if number > 5 else 0.0)
+        pause = backoff.record_end(number * 300.0 if number > 5 else 0.0)
         if pause.crash_loop:
             drawn.append(pause.seconds)
     assert len(drawn) == 2001
@@ -57,9 +57,9 @@ def test_a_reset_forgets_everything() -> None:
     """The crash loop too."""
     backoff = Backoff(RestartPolicy(), lambda: 0.999)
     for _ in range(10):
-        backoff.ended(0.0)
+        backoff.record_end(0.0)
     backoff.reset()
-    assert backoff.tries == 0
-    pause = backoff.ended(0.0)
+    assert backoff.attempts == 0
+    pause = backoff.record_end(0.0)
     assert not pause.crash_loop
     assert pause.seconds <= 0.5

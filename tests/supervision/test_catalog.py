@@ -25,7 +25,7 @@ Answer = Callable[[str | None], Any]
 class FakeUpstream:
     """Answers a list request by calling `answers[method]` with the cursor."""
 
-    admit = None
+    admit_tool = None
     era = "modern"
 
     def __init__(self, **answers: Answer) -> None:
@@ -48,7 +48,7 @@ class FakeUpstream:
 
 
 async def fetched(upstream: FakeUpstream, spec: StdioSpec = SPEC, **more: Any) -> Catalog:
-    return await lists.fetch(cast("Upstream", upstream), spec, **more)
+    return await lists.fetch_catalog(cast("Upstream", upstream), spec, **more)
 
 
 def names(catalog: Catalog) -> list[str]:
@@ -167,7 +167,7 @@ async def test_only_the_lists_that_changed_are_fetched_again() -> None:
     catalog = await fetched(upstream, features=["tools"], old=old)
     assert upstream.asked == [("tools/list", None)]
     assert catalog.prompts == old.prompts
-    assert lists.differences(old, catalog) == [("tools", "+1 -0 ~0: +echo")]
+    assert lists.describe_changes(old, catalog) == [("tools", "+1 -0 ~0: +echo")]
 
 
 async def test_filters_of_the_definition_hide_tools() -> None:
@@ -183,8 +183,8 @@ async def test_filters_of_the_definition_hide_tools() -> None:
 def test_what_is_cached_comes_back_and_anything_else_is_dropped() -> None:
     """RELIABILITY E10: a cache is never repaired."""
     catalog = Catalog(tools=(Item("echo", b'{"name":"echo","inputSchema":{},"n":1E+400}'),), fetched_at="now")
-    dumped = lists.dump(catalog)
+    dumped = lists.dump_catalog(catalog)
     spec = StdioSpec(name="it", command="x")
-    assert lists.load(dumped, spec) == catalog
+    assert lists.load_catalog(dumped, spec) == catalog
     for broken in (b"", b"[]", b"{}", dumped[:-1], dumped[1:], b"[" * 100_000, b"\xff" * 100):
-        assert lists.load(broken, spec) is None
+        assert lists.load_catalog(broken, spec) is None

@@ -19,14 +19,22 @@ from mcpd.model.errors import (
     UpstreamRefused,
 )
 from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe, join_steps
-from mcpd.supervision.failure import Evidence, NoTransport, Verdict, Wedged, asked_to_wait, classify, is_bug
+from mcpd.supervision.failure import (
+    Evidence,
+    UnsupportedTransport,
+    Verdict,
+    Wedged,
+    classify_failure,
+    is_bug,
+    requested_delay,
+)
 from mcpd.transports.child_environment import CannotStart
 
 LOST = LinkLost("it: exited with status 3", server="it")
 
 TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
     (CannotStart("no such file"), Evidence(), "spawn", Verdict.WAIT),
-    (NoTransport("no http"), Evidence(), "unsupported", Verdict.WAIT),
+    (UnsupportedTransport("no http"), Evidence(), "unsupported", Verdict.WAIT),
     (NoCommonVersion("it: speaks 1999", server="it"), Evidence(), "version", Verdict.WAIT),
     (Wedged("left 2 requests unanswered"), Evidence(), "wedged", Verdict.RETRY),
     (LOST, Evidence(returncode=3), "exited", Verdict.RETRY),
@@ -39,21 +47,21 @@ TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
     (CallTimeout("it: took 5 s", server="it", after=5), Evidence(), "timeout", Verdict.RETRY),
     (trio.TooSlowError("tools/list took more than 15 s"), Evidence(), "timeout", Verdict.RETRY),
     (Overloaded("it: full", server="it"), Evidence(), "protocol", Verdict.RETRY),
-    (NeedsAuth("it: HTTP 401", server="it", status=401), Evidence(remote=True), "auth", Verdict.LOGIN),
-    (HttpRefused("it: HTTP 404", server="it", status=404), Evidence(remote=True), "http", Verdict.WAIT),
-    (HttpRefused("it: HTTP 405", server="it", status=405), Evidence(remote=True), "http", Verdict.WAIT),
-    (HttpRefused("it: HTTP 307", server="it", status=307), Evidence(remote=True), "http", Verdict.WAIT),
-    (HttpRefused("it: HTTP 429", server="it", status=429), Evidence(remote=True), "http", Verdict.RETRY),
-    (HttpRefused("it: HTTP 500", server="it", status=500), Evidence(remote=True), "http", Verdict.RETRY),
-    (HttpRefused("it: HTTP 503", server="it", status=503), Evidence(remote=True), "http", Verdict.RETRY),
-    (NotStreamableHttp(["initialize: HTTP 404"], 404), Evidence(remote=True), "http", Verdict.WAIT),
-    (NotStreamableHttp(["initialize: HTTP 501"], 501), Evidence(remote=True), "http", Verdict.WAIT),
-    (NotStreamableHttp(["initialize: HTTP 500"], 500), Evidence(remote=True), "http", Verdict.RETRY),
-    (NotStreamableHttp(["initialize: error -32600"]), Evidence(remote=True), "http", Verdict.WAIT),
-    (LOST, Evidence(remote=True), "closed", Verdict.RETRY),
+    (NeedsAuth("it: HTTP 401", server="it", status=401), Evidence(is_remote=True), "auth", Verdict.LOGIN),
+    (HttpRefused("it: HTTP 404", server="it", status=404), Evidence(is_remote=True), "http", Verdict.WAIT),
+    (HttpRefused("it: HTTP 405", server="it", status=405), Evidence(is_remote=True), "http", Verdict.WAIT),
+    (HttpRefused("it: HTTP 307", server="it", status=307), Evidence(is_remote=True), "http", Verdict.WAIT),
+    (HttpRefused("it: HTTP 429", server="it", status=429), Evidence(is_remote=True), "http", Verdict.RETRY),
+    (HttpRefused("it: HTTP 500", server="it", status=500), Evidence(is_remote=True), "http", Verdict.RETRY),
+    (HttpRefused("it: HTTP 503", server="it", status=503), Evidence(is_remote=True), "http", Verdict.RETRY),
+    (NotStreamableHttp(["initialize: HTTP 404"], 404), Evidence(is_remote=True), "http", Verdict.WAIT),
+    (NotStreamableHttp(["initialize: HTTP 501"], 501), Evidence(is_remote=True), "http", Verdict.WAIT),
+    (NotStreamableHttp(["initialize: HTTP 500"], 500), Evidence(is_remote=True), "http", Verdict.RETRY),
+    (NotStreamableHttp(["initialize: error -32600"]), Evidence(is_remote=True), "http", Verdict.WAIT),
+    (LOST, Evidence(is_remote=True), "closed", Verdict.RETRY),
     (
         LinkLost("it: refused", server="it", may_have_run=False),
-        Evidence(remote=True),
+        Evidence(is_remote=True),
         "unreachable",
         Verdict.RETRY,
     ),
@@ -70,7 +78,7 @@ def test_every_end_has_a_kind_and_a_verdict(
 ) -> None:
     """Alone or inside groups; only what must fail again waits for somebody."""
     for raised in (error, BaseExceptionGroup("", [BaseExceptionGroup("", [error])])):
-        failure, decided = classify(raised, evidence)
+        failure, decided = classify_failure(raised, evidence)
         assert (failure.kind.value, decided) == (kind, verdict)
         assert failure.message
         assert not failure.message.startswith("it: ")
@@ -80,7 +88,7 @@ def test_every_end_has_a_kind_and_a_verdict(
 def test_of_several_ends_the_one_that_explains_most_is_told() -> None:
     """A wedged server's link is lost as well, since we end it."""
     group = ExceptionGroup("", [LOST, Wedged("left 2 requests unanswered"), LOST])
-    assert classify(group, Evidence())[0].message == "left 2 requests unanswered"
+    assert classify_failure(group, Evidence())[0].message == "left 2 requests unanswered"
 
 
 def test_a_bug_beside_an_expected_end_is_still_a_bug() -> None:
@@ -92,9 +100,9 @@ def test_a_bug_beside_an_expected_end_is_still_a_bug() -> None:
 def test_what_the_server_asks_for_is_how_long_we_stay_away() -> None:
     """`Retry-After` of the refusal that ended it, wherever it is in the group."""
     busy = HttpRefused("it: HTTP 503", server="it", status=503, retry_after=7)
-    assert asked_to_wait(ExceptionGroup("", [LOST, ExceptionGroup("", [busy])])) == 7
-    assert asked_to_wait(HttpRefused("it: HTTP 503", server="it", status=503)) == 0
-    assert asked_to_wait(LOST) == 0
+    assert requested_delay(ExceptionGroup("", [LOST, ExceptionGroup("", [busy])])) == 7
+    assert requested_delay(HttpRefused("it: HTTP 503", server="it", status=503)) == 0
+    assert requested_delay(LOST) == 0
 
 
 def test_what_came_of_several_steps_is_said_once() -> None:
@@ -108,14 +116,14 @@ def test_what_came_of_several_steps_is_said_once() -> None:
 
 def test_the_evidence_goes_with_it() -> None:
     """Exit status, or the signal's name; and the last words."""
-    failure, _ = classify(LOST, Evidence(returncode=3, stderr=("out of luck",)))
+    failure, _ = classify_failure(LOST, Evidence(returncode=3, stderr=("out of luck",)))
     assert (failure.exit_code, failure.signal, failure.stderr) == (3, None, ("out of luck",))
-    failure, _ = classify(LOST, Evidence(returncode=-11))
+    failure, _ = classify_failure(LOST, Evidence(returncode=-11))
     assert (failure.exit_code, failure.signal) == (None, "SIGSEGV")
-    failure, _ = classify(NotStreamableHttp(["initialize: HTTP 404"], 404), Evidence(remote=True))
+    failure, _ = classify_failure(NotStreamableHttp(["initialize: HTTP 404"], 404), Evidence(is_remote=True))
     assert failure.http_status == 404
-    assert classify(LOST, Evidence(noise="2 lines"))[0].noise == "2 lines"
-    failure, _ = classify(LOST, Evidence(returncode=-40))  # a real-time signal has no name
+    assert classify_failure(LOST, Evidence(unparsable_output="2 lines"))[0].noise == "2 lines"
+    failure, _ = classify_failure(LOST, Evidence(returncode=-40))  # a real-time signal has no name
     assert (failure.exit_code, failure.signal) == (None, None)
 
 

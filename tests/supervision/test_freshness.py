@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from mcpd.model.status import ServerState
 from mcpd.supervision import catalog as lists
 from mcpd.supervision.catalog import Catalog
-from mcpd.transports.outgoing_request import Awaited
+from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import ModernScript, Request, fake_http
 from tests.supervision.peer import Life, World, living
 from tests.supervision.test_catalog import SPEC, FakeUpstream, fetched
@@ -39,7 +39,7 @@ async def test_a_list_that_has_expired_is_fetched_again_when_it_is_used(
         server = world.server
         await trio.sleep(50)
         assert not server.lists_expired
-        await server.use_lists()
+        await server.refresh_expired_lists()
         assert fetches(world) == 1
         names = ["echo", "more"]
         await trio.sleep(3600)
@@ -47,7 +47,7 @@ async def test_a_list_that_has_expired_is_fetched_again_when_it_is_used(
         assert server.lists_expired
         async with trio.open_nursery() as nursery:
             for _ in range(20):
-                nursery.start_soon(server.use_lists)
+                nursery.start_soon(server.refresh_expired_lists)
         assert fetches(world) == 2
         assert server.catalog is not None
         assert [tool.name for tool in server.catalog.tools] == ["echo", "more"]
@@ -74,7 +74,7 @@ async def test_whether_a_list_expires_at_all(
         for _ in range(3):
             await trio.sleep(1)
             assert world.server.lists_expired is expires
-            await world.server.use_lists()
+            await world.server.refresh_expired_lists()
         assert fetches(world) == (4 if expires else 1)
 
 
@@ -87,11 +87,11 @@ async def test_a_list_that_cannot_be_fetched_again_stays_as_it_was(
         await world.wait_connected()
         await trio.sleep(62)
         assert world.server.upstream is not None
-        call = Awaited()  # it is busy with that, not dead
-        call.idle = call.limit = 5000
+        call = AwaitedExchange()  # it is busy with that, not dead
+        call.idle_timeout = call.total_timeout = 5000
         world.server.upstream.submit(call, "tools/call", b'{"name":"echo"}')
         began = trio.current_time()
-        await world.server.use_lists()
+        await world.server.refresh_expired_lists()
         assert trio.current_time() - began <= 4.1
         assert world.server.catalog is not None
         assert [tool.name for tool in world.server.catalog.tools] == ["echo"]
@@ -112,7 +112,7 @@ async def test_nobody_waits_for_a_connection_that_has_ended(
         await world.wait_connected()
         await trio.sleep_until(world.starts[0] + 62)
         began = trio.current_time()
-        await world.server.use_lists()
+        await world.server.refresh_expired_lists()
         assert trio.current_time() - began < 5
 
 
@@ -139,10 +139,10 @@ async def test_hints_of_all_pages_and_lists_of_a_feature_are_taken_together(
     assert told == {"tools": (20, False), "resources": (60, True), "prompts": (0, False)}
     pages[None] = {"tools": [TOOL], "ttlMs": "soon", "cacheScope": 7}
     await trio.sleep(1)
-    later = await lists.fetch(upstream, SPEC, ["tools"], catalog)  # type: ignore[arg-type]
+    later = await lists.fetch_catalog(upstream, SPEC, ["tools"], catalog)  # type: ignore[arg-type]
     assert (later.hints["tools"].ttl, later.hints["tools"].private) == (0, True)
     assert later.hints["resources"] == catalog.hints["resources"]
-    assert lists.load(lists.dump(catalog), SPEC) == Catalog(
+    assert lists.load_catalog(lists.dump_catalog(catalog), SPEC) == Catalog(
         tools=catalog.tools, fetched_at=catalog.fetched_at
     )  # another process counts from another moment
 
@@ -161,8 +161,8 @@ async def mirroring(request: Request) -> None:
         await request.result({"content": []})
 
 
-def call(world: Any) -> Awaited:
-    exchange = Awaited(what="tool 'echo'", idle=30, limit=30)
+def call(world: Any) -> AwaitedExchange:
+    exchange = AwaitedExchange(label="tool 'echo'", idle_timeout=30, total_timeout=30)
     world.server.upstream.submit(exchange, "tools/call", CALL)
     return exchange
 
@@ -176,7 +176,7 @@ async def test_a_call_refused_for_its_headers_is_sent_once_more_with_the_right_o
         with trio.fail_after(30):
             calls = [call(world) for _ in range(3)]
             for each in calls:
-                answer = await each.answer()
+                answer = await each.wait_response()
                 assert json.loads(bytes(answer.result)) == {"content": []}
         requests = server.of("tools/call")
         assert len(requests) == 6
@@ -204,7 +204,7 @@ async def test_a_call_is_sent_once_more_at_most(tmp_path: Path, status: int) -> 
         async with fake_http(script) as server, living_remotely(tmp_path, server.url) as world:
             await world.wait(ServerState.CONNECTED)
             with trio.fail_after(30):
-                answer = await call(world).answer()
+                answer = await call(world).wait_response()
             assert json.loads(bytes(answer.error))["code"] == code
             assert len(server.of("tools/call")) == times
 
@@ -229,7 +229,7 @@ async def test_who_leaves_while_the_list_is_fetched_is_not_called_for(tmp_path: 
             await listing.wait()
             upstream.link.cancel(left, "nobody waits")
             go_on.set()
-            answer = await stays.answer()
+            answer = await stays.wait_response()
         assert json.loads(bytes(answer.error))["code"] == -32020  # the list says nothing new
         assert not left.done.is_set()
         assert len(server.of("tools/call")) == 3

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from mcpd.model.status import ServerState
 from mcpd.protocol.upstream_session import ServerNotification
-from mcpd.supervision.context import ClientSide
+from mcpd.supervision.context import ClientHooks
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
@@ -44,7 +44,7 @@ async def test_who_is_told_of_a_changed_list_finds_the_new_one(
             assert catalog is not None
             found.append((said.method, [tool.name for tool in catalog.tools]))
 
-        end = world.server.heard.add(listen)
+        end = world.server.notifications.add(listen)
         names = ["echo", "more"]
         world.script.talk(CHANGED)
         await trio.sleep(5)
@@ -71,8 +71,8 @@ async def test_a_listener_that_fails_costs_nobody_anything(
         def broken(said: ServerNotification) -> None:
             raise ZeroDivisionError
 
-        world.server.heard.add(broken)
-        world.server.heard.add(lambda said: heard.append(said.method))
+        world.server.notifications.add(broken)
+        world.server.notifications.add(lambda said: heard.append(said.method))
         world.script.talk({"method": "notifications/message", "params": {"level": "info", "data": 1}})
         await trio.sleep(1)
         assert heard == ["notifications/message"]
@@ -85,7 +85,7 @@ async def test_wishes_outlive_the_connection(autojump_clock: MockClock, tmp_path
     updated: list[str] = []
     lives = (Life(capabilities=TELLING, lasts=50), Life(capabilities=TELLING))
     async with living(tmp_path, *lives, era="legacy") as world:
-        world.server.heard.add(lambda said: updated.append(said.uri) if said.uri else None)
+        world.server.notifications.add(lambda said: updated.append(said.uri) if said.uri else None)
         world.server.interests.follow_resources("client", [URI])  # before there is a connection
         world.server.interests.set_log_level("client", "debug")
         await world.wait_connected()
@@ -114,11 +114,14 @@ async def test_a_question_on_the_stream_of_a_call_names_the_call(
         channel.respond(message, b'{"action":"decline"}')
         return True
 
-    clients = ClientSide(capabilities={"elicitation": {}}, asked=take)
+    clients = ClientHooks(capabilities={"elicitation": {}}, on_server_request=take)
 
     def with_clients(*arguments: Any) -> Any:
         around = peer.surroundings(*arguments)
-        around.clients.capabilities, around.clients.asked = clients.capabilities, clients.asked
+        around.clients.capabilities, around.clients.on_server_request = (
+            clients.capabilities,
+            clients.on_server_request,
+        )
         return around
 
     monkeypatch.setattr(test_remote, "surroundings", with_clients)
@@ -144,12 +147,12 @@ async def test_a_question_on_the_stream_of_a_call_names_the_call(
     heard: list[ServerNotification] = []
     script = LegacyScript(on={"tools/call": ask, "GET": stay}, capabilities=TELLING)
     async with fake_http(script) as server, test_remote.living(tmp_path, server.url) as world:
-        world.server.heard.add(heard.append)
+        world.server.notifications.add(heard.append)
         await world.wait(ServerState.CONNECTED)
         heard.clear()
         call = world.call()
         with trio.fail_after(30):
-            await call.answer()
+            await call.wait_response()
             while len(server.of("POST")) < 2:  # noqa: ASYNC110 - a test's wait
                 await trio.sleep(0.005)
         assert sorted(asked, key=lambda entry: entry[2] is None) == [
@@ -177,11 +180,11 @@ async def test_a_log_message_of_a_modern_server_names_the_request_it_is_about(tm
         test_remote.living(tmp_path, server.url) as world,
     ):
         await world.wait(ServerState.CONNECTED)
-        world.server.heard.add(heard.append)
+        world.server.notifications.add(heard.append)
         calls = [world.call(), world.call()]
         with trio.fail_after(30):
             for call in calls:
-                await call.answer()
+                await call.wait_response()
         assert {id(said.exchange) for said in heard} == set(map(id, calls))
 
 

@@ -18,7 +18,7 @@ CHANGES = {"tools": {"listChanged": True}}
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine, too, the ear is waited for."""
-    monkeypatch.setattr("mcpd.supervision.managed_server._EAR", 60.0)
+    monkeypatch.setattr("mcpd.supervision.managed_server._NOTIFICATIONS_TIMEOUT", 60.0)
 
 
 async def test_a_legacy_server_has_our_ear_before_it_is_asked_for_its_lists(

@@ -53,7 +53,7 @@ async def test_it_is_off_until_then_and_comes_back_by_itself(
     """The status says until when, a call what to do, and the history why it came back."""
     async with living(tmp_path, era="legacy") as world:
         await world.wait_connected()
-        world.server.enable(False, SIX)
+        world.server.set_enabled(False, SIX)
         await trio.sleep(1)
         words = "switched off until 2026-11-22 18:00:00 UTC"
         assert stands(world.server) == ("disabled", words, "2026-11-22T18:00:00.000Z")
@@ -78,7 +78,7 @@ async def test_it_comes_back_soon_after_a_sleep_in_which_the_time_passed(
 ) -> None:
     """Our timers slept with the machine, and the wall clock went on."""
     async with living(tmp_path, era="legacy") as world:
-        world.server.enable(False, SIX)
+        world.server.set_enabled(False, SIX)
         await trio.sleep(1)
         wall.ahead += 8 * HOUR
         asleep = trio.current_time()
@@ -91,7 +91,7 @@ async def test_a_clock_that_is_put_back_makes_it_longer(
 ) -> None:
     """Six o'clock is what was asked for."""
     async with living(tmp_path, era="legacy") as world:
-        world.server.enable(False, SIX)
+        world.server.set_enabled(False, SIX)
         await trio.sleep(HOUR)
         wall.ahead -= HOUR
         await trio.sleep(SIX - wall() - 1)
@@ -105,19 +105,19 @@ async def test_the_last_word_counts(autojump_clock: MockClock, wall: Wall, tmp_p
     async with living(tmp_path, era="legacy") as world:
         await world.wait_connected()
         server = world.server
-        server.enable(False, SIX)
+        server.set_enabled(False, SIX)
         await trio.sleep(1)
-        server.enable(False, SIX + HOUR)
+        server.set_enabled(False, SIX + HOUR)
         await trio.sleep(2.5 * HOUR)
         assert stands(server) == (
             "disabled", "switched off until 2026-11-22 19:00:00 UTC", rfc3339(SIX + HOUR)
         )  # fmt: skip
-        server.enable(False)
+        server.set_enabled(False)
         await trio.sleep(HOUR)
         assert stands(server) == ("disabled", "switched off", None)
-        server.enable(False, SIX + 2 * HOUR)
+        server.set_enabled(False, SIX + 2 * HOUR)
         await trio.sleep(1)
-        server.enable(True)
+        server.set_enabled(True)
         await trio.sleep(1)
         assert stands(server) == ("connected", "", None)
         starts = len(world.starts)
@@ -130,7 +130,7 @@ async def test_its_end_connects_nobody_who_was_disconnected_besides(
 ) -> None:
     """That lasts until a connection is asked for."""
     async with living(tmp_path, era="legacy") as world:
-        world.server.enable(False, SIX)
+        world.server.set_enabled(False, SIX)
         world.server.disconnect()
         await trio.sleep(3 * HOUR)
         assert stands(world.server) == ("disabled", "disconnected by hand", None)
@@ -142,16 +142,16 @@ async def test_a_new_daemon_knows_until_when(
 ) -> None:
     """And that the time has passed while there was none: an `enable` that comes late changes nothing."""
     async with living(tmp_path, era="legacy") as world:
-        world.server.enable(False, SIX)
+        world.server.set_enabled(False, SIX)
     # Out of the block: while a thread writes, the clock would jump from one of its timers to the next.
     with trio.CancelScope() as over:
         over.cancel()
-        await world.server._around.store.run()  # its last act is to save
+        await world.server._context.store.run()  # its last act is to save
     wall.ahead += later
     async with living(tmp_path, era="legacy") as world:
         await trio.sleep(5)
         assert world.server.state.value == state
-        world.server.enable(state == "connected", None if state == "connected" else SIX)
+        world.server.set_enabled(state == "connected", None if state == "connected" else SIX)
         await trio.sleep(5)
         assert len(world.starts) == (state == "connected")
         await trio.sleep(HOUR)
@@ -165,11 +165,11 @@ async def test_it_wins_over_the_definition_while_it_lasts_and_after(
     async with living(tmp_path, era="legacy", enabled=False) as world:
         await trio.sleep(1)
         assert stands(world.server) == ("disabled", "switched off in its definition", None)
-        world.server.enable(False, SIX)
-        world.server.adopt(attrs.evolve(world.server.spec, enabled=True))
+        world.server.set_enabled(False, SIX)
+        world.server.update_spec(attrs.evolve(world.server.spec, enabled=True))
         await trio.sleep(HOUR)
         assert stands(world.server)[2] == rfc3339(SIX)
-        world.server.adopt(attrs.evolve(world.server.spec, enabled=False))
+        world.server.update_spec(attrs.evolve(world.server.spec, enabled=False))
         await trio.sleep(HOUR)
         assert stands(world.server) == ("connected", "", None)
         assert StateFile(tmp_path / "state", tmp_path).disabled_until("it") is None

@@ -263,7 +263,7 @@ async def test_lists_that_changed_wait_until_a_busy_server_is_free(
     async with living(tmp_path, BUSY, era="legacy") as world:
         await world.wait_connected()
         await trio.sleep_until(world.starts[0] + 5)
-        world.server._lists.mark_stale("tools")
+        world.server._catalog_sync.mark_stale("tools")
         assert world.server.upstream is not None
         await world.server.upstream.request("tools/call", {"name": "echo"}, timeout=200)
         await trio.sleep(20)
@@ -399,9 +399,9 @@ async def test_servers_that_hang_at_the_start_hold_up_the_others_for_two_seconds
     with scripted(scripts):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
-            supervisor.wish({name: spec for name, spec in specs.items() if name != "well"})
+            supervisor.set_desired({name: spec for name, spec in specs.items() if name != "well"})
             await trio.sleep(0.1)
-            supervisor.wish(specs)
+            supervisor.set_desired(specs)
             await trio.sleep(1)
             assert supervisor.get("well").state is ServerState.PENDING
             await trio.sleep(3.5)  # two batches of eight were before it
@@ -417,7 +417,9 @@ async def test_no_childs_mark_is_the_beginning_of_anothers(autojump_clock: MockC
     with scripted(scripts):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
-            supervisor.wish({name: StdioSpec(name=name, command="/bin/sh", era="legacy") for name in names})
+            supervisor.set_desired(
+                {name: StdioSpec(name=name, command="/bin/sh", era="legacy") for name in names}
+            )
             await trio.sleep(60)
             nursery.cancel_scope.cancel()
     marks = [mark for script in scripts.values() for mark in script.marks]
@@ -451,7 +453,7 @@ async def test_a_server_that_is_modern_no_longer_is_found_out(
             world.server.reconnect()
             await world.wait_connected()
             assert world.server.status().era == "legacy"
-        assert world.server._approach._patience(world.server.spec.timeouts) == 5
+        assert world.server._strategy._probe_timeout(world.server.spec.timeouts) == 5
 
 
 @pytest.mark.parametrize(
@@ -463,9 +465,9 @@ async def test_a_server_is_unheard_until_its_first_attempt_is_over(
     """Then it is known what it offers, or that waiting for it is no use."""
     async with living(tmp_path, life, era="legacy") as world:
         await trio.testing.wait_all_tasks_blocked()
-        assert (world.server.state.value, world.server.is_unheard) == ("pending", True)
+        assert (world.server.state.value, world.server.is_first_start) == ("pending", True)
         await world.wait(lambda status: status.status.value == becomes)
-        assert not world.server.is_unheard
+        assert not world.server.is_first_start
 
 
 async def test_when_it_was_last_heard_of_is_known_after_its_end(
@@ -477,7 +479,7 @@ async def test_when_it_was_last_heard_of_is_known_after_its_end(
         await world.wait_connected()
         await trio.sleep(100)
         assert world.server.upstream is not None
-        heard_at = world.server.upstream.link.heard_at
+        heard_at = world.server.upstream.link.last_received_at
         world.server.disconnect()
         await trio.sleep(10)
         told = world.server.status().last_ok

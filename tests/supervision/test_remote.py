@@ -19,9 +19,9 @@ from mcpd.model.errors import LinkLost, McpdError, NotReady
 from mcpd.model.events import Event
 from mcpd.model.server_spec import RemoteSpec, RestartPolicy, StdioSpec, Timeouts
 from mcpd.model.status import FailureKind, ServerState, ServerStatus
-from mcpd.supervision.connection import REMOTE_CAP, patience
+from mcpd.supervision.connection import REMOTE_BACKOFF_CAP, effective_restart_policy
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.transports.outgoing_request import Awaited
+from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
 from tests.stopwatch import stopwatch
 from tests.supervision.peer import surroundings
@@ -47,17 +47,17 @@ class World:
     def steps(self) -> list[tuple[str, str]]:
         return [(step.step, step.outcome) for step in self.server.trace.steps]
 
-    def call(self) -> Awaited:
+    def call(self) -> AwaitedExchange:
         return self._call(b"{}", BOUND)
 
-    def hanging_call(self) -> Awaited:
+    def hanging_call(self) -> AwaitedExchange:
         """One that the server is to leave unanswered."""
         return self._call(b'{"hang":true}', 100)
 
-    def _call(self, arguments: bytes, limit: float) -> Awaited:
+    def _call(self, arguments: bytes, limit: float) -> AwaitedExchange:
         if self.server.upstream is None:
             raise LinkLost("it: not connected")
-        exchange = Awaited(what="tool 'echo'", idle=limit, limit=limit)
+        exchange = AwaitedExchange(label="tool 'echo'", idle_timeout=limit, total_timeout=limit)
         self.server.upstream.submit(exchange, "tools/call", b'{"name":"echo","arguments":%b}' % arguments)
         return exchange
 
@@ -309,7 +309,7 @@ async def test_who_wants_a_server_that_could_not_be_reached_has_it_looked_for_ag
         attempts.append(trio.current_time())
         raise LinkLost("it: it cannot be reached: Connection refused", server="it", may_have_run=False)
 
-    monkeypatch.setattr("mcpd.supervision.managed_server.opened", nobody_listens)
+    monkeypatch.setattr("mcpd.supervision.managed_server.open_transport", nobody_listens)
     async with living(tmp_path, "http://127.0.0.1:1/mcp", restart=RestartPolicy(base=1000)) as world:
         with trio.fail_after(1000):
             while world.server.status().retry_at is None:  # noqa: ASYNC110 - a test's wait
@@ -363,7 +363,7 @@ async def test_a_restarted_server_gets_one_new_handshake_whatever_was_under_way(
             assert watch.seconds < 1
             assert all(isinstance(exchange.error, LinkLost) for exchange in exchanges)
             with trio.fail_after(BOUND):
-                await world.call().answer()
+                await world.call().wait_response()
             assert len(server.of("initialize")) == 2
             assert world.server.status().restarts == 1
 
@@ -447,7 +447,9 @@ async def test_what_we_ask_for_ourselves_may_be_refused_without_costing_a_call(
         exchange = world.call()
         script.on["tools/list"] = refuse
         if what == "its lists":
-            world.server.adopt(attrs.evolve(world.server.spec, timeouts=times, exclude_tools=("other",)))
+            world.server.update_spec(
+                attrs.evolve(world.server.spec, timeouts=times, exclude_tools=("other",))
+            )
         asked = "ping" if what == "its pulse" else "tools/list"
         before = len(server.of(asked))
         with trio.fail_after(BOUND):
@@ -455,7 +457,7 @@ async def test_what_we_ask_for_ourselves_may_be_refused_without_costing_a_call(
                 await trio.sleep(0.005)
             assert not exchange.done.is_set()
             release.set()
-            await exchange.answer()
+            await exchange.wait_response()
         assert world.server.status().restarts == 0
         assert world.server.catalog is not None
         assert [tool.name for tool in world.server.catalog.tools] == ["echo"]
@@ -464,11 +466,11 @@ async def test_what_we_ask_for_ourselves_may_be_refused_without_costing_a_call(
 def test_a_remote_server_has_another_patience_than_a_process() -> None:
     """RELIABILITY section 3: at most 120 s between attempts, and no crash loop for being unreachable."""
     remote = RemoteSpec(name="it", kind="http", url="http://h/")
-    assert patience(remote).cap == REMOTE_CAP == 120
-    assert patience(remote).intensity > 1_000_000
-    assert patience(StdioSpec(name="it", command="x")) == RestartPolicy()
+    assert effective_restart_policy(remote).cap == REMOTE_BACKOFF_CAP == 120
+    assert effective_restart_policy(remote).intensity > 1_000_000
+    assert effective_restart_policy(StdioSpec(name="it", command="x")) == RestartPolicy()
     own = RestartPolicy(cap=7, intensity=3)
-    assert patience(attrs.evolve(remote, restart=own)) == own
+    assert effective_restart_policy(attrs.evolve(remote, restart=own)) == own
 
 
 # ── time ────────────────────────────────────────────────────────────────────────────────────────
@@ -500,7 +502,7 @@ async def test_a_wall_clock_that_jumps_disturbs_nobody(
         assert len(server.requests) == asked
         release.set()
         with trio.fail_after(BOUND):
-            await exchange.answer()
+            await exchange.wait_response()
         status = world.server.status()
         assert (status.status, status.restarts) == (ServerState.CONNECTED, 0)
 
@@ -510,7 +512,7 @@ async def test_a_server_is_looked_after_when_the_machine_has_slept(tmp_path: Pat
     async with fake_http(LegacyScript()) as server, living(tmp_path, server.url) as world:
         await world.wait(ServerState.CONNECTED)
         assert not server.of("ping")
-        world.server.look_after(0.05)
+        world.server.probe_soon(0.05)
         with trio.fail_after(BOUND):
             while not server.of("ping"):  # noqa: ASYNC110 - a test's wait
                 await trio.sleep(0.005)
@@ -518,7 +520,7 @@ async def test_a_server_is_looked_after_when_the_machine_has_slept(tmp_path: Pat
         script = server.script
         assert isinstance(script, LegacyScript)
         script.sessions.clear()  # a server that was restarted meanwhile
-        world.server.look_after(0)
+        world.server.probe_soon(0)
         with trio.fail_after(BOUND):
             while world.server.status().restarts < 1:  # noqa: ASYNC110 - a test's wait
                 await trio.sleep(0.005)

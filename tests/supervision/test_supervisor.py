@@ -31,8 +31,8 @@ class Set:
         return StdioSpec(name=name, command="/bin/sh", args=args, era="legacy")
 
     async def apply(self, *specs: StdioSpec) -> None:
-        generation, _ = self.supervisor.wish({spec.name: spec for spec in specs})
-        await self.supervisor.settled(generation)
+        generation, _ = self.supervisor.set_desired({spec.name: spec for spec in specs})
+        await self.supervisor.wait_applied(generation)
         await trio.sleep(1)
 
     def starts(self) -> dict[str, int]:
@@ -93,9 +93,9 @@ async def test_a_wish_superseded_before_it_was_acted_on_is_skipped(
     """Ten thousand wishes in a row end in the last."""
     async with supervising(tmp_path) as world:
         for n in range(10_000):
-            world.supervisor.wish({f"server-{n % 7}": world.spec(f"server-{n % 7}", str(n))})
-        generation, _ = world.supervisor.wish({"last": world.spec("last")})
-        await world.supervisor.settled(generation)
+            world.supervisor.set_desired({f"server-{n % 7}": world.spec(f"server-{n % 7}", str(n))})
+        generation, _ = world.supervisor.set_desired({"last": world.spec("last")})
+        await world.supervisor.wait_applied(generation)
         assert generation == 10_001
         assert [server.spec.name for server in world.supervisor.servers()] == ["last"]
         assert sum(world.starts().values()) <= 1
@@ -147,7 +147,7 @@ async def test_a_server_that_met_a_bug_is_not_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It runs again: a task of it, say, is asked after on its next connection."""
-    sound, broken = ManagedServer._live_and_recover, [True]
+    sound, broken = ManagedServer._connect_and_recover, [True]
 
     async def live(self: ManagedServer) -> None:
         if broken:
@@ -155,15 +155,15 @@ async def test_a_server_that_met_a_bug_is_not_over(
             raise ZeroDivisionError("injected")
         await sound(self)
 
-    monkeypatch.setattr(ManagedServer, "_live_and_recover", live)
+    monkeypatch.setattr(ManagedServer, "_connect_and_recover", live)
     async with supervising(tmp_path) as world:
         await world.apply(world.spec("buggy"))
         server = world.supervisor.get("buggy")
         await trio.sleep(2)
         assert server.state is ServerState.CONNECTED
-        assert not server.is_over
+        assert not server.is_closed
         await world.apply()
-        assert server.is_over
+        assert server.is_closed
     caplog.clear()
 
 
@@ -180,7 +180,7 @@ async def test_who_waits_for_a_server_that_is_removed_is_told_so(
 
     async with supervising(tmp_path) as world:
         world.scripts["mute"] = Script([Life(mute=True)])
-        world.supervisor.wish({"mute": world.spec("mute")})
+        world.supervisor.set_desired({"mute": world.spec("mute")})
         await trio.sleep(1)
         server = world.supervisor.get("mute")
         assert server.state is ServerState.PENDING
@@ -203,12 +203,12 @@ async def test_toggles_outlive_the_daemon(autojump_clock: MockClock, tmp_path: P
     async with supervising(tmp_path) as world:
         await world.apply(world.spec("it"))
         server = world.supervisor.get("it")
-        server.enable(False)
+        server.set_enabled(False)
         await trio.sleep(1)
         assert server.state.value == "disabled"
-        assert world.supervisor._around.store.is_enabled("it") is False
-        again = ManagedServer(world.spec("it"), world.supervisor._around)
+        assert world.supervisor._context.store.is_enabled("it") is False
+        again = ManagedServer(world.spec("it"), world.supervisor._context)
         assert not again._desired.enabled
-        server.enable(True)
+        server.set_enabled(True)
         await trio.sleep(1)
         assert server.state.value == "connected"

@@ -14,8 +14,8 @@ import trio.testing
 
 from mcpd.config.masking import scrub, scrub_json
 from mcpd.model.events import MessageDirection, TapFrame
-from mcpd.supervision.message_tap import MOST_FRAMES, Tap, Taps
-from mcpd.supervision.trace import Trace
+from mcpd.supervision.message_tap import MAX_FRAMES, ServerTaps, Tap
+from mcpd.supervision.trace import ConnectionTrace
 from mcpd.support.logs import TRAFFIC_LOGGER
 from mcpd.support.redact import Redactor
 from tests.supervision.peer import Life, living
@@ -27,11 +27,11 @@ class Link:
     tap: Any = None
 
 
-def tapping(*secrets: str) -> tuple[Taps, Link]:
+def tapping(*secrets: str) -> tuple[ServerTaps, Link]:
     redactor = Redactor()
     redactor.add(secrets)
-    taps, link = Taps("it", redactor.mask), Link()
-    taps.connected(link)  # type: ignore[arg-type]  # see Link
+    taps, link = ServerTaps("it", redactor.mask), Link()
+    taps.on_connecting(link)  # type: ignore[arg-type]  # see Link
     return taps, link
 
 
@@ -48,7 +48,7 @@ async def test_nobody_looks_and_nothing_is_called() -> None:
     """The link has no tap at all: the message path pays one comparison."""
     taps, link = tapping()
     assert link.tap is None
-    with taps.opened((), 1000):
+    with taps.open_tap((), 1000):
         assert link.tap is not None
     assert link.tap is None
 
@@ -56,7 +56,7 @@ async def test_nobody_looks_and_nothing_is_called() -> None:
 async def test_messages_are_shown_as_they_are_with_their_method() -> None:
     """An answer carries the method of its question: no matching of ids by eye."""
     taps, link = tapping()
-    with taps.opened((), 1000) as frames:
+    with taps.open_tap((), 1000) as frames:
         link.tap("→", request(1, "tools/call", name="echo"))
         link.tap("←", b'{"jsonrpc":"2.0","id":1,"result":{"big":1180591620717411303424}}')
         asked, answered = await following(frames), await following(frames)
@@ -70,7 +70,7 @@ async def test_messages_are_shown_as_they_are_with_their_method() -> None:
 async def test_a_filter_keeps_the_answers_to_what_it_keeps() -> None:
     """`--method tools/*`."""
     taps, link = tapping()
-    with taps.opened(("tools/*",), 1000) as frames:
+    with taps.open_tap(("tools/*",), 1000) as frames:
         link.tap("→", request(1, "ping"))
         link.tap("←", b'{"id":1,"result":{}}')
         link.tap("→", request(2, "tools/list"))
@@ -95,7 +95,7 @@ async def test_a_filter_keeps_the_answers_to_what_it_keeps() -> None:
 async def test_secrets_are_masked_by_value_by_name_and_by_look(frame: bytes) -> None:
     """RELIABILITY O6: however JSON spells them."""
     taps, link = tapping("hunter2!!", 'sl"ash\\ed', "grünspecht")
-    with taps.opened((), 1000) as frames:
+    with taps.open_tap((), 1000) as frames:
         link.tap("←", frame)
         shown = await following(frames)
     text = bytes(shown.message).decode() if shown.message is not None else shown.text
@@ -108,7 +108,7 @@ async def test_a_secret_that_the_cut_would_halve_is_masked_too() -> None:
     """Masked first, cut then."""
     taps, link = tapping("hunter2!!")
     for before in range(85, 105):
-        with taps.opened((), 100) as frames:
+        with taps.open_tap((), 100) as frames:
             link.tap("←", b"x" * before + b"hunter2!!" + b"y" * 10_000)
             shown = await following(frames)
         assert shown.cut
@@ -120,12 +120,12 @@ async def test_a_secret_that_the_cut_would_halve_is_masked_too() -> None:
 async def test_what_comes_too_fast_is_dropped_and_counted() -> None:
     """Bounded: in frames, and in bytes."""
     taps, link = tapping()
-    with taps.opened((), 100) as frames:
-        for number in range(MOST_FRAMES + 7):
+    with taps.open_tap((), 100) as frames:
+        for number in range(MAX_FRAMES + 7):
             link.tap("→", request(number, "ping"))
         first = await following(frames)
         link.tap("→", request(9999, "ping"))
-        rest = [await following(frames) for _ in range(MOST_FRAMES)]
+        rest = [await following(frames) for _ in range(MAX_FRAMES)]
     assert first.dropped == 7
     assert sum(frame.dropped for frame in rest) == 0
     assert rest[-1].id == "9999"
@@ -135,7 +135,7 @@ async def test_a_frame_larger_than_what_may_wait_is_shown_alone() -> None:
     """One is taken whatever its size; the next has to wait its turn."""
     taps, link = tapping()
     big = b'{"id":1,"result":"' + b"x" * 9_000_000 + b'"}'
-    with taps.opened((), 100) as frames:
+    with taps.open_tap((), 100) as frames:
         link.tap("←", big)
         link.tap("←", b'{"id":2,"result":{}}')
         shown = await following(frames)
@@ -149,7 +149,7 @@ async def test_a_tap_outlives_the_servers_connections(
     async with living(tmp_path, Life(lasts=1), Life(), era="legacy") as world:
         await world.wait_connected()
         seen = []
-        with world.server.taps.opened((), 1000) as tap:
+        with world.server.taps.open_tap((), 1000) as tap:
             while True:
                 frame = await tap.next()
                 seen.append(frame.text if frame.direction is MessageDirection.NOTE else frame.method)
@@ -171,11 +171,11 @@ def test_words_of_the_protocol_that_look_like_secrets_are_shown() -> None:
 
 def test_a_sessions_id_is_shown_in_part(caplog: pytest.LogCaptureFixture) -> None:
     """The older HTTP+SSE has it in the URL: enough to tell two apart, too little to join one."""
-    trace = Trace("it", str)
-    trace.debugged = True
+    trace = ConnectionTrace("it", str)
+    trace.debug = True
     request = httpx.Request("POST", "http://h/message?x=1&sessionId=d2de7cd6-3c39-4eac&y=2")
     with caplog.at_level("DEBUG", TRAFFIC_LOGGER):
-        trace.request(request, httpx.Response(202), 0.002)
+        trace.log_http_request(request, httpx.Response(202), 0.002)
     assert "POST http://h/message?x=1&sessionId=d2de7cd6…&y=2: HTTP 202 (2.0 ms)" in caplog.text
 
 
@@ -185,9 +185,9 @@ def test_half_a_secret_is_not_logged_where_a_debugged_message_is_cut(
     """A cut within it must not leave a beginning that nobody knows for a secret."""
     redactor = Redactor()
     redactor.add(["hunter2-hunter2"])
-    trace = Trace("it", redactor.mask)
+    trace = ConnectionTrace("it", redactor.mask)
     with caplog.at_level("DEBUG", TRAFFIC_LOGGER):
         for before in range(1970, 2000):
-            trace.frame("→", b'{"' + b"x" * before + b"hunter2-hunter2" + b"y" * 9000)
+            trace.log_frame("→", b'{"' + b"x" * before + b"hunter2-hunter2" + b"y" * 9000)
     assert len(caplog.messages) == 30
     assert not [line for line in caplog.messages if "hunt" in line]

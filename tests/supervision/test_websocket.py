@@ -82,7 +82,7 @@ async def test_a_server_is_found_whatever_its_era_and_called(tmp_path: Path, era
         assert (status.transport, status.era, status.protocol_version) == ("ws", era, version)
         assert status.tools == 1
         with trio.fail_after(BOUND):
-            assert json.loads(bytes((await world.call().answer()).result)) == {"content": []}
+            assert json.loads(bytes((await world.call().wait_response()).result)) == {"content": []}
 
 
 async def test_a_closed_connection_fails_the_call_and_is_opened_again(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_a_closed_connection_fails_the_call_and_is_opened_again(tmp_path: 
     async with serving(server) as url, living(tmp_path, url, kind="ws") as world:
         await world.wait(ServerState.CONNECTED)
         with pytest.raises(LinkLost, match="code 1012: restarting") as caught, trio.fail_after(BOUND):
-            await world.call().answer()
+            await world.call().wait_response()
         assert caught.value.may_have_run
         with trio.fail_after(BOUND):
             while server.connections < 2:  # noqa: ASYNC110 - a test's wait

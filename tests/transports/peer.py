@@ -13,7 +13,7 @@ import trio
 
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import ServerSpec, Timeouts
-from mcpd.transports.pipe_connection import Link
+from mcpd.transports.pipe_connection import PipeChannel
 
 Json = dict[str, Any]
 Answer = Callable[[Json], Json | bytes | None]
@@ -24,7 +24,7 @@ Answer = Callable[[Json], Json | bytes | None]
 class Peer:
     """Answers by `script` (method → answer), and keeps everything it was sent."""
 
-    link: Link
+    link: PipeChannel
     _reads: trio.lowlevel.FdStream
     _writes: trio.lowlevel.FdStream
     script: dict[str, Answer | Json] = attrs.field(factory=dict)
@@ -92,7 +92,7 @@ async def connected(script: Mapping[str, Answer | Json] | None = None, **limits:
 
     settings = {"max_frame": 1 << 20, "max_in_flight": 8, "max_queued": 16, **limits}
     spec = ServerSpec(name="peer", timeouts=Timeouts(write=8), **settings)
-    link = Link(spec, to_us, from_us, why_ended)
+    link = PipeChannel(spec, to_us, from_us, why_ended)
     async with trio.lowlevel.FdStream(to_peer) as reads, trio.lowlevel.FdStream(from_peer) as writes:
         peer = Peer(link, reads, writes, dict(script or {}))
 

@@ -16,7 +16,7 @@ from mcpd.protocol.negotiate import Hint, negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.transports.base import Channel
 from mcpd.transports.legacy_http_sse import open_http_sse
-from mcpd.transports.outgoing_request import Awaited
+from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.streamable_http import HttpChannel, open_http
 from tests.fakes.http import FakeHttp, Request
 
@@ -38,9 +38,9 @@ class Talk:
         assert isinstance(self.link, HttpChannel)
         return self.link
 
-    def call(self, **arguments: Any) -> Awaited:
+    def call(self, **arguments: Any) -> AwaitedExchange:
         """A `tools/call` under way."""
-        exchange = Awaited(what="tool 'echo'", idle=30, limit=30)
+        exchange = AwaitedExchange(label="tool 'echo'", idle_timeout=30, total_timeout=30)
         params = json.dumps({"name": "echo", "arguments": arguments}).encode()
         self.link.submit(exchange, "tools/call", params)
         return exchange
@@ -81,7 +81,7 @@ async def talking(
             nursery.cancel_scope.cancel()
 
 
-async def outcome(exchange: Awaited) -> McpdError:
+async def outcome(exchange: AwaitedExchange) -> McpdError:
     """The error that an exchange must fail with, in time."""
     with trio.fail_after(BOUND):
         await exchange.done.wait()
@@ -89,9 +89,9 @@ async def outcome(exchange: Awaited) -> McpdError:
     return exchange.error
 
 
-async def answer(exchange: Awaited) -> dict[str, object]:
+async def answer(exchange: AwaitedExchange) -> dict[str, object]:
     with trio.fail_after(BOUND):
-        message = await exchange.answer()
+        message = await exchange.wait_response()
     return dict(json.loads(bytes(message.result)))
 
 

@@ -6,9 +6,9 @@ import httpx
 import pytest
 import trio
 
-from mcpd.transports.http_client.bodies import whole
-from mcpd.transports.http_client.client_factory import Client, open_client
-from mcpd.transports.http_client.connection_pool import Engine
+from mcpd.transports.http_client.bodies import complete_body
+from mcpd.transports.http_client.client_factory import HttpClient, open_client
+from mcpd.transports.http_client.connection_pool import ConnectionPool
 from tests.fakes.http import FakeHttp, Request, fake_http
 
 BOUND = 30
@@ -19,7 +19,7 @@ async def ok(request: Request) -> None:
     await request.reply(200, request.body)
 
 
-async def get(client: Client, server: FakeHttp, body: bytes = b"x", **headers: str) -> bytes:
+async def get(client: HttpClient, server: FakeHttp, body: bytes = b"x", **headers: str) -> bytes:
     """One whole exchange."""
     with trio.fail_after(BOUND):
         response = await client.send("POST", server.url, headers, body)
@@ -72,7 +72,7 @@ async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> No
 async def test_a_server_that_keeps_connections_shortly_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Keep-Alive: timeout=5`: a second before that it is too late to rely on it."""
     clock = [100.0]
-    monkeypatch.setattr("mcpd.transports.http_client.connection.now", lambda: clock[0])
+    monkeypatch.setattr("mcpd.transports.http_client.connection.boottime", lambda: clock[0])
 
     async def brief(request: Request) -> None:
         await request.reply(200, b"", Keep_Alive="timeout=5")
@@ -177,7 +177,7 @@ async def test_a_user_and_a_password_in_the_url_become_a_header() -> None:
 async def test_it_is_an_httpx_transport_like_any_other() -> None:
     """Whoever has a client of httpx can use it."""
     async with fake_http(ok) as server:
-        engine = Engine(httpx.URL(server.url), None, None)
+        engine = ConnectionPool(httpx.URL(server.url), None, None)
         async with httpx.AsyncClient(transport=engine) as client:
             response = await client.post(server.url, json={"a": 1})
             assert response.json() == {"a": 1}
@@ -192,10 +192,10 @@ async def test_it_is_an_httpx_transport_like_any_other() -> None:
 class Begun:
     """What became of a request that was sent at once."""
 
-    def __init__(self, client: Client, server: FakeHttp, body: bytes = b"x") -> None:
+    def __init__(self, client: HttpClient, server: FakeHttp, body: bytes = b"x") -> None:
         self.outcome: httpx.Response | httpx.TransportError | None = None
         self.over = trio.Event()
-        self.hang_up = client.begin("POST", server.url, {}, body, self._then)
+        self.hang_up = client.send_with_callback("POST", server.url, {}, body, self._then)
 
     def _then(self, outcome: httpx.Response | httpx.TransportError) -> None:
         assert not self.over.is_set()
@@ -216,7 +216,7 @@ async def test_a_request_leaves_at_once_where_a_connection_waits_for_it() -> Non
         await get(client, server)
         begun = Begun(client, server, b"first")
         assert begun.hang_up is not None
-        assert whole(await begun.response()) == b"first"
+        assert complete_body(await begun.response()) == b"first"
         begun.hang_up()  # too late to mean anything: the connection is the next one's
         assert await get(client, server) == b"x"
         assert Begun(client, server, bytes(1 << 20)).hang_up is None
@@ -239,7 +239,7 @@ async def test_what_does_not_come_in_one_piece_is_read_by_whoever_wants_it() -> 
     async with fake_http(slowly) as server, open_client(server.url, {}, {}) as client:
         await get(client, server)
         response = await Begun(client, server).response()
-        assert whole(response) is None
+        assert complete_body(response) is None
         assert isinstance(response.stream, httpx.AsyncByteStream)
         with trio.fail_after(BOUND):
             assert b"".join([part async for part in response.stream]) == b"slow"

@@ -247,7 +247,7 @@ async def test_every_legacy_revision_can_be_agreed_on(version: str) -> None:
         upstream = await agree(peer, "legacy")
 
     assert upstream.version == version
-    assert peer.link.batches is (version == "2025-03-26")
+    assert peer.link.allows_batches is (version == "2025-03-26")
 
 
 @pytest.mark.parametrize("version", [MODERN, "1999-01-01", "", None, 5, ["2025-11-25"]], ids=repr)
@@ -348,7 +348,7 @@ async def test_changes_are_followed_on_one_subscription_of_our_own() -> None:
         nursery.cancel_scope.cancel()
 
     assert changed == ["tools"]
-    assert not peer.link.busy
+    assert not peer.link.is_busy
 
 
 def test_the_table_of_versions_is_complete() -> None:

@@ -10,7 +10,7 @@ import trio
 from mcpd.model.errors import (
     LinkLost,
 )
-from mcpd.transports.outgoing_request import Awaited
+from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.stopwatch import stopwatch
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking
@@ -20,7 +20,7 @@ async def test_an_answer_may_come_as_an_event_stream_after_notifications() -> No
     """Comments, events without data and CRLF included; progress reaches who asked."""
     heard: list[bytes] = []
 
-    class Listening(Awaited):
+    class Listening(AwaitedExchange):
         def progressed(self, params: object) -> None:
             heard.append(bytes(params))  # type: ignore[call-overload]
 
@@ -35,7 +35,7 @@ async def test_an_answer_may_come_as_an_event_stream_after_notifications() -> No
         await request.end()
 
     async with fake_http(LegacyScript(on={"tools/call": stream})) as server, talking(server.url) as talk:
-        exchange = Listening(idle=30, limit=30)
+        exchange = Listening(idle_timeout=30, total_timeout=30)
         talk.link.submit(exchange, "tools/call", b'{"name":"echo"}')
         await answer(exchange)
         assert json.loads(heard[0])["progress"] == 1

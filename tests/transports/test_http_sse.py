@@ -10,7 +10,7 @@ import trio
 from mcpd.model.errors import HttpRefused, LinkLost, NeedsAuth, ProtocolViolation
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.transports.legacy_http_sse import open_http_sse
-from mcpd.transports.outgoing_request import Awaited
+from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import FakeHttp, Json, Request, fake_http
 from tests.transports.remote import talking
 
@@ -65,7 +65,7 @@ async def test_messages_go_to_the_endpoint_and_answers_come_on_the_stream() -> N
         talking(sse(server), kind="sse", hint="legacy", headers={"X-Key": "k"}) as talk,
     ):
         with trio.fail_after(BOUND):
-            await talk.call().answer()
+            await talk.call().wait_response()
         assert talk.upstream.version == "2024-11-05"
     assert [request.path for request in server.requests] == ["/sse"] + 3 * ["/inbox?sessionId=1"]
     assert [message["method"] for message in script.posted] == [
@@ -94,7 +94,7 @@ async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
     """RELIABILITY H7: nothing is sent there."""
     async with fake_http(SseScript(endpoint)) as server:
         async with open_http_sse(RemoteSpec(name="it", kind="sse", url=sse(server)), {}) as link:
-            exchange = Awaited()
+            exchange = AwaitedExchange()
             link.submit(exchange, "initialize", b"{}")
             with pytest.raises(ProtocolViolation, match="another origin") as raised, trio.fail_after(BOUND):
                 await link.run()
@@ -132,7 +132,7 @@ async def test_a_refused_message_fails_its_call_alone() -> None:
         assert isinstance(exchange.error, HttpRefused)
         script.accepts = 202
         with trio.fail_after(BOUND):
-            await talk.call().answer()
+            await talk.call().wait_response()
 
 
 async def test_cancelling_is_said_in_a_message() -> None:
@@ -169,7 +169,7 @@ async def test_what_is_no_stream_ends_the_attempt_with_its_reason(
 
     async with fake_http(no) as server:
         async with open_http_sse(RemoteSpec(name="it", kind="sse", url=sse(server)), {}) as link:
-            exchange = Awaited()
+            exchange = AwaitedExchange()
             link.submit(exchange, "initialize", b"{}")
             with pytest.raises(error), trio.fail_after(BOUND):
                 await link.run()

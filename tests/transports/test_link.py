@@ -18,8 +18,8 @@ from trio.testing import wait_all_tasks_blocked
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, ProtocolViolation, UpstreamRefused
 from mcpd.model.server_spec import ServerSpec, Timeouts
 from mcpd.protocol.upstream_session import send_request
-from mcpd.transports.outgoing_request import Awaited
-from mcpd.transports.pipe_connection import Link
+from mcpd.transports.outgoing_request import AwaitedExchange
+from mcpd.transports.pipe_connection import PipeChannel
 from mcpd.wire.message import BadFrame, Message
 from tests.transports.peer import Json, connected
 
@@ -28,13 +28,13 @@ OK: Json = {"result": {}}
 
 async def test_answers_find_their_callers_in_any_order() -> None:
     async with connected() as peer:
-        exchanges = [Awaited() for _ in range(3)]
+        exchanges = [AwaitedExchange() for _ in range(3)]
         for exchange in exchanges:
             peer.link.submit(exchange, "m", b"{}")
         await peer.hear("m", 3)
         for key in (3, 1, 2):
             await peer.say({"jsonrpc": "2.0", "id": key, "result": {"for": key}})
-        answers = [await exchange.answer() for exchange in exchanges]
+        answers = [await exchange.wait_response() for exchange in exchanges]
 
     assert [json.loads(bytes(answer.result)) for answer in answers] == [{"for": 1}, {"for": 2}, {"for": 3}]
 
@@ -42,11 +42,11 @@ async def test_answers_find_their_callers_in_any_order() -> None:
 async def test_the_window_holds_the_rest_back_and_the_queue_is_bounded() -> None:
     """RELIABILITY 3: what neither fits is refused at once, with nothing sent."""
     async with connected(max_in_flight=2, max_queued=3) as peer:
-        exchanges = [Awaited() for _ in range(5)]
+        exchanges = [AwaitedExchange() for _ in range(5)]
         for exchange in exchanges:
             peer.link.submit(exchange, "m")
         with pytest.raises(Overloaded, match="2 requests are unanswered and 3 wait"):
-            peer.link.submit(Awaited(), "m")
+            peer.link.submit(AwaitedExchange(), "m")
         await peer.hear("m", 2)
         await wait_all_tasks_blocked()
         assert peer.methods == ["m", "m"]
@@ -56,7 +56,7 @@ async def test_the_window_holds_the_rest_back_and_the_queue_is_bounded() -> None
             await peer.say({"jsonrpc": "2.0", "id": count - 1, **OK})
             await peer.hear("m", min(count + 1, 4))
         await peer.say({"jsonrpc": "2.0", "id": 4, **OK})
-        await exchanges[3].answer()
+        await exchanges[3].wait_response()
 
     assert peer.methods == ["m"] * 4
 
@@ -66,7 +66,10 @@ async def test_progress_starts_the_silence_afresh_and_the_hard_limit_holds(
 ) -> None:
     """Digest 2.13: an idle budget that progress extends, up to a maximum."""
     async with connected() as peer, trio.open_nursery() as nursery:
-        silent, patient = Awaited(idle=1, limit=10), Awaited(idle=1, limit=3)
+        silent, patient = (
+            AwaitedExchange(idle_timeout=1, total_timeout=10),
+            AwaitedExchange(idle_timeout=1, total_timeout=3),
+        )
         for exchange in (silent, patient):
             peer.link.submit(exchange, "tools/call", b'{"name":"x"}')
         await peer.hear("tools/call", 2)
@@ -80,10 +83,10 @@ async def test_progress_starts_the_silence_afresh_and_the_hard_limit_holds(
 
         nursery.start_soon(report)
         with pytest.raises(CallTimeout, match="1 s without an answer or progress"):
-            await silent.answer()
+            await silent.wait_response()
         assert trio.current_time() - began == pytest.approx(1, abs=0.1)
         with pytest.raises(CallTimeout, match="3 s in all"):
-            await patient.answer()
+            await patient.wait_response()
         assert trio.current_time() - began == pytest.approx(3, abs=0.1)
         nursery.cancel_scope.cancel()
         await peer.hear("notifications/cancelled", 2)
@@ -95,20 +98,22 @@ async def test_progress_starts_the_silence_afresh_and_the_hard_limit_holds(
 async def test_progress_does_not_shorten_what_was_granted(autojump_clock: trio.testing.MockClock) -> None:
     """While a person thinks about a server's question, the server may say that it waits."""
     async with connected() as peer:
-        exchange = Awaited(idle=1, limit=1000)
+        exchange = AwaitedExchange(idle_timeout=1, total_timeout=1000)
         peer.link.submit(exchange, "tools/call", b'{"name":"x"}')
         await peer.hear("tools/call")
-        peer.link.grant(exchange, 100)
+        peer.link.extend_deadline(exchange, 100)
         params = {"progressToken": 1, "progress": 1}
         await peer.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
         await trio.sleep(90)
         assert not exchange.done.is_set()
-        peer.link.grant(exchange, exchange.idle)  # it is answered, and the server at work again
+        peer.link.extend_deadline(
+            exchange, exchange.idle_timeout
+        )  # it is answered, and the server at work again
         with pytest.raises(CallTimeout, match="1 s without an answer or progress"), trio.fail_after(30):
-            await exchange.answer()
+            await exchange.wait_response()
 
 
-class Buggy(Awaited):
+class Buggy(AwaitedExchange):
     """A caller whose code is wrong wherever it is called."""
 
     def answered(self, message: object) -> None:
@@ -128,7 +133,7 @@ async def test_a_bug_on_the_way_to_one_caller_costs_nobody_else_the_connection(
 ) -> None:
     """Whoever asked is told at least that there is no answer."""
     async with connected({"m": OK}) as peer:
-        buggy, other = Buggy(idle=5 if how == "timed out" else math.inf), Awaited()
+        buggy, other = Buggy(idle_timeout=5 if how == "timed out" else math.inf), AwaitedExchange()
         peer.link.submit(buggy, "tools/call", b'{"name":"x"}')
         peer.link.submit(other, "tools/call", b'{"name":"x"}')
         await peer.hear("tools/call", 2)
@@ -141,14 +146,14 @@ async def test_a_bug_on_the_way_to_one_caller_costs_nobody_else_the_connection(
         elif how == "lost":
             await peer.close()
         with pytest.raises(McpdError), trio.fail_after(30):
-            await buggy.answer()
+            await buggy.wait_response()
         if how != "lost":
             await send_request(peer.link, "m", timeout=30)
             await peer.say({"jsonrpc": "2.0", "id": 2, **OK})
-            await other.answer()
+            await other.wait_response()
         else:
             with pytest.raises(LinkLost), trio.fail_after(30):
-                await other.answer()
+                await other.wait_response()
 
     assert caplog.text.count("peer: an error in mcpd itself") >= 2
     caplog.clear()
@@ -170,16 +175,16 @@ async def test_a_bug_on_the_way_to_one_caller_costs_nobody_else_the_connection(
 async def test_progress_for_nobody_is_dropped(params: object) -> None:
     """A token of another type is another token."""
     async with connected() as peer:
-        exchange = Awaited()
+        exchange = AwaitedExchange()
         exchange_told: list[object] = []
         peer.link.submit(exchange, "tools/call", b"{}")
         await peer.hear("tools/call")
         await peer.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
         await peer.say({"jsonrpc": "2.0", "id": 1, **OK})
-        await exchange.answer()
+        await exchange.wait_response()
 
     assert exchange_told == []
-    assert peer.link.junk_lines == 0
+    assert peer.link.unparsable_lines == 0
 
 
 async def test_an_answer_with_neither_result_nor_error_breaks_the_protocol() -> None:
@@ -203,7 +208,7 @@ async def test_an_error_of_any_shape_is_a_refusal() -> None:
 async def test_the_end_of_the_channel_fails_everybody_and_says_what_may_have_run() -> None:
     """What never left did not run."""
     async with connected(max_in_flight=2) as peer:
-        exchanges = [Awaited(what="tool 'x'") for _ in range(3)]
+        exchanges = [AwaitedExchange(label="tool 'x'") for _ in range(3)]
         for exchange in exchanges:
             peer.link.submit(exchange, "tools/call", b"{}")
         await peer.hear("tools/call", 2)
@@ -211,17 +216,17 @@ async def test_the_end_of_the_channel_fails_everybody_and_says_what_may_have_run
         errors: list[LinkLost] = []
         for exchange in exchanges:
             with pytest.raises(LinkLost, match="peer: it has ended before tool 'x' was answered") as lost:
-                await exchange.answer()
+                await exchange.wait_response()
             errors.append(lost.value)
         with pytest.raises(LinkLost):
-            peer.link.submit(Awaited(), "m")
+            peer.link.submit(AwaitedExchange(), "m")
 
     assert [error.may_have_run for error in errors] == [True, True, False]
     assert peer.ended is not None
 
 
 @contextmanager
-def deaf_server() -> Iterator[tuple[Link, int]]:
+def deaf_server() -> Iterator[tuple[PipeChannel, int]]:
     """A link to a server that reads nothing, and the descriptor for what it says."""
     to_us, says = os.pipe()
     nobody, from_us = os.pipe()
@@ -235,7 +240,7 @@ def deaf_server() -> Iterator[tuple[Link, int]]:
         name="deaf", max_frame=1 << 20, max_in_flight=9, max_queued=9, timeouts=Timeouts(write=8)
     )
     try:
-        yield Link(spec, to_us, from_us, why), says
+        yield PipeChannel(spec, to_us, from_us, why), says
     finally:
         for fd in (to_us, says, nobody, from_us):
             os.close(fd)
@@ -248,20 +253,20 @@ async def test_a_server_that_does_not_read_fails_only_what_cannot_leave(
     with deaf_server() as (link, answers):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
-            left = Awaited()
+            left = AwaitedExchange()
             link.submit(left, "tools/call", b"{}")
             for _ in range(2):
-                stuck = [Awaited(), Awaited()]
+                stuck = [AwaitedExchange(), AwaitedExchange()]
                 for exchange in stuck:
                     link.submit(exchange, "tools/call", msgspec.json.encode({"a": "x" * (1 << 20)}))
                 began = trio.current_time()
                 for exchange in stuck:
                     with pytest.raises(LinkLost, match="has not read its input") as lost:
-                        await exchange.answer()
+                        await exchange.wait_response()
                     assert not lost.value.may_have_run
                 assert trio.current_time() - began < 10
             os.write(answers, b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
-            await left.answer()
+            await left.wait_response()
             nursery.cancel_scope.cancel()
 
 
@@ -287,7 +292,7 @@ async def test_replies_to_a_server_that_asks_and_never_reads_do_not_pile_up() ->
 
 async def test_a_cancelled_request_is_withdrawn_or_cancelled_at_the_server() -> None:
     async with connected({"other": OK}) as peer:
-        exchange = Awaited()
+        exchange = AwaitedExchange()
         peer.link.submit(exchange, "m", b"{}")
         await peer.hear("m")
         peer.link.cancel(exchange, "not wanted")
@@ -309,7 +314,7 @@ async def test_strays_are_told_apart() -> None:
             await peer.say(f'{{"jsonrpc":"2.0","id":{key},"result":{{}}}}\n'.encode())
         await send_request(peer.link, "m")
 
-    assert (peer.link.late_replies, peer.link.junk_lines) == (1, 8)
+    assert (peer.link.late_replies, peer.link.unparsable_lines) == (1, 8)
 
 
 @pytest.mark.parametrize("spelt", ['"%d"', "%d.0"])
@@ -317,12 +322,12 @@ async def test_an_id_that_comes_back_as_another_type_can_mean_only_ours(spelt: s
     """All of ours are integers; the progress token too. It is noted as what it is."""
     got: list[bytes] = []
 
-    class Call(Awaited):
+    class Call(AwaitedExchange):
         def progressed(self, params: Raw) -> None:
             got.append(bytes(params))
 
     async with connected() as peer:
-        call = Call(limit=5)
+        call = Call(total_timeout=5)
         peer.link.submit(call, "tools/call", b"{}")
         key = spelt % (await peer.hear("tools/call"))["id"]
         await peer.say(
@@ -330,11 +335,11 @@ async def test_an_id_that_comes_back_as_another_type_can_mean_only_ours(spelt: s
             % key.encode()
         )
         await peer.say(f'{{"jsonrpc":"2.0","id":{key},"result":{{"a":1}}}}\n'.encode())
-        message = await call.answer()
+        message = await call.wait_response()
         assert (message.key, bytes(message.result)) == (call.key, b'{"a":1}')
         assert len(got) == 1
-        assert peer.link.junk_lines == 0
-        assert list(peer.link.oddities.values()) == [1]
+        assert peer.link.unparsable_lines == 0
+        assert list(peer.link.protocol_deviations.values()) == [1]
 
 
 @pytest.mark.parametrize("indent", [2, "\t"])
@@ -342,38 +347,38 @@ async def test_an_answer_over_several_lines_is_put_together(indent: Any) -> None
     """The standard forbids it, so the lines are counted; but whoever asked gets the answer, on one line."""
     result = {"content": [{}, {"a": [], "b": {"c": "}\n{"}}], "e": 1}
     async with connected({"m": OK}) as peer:
-        asked = Awaited(limit=5)
+        asked = AwaitedExchange(total_timeout=5)
         peer.link.submit(asked, "tools/call", b"{}")
         key = (await peer.hear("tools/call"))["id"]
         await peer.say(b"{\nnot this\n")  # something else that looks like a beginning
         message = {"jsonrpc": "2.0", "id": key, "result": result}
         await peer.say(json.dumps(message, indent=indent).encode() + b"\n")
-        answer = await asked.answer()
+        answer = await asked.wait_response()
         assert json.loads(bytes(answer.result)) == result
         assert b"\n" not in bytes(answer.result)
-        assert peer.link.junk_lines > 10
-        assert list(peer.link.oddities.values()) == [1]
+        assert peer.link.unparsable_lines > 10
+        assert list(peer.link.protocol_deviations.values()) == [1]
         await send_request(peer.link, "m", timeout=5)
 
 
 async def test_a_refused_submission_leaves_nothing_behind() -> None:
     async with connected() as peer:
         with pytest.raises(BadFrame):
-            peer.link.submit(Awaited(), "tools/call", b"[]")
+            peer.link.submit(AwaitedExchange(), "tools/call", b"[]")
         assert peer.link.in_flight == 0
 
 
 async def test_what_stands_open_is_not_due_and_takes_no_turn() -> None:
     """A subscription in a window of one: calls go on, and the end of the link ends it."""
     async with connected({"m": OK}, max_in_flight=1) as peer:
-        standing = Awaited(standing=True)
+        standing = AwaitedExchange(long_lived=True)
         peer.link.submit(standing, "subscriptions/listen", b"{}")
         await send_request(peer.link, "m", timeout=30)
-        assert not peer.link.busy
+        assert not peer.link.is_busy
         assert standing.deadline == math.inf
         await peer.close()
         with pytest.raises(McpdError):
-            await standing.answer()
+            await standing.wait_response()
 
 
 async def test_after_the_end_nothing_is_sent_and_nothing_kept() -> None:

@@ -11,7 +11,7 @@ import trio
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.transports.child_environment import CannotStart
-from mcpd.transports.outgoing_request import Awaited
+from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.streamable_http import open_http
 from tests.fakes.http import ModernScript, fake_http
 from tests.fakes.proxy import fake_proxy
@@ -39,7 +39,7 @@ async def ask(
 
         nursery.start_soon(run)
         for _ in range(times):
-            exchange = Awaited()
+            exchange = AwaitedExchange()
             link.submit(exchange, "tools/list", b"{}")
             with trio.fail_after(BOUND):
                 await exchange.done.wait()

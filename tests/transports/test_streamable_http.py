@@ -18,8 +18,8 @@ from mcpd.model.errors import (
     UpstreamRefused,
 )
 from mcpd.model.server_spec import RemoteSpec
-from mcpd.supervision.catalog import fetch
-from mcpd.transports.outgoing_request import Awaited
+from mcpd.supervision.catalog import fetch_catalog
+from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import LegacyScript, ModernScript, Request, Script, fake_http
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking, until
 
@@ -51,7 +51,7 @@ async def test_arguments_a_tool_wants_mirrored_are_and_a_tool_with_broken_wishes
     broken = {"type": "object", "properties": {"n": {"type": "number", "x-mcp-header": "N"}}}
     tools = [{"name": "echo", "inputSchema": mirrored}, {"name": "bad", "inputSchema": broken}]
     async with fake_http(ModernScript(tools=tools)) as server, talking(server.url) as talk:
-        catalog = await fetch(talk.upstream, RemoteSpec(name="it", kind="http", url=server.url))
+        catalog = await fetch_catalog(talk.upstream, RemoteSpec(name="it", kind="http", url=server.url))
         await answer(talk.call(region="eu west"))
         assert [tool.name for tool in catalog.tools] == ["echo"]
         assert "bad" in catalog.warnings[0]
@@ -108,7 +108,7 @@ async def test_a_body_with_line_breaks_becomes_one_line() -> None:
 
     async with fake_http(ModernScript(on={"tools/call": pretty})) as server, talking(server.url) as talk:
         with trio.fail_after(BOUND):
-            message = await talk.call().answer()
+            message = await talk.call().wait_response()
         assert bytes(message.result) == b'{"a":[1,"x\\ny"]}'
 
 
@@ -233,7 +233,7 @@ async def test_cancelling_a_legacy_request_is_said() -> None:
 async def test_an_answer_that_does_not_come_is_a_timeout_of_that_call_alone() -> None:
     """RELIABILITY B6, over HTTP."""
     async with fake_http(LegacyScript(on={"tools/call": hang})) as server, talking(server.url) as talk:
-        exchange = Awaited(idle=0.2, limit=5)
+        exchange = AwaitedExchange(idle_timeout=0.2, total_timeout=5)
         talk.link.submit(exchange, "tools/call", b'{"name":"echo"}')
         assert isinstance(await outcome(exchange), CallTimeout)
         await asked(server, "notifications/cancelled")
@@ -348,9 +348,9 @@ def test_a_dead_link_is_noticed_by_the_kernel() -> None:
     """RELIABILITY H1: keepalive 15/5/3 and a user timeout of 30 s are set on every connection."""
     import socket
 
-    from mcpd.transports.http_client.dial import KEEPALIVE
+    from mcpd.transports.http_client.dial import SOCKET_OPTIONS
 
-    options = {(level, name): value for level, name, value in KEEPALIVE}
+    options = {(level, name): value for level, name, value in SOCKET_OPTIONS}
     tcp = socket.IPPROTO_TCP
     assert options[socket.SOL_SOCKET, socket.SO_KEEPALIVE] == 1
     figures = (options[tcp, socket.TCP_KEEPIDLE], options[tcp, socket.TCP_KEEPINTVL])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from mcpd.transports.call_stats import MOST_TOOLS, Count, Tally
+from mcpd.transports.call_stats import MAX_TOOLS, CallStats, ToolCallStats
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 
@@ -29,18 +29,18 @@ def test_a_tool_is_found_however_its_name_is_spelt(name: str, ascii_only: bool, 
     params = {"arguments": {"name": "not this"}, **named} if last else {**named, "arguments": {}}
     separators = (",", ":") if ascii_only else (", ", ": ")
     text = json.dumps(params, ensure_ascii=ascii_only, separators=separators).encode()
-    tally = Tally()
+    tally = CallStats()
     for _ in range(3):
-        tally.of(text).answered(0.1, OK, b"{}")
-    assert list(tally.tools()) == [name]
+        tally.for_params(text).add_response(0.1, OK, b"{}")
+    assert list(tally.by_tool()) == [name]
 
 
 @pytest.mark.parametrize("params", [b"", b"{}", b"[]", b'{"name":5}', b'{"name":""}', b'{"name":"a', b"\xff"])
 def test_a_call_without_a_usable_name_is_counted_all_the_same(params: bytes) -> None:
     """The server will refuse it; it was a call."""
-    tally = Tally()
-    tally.of(params).answered(0.1, OK, b"{}")
-    assert tally.whole().calls == 1
+    tally = CallStats()
+    tally.for_params(params).add_response(0.1, OK, b"{}")
+    assert tally.total().calls == 1
 
 
 @pytest.mark.parametrize(
@@ -58,31 +58,31 @@ def test_a_call_without_a_usable_name_is_counted_all_the_same(params: bytes) -> 
 def test_a_tool_that_says_it_failed_is_an_error(result: bytes, failed: bool) -> None:
     """Its own member, not one of something inside, and not words that look like it."""
     line = b'{"jsonrpc":"2.0","id":1,"result":%b}' % result
-    count = Count()
-    count.answered(0.1, wire.parse(line), line)
+    count = ToolCallStats()
+    count.add_response(0.1, wire.parse(line), line)
     assert count.errors == failed
 
 
 def test_each_call_is_counted_as_what_it_came_to() -> None:
     """Answered, refused, lost, cancelled; times are those of answers."""
-    tally = Tally()
-    one, other = tally.of(named("a")), tally.of(named("b"))
-    one.answered(0.5, OK, b"{}")
-    one.answered(0.5, Message(error=Raw(b'{"code":1,"message":"no"}')), b"{}")
+    tally = CallStats()
+    one, other = tally.for_params(named("a")), tally.for_params(named("b"))
+    one.add_response(0.5, OK, b"{}")
+    one.add_response(0.5, Message(error=Raw(b'{"code":1,"message":"no"}')), b"{}")
     one.lost += 1
     other.cancelled += 1
-    whole = tally.whole()
+    whole = tally.total()
     assert (whole.calls, whole.errors, whole.lost, whole.cancelled) == (4, 1, 1, 1)
     assert whole.times.count == 2
-    assert tally.tools()["b"].calls == 1
+    assert tally.by_tool()["b"].calls == 1
 
 
 def test_names_made_up_by_a_client_do_not_fill_the_memory() -> None:
     """Beyond five hundred they are counted together; the known ones go on."""
-    tally = Tally()
-    for number in range(3 * MOST_TOOLS):
-        tally.of(named(f"tool-{number}")).lost += 1
-    tally.of(named("tool-1")).lost += 1
-    assert len(tally.tools()) == MOST_TOOLS + 1
-    assert tally.whole().calls == 3 * MOST_TOOLS + 1
-    assert tally.tools()["tool-1"].calls == 2
+    tally = CallStats()
+    for number in range(3 * MAX_TOOLS):
+        tally.for_params(named(f"tool-{number}")).lost += 1
+    tally.for_params(named("tool-1")).lost += 1
+    assert len(tally.by_tool()) == MAX_TOOLS + 1
+    assert tally.total().calls == 3 * MAX_TOOLS + 1
+    assert tally.by_tool()["tool-1"].calls == 2

@@ -15,7 +15,7 @@ from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.transports.child_environment import CannotStart
 from mcpd.transports.http_client.client_factory import proxy_for, ssl_context
-from mcpd.transports.outgoing_request import Awaited
+from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.streamable_http import open_http
 from tests.fakes.http import ModernScript, fake_http
 from tests.transports.remote import talking
@@ -52,7 +52,7 @@ class Authority:
 async def refusal(url: str, ca_file: str | None) -> LinkLost:
     """How the first request to that server fails."""
     async with open_http(RemoteSpec(name="it", kind="http", url=url, ca_file=ca_file), {}) as link:
-        exchange = Awaited()
+        exchange = AwaitedExchange()
         link.submit(exchange, "x")
         with pytest.raises(LinkLost), trio.fail_after(BOUND):
             await link.run()

@@ -21,7 +21,7 @@ from mcpd.model.server_spec import MEBIBYTE, RemoteSpec, Timeouts
 from mcpd.protocol import negotiate as eras
 from mcpd.protocol.upstream_session import Hooks
 from mcpd.support import websocket as support
-from mcpd.transports.outgoing_request import Awaited
+from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.websocket import WebSocketChannel, open_websocket
 
 Handler = Callable[[WebSocketRequest], Awaitable[None]]
@@ -81,10 +81,10 @@ async def connected(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
 
 
 async def asked(channel: WebSocketChannel, method: str, params: Json | None = None, **how: Any) -> Json:
-    exchange = Awaited(**how)
+    exchange = AwaitedExchange(**how)
     channel.submit(exchange, method, json.dumps(params or {}).encode())
     with trio.fail_after(30):
-        message = await exchange.answer()
+        message = await exchange.wait_response()
     result: Json = json.loads(bytes(message.result))
     return result
 
@@ -171,7 +171,7 @@ async def test_a_deadline_cancels_the_request_by_notification() -> None:
 
     async with serving(handler) as port, connected(a_spec(port)) as channel:
         with pytest.raises(CallTimeout):
-            await asked(channel, "mute", limit=0.05)
+            await asked(channel, "mute", total_timeout=0.05)
         assert await asked(channel, "echo", {"a": 1}) == {"a": 1}
     assert [m["method"] for m in told] == ["mute", "notifications/cancelled", "echo"]
     assert told[1]["params"]["requestId"] == told[0]["id"]
@@ -182,10 +182,10 @@ async def test_messages_of_32_mebibytes_pass_both_ways_and_longer_ones_end_the_l
     big = "x" * (32 * MEBIBYTE - 200)
     async with serving(echoing, max_message_size=64 * MEBIBYTE) as port:
         async with connected(a_spec(port)) as channel:
-            exchange = Awaited()
+            exchange = AwaitedExchange()
             channel.submit(exchange, "echo", json.dumps({"text": big}).encode())
             with trio.fail_after(60):
-                message = await exchange.answer()
+                message = await exchange.wait_response()
             assert len(bytes(message.result)) > len(big)
         async with connected(a_spec(port, max_frame=MEBIBYTE)) as channel:
             with pytest.raises(LinkLost, match=r"longer than 1048576 bytes \(raise `maxFrame`"):
@@ -246,7 +246,7 @@ async def test_how_the_server_closed_is_told_to_whoever_waits(
         assert words in caught.value.message
         assert caught.value.may_have_run
         with pytest.raises(LinkLost) as later:
-            channel.submit(Awaited(), "echo")
+            channel.submit(AwaitedExchange(), "echo")
         assert not later.value.may_have_run
 
 
@@ -308,7 +308,7 @@ async def test_a_silent_peer_is_asked_and_lost_when_it_does_not_answer(
     while None not in ended and len(ended) < 5:  # on a busy machine a pong may come too late for 0.1 s
         async with serving(lively) as port, connected(a_spec(port)) as channel:
             await trio.sleep(0.5)
-            ended.append(channel.ended)
+            ended.append(channel.end_error)
     assert None in ended
 
 
@@ -321,7 +321,7 @@ async def test_a_peer_that_does_not_read_is_given_up() -> None:
         await trio.sleep_forever()
 
     async with serving(handler) as port, connected(a_spec(port, timeouts=Timeouts(write=0.2))) as channel:
-        first = Awaited()
+        first = AwaitedExchange()
         channel.submit(first, "echo", json.dumps({"text": "x" * (24 * MEBIBYTE)}).encode())
         with pytest.raises(LinkLost, match=r"has not read what it was sent for 0\.2 s") as caught:
             await asked(channel, "tools/call")
@@ -413,7 +413,7 @@ async def test_a_thousand_connections_leave_no_descriptor_behind() -> None:
     async def cycle(spec: RemoteSpec) -> None:
         try:
             async with open_websocket(spec) as channel:
-                channel.submit(Awaited(), "mute")
+                channel.submit(AwaitedExchange(), "mute")
                 with trio.move_on_after(0.005 if turns % 4 == 0 else 5):
                     await channel.run()
         except* (LinkLost, HttpRefused):

@@ -11,48 +11,48 @@ import trio
 
 from mcpd.model.errors import ProtocolViolation
 from mcpd.model.text import shorten
-from mcpd.transports.http_client.connection import Body
+from mcpd.transports.http_client.connection import HttpBody
 
-_PORTION = 1 << 20
+_INFLATE_SIZE = 1 << 20
 """What is inflated at once: a portion of a few KiB may hold many MiB."""
-_ERROR_BODY = 1 << 20
+_MAX_ERROR_BODY = 1 << 20
 
 
-class BodyTooLong(ValueError):
+class BodyTooLarge(ValueError):
     """A body passed its limit, decoded."""
 
 
-async def pump(response: httpx.Response, take: Callable[[bytes], None], limit: float) -> None:
+async def feed_body(response: httpx.Response, take: Callable[[bytes], None], limit: float) -> None:
     """Give `take` the decoded body as it comes, until it ends. Raises BodyTooLong, httpx.TransportError.
 
     What `take` raises passes through. (httpx's own iterators are generators, which do not like to be left
     early; the stream beneath is none.)
     """
-    inflate = _decoding(response)
+    inflate = _decoder(response)
     size = 0
     assert isinstance(response.stream, httpx.AsyncByteStream)
     async for raw in response.stream:
         for part in inflate(raw):
             size += len(part)
             if size > limit:
-                raise BodyTooLong
+                raise BodyTooLarge
             take(part)
-            if len(part) == _PORTION:
+            if len(part) == _INFLATE_SIZE:
                 await trio.lowlevel.checkpoint()
 
 
 async def read(response: httpx.Response, limit: int) -> bytes:
     """The whole decoded body. Raises BodyTooLong, httpx.TransportError."""
     parts: list[bytes] = []
-    await pump(response, parts.append, limit)
+    await feed_body(response, parts.append, limit)
     return b"".join(parts)
 
 
 async def read_error(response: httpx.Response) -> bytes:
     """The body of a refusal; empty when it is too long or cannot be had."""
     try:
-        return await read(response, _ERROR_BODY)
-    except (httpx.TransportError, BodyTooLong, ProtocolViolation):
+        return await read(response, _MAX_ERROR_BODY)
+    except (httpx.TransportError, BodyTooLarge, ProtocolViolation):
         return b""
 
 
@@ -62,14 +62,14 @@ async def close(response: httpx.Response) -> None:
     await response.stream.aclose()  # does not wait
 
 
-def whole(response: httpx.Response) -> bytes | None:
+def complete_body(response: httpx.Response) -> bytes | None:
     """The body, when all of it is there and it is not compressed: nobody need wait for it."""
-    if "content-encoding" in response.headers or not isinstance(response.stream, Body):
+    if "content-encoding" in response.headers or not isinstance(response.stream, HttpBody):
         return None
-    return response.stream.whole()
+    return response.stream.complete()
 
 
-def one_line(data: bytes) -> bytes:
+def to_one_line(data: bytes) -> bytes:
     """A document without line breaks: it may go on over a channel where each ends a message."""
     if b"\n" not in data:
         return data
@@ -84,7 +84,7 @@ def content_type(response: httpx.Response) -> str:
     return kind.partition(";")[0].strip().lower()
 
 
-def _decoding(response: httpx.Response) -> Callable[[bytes], Iterator[bytes]]:
+def _decoder(response: httpx.Response) -> Callable[[bytes], Iterator[bytes]]:
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding in ("identity", ""):
         return lambda raw: iter((raw,))
@@ -96,10 +96,10 @@ def _decoding(response: httpx.Response) -> Callable[[bytes], Iterator[bytes]]:
         full = True
         while (raw or full) and not inflater.eof:
             try:
-                part = inflater.decompress(raw, _PORTION)
+                part = inflater.decompress(raw, _INFLATE_SIZE)
             except zlib.error as error:
                 raise ProtocolViolation(f"its compressed answer cannot be read: {error}") from None
-            raw, full = inflater.unconsumed_tail, len(part) == _PORTION
+            raw, full = inflater.unconsumed_tail, len(part) == _INFLATE_SIZE
             yield part
 
     return inflate

@@ -18,19 +18,19 @@ from urllib.parse import urlsplit
 import httpx
 
 from mcpd.transports.child_environment import CannotStart
-from mcpd.transports.http_client.connection import HangUp, Then
-from mcpd.transports.http_client.connection_pool import Engine
-from mcpd.transports.http_client.dial import Proxy, basic
+from mcpd.transports.http_client.connection import Abort, OnOutcome
+from mcpd.transports.http_client.connection_pool import ConnectionPool
+from mcpd.transports.http_client.dial import Proxy, basic_authorization
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request, with the whole URL
 
-Watch = Callable[[httpx.Request, httpx.Response, float], None]
+OnResponse = Callable[[httpx.Request, httpx.Response, float], None]
 """Told of each request when the head of its response is there: both, and the seconds between them."""
 
-_REMEMBERED = 256
+_MAX_PREPARED = 256
 """Sets of headers: they differ by tool, and by arguments that are mirrored in them."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_AUTHORITIES = (
+_CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -40,17 +40,19 @@ _AUTHORITIES = (
 """Where distributions keep them: a Python built elsewhere looks in the place of its builder."""
 
 
-class Client:
+class HttpClient:
     """An httpx client whose requests are cheap to make: what goes with every one of them is put together
     once for each set of headers, and the transport is asked without the detour by `AsyncClient.send`, whose
     redirects, hooks and authentication nobody uses here. Cookies are kept as it keeps them.
     """
 
-    def __init__(self, client: httpx.AsyncClient, engine: Engine, watch: Watch | None = None) -> None:
-        self.engine = engine
+    def __init__(
+        self, client: httpx.AsyncClient, pool: ConnectionPool, watch: OnResponse | None = None
+    ) -> None:
+        self.engine = pool
         self._client = client
         self._watch = watch
-        self._made: dict[tuple[object, ...], tuple[httpx.URL, httpx.Headers]] = {}
+        self._prepared: dict[tuple[object, ...], tuple[httpx.URL, httpx.Headers]] = {}
         self._has_cookies = False
 
     @property
@@ -62,38 +64,38 @@ class Client:
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
     ) -> httpx.Response:
         """The response, its body unread; whoever asked closes it. Raises httpx.TransportError."""
-        request, began = self._request(method, url, headers, content), time.perf_counter()
-        return self._noted(request, await self.engine.handle_async_request(request), began)
+        request, began = self._build_request(method, url, headers, content), time.perf_counter()
+        return self._observe(request, await self.engine.handle_async_request(request), began)
 
-    def begin(
-        self, method: str, url: str, headers: Mapping[str, str], content: bytes, then: Then
-    ) -> HangUp | None:
+    def send_with_callback(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes, then: OnOutcome
+    ) -> Abort | None:
         """See `Engine.begin`. Raises httpx.LocalProtocolError, with nothing sent."""
-        request, began = self._request(method, url, headers, content), time.perf_counter()
+        request, began = self._build_request(method, url, headers, content), time.perf_counter()
 
         def heard(outcome: httpx.Response | httpx.TransportError) -> None:
-            then(self._noted(request, outcome, began) if isinstance(outcome, httpx.Response) else outcome)
+            then(self._observe(request, outcome, began) if isinstance(outcome, httpx.Response) else outcome)
 
-        return self.engine.begin(request, heard)
+        return self.engine.send_with_callback(request, heard)
 
-    def _request(
+    def _build_request(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
     ) -> httpx.Request:
         known = (method, url, *headers.items())
-        made = self._made.get(known)
+        made = self._prepared.get(known)
         if made is None:
             whole = self._client.build_request(method, url, headers=headers)
             whole.headers.pop("content-length", None)  # of no body; the engine says that of this one
-            if len(self._made) >= _REMEMBERED:
-                self._made.clear()
-            made = self._made[known] = whole.url, whole.headers
+            if len(self._prepared) >= _MAX_PREPARED:
+                self._prepared.clear()
+            made = self._prepared[known] = whole.url, whole.headers
         request = httpx.Request(method, made[0], headers=made[1], stream=httpx.ByteStream(content or b""))
         if self._has_cookies:
             request.headers.pop("cookie", None)
             self._client.cookies.set_cookie_header(request)
         return request
 
-    def _noted(self, request: httpx.Request, response: httpx.Response, began: float) -> httpx.Response:
+    def _observe(self, request: httpx.Request, response: httpx.Response, began: float) -> httpx.Response:
         response.request = request
         if self._watch is not None:
             self._watch(request, response, time.perf_counter() - began)
@@ -109,8 +111,8 @@ async def open_client(
     headers: Mapping[str, str],
     environ: Mapping[str, str],
     ca_file: str | None = None,
-    watch: Watch | None = None,
-) -> AsyncIterator[Client]:
+    watch: OnResponse | None = None,
+) -> AsyncIterator[HttpClient]:
     """A client for the server at `url`; its connections are closed with the block. How many there are is
     for the caller to bound: one is opened whenever none is idle.
 
@@ -122,8 +124,8 @@ async def open_client(
     context = ssl_context(ca_file) if target.scheme == "https" else None
     fixed = httpx.Headers({"User-Agent": "mcpd", "Accept-Encoding": "gzip, deflate", **headers})
     if target.userinfo and "authorization" not in fixed:
-        fixed["Authorization"] = basic(target).decode()
-    engine = Engine(target, context, _proxy(url, environ))
+        fixed["Authorization"] = basic_authorization(target).decode()
+    engine = ConnectionPool(target, context, _proxy(url, environ))
     client = httpx.AsyncClient(
         transport=engine,
         headers=fixed,
@@ -131,7 +133,7 @@ async def open_client(
         trust_env=False,  # proxies are looked up here; .netrc holds nobody's MCP token
     )
     async with client:
-        yield Client(client, engine, watch)
+        yield HttpClient(client, engine, watch)
 
 
 def ssl_context(ca_file: str | None = None) -> ssl.SSLContext:
@@ -144,13 +146,13 @@ def ssl_context(ca_file: str | None = None) -> ssl.SSLContext:
     system = ssl.get_default_verify_paths()
     found = None
     if system.cafile is None and system.capath is None:
-        found = next(filter(os.path.isfile, _AUTHORITIES), None)
+        found = next(filter(os.path.isfile, _CA_BUNDLES), None)
     files = (system.cafile, system.capath, found, ca_file)
-    return _trusting(found, ca_file, tuple((path, _version(path)) for path in files))
+    return _make_context(found, ca_file, tuple((path, _file_version(path)) for path in files))
 
 
 @functools.lru_cache(maxsize=16)
-def _trusting(found: str | None, ca_file: str | None, files: object) -> ssl.SSLContext:
+def _make_context(found: str | None, ca_file: str | None, files: object) -> ssl.SSLContext:
     """`found`: authorities in a place that Python does not know. `files`: all that are read, with their
     versions, so that what was read from older ones is not used."""
     context = ssl.create_default_context()
@@ -165,7 +167,7 @@ def _trusting(found: str | None, ca_file: str | None, files: object) -> ssl.SSLC
     return context
 
 
-def _version(path: str | None) -> tuple[int, int, int] | None:
+def _file_version(path: str | None) -> tuple[int, int, int] | None:
     """What is another when a file or a directory was written or replaced."""
     try:
         found = os.stat(path) if path is not None else None
@@ -195,6 +197,6 @@ def _proxy(url: str, environ: Mapping[str, str]) -> Proxy | None:
     if named is None:
         return None
     try:
-        return Proxy.at(named)
+        return Proxy.from_url(named)
     except (ValueError, httpx.InvalidURL) as error:
         raise CannotStart(f"the proxy that the environment names for it cannot be used: {error}") from None

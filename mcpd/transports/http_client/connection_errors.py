@@ -15,16 +15,16 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILU
 """OpenSSL's words for an answer that is no TLS at all; the last one since OpenSSL 3.2."""
 
 
-def unsent(error: Exception) -> bool:
+def was_not_sent(error: Exception) -> bool:
     """Whether a request surely never left."""
     return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError | httpx.PoolTimeout)
 
 
-def explain(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """A transport's error in words that help."""
     if isinstance(error, httpx.ConnectTimeout):
         return f"it cannot be reached: no connection within {CONNECT_TIMEOUT:g} s"
-    reason = _reason([cause for cause in _causes(error) if isinstance(cause, OSError)])
+    reason = _os_reason([cause for cause in _causes(error) if isinstance(cause, OSError)])
     if isinstance(error, httpx.ProxyError):  # which names the proxy
         return f"it cannot be reached: {shorten(str(error))}" + (f": {reason}" if reason else "")
     for cause in _causes(error):
@@ -42,7 +42,7 @@ def explain(error: Exception) -> str:
     return f"the connection broke: {shorten(reason or str(error) or type(error).__name__)}"
 
 
-def _reason(errors: list[OSError]) -> str:
+def _os_reason(errors: list[OSError]) -> str:
     """The system's own words for the innermost of them: others' are full of addresses nobody has written."""
     for error in reversed(errors):
         if error.errno is not None and error.errno > 0:

@@ -13,19 +13,25 @@ import ssl
 
 import httpx
 
-from mcpd.transports.http_client.connection import JOINED, Connection, HangUp, NothingLeft, Then
+from mcpd.transports.http_client.connection import (
+    MAX_JOINED_BODY,
+    Abort,
+    HttpConnection,
+    NothingSent,
+    OnOutcome,
+)
 from mcpd.transports.http_client.dial import Dialer, Proxy
 
-_KEEP_IDLE = 64
+_MAX_IDLE = 64
 """Idle connections kept. What a burst opened beyond that is closed again."""
-_REMEMBERED = 256
+_MAX_CACHED_HEADS = 256
 """Heads of requests; most are the same again and again."""
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _LINE_ENDS = re.compile(rb"[\r\n\x00]")
 
 
-class Engine(httpx.AsyncBaseTransport):
+class ConnectionPool(httpx.AsyncBaseTransport):
     """Requests to the origin of `url`, and to no other. Who uses it bounds how many there are at once: a
     connection is opened whenever none is idle.
 
@@ -36,8 +42,8 @@ class Engine(httpx.AsyncBaseTransport):
     def __init__(self, url: httpx.URL, context: ssl.SSLContext | None, proxy: Proxy | None) -> None:
         self._origin = _origin(url)
         self._dialer = Dialer(url, context, proxy)
-        self._head = functools.lru_cache(_REMEMBERED)(_head)
-        self._idle: list[Connection] = []
+        self._head = functools.lru_cache(_MAX_CACHED_HEADS)(_serialize_head)
+        self._idle: list[HttpConnection] = []
         self._closed = False
         self.opened = 0
         """Connections so far."""
@@ -45,23 +51,23 @@ class Engine(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if _origin(request.url) != self._origin:
             raise httpx.UnsupportedProtocol("a request to another origin", request=request)
-        head, body = self._bytes(request)
+        head, body = self._serialize(request)
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable():
                 try:
-                    return await connection.ask(request.method, head, body)
-                except NothingLeft:
+                    return await connection.send_request(request.method, head, body)
+                except NothingSent:
                     pass
             connection.close()
-        connection = Connection(await self._dialer.connect(), self._give_back)
+        connection = HttpConnection(await self._dialer.connect(), self._return)
         self.opened += 1
         try:
-            return await connection.ask(request.method, head, body)
-        except NothingLeft as error:
+            return await connection.send_request(request.method, head, body)
+        except NothingSent as error:
             raise httpx.ConnectError(str(error)) from error
 
-    def begin(self, request: httpx.Request, then: Then) -> HangUp | None:
+    def send_with_callback(self, request: httpx.Request, then: OnOutcome) -> Abort | None:
         """Send a request at once, if a connection waits for one that can take all of it: without a task, and
         without a trip through the scheduler. None: nothing was sent, ask as usual.
 
@@ -70,30 +76,30 @@ class Engine(httpx.AsyncBaseTransport):
         """
         if not self._dialer.is_plain or _origin(request.url) != self._origin:
             return None
-        head, body = self._bytes(request)
-        while self._idle and len(body) <= JOINED:
+        head, body = self._serialize(request)
+        while self._idle and len(body) <= MAX_JOINED_BODY:
             connection = self._idle.pop()
             if connection.is_usable():
                 try:
-                    return connection.begin(request.method, head + body, then)
-                except NothingLeft:
+                    return connection.send_with_callback(request.method, head + body, then)
+                except NothingSent:
                     pass
             connection.close()
         return None
 
-    def _bytes(self, request: httpx.Request) -> tuple[bytes, bytes]:
+    def _serialize(self, request: httpx.Request) -> tuple[bytes, bytes]:
         # A `ByteStream`, which is all that is made here, has `read` look it up in an abstract base class.
         body = b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else request.read()
-        head, framed = self._head(self._first_line(request), tuple(request.headers.raw))
+        head, framed = self._head(self._request_line(request), tuple(request.headers.raw))
         if not framed and (body or request.method == "POST"):
             head += b"Content-Length: %d\r\n\r\n" % len(body)
         else:
             head += b"\r\n"
         return head, body
 
-    def _first_line(self, request: httpx.Request) -> bytes:
+    def _request_line(self, request: httpx.Request) -> bytes:
         url, method = request.url, request.method.encode("ascii")
-        proxy = self._dialer.forwards
+        proxy = self._dialer.forward_proxy
         if proxy is None:
             return b"%b %b HTTP/1.1" % (method, url.raw_path)
         line = b"%b %b://%b%b HTTP/1.1" % (method, url.raw_scheme, url.netloc, url.raw_path)
@@ -101,11 +107,11 @@ class Engine(httpx.AsyncBaseTransport):
             return line
         return line + b"\r\nProxy-Authorization: " + proxy.authorization
 
-    def _give_back(self, connection: Connection) -> None:
+    def _return(self, connection: HttpConnection) -> None:
         """Keep what can be used again. What the server has closed meanwhile lies deepest, and is let go."""
         while self._idle and not self._idle[0].is_usable():
             self._idle.pop(0).close()
-        if self._closed or len(self._idle) >= _KEEP_IDLE:
+        if self._closed or len(self._idle) >= _MAX_IDLE:
             connection.close()
         else:
             self._idle.append(connection)
@@ -116,7 +122,7 @@ class Engine(httpx.AsyncBaseTransport):
             self._idle.pop().close()
 
 
-def _head(first: bytes, raw: tuple[tuple[bytes, bytes], ...]) -> tuple[bytes, bool]:
+def _serialize_head(first: bytes, raw: tuple[tuple[bytes, bytes], ...]) -> tuple[bytes, bool]:
     """The request line and the headers, but for the blank line; whether they say how long the body is."""
     lines = [first]
     framed = False

@@ -14,7 +14,7 @@ import trio
 from mcpd.wire.http1 import BadResponse, Http1Response
 
 CONNECT_TIMEOUT = 10.0
-KEEPALIVE = [
+SOCKET_OPTIONS = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
@@ -24,7 +24,7 @@ KEEPALIVE = [
 ]
 """A link that drops packets is noticed within 35 s. By default the kernel takes two hours."""
 
-BROKEN = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+STREAM_ERRORS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 """How a stream fails."""
 
 
@@ -39,19 +39,21 @@ class Proxy:
     """The value of `Proxy-Authorization`, or nothing."""
 
     @classmethod
-    def at(cls, url: str) -> Proxy:
+    def from_url(cls, url: str) -> Proxy:
         """The proxy that a URL names. Raises ValueError when it is of another kind, or no URL."""
         parsed = httpx.URL(url)
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ValueError(f"a proxy of the kind {parsed.scheme!r}; http and https are supported")
         port = parsed.port or (443 if parsed.scheme == "https" else 80)
-        return cls(parsed.raw_host.decode("ascii"), port, parsed.scheme == "https", basic(parsed))
+        return cls(
+            parsed.raw_host.decode("ascii"), port, parsed.scheme == "https", basic_authorization(parsed)
+        )
 
     def __str__(self) -> str:
         return f"the proxy {self.host}:{self.port}"
 
 
-def basic(url: httpx.URL) -> bytes:
+def basic_authorization(url: httpx.URL) -> bytes:
     """What the user and password in a URL make of an `Authorization` header; nothing when there are none."""
     if not url.userinfo:
         return b""
@@ -73,7 +75,7 @@ class Dialer:
         return self.context is None and (self.proxy is None or not self.proxy.tls)
 
     @property
-    def forwards(self) -> Proxy | None:
+    def forward_proxy(self) -> Proxy | None:
         """The proxy that has to be asked for the whole URL, as it reads the requests."""
         return self.proxy if self.context is None else None
 
@@ -82,23 +84,23 @@ class Dialer:
         try:
             with trio.fail_after(CONNECT_TIMEOUT):
                 if self.proxy is None:
-                    stream: trio.abc.Stream = await _open(self._host, self._port)
+                    stream: trio.abc.Stream = await _open_tcp(self._host, self._port)
                 else:
                     stream = await self._connect_proxy(self.proxy)
                 if self.context is None:
                     return stream
-                return await guard(stream, self._host, self.context)
+                return await start_tls(stream, self._host, self.context)
         except trio.TooSlowError as error:
             raise httpx.ConnectTimeout(f"no connection within {CONNECT_TIMEOUT:g} s") from error
-        except BROKEN as error:
+        except STREAM_ERRORS as error:
             raise httpx.ConnectError(str(error) or type(error).__name__) from error
 
     async def _connect_proxy(self, proxy: Proxy) -> trio.abc.Stream:
         try:
-            stream: trio.abc.Stream = await _open(proxy.host, proxy.port)
+            stream: trio.abc.Stream = await _open_tcp(proxy.host, proxy.port)
             if proxy.tls:
-                stream = await guard(stream, proxy.host, ssl.create_default_context())
-        except BROKEN as error:
+                stream = await start_tls(stream, proxy.host, ssl.create_default_context())
+        except STREAM_ERRORS as error:
             raise httpx.ProxyError(f"{proxy} cannot be used") from error
         if self.context is not None:
             try:
@@ -124,21 +126,21 @@ class Dialer:
                 response.feed(bytes(data))
         except BadResponse as error:
             raise httpx.ProxyError(f"{proxy} does not answer as one: {error}") from error
-        except BROKEN as error:
+        except STREAM_ERRORS as error:
             raise httpx.ProxyError(f"{proxy} has hung up") from error
         if not 200 <= response.status < 300:
             reason = response.reason.decode("latin-1")
             raise httpx.ProxyError(f"{proxy} refuses: HTTP {response.status} {reason}".rstrip())
 
 
-async def _open(host: str, port: int) -> trio.SocketStream:
+async def _open_tcp(host: str, port: int) -> trio.SocketStream:
     stream = await trio.open_tcp_stream(host, port)
-    for option in KEEPALIVE:
+    for option in SOCKET_OPTIONS:
         stream.setsockopt(*option)
     return stream
 
 
-async def guard(stream: trio.abc.Stream, host: str, context: ssl.SSLContext) -> trio.abc.Stream:
+async def start_tls(stream: trio.abc.Stream, host: str, context: ssl.SSLContext) -> trio.abc.Stream:
     """TLS on it; when that fails, it is closed."""
     guarded = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
     try:
@@ -149,7 +151,7 @@ async def guard(stream: trio.abc.Stream, host: str, context: ssl.SSLContext) -> 
     return guarded
 
 
-def beneath(stream: trio.abc.Stream) -> trio.socket.SocketType:
+def socket_of(stream: trio.abc.Stream) -> trio.socket.SocketType:
     """The socket that carries it."""
     while isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
@@ -158,4 +160,4 @@ def beneath(stream: trio.abc.Stream) -> trio.socket.SocketType:
 
 
 def _close(stream: trio.abc.Stream) -> None:
-    beneath(stream).close()
+    socket_of(stream).close()
