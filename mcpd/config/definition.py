@@ -1,4 +1,4 @@
-"""Definitions as users write them → specs, with a fix for every complaint, all of them at once."""
+"""Parses definitions of servers into specs. Collects every problem, with a fix for each."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ MAX_NAME_LENGTH = 64
 
 @attrs.frozen
 class ParsedServers:
-    """What a set of definitions means."""
+    """The result of parsing a set of definitions."""
 
     specs: dict[str, ServerSpec]
     secrets: frozenset[str] = attrs.field(repr=False)
     """Values to mask wherever something is shown or logged."""
     warnings: tuple[str, ...]
     variables: tuple[str, ...]
-    """The environment variables that values were taken from, sorted."""
+    """The environment variables that were used, sorted."""
 
 
 @attrs.frozen(eq=False)
 class _DefinitionWithSecrets:
-    """See `Late`: the definition is read once more, with what has been fetched by then."""
+    """An UnresolvedDefinition: parses the definition again with the secrets that were fetched."""
 
     name: str
     definition: Mapping[str, object] = attrs.field(repr=False)
@@ -50,12 +50,12 @@ class _DefinitionWithSecrets:
     base_dir: Path
 
     def resolve(self, fetched: FetchedSecrets) -> ResolvedDefinition:
-        reading = _Parser(self.environ, self.settings, self.base_dir, fetched)
-        reading.parse(self.name, self.definition, self.path)
-        if reading.problems:
-            raise BadSpec(reading.problems)
+        parser = _Parser(self.environ, self.settings, self.base_dir, fetched)
+        parser.parse(self.name, self.definition, self.path)
+        if parser.problems:
+            raise BadSpec(parser.problems)
         return ResolvedDefinition(
-            reading.specs[self.name], tuple(reading.unresolved), frozenset(reading.secrets)
+            parser.specs[self.name], tuple(parser.unresolved), frozenset(parser.secrets)
         )
 
 
@@ -67,17 +67,15 @@ def parse_servers(
     base_dir: Path,
     path: str,
 ) -> ParsedServers:
-    """Check and translate `servers` (name → definition), in their order.
+    """Parse `servers` (name → definition) in their order.
 
-    Relative directories are meant from `base_dir`; `place` is where `servers` stands in its document.
-    All or nothing: raises BadSpec (without a source) with every problem of every definition.
+    Relative directories are resolved against `base_dir`; `path` is the JSON path of `servers`. Either all
+    definitions are valid, or this raises BadSpec (without a source) with every problem of all of them.
     """
-    return parse_located_servers(
-        [(name, definition, join_path(path, str(name))) for name, definition in servers.items()],
-        environ=environ,
-        settings=settings,
-        base_dir=base_dir,
-    )
+    located: list[tuple[object, object, str]] = [
+        (name, definition, join_path(path, str(name))) for name, definition in servers.items()
+    ]
+    return parse_located_servers(located, environ=environ, settings=settings, base_dir=base_dir)
 
 
 def parse_located_servers(
@@ -87,23 +85,20 @@ def parse_located_servers(
     settings: Settings,
     base_dir: Path,
 ) -> ParsedServers:
-    """The same for (name, definition, its place), for documents that hold a list of servers."""
-    reading = _Parser(environ, settings, base_dir, {})
-    for name, definition, place in servers:
-        reading.parse(name, definition, place)
-    if reading.problems:
-        raise BadSpec(reading.problems)
+    """Like `parse_servers`, for tuples of name, definition and JSON path."""
+    parser = _Parser(environ, settings, base_dir, {})
+    for name, definition, path in servers:
+        parser.parse(name, definition, path)
+    if parser.problems:
+        raise BadSpec(parser.problems)
     return ParsedServers(
-        reading.specs,
-        frozenset(reading.secrets),
-        tuple(reading.warnings),
-        tuple(sorted(reading.variables)),
+        parser.specs, frozenset(parser.secrets), tuple(parser.warnings), tuple(sorted(parser.variables))
     )
 
 
 @attrs.define(eq=False)
 class _Parser:
-    """Definitions as they are read, one after the other."""
+    """Parses definitions one by one, and collects the results."""
 
     environ: Mapping[str, str]
     settings: Settings
@@ -134,55 +129,54 @@ class _Parser:
         expanded = expand(definition, self.environ, path, base_dir=self.base_dir, fetched=self.fetched)
         problems += expanded.problems
         assert isinstance(expanded.value, dict)
-        later = self._check_references(expanded.unresolved, path)
+        unresolved_fields = self._check_references(expanded.unresolved, path)
         section = _canonical_fields(expanded.value, path, name, problems, warnings)
-        section.unresolved = later
-        unset = {problem.path for problem in expanded.problems}
+        section.unresolved = unresolved_fields
         before = len(problems)
-        common = parse_common_fields(section, self.settings, warnings)
-        spec = parse_transport_fields(name, section, common, self.base_dir, self.environ, warnings)
+        common = parse_common_fields(name, section, self.settings, warnings)
+        spec = parse_transport_fields(section, common, self.base_dir, self.environ, warnings)
         if isinstance(spec, StdioSpec):
             spec = apply_traits(spec, section)
-        # An unset variable leaves an empty text behind; complaining of that as well would mislead.
-        problems[before:] = [problem for problem in problems[before:] if problem.path not in unset]
+        # A variable that is not set leaves an empty string; a second problem about it would be misleading.
+        reported = {problem.path for problem in expanded.problems}
+        problems[before:] = [problem for problem in problems[before:] if problem.path not in reported]
         if spec is not None:
             if expanded.unresolved:
-                recipe = _DefinitionWithSecrets(
+                unresolved = _DefinitionWithSecrets(
                     name, definition, path, self.environ, self.settings, self.base_dir
                 )
-                spec = attrs.evolve(spec, unresolved=recipe)
+                spec = attrs.evolve(spec, unresolved=unresolved)
             self.specs[name] = spec
-        taken = [item for item in expanded.substitutions if _is_passed_to_server(item.path, path)]
-        self.secrets |= secret_values(section.values, taken)
+        passed = [item for item in expanded.substitutions if _is_passed_to_server(item.path, path)]
+        self.secrets |= secret_values(section.values, passed)
         self.variables |= {item.variable for item in expanded.substitutions if ":" not in item.variable}
 
     def _check_references(
-        self, wanted: tuple[tuple[str, SecretReference], ...], definition: str
+        self, references: tuple[tuple[str, SecretReference], ...], definition_path: str
     ) -> frozenset[str]:
-        """The fields whose text is known only when the server starts."""
-        for place, reference in wanted:
-            if not _is_passed_to_server(place, definition):
-                self.problems.append(misplaced_reference(place, reference))
+        """Return the fields whose text is not known until the server starts."""
+        for path, reference in references:
+            if not _is_passed_to_server(path, definition_path):
+                self.problems.append(misplaced_reference(path, reference))
             elif reference.kind == "cmd" and not self.settings.allow_commands:
                 message = "${cmd:…} runs a program, and your settings do not allow that"
-                self.problems.append(Problem(place, message, 'write "settings": {"allowCommands": true}'))
-        self.unresolved += dict.fromkeys(reference for _, reference in wanted)
-        return frozenset(CANONICAL_NAMES.get(_field_at(place, definition), "") for place, _ in wanted)
+                self.problems.append(Problem(path, message, 'write "settings": {"allowCommands": true}'))
+        self.unresolved += dict.fromkeys(reference for _, reference in references)
+        return frozenset(CANONICAL_NAMES.get(_field_at(path, definition_path), "") for path, _ in references)
 
 
 def _check_name(name: object, path: str, problems: list[Problem]) -> bool:
     if not isinstance(name, str):
-        problems.append(
-            Problem(path, f"a server's name must be a string, not {type_name(name)}", "put it in quotes")
-        )
+        message = f"a server's name must be a string, not {type_name(name)}"
+        problems.append(Problem(path, message, "put it in quotes"))
         return False
     if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", name) and len(name) <= MAX_NAME_LENGTH:
         return True
-    better = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:MAX_NAME_LENGTH] or "my-server"
-    reason = "is empty" if not name else "is not usable"
+    suggestion = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:MAX_NAME_LENGTH] or "my-server"
+    reason = "is empty" if not name else "is not valid"
     if len(name) > MAX_NAME_LENGTH:
         reason = f"has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed"
-    fix = f"rename it to '{better}': letters, digits, '_', '-' and '.', not starting with '.'"
+    fix = f"rename it to '{suggestion}': letters, digits, '_', '-' and '.', not starting with '.'"
     problems.append(Problem(path, f"the server name '{shorten(name, 80)}' {reason}", fix))
     return False
 
@@ -190,11 +184,11 @@ def _check_name(name: object, path: str, problems: list[Problem]) -> bool:
 def _canonical_fields(
     values: Mapping[str, object], path: str, name: str, problems: list[Problem], warnings: list[str]
 ) -> Section:
-    """The definition under our names for its fields; others are ignored, with a warning, or refused."""
-    ours: dict[str, object] = {}
-    section = Section(ours, path, problems)
-    spelt: dict[str, str] = {}
-    mistyped: dict[str, object] = {}
+    """Return the definition with mcpd's names of the fields. Unknown fields are warnings or problems."""
+    fields: dict[str, object] = {}
+    section = Section(fields, path, problems)
+    spelling: dict[str, str] = {}
+    misspelled: dict[str, object] = {}
     known = [field.name for field in FIELDS]
     for key, value in values.items():
         canonical = CANONICAL_NAMES.get(key)
@@ -205,28 +199,28 @@ def _canonical_fields(
                 note = f" ({IGNORED_FIELDS[key]})" if IGNORED_FIELDS[key] else ""
                 warnings.append(f"{join_path(path, key)}: '{key}' is not used by mcpd and was ignored{note}")
             elif not is_comment(key):
-                meant = closest_match(key, known)
-                fix = REPLACEMENTS.get(key) or (f"did you mean '{meant}'?" if meant else "remove it")
+                match = closest_match(key, known)
+                fix = REPLACEMENTS.get(key) or (f"did you mean '{match}'?" if match else "remove it")
                 section.add_problem(key, f"unknown field '{shorten(key, 64)}' in server '{name}'", fix)
-                if meant in ("command", "url", "type"):
-                    mistyped[meant] = value
-        elif value is not None and canonical in ours:
-            section.add_problem(key, f"'{spelt[canonical]}' and '{key}' mean the same", "keep one")
+                if match in ("command", "url", "type"):
+                    misspelled[match] = value
+        elif value is not None and canonical in fields:
+            section.add_problem(key, f"'{spelling[canonical]}' and '{key}' mean the same", "keep one")
         elif value is not None:
-            ours[canonical] = value
-            spelt[canonical] = key
-    # Who wrote `comand` has been told; that 'command' is missing as well would be one complaint too many.
-    for key, value in mistyped.items():
-        ours.setdefault(key, value)
+            fields[canonical] = value
+            spelling[canonical] = key
+    # `comand` has been reported; do not report 'command' as missing, too.
+    for key, value in misspelled.items():
+        fields.setdefault(key, value)
     return section
 
 
-def _is_passed_to_server(path: str, definition: str) -> bool:
-    """Whether what stands at `place` inside a definition is handed to a server, and so may be secret."""
-    return CANONICAL_NAMES.get(_field_at(path, definition)) in PASSED_FIELDS
+def _is_passed_to_server(path: str, definition_path: str) -> bool:
+    """Return whether the field at `path` is passed to the server, and so may contain a secret."""
+    return CANONICAL_NAMES.get(_field_at(path, definition_path)) in PASSED_FIELDS
 
 
-def _field_at(path: str, definition: str) -> str:
-    """The field of a definition that `place` is in, as it is spelt there."""
-    key = re.match(r"[A-Za-z_]*", path[len(definition) + 1 :])
+def _field_at(path: str, definition_path: str) -> str:
+    """Return the top-level key of the definition in which `path` is, as written."""
+    key = re.match(r"[A-Za-z_]*", path[len(definition_path) + 1 :])
     return key[0] if key else ""

@@ -1,4 +1,4 @@
-"""Change the user's file: servers added or removed, everything else left as it was written."""
+"""Adds, changes and removes servers in the user's configuration file. Everything else stays as written."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 
 from mcpd.config.in_place_edits.document import Document, KeyPath, editor_for, read_document, write_document
 from mcpd.config.loader import format_of
-from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.errors import BadSpec
 
 
 def add_server(path: Path, name: str, definition: Mapping[str, object], *, replace: bool = False) -> None:
-    """Write the server into the file, last of all, or in the place of the one that it replaces.
+    """Append the server to the file, or replace the one with this name.
 
-    The file and its directory are made if missing. Comments, order and formatting of the rest stay. The
-    definition is written as it is: check it first. Raises BadSpec when the file cannot be parsed or written,
-    or has the server already and not `replace`.
+    The file and its directory are created if missing. Comments, order and formatting of the rest stay.
+    The definition is not checked. Raises BadSpec if the file cannot be parsed or written, or if it
+    contains the server and `replace` is false.
     """
     document = read_document(path)
-    slot = _servers_slot(document)
-    if name not in document.entry_names(slot):
-        document = document.with_entry(slot, name, definition)
+    key_path = _servers_path(document)
+    if name not in document.entry_names(key_path):
+        document = document.with_entry(key_path, name, definition)
     elif replace:
-        document = _change_entry(document, (*slot, name), definition)
+        document = _change_entry(document, (*key_path, name), definition)
     else:
         raise _already_exists(name, path)
     write_document(path, document)
@@ -34,64 +34,64 @@ def put_servers(
     definitions: Mapping[str, Mapping[str, object]],
     before: Mapping[str, Mapping[str, object]],
 ) -> None:
-    """Several in their order, all of them or none: added, or changed where they are for those that are there.
+    """Add or change several servers at once: either all of them or none.
 
-    Of these only what differs is written; they have to be as they were `before`. Raises BadSpec as
-    `add_server`, and when somebody has changed one of them meanwhile.
+    In existing servers, only differing members are written. Raises BadSpec as `add_server` does, and if an
+    existing server is not what it was in `before`.
     """
     document = read_document(path)
     for name, definition in definitions.items():
-        slot = _servers_slot(document)
+        key_path = _servers_path(document)
         old = before.get(name)
-        if old is None and name in document.entry_names(slot):
+        if old is None and name in document.entry_names(key_path):
             raise _already_exists(name, path)
         if old is None:
-            document = document.with_entry(slot, name, definition)
+            document = document.with_entry(key_path, name, definition)
             continue
-        if document.value_at((*slot, name)) != old:
-            message = f"server '{name}' has been changed by somebody else meanwhile"
-            raise BadSpec([Problem("$", message, "look at it again")], str(path))
-        document = _change_entry(document, (*slot, name), definition)
+        if document.value_at((*key_path, name)) != old:
+            message = f"server '{name}' has changed in {path} in the meantime"
+            raise BadSpec.single(message, "review the file and try again", path)
+        document = _change_entry(document, (*key_path, name), definition)
     write_document(path, document)
 
 
 def remove_server(path: Path, name: str) -> bool:
-    """Take the server out of the file. False: it was not in there, and nothing was written.
+    """Remove the server from the file. Return False, and write nothing, if the file does not contain it.
 
-    Raises BadSpec when the file cannot be parsed or written.
+    Raises BadSpec if the file cannot be parsed or written.
     """
     document = read_document(path)
-    slot = _servers_slot(document)
-    if name not in document.entry_names(slot):
+    key_path = _servers_path(document)
+    if name not in document.entry_names(key_path):
         return False
-    write_document(path, document.without_entry(slot, name))
+    write_document(path, document.without_entry(key_path, name))
     return True
 
 
 def import_editor(path: Path) -> None:
-    """Import what changing this file would take, for a program that lives longer than what is installed."""
-    with contextlib.suppress(BadSpec):  # of no known format: it will not be changed
+    """Import what editing this file needs, before an upgrade of mcpd can replace those modules."""
+    with contextlib.suppress(BadSpec):  # a file of another format is never edited
         editor_for(format_of(path, str(path)))
 
 
-def _change_entry(document: Document, place: KeyPath, definition: Mapping[str, object]) -> Document:
-    """With the definition at `place` changed to this one, each member that stays as it is left alone."""
-    there = document.value_at(place)
-    if not isinstance(there, dict):
-        return document.with_value(place, definition)
-    for key in [key for key in there if key not in definition]:
-        document = document.without_entry(place, key)
+def _change_entry(document: Document, key_path: KeyPath, definition: Mapping[str, object]) -> Document:
+    """Set the entry at `key_path`, leaving equal members untouched."""
+    current = document.value_at(key_path)
+    if not isinstance(current, dict):
+        return document.with_value(key_path, definition)
+    for key in [key for key in current if key not in definition]:
+        document = document.without_entry(key_path, key)
     for key, value in definition.items():
-        if key not in there or there[key] != value:
-            document = document.with_value((*place, key), value)
+        if key not in current or current[key] != value:
+            document = document.with_value((*key_path, key), value)
     return document
 
 
 def _already_exists(name: str, path: Path) -> BadSpec:
-    fix = f"remove it first: `mcpctl remove {name}`"
-    return BadSpec([Problem("$", f"server '{name}' is in {path} already", fix)], str(path))
+    message = f"server '{name}' already exists in {path}"
+    return BadSpec.single(message, f"remove it first: `mcpctl remove {name}`", path)
 
 
-def _servers_slot(document: Document) -> KeyPath:
-    """Where this file keeps its servers, or would."""
+def _servers_path(document: Document) -> KeyPath:
+    """Return the key path of the servers in this document."""
     return ("mcp", "servers") if isinstance(document.value.get("mcp"), dict) else ("mcpServers",)

@@ -1,6 +1,6 @@
-"""The vocabulary of a server's definition: every field, how others spell it, and what we let pass.
+"""Every field of a server's definition: its name, its aliases in other products, and its JSON Schema.
 
-One table serves the parser, the published JSON Schema and the test that keeps the documentation whole.
+The parser, the published JSON Schema and the test that checks the documentation all use this table.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ NUMBERS: Shape = {"type": "object", "additionalProperties": {"type": ["number", 
 
 @attrs.frozen
 class FieldSpec:
-    """One field: its name, its shape as JSON Schema, what it means, and where it has a meaning."""
+    """One field of a definition or of the settings."""
 
     name: str
     shape: Shape
+    """Its JSON Schema, without the description."""
     description: str
     aliases: tuple[str, ...] = ()
-    """Spellings of other products that mean exactly the same."""
+    """Names in other products that mean exactly the same."""
     applies_to: Literal["stdio", "remote"] | None = None
+    """None: servers of every transport."""
 
 
 TRANSPORT_TYPES: Mapping[str, Literal["stdio", "http", "sse", "ws"]] = MappingProxyType(
@@ -54,108 +56,87 @@ TRANSPORT_TYPES: Mapping[str, Literal["stdio", "http", "sse", "ws"]] = MappingPr
     }
 )
 
+_TYPE: Shape = {"enum": list(TRANSPORT_TYPES)}
 _COMMAND: Shape = {"anyOf": [{"type": "string", "minLength": 1}, {**STRINGS, "minItems": 1}]}
+_UMASK: Shape = {"type": "string", "pattern": "^[0-7]{3,4}$"}
+_TOOL_TIMEOUTS: Shape = {"type": "object", "additionalProperties": MILLISECONDS}
+_INCLUDE_ALIASES = ("enabledTools", "enabled_tools", "tools")
+_EXCLUDE_ALIASES = ("disabledTools", "disabled_tools")
 
 FIELDS = (
-    FieldSpec(
-        "type", {"enum": list(TRANSPORT_TYPES)}, "How the server is reached.", ("transport", "transportType")
-    ),
-    FieldSpec(
-        "command", _COMMAND, "The program, or a list of the program and its arguments.", ("cmd",), "stdio"
-    ),
-    FieldSpec("args", STRINGS, "Its arguments.", (), "stdio"),
-    FieldSpec("env", STRING_MAP, "Added to its environment.", ("environment", "envs"), "stdio"),
-    FieldSpec("cwd", STRING, "Its working directory.", ("workingDirectory",), "stdio"),
-    FieldSpec("umask", {"type": "string", "pattern": "^[0-7]{3,4}$"}, "Its umask, in octal.", (), "stdio"),
-    FieldSpec("url", STRING, "Where a remote server listens.", ("serverUrl", "server_url", "uri"), "remote"),
-    FieldSpec("httpUrl", STRING, "The same, and says that it is Streamable HTTP.", (), "remote"),
-    FieldSpec("headers", STRING_MAP, "Sent with every request.", ("http_headers",), "remote"),
-    FieldSpec(
-        "caFile", STRING, "PEM file of authorities to trust besides the system's.", ("ca_file",), "remote"
-    ),
-    FieldSpec("enabled", BOOLEAN, "Whether the server is started.", ("isActive",)),
+    FieldSpec("type", _TYPE, "The transport of the server.", ("transport", "transportType")),
+    FieldSpec("command", _COMMAND, "The program, or a list of program and arguments.", ("cmd",), "stdio"),
+    FieldSpec("args", STRINGS, "The program's arguments.", (), "stdio"),
+    FieldSpec("env", STRING_MAP, "Extra environment variables.", ("environment", "envs"), "stdio"),
+    FieldSpec("cwd", STRING, "The working directory.", ("workingDirectory",), "stdio"),
+    FieldSpec("umask", _UMASK, "The umask, in octal.", (), "stdio"),
+    FieldSpec("url", STRING, "The URL of a remote server.", ("serverUrl", "server_url", "uri"), "remote"),
+    FieldSpec("httpUrl", STRING, "The URL of a Streamable HTTP server.", (), "remote"),
+    FieldSpec("headers", STRING_MAP, "Headers to send with every request.", ("http_headers",), "remote"),
+    FieldSpec("caFile", STRING, "PEM file of additional CA certificates to trust.", ("ca_file",), "remote"),
+    FieldSpec("enabled", BOOLEAN, "Whether to start the server.", ("isActive",)),
     FieldSpec("disabled", BOOLEAN, "The opposite of `enabled`."),
-    FieldSpec("lazy", BOOLEAN, "Start it on first use."),
+    FieldSpec("lazy", BOOLEAN, "Start the server on first use."),
     FieldSpec("description", STRING, "A note for people."),
-    FieldSpec("timeout", MILLISECONDS, "Milliseconds of silence allowed during a call."),
+    FieldSpec("timeout", MILLISECONDS, "Milliseconds that a call may take without progress."),
     FieldSpec("connectTimeout", MILLISECONDS, "Milliseconds for the handshake.", ("connectionTimeout",)),
-    FieldSpec("maxTimeout", MILLISECONDS, "Milliseconds after which a call ends whatever its progress."),
-    FieldSpec(
-        "toolTimeouts",
-        {"type": "object", "additionalProperties": MILLISECONDS},
-        "Milliseconds per tool, in place of `timeout`.",
-    ),
-    FieldSpec(
-        "includeTools",
-        STRINGS,
-        "Only these tools; `*` and `?` allowed.",
-        ("enabledTools", "enabled_tools", "tools"),
-    ),
-    FieldSpec("excludeTools", STRINGS, "All but these tools.", ("disabledTools", "disabled_tools")),
-    FieldSpec("trust", BOOLEAN, "Your word that its tools need no confirmation."),
-    FieldSpec("debug", BOOLEAN, "Log its messages, HTTP headers and timing."),
-    FieldSpec("era", {"enum": ["auto", "modern", "legacy"]}, "Which protocol era to speak."),
-    FieldSpec("maxFrame", {"type": "integer", "minimum": 1024}, "Bytes of one message at most."),
-    FieldSpec("maxInFlight", {"type": "integer", "minimum": 1}, "Requests unanswered at once."),
-    FieldSpec("maxQueued", {"type": "integer", "minimum": 0}, "Requests waiting their turn."),
-    FieldSpec("share", {"enum": ["all", "root", "client"]}, "Which clients use one instance of it together."),
-    FieldSpec("concurrency", {"enum": ["free", "writes", "serial"]}, "Which of its calls may overlap."),
-    FieldSpec("timeouts", NUMBERS, "Every waiting time, in seconds."),
+    FieldSpec("maxTimeout", MILLISECONDS, "Milliseconds that a call may take in total, despite progress."),
+    FieldSpec("toolTimeouts", _TOOL_TIMEOUTS, "Milliseconds for single tools, instead of `timeout`."),
+    FieldSpec("includeTools", STRINGS, "Provide only these tools; `*` and `?` allowed.", _INCLUDE_ALIASES),
+    FieldSpec("excludeTools", STRINGS, "Do not provide these tools; `*` and `?` allowed.", _EXCLUDE_ALIASES),
+    FieldSpec("trust", BOOLEAN, "Declare that the server's tools need no confirmation. Not used yet."),
+    FieldSpec("debug", BOOLEAN, "Log the server's messages, HTTP headers and timing."),
+    FieldSpec("era", {"enum": ["auto", "modern", "legacy"]}, "The MCP protocol era to use."),
+    FieldSpec("maxFrame", {"type": "integer", "minimum": 1024}, "Maximum size of one message in bytes."),
+    FieldSpec("maxInFlight", {"type": "integer", "minimum": 1}, "Maximum number of concurrent requests."),
+    FieldSpec("maxQueued", {"type": "integer", "minimum": 0}, "Maximum number of queued requests."),
+    FieldSpec("share", {"enum": ["all", "root", "client"]}, "Which clients share one instance."),
+    FieldSpec("concurrency", {"enum": ["free", "writes", "serial"]}, "Which calls may overlap."),
+    FieldSpec("timeouts", NUMBERS, "All timeouts, in seconds."),
     FieldSpec("restart", NUMBERS, "The restart policy, in seconds."),
 )
 
 CANONICAL_NAMES: Mapping[str, str] = MappingProxyType(
     {spelling: field.name for field in FIELDS for spelling in (field.name, *field.aliases)}
 )
-"""Every spelling of a field → our name for it."""
+"""Every name or alias of a field → its name."""
+
+_UNUSED = """
+    oauth auth alwaysAllow autoApprove allowedTools default_tools_approval_mode icon iconUrl logoUrl gallery
+    provider providerUrl tags source version dev sandbox sandboxEnabled authProviderType targetAudience scopes
+    required supports_parallel_tool_calls bundled quarantined settings id note notes comment longRunning
+    autoStart registryUrl displayName
+"""
 
 IGNORED_FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "envFile": "the file is not read: set the variables in 'env', or in the environment of mcpd",
-        "oauth": "",
-        "auth": "",
         "headersHelper": "the program is not run: write the header into 'headers'",
-        **dict.fromkeys(
-            (
-                *("alwaysAllow", "autoApprove", "allowedTools", "default_tools_approval_mode"),
-                *(
-                    "icon",
-                    "iconUrl",
-                    "logoUrl",
-                    "gallery",
-                    "provider",
-                    "providerUrl",
-                    "tags",
-                    "source",
-                    "version",
-                ),
-                *("dev", "sandbox", "sandboxEnabled", "authProviderType", "targetAudience", "scopes"),
-                *("required", "supports_parallel_tool_calls", "bundled", "quarantined", "settings", "id"),
-                *("note", "notes", "comment", "longRunning", "autoStart", "registryUrl", "displayName"),
-            ),
-            "",
-        ),
+        **dict.fromkeys(_UNUSED.split(), ""),
     }
 )
-"""What other products write and we have no use for → what that means for the user, if anything."""
+"""Fields of other products that mcpd ignores → a note for the user, if ignoring them matters."""
+
+_AUTHORIZATION_HEADER = 'write \'headers\': {"Authorization": "Bearer ${VAR}"}'
+_ENV_REFERENCE = 'write \'env\': {"NAME": "${NAME}"}'
 
 REPLACEMENTS: Mapping[str, str] = MappingProxyType(
     {
         "startup_timeout_sec": "write 'connectTimeout', in milliseconds",
         "startup_timeout_ms": "write 'connectTimeout'",
         "tool_timeout_sec": "write 'timeout', in milliseconds",
-        "env_vars": 'write \'env\': {"NAME": "${NAME}"}',
-        "env_keys": 'write \'env\': {"NAME": "${NAME}"}',
-        "bearerToken": 'write \'headers\': {"Authorization": "Bearer ${VAR}"}',
-        "bearer_token": 'write \'headers\': {"Authorization": "Bearer ${VAR}"}',
-        "bearer_token_env_var": 'write \'headers\': {"Authorization": "Bearer ${VAR}"}',
+        "env_vars": _ENV_REFERENCE,
+        "env_keys": _ENV_REFERENCE,
+        "bearerToken": _AUTHORIZATION_HEADER,
+        "bearer_token": _AUTHORIZATION_HEADER,
+        "bearer_token_env_var": _AUTHORIZATION_HEADER,
         "env_http_headers": 'write \'headers\': {"X-Name": "${VAR}"}',
         "requestOptions": "write its headers into 'headers'",
     }
 )
-"""Fields of other products that matter and that we spell differently → how."""
+"""Fields of other products that matter and have another form in mcpd → what to write instead."""
 
 
 def is_comment(key: str) -> bool:
-    """Keys that people use for remarks: `_comment`, `//`, `x-…`, `$schema`."""
+    """Return whether people use this key for remarks: `_comment`, `//`, `x-…`, `$schema`."""
     return key.startswith(("_", "//", "#", "x-", "$"))

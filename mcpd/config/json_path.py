@@ -1,4 +1,4 @@
-"""Where in a document something stands, as the JSON path that a complaint shows."""
+"""JSON paths for error messages, and small helpers that describe parsed values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 def join_path(path: str, key: str | int) -> str:
-    """`place` one step deeper: `$.mcpServers` and `git` → `$.mcpServers.git`; odd keys are quoted."""
+    """Append one step: `$.mcpServers` and `git` → `$.mcpServers.git`. Unusual keys are quoted."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     if _PLAIN.fullmatch(key):
@@ -20,7 +20,7 @@ def join_path(path: str, key: str | int) -> str:
 
 
 def is_too_large(value: object, max_depth: int = 64, max_values: int = 200_000) -> bool:
-    """Whether walking through `value` would not end well: nested deeply, in itself, or without measure."""
+    """Return whether `value` is nested too deeply (or in itself, as YAML allows) or has too many values."""
     waiting = [(value, 0)]
     seen = 0
     while waiting:
@@ -36,29 +36,22 @@ def is_too_large(value: object, max_depth: int = 64, max_values: int = 200_000) 
 
 
 def closest_match(word: str, known: list[str]) -> str | None:
-    """The known word that `word` was probably meant to be, or None."""
+    """Return the known word that `word` is probably a misspelling of, or None."""
     folded = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in known}
     same = folded.get(re.sub(r"[^a-z0-9]", "", word.lower()))
     if same is not None:
         return same
-    import difflib  # only when there is something to complain about: the daemon's idle memory
+    import difflib  # imported only when there is an error, to keep the idle daemon small
 
     close = difflib.get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.7)
     return next((name for name in known if close and name.lower() == close[0]), None)
 
 
 def type_name(value: object) -> str:
-    """The kind of a parsed value, in a configuration writer's words."""
+    """Describe the type of a parsed value for an error message: "a list", "true or false"."""
+    names = {bool: "true or false", int: "a number", float: "a number", str: "a string"}
     if value is None:
         return "null"
-    if isinstance(value, bool):
-        return "true or false"
-    if isinstance(value, (int, float)):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, dict):
-        return "an object"
-    return f"a {type(value).__name__}"
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "an object"
+    return names.get(type(value), f"a {type(value).__name__}")

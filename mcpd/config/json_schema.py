@@ -1,4 +1,4 @@
-"""The JSON Schema of the configuration file, for editors that complete and check while you type."""
+"""The JSON Schema of the configuration file, for completion and validation in editors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mcpd.model.server_spec import RestartPolicy, Timeouts
 
 
 def json_schema() -> dict[str, object]:
-    """JSON Schema 2020-12 of both shapes. It knows less than the parser: no URLs, names or variables."""
+    """Return the JSON Schema (2020-12) of both layouts. It does not check URLs, names or variables."""
     servers = {"type": "object", "additionalProperties": {"$ref": "#/$defs/server"}}
     listed = {
         "type": "array",

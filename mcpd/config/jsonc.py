@@ -1,7 +1,7 @@
-"""JSON as people write it: comments and trailing commas allowed, everything else strict.
+"""JSON with comments and trailing commas; everything else is strict.
 
-Comments and trailing commas are overwritten with blanks before the standard parser sees the text,
-so its line and column are those of the file.
+Comments and trailing commas are replaced by blanks before the standard parser runs, so the line and
+column in its errors are those of the file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import NoReturn
 
 
-class JsoncSyntaxError(ValueError):
-    """The text is not in its format. `line` and `column` count from 1, as editors do."""
+class DocumentSyntaxError(ValueError):
+    """A syntax error in a JSON, TOML or YAML document. `line` and `column` count from 1."""
 
     def __init__(self, message: str, line: int, column: int) -> None:
         super().__init__(message)
@@ -22,13 +22,13 @@ class JsoncSyntaxError(ValueError):
         self.column = column
 
     @classmethod
-    def at_offset(cls, message: str, text: str, offset: int) -> JsoncSyntaxError:
+    def at_offset(cls, message: str, text: str, offset: int) -> DocumentSyntaxError:
         start = text.rfind("\n", 0, offset) + 1
         return cls(message, text.count("\n", 0, offset) + 1, offset - start + 1)
 
 
 class JsonObject(dict[str, object]):
-    """A JSON object that remembers which of its keys were written more than once."""
+    """A JSON object that knows which of its keys were defined more than once."""
 
     duplicates: tuple[str, ...] = ()
 
@@ -40,23 +40,23 @@ _INK = re.compile(r"\S")
 
 
 def blank_comments(text: str) -> str:
-    """The same text, character for character in the same place, with blanks where comments were.
+    """Replace comments by blanks, so that every other character keeps its position.
 
-    Raises JsoncSyntaxError for a comment that never ends.
+    Raises DocumentSyntaxError for an unclosed comment.
     """
     if _is_standard(text):
         return text
 
     def erase(found: re.Match[str]) -> str:
         if found["open"]:
-            raise JsoncSyntaxError.at_offset("this comment is never closed by */", text, found.start())
+            raise DocumentSyntaxError.at_offset("this comment is never closed by */", text, found.start())
         return _INK.sub(" ", found[0]) if found["comment"] else found[0]
 
     return _COMMENTS.sub(erase, text)
 
 
 def to_standard_json(text: str) -> str:
-    """Likewise, with blanks where trailing commas were as well: standard JSON. Raises JsoncSyntaxError."""
+    """Replace comments and trailing commas by blanks. Raises DocumentSyntaxError."""
     if _is_standard(text):
         return text
     bare = blank_comments(text)
@@ -73,7 +73,7 @@ def to_standard_json(text: str) -> str:
 
 @lru_cache(maxsize=2)
 def _is_standard(text: str) -> bool:
-    """Whether it is standard JSON already. Editors keep their history in it: 10 MB, 20 times asked for."""
+    """Return whether the text is standard JSON. Cached: editors' files can have 10 MB."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -82,22 +82,22 @@ def _is_standard(text: str) -> bool:
 
 
 def parse_jsonc(text: str) -> object:
-    """Plain values; objects are `JsonObject`. An empty text is an empty object. Raises JsoncSyntaxError."""
+    """Parse JSONC. Objects are `JsonObject`; an empty text is an empty object. Raises DocumentSyntaxError."""
     try:
         return _loads(text)  # most files have no comments, and some are long
     except (ValueError, RecursionError):
-        pass  # what is wrong with it is found out below, if anything is
+        pass  # not standard JSON; errors are reported below
     bare = to_standard_json(text)
     if not bare.strip():
         return JsonObject()
     try:
         return _loads(bare)
     except json.JSONDecodeError as error:
-        raise JsoncSyntaxError(error.msg, error.lineno, error.colno) from None
+        raise DocumentSyntaxError(error.msg, error.lineno, error.colno) from None
     except RecursionError:
-        raise JsoncSyntaxError("nested too deeply", 1, 1) from None
+        raise DocumentSyntaxError("nested too deeply", 1, 1) from None
     except ValueError as error:
-        raise JsoncSyntaxError(str(error), 1, 1) from None
+        raise DocumentSyntaxError(str(error), 1, 1) from None
 
 
 def _loads(text: str) -> object:
@@ -113,4 +113,4 @@ def _members(pairs: list[tuple[str, object]]) -> JsonObject:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,6 +1,6 @@
-"""What is known of certain servers, by their package: who may share them, and which calls must not overlap.
+"""Facts about well-known servers, by package: whether clients may share them, and which calls may overlap.
 
-A definition's own `share` and `concurrency` win. Each row says where it comes from.
+A definition's own `share` and `concurrency` take precedence.
 """
 
 from __future__ import annotations
@@ -16,36 +16,35 @@ from mcpd.model.server_spec import Concurrency, Share, StdioSpec
 
 @attrs.frozen
 class ServerTraits:
-    """Of one kind of server; None: nothing unusual."""
+    """Defaults for one kind of server. None: the general default."""
 
     share: Share | None = None
     concurrency: Concurrency | None = None
 
 
-_NOTHING = ServerTraits()
 _TABLE: tuple[tuple[str, ServerTraits], ...] = (
-    # Thoughts of one conversation are numbered on from another's: the history is the process's.
+    # The process numbers thoughts consecutively, so two conversations would continue each other's.
     (r"server-sequential-thinking", ServerTraits(share="client")),
-    # Pages and logins are the process's; without --isolated a second one cannot have the profile.
+    # Pages and logins belong to the process. Without --isolated, a second process cannot open the profile.
     (r"(playwright/mcp|playwright-mcp)\b.*--isolated", ServerTraits(share="client")),
     (r"chrome-devtools-mcp\b.*--isolated", ServerTraits(share="client")),
     (r"server-puppeteer|mobile-mcp", ServerTraits(share="client")),
-    # Reads the file, changes it and writes it back: of 20 calls at once 19 are lost (measured, 2026.1.26).
+    # Reads its file, changes it and writes it back: 19 of 20 concurrent calls are lost (measured, 2026.1.26).
     (r"server-memory", ServerTraits(concurrency="writes")),
 )
 # A package `server-x` installs a program `mcp-server-x`.
-_PATTERNS = tuple((re.compile(rf"(^|[\s/@])(mcp-)?({pattern})"), known) for pattern, known in _TABLE)
+_PATTERNS = tuple((re.compile(rf"(^|[\s/@])(mcp-)?({pattern})"), traits) for pattern, traits in _TABLE)
 
 
 def find_traits(command: str, args: Sequence[str]) -> ServerTraits:
-    """What is known of the server that such a command line starts."""
+    """Return the traits of the server that this command line starts."""
     line = " ".join((command, *args))[:2000]
-    return next((facts for pattern, facts in _PATTERNS if pattern.search(line)), _NOTHING)
+    return next((traits for pattern, traits in _PATTERNS if pattern.search(line)), ServerTraits())
 
 
 def apply_traits(spec: StdioSpec, section: Section) -> StdioSpec:
-    """The definition, completed where `section` says nothing."""
-    facts = find_traits(spec.command, spec.args)
-    share = spec.share if section.has("share") else facts.share or spec.share
-    concurrency = spec.concurrency if section.has("concurrency") else facts.concurrency or spec.concurrency
+    """Fill in `share` and `concurrency` where the definition in `section` does not set them."""
+    traits = find_traits(spec.command, spec.args)
+    share = spec.share if section.has("share") else traits.share or spec.share
+    concurrency = spec.concurrency if section.has("concurrency") else traits.concurrency or spec.concurrency
     return attrs.evolve(spec, share=share, concurrency=concurrency)

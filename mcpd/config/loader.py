@@ -1,4 +1,4 @@
-"""Where the configuration comes from: a variable, a flag, a variable's path or the default file."""
+"""Loads the configuration: finds the file (or `$MCPD_SERVERS`), parses its text, and checks its content."""
 
 from __future__ import annotations
 
@@ -14,50 +14,78 @@ import attrs
 from mcpd.config.definition import parse_located_servers
 from mcpd.config.fields import is_comment
 from mcpd.config.json_path import closest_match, is_too_large, join_path, type_name
-from mcpd.config.jsonc import JsoncSyntaxError, JsonObject
-from mcpd.config.jsonc import parse_jsonc as parse_json
+from mcpd.config.jsonc import DocumentSyntaxError, JsonObject, parse_jsonc
 from mcpd.config.masking import quote_line
 from mcpd.config.section import Section
 from mcpd.config.settings import SETTINGS, Settings, parse_settings
+from mcpd.config.variables import expand_home
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
+from mcpd.support.paths import config_dir
 
 DEFAULT_NAME = "config.json"
 VARIABLE_SOURCE = "$MCPD_SERVERS"
 
+SUFFIXES = {
+    ".json": "JSON",
+    ".jsonc": "JSON",
+    ".toml": "TOML",
+    ".yaml": "YAML",
+    ".yml": "YAML",
+}
+"""Suffix → format, in the order in which default files are looked for."""
+
+MAX_FILE_SIZE = 4 * 1024 * 1024
+"""Bytes. A larger file is not a configuration."""
+
+_EXAMPLE = 'write {"mcpServers": {"NAME": {"command": "…"}}}'
+_FOREIGN_KEYS = {"servers", "mcp_servers", "context_servers", "extensions", "amp.mcpServers"}
+"""Keys that other products use instead of `mcpServers`."""
+
 
 @attrs.frozen
 class LoadedConfig:
-    """A whole configuration, checked."""
+    """A complete configuration without errors."""
 
     specs: dict[str, ServerSpec]
     definitions: dict[str, Mapping[str, object]]
-    """As they were written: references in place, so nothing in here came from a variable."""
+    """The definitions as written. References are not replaced, so they contain no value of a variable."""
     settings: Settings
     secrets: frozenset[str] = attrs.field(repr=False)
     """Values to mask wherever something is shown or logged."""
     source: str
     """The file's path, `$MCPD_SERVERS`, or `none`."""
     path: Path
-    """The file that a reload reads and `mcpctl add` writes, there or not."""
+    """The file that a reload reads and `mcpctl add` writes. It may not exist yet."""
     warnings: tuple[str, ...]
     digest: str
-    """SHA-256 of the bytes read, in hex; empty when there was nothing to read."""
+    """SHA-256 of the bytes read, in hex; empty if nothing was read."""
+
+
+@attrs.frozen
+class DocumentLayout:
+    """The parts of a document, not checked yet."""
+
+    servers: list[tuple[object, object, str]] = attrs.field(factory=list)
+    """Name, definition and JSON path of each server."""
+    settings: Mapping[str, object] = attrs.field(factory=dict)
+    settings_path: str = "$.settings"
+    enabled: bool = True
 
 
 def load(flag: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
     """Find, read and check the configuration.
 
-    `MCPD_SERVERS`, then `flag`, then `MCPD_CONFIG`, then the default file; an empty variable counts as
-    not set. Nothing at all is no error: there are no servers, and a warning says how to add one.
-    Raises BadSpec with every problem, also when a file cannot be read.
+    The first of these wins: `MCPD_SERVERS`, `flag`, `MCPD_CONFIG`, the default file; an empty variable is
+    ignored. Without any of them there are no servers, and a warning explains how to add one.
+    Raises BadSpec with all problems, also if a file cannot be read.
     """
     servers = environ.get("MCPD_SERVERS", "").strip()
     if servers:
-        return _from_variable(servers, _find_path_or_default(flag, environ), environ)
-    path, chosen = _find_path(flag, environ)
-    data = _read_file(path, required=chosen)
+        return _parse_variable(servers, _find_path_or_default(flag, environ), environ)
+    path, required = _find_path(flag, environ)
+    data = _read_file(path, required=required)
     if data is None:
         hint = f"no configuration yet: add a server with `mcpctl add`, or write {path}"
         return LoadedConfig({}, {}, Settings(), frozenset(), "none", path, (hint,), "")
@@ -65,215 +93,214 @@ def load(flag: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
 
 
 def parse_config(path: Path, data: bytes, environ: Mapping[str, str]) -> LoadedConfig:
-    """What a file at `path` with these bytes means. Raises BadSpec with every problem."""
+    """Parse `data` as the content of the file `path`. Raises BadSpec with all problems."""
     source = str(path)
     document = parse_text(decode_utf8(data, source), format_of(path, source), source)
     problems: list[Problem] = []
     warnings: list[str] = []
-    outlined = read_layout(document, problems, warnings)
-    return _build(outlined, problems, warnings, environ, source, path, path.parent, data)
-
-
-def default_directory(environ: Mapping[str, str]) -> Path:
-    """`$XDG_CONFIG_HOME/mcpd`, or `~/.config/mcpd`; a relative XDG_CONFIG_HOME is ignored, as XDG says."""
-    base = environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if base.startswith("/") else _home(environ) / ".config") / "mcpd"
+    layout = read_layout(document, problems, warnings)
+    return _check(layout, problems, warnings, environ, source, path, path.parent, data)
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
-    """The file that `load` reads without a flag, there or not. Raises BadSpec when there are two."""
+    """Return the file that `load` reads without a flag; it may not exist. Raises BadSpec if there are two."""
     return _find_path(None, environ)[0]
 
 
 def candidate_paths(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The file that was named, or all that are looked for; absolute, there or not."""
+    """Return the file that `flag` or `MCPD_CONFIG` names, or all default files, as absolute paths."""
     named = str(flag) if flag is not None else environ.get("MCPD_CONFIG", "")
     if named:
-        if named == "~" or named.startswith("~/"):
-            named = str(_home(environ)) + named[1:]
-        return (Path(os.path.abspath(named)),)
-    directory = default_directory(environ)
-    return tuple(directory / f"config{suffix}" for suffix in SUFFIXES)
+        return (Path(os.path.abspath(expand_home(named, environ))),)
+    return tuple(_default_directory(environ) / f"config{suffix}" for suffix in SUFFIXES)
+
+
+def _default_directory(environ: Mapping[str, str]) -> Path:
+    return Path(config_dir(environ))
 
 
 def _find_path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
-    """The file, and whether somebody named it, so that it has to be there."""
-    all_of_them = candidate_paths(flag, environ)
-    if len(all_of_them) == 1:
-        return all_of_them[0], True
-    directory = default_directory(environ)
-    there = [path for path in all_of_them if os.path.lexists(path)]
-    if len(there) > 1:
-        message = f"there are {len(there)} configurations: {', '.join(map(str, there))}"
-        fix = "keep one, or name one with --config or MCPD_CONFIG"
-        raise BadSpec([Problem("$", message, fix)], str(directory))
-    return (there[0], True) if there else (directory / DEFAULT_NAME, False)
+    """Return the file, and whether it has to exist."""
+    candidates = candidate_paths(flag, environ)
+    if len(candidates) == 1:
+        return candidates[0], True
+    directory = _default_directory(environ)
+    found = [path for path in candidates if os.path.lexists(path)]
+    if len(found) > 1:
+        message = f"there are {len(found)} configuration files: {', '.join(map(str, found))}"
+        raise BadSpec.single(message, "keep one, or name one with --config or MCPD_CONFIG", directory)
+    return (found[0], True) if found else (directory / DEFAULT_NAME, False)
 
 
 def _find_path_or_default(flag: Path | None, environ: Mapping[str, str]) -> Path:
-    """The file for later, while `MCPD_SERVERS` wins; two default files are no trouble then."""
+    """While `MCPD_SERVERS` is in force, it does not matter if there are two default files."""
     try:
         return _find_path(flag, environ)[0]
     except BadSpec:
-        return default_directory(environ) / DEFAULT_NAME
-
-
-def _home(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("HOME") or os.path.expanduser("~"))
+        return _default_directory(environ) / DEFAULT_NAME
 
 
 def _read_file(path: Path, *, required: bool) -> bytes | None:
-    """Its bytes; None when it is not there and need not be. Raises BadSpec."""
+    """Return the content, or None if the file does not exist and is not required. Raises BadSpec."""
     try:
-        # A FIFO with nobody at its other end would hold up the daemon for ever.
+        # Opening a FIFO that nobody writes to would block the daemon forever.
         if not stat.S_ISREG(path.stat().st_mode):
-            kind = "a directory" if path.is_dir() else "no regular file"
-            raise BadSpec([Problem("$", f"{path} is {kind}", "name a file")], str(path))
+            kind = "a directory" if path.is_dir() else "not a regular file"
+            raise BadSpec.single(f"{path} is {kind}", "name a file", path)
         return path.read_bytes()
     except FileNotFoundError:
         if not required:
             return None
         fix = "create it, or name another one with --config or MCPD_CONFIG"
-        raise BadSpec([Problem("$", f"the file {path} does not exist", fix)], str(path)) from None
+        raise BadSpec.single(f"the file {path} does not exist", fix, path) from None
     except OSError as error:
         message = f"cannot read {path}: {error.strerror or error}"
-        fix = "check its permissions and those of its directories"
-        raise BadSpec([Problem("$", message, fix)], str(path)) from None
+        raise BadSpec.single(message, "check the permissions of the file and its directories", path) from None
 
 
-def _from_variable(text: str, path: Path, environ: Mapping[str, str]) -> LoadedConfig:
-    problems: list[Problem] = []
-    listed = parse_server_list(parse_text(text, "JSON", VARIABLE_SOURCE), "$", problems)
-    data = text.encode("utf-8", "surrogateescape")
-    return _build(DocumentLayout(listed), problems, [], environ, VARIABLE_SOURCE, path, _home(environ), data)
-
-
-def _build(
-    outlined: DocumentLayout,
-    problems: list[Problem],
-    warnings: list[str],
-    environ: Mapping[str, str],
-    source: str,
-    path: Path,
-    base_dir: Path,
-    data: bytes,
-) -> LoadedConfig:
-    settings = parse_settings(
-        outlined.settings,
-        environ=environ,
-        path=outlined.settings_path,
-        problems=problems,
-        warnings=warnings,
-    )
-    if settings.allow_commands and source != VARIABLE_SOURCE and _is_writable_by_others(path):
-        message = f"others may write to {path}, so it cannot allow commands"
-        problems.append(
-            Problem(join_path(outlined.settings_path, "allowCommands"), message, f"chmod go-w {path}")
-        )
-        settings = attrs.evolve(settings, allow_commands=False)
+def decode_utf8(data: bytes, source: str, max_size: int = MAX_FILE_SIZE) -> str:
+    """Decode the content of a file, without a byte order mark. Raises BadSpec."""
+    if len(data) > max_size:
+        message = f"the file has {len(data)} bytes; a configuration has at most {max_size}"
+        raise BadSpec.single(message, "is this the right file?", source)
     try:
-        parsed = parse_located_servers(
-            outlined.servers, environ=environ, settings=settings, base_dir=base_dir
-        )
-    except BadSpec as error:
-        raise BadSpec(problems + error.problems, source) from None
-    if problems:
-        raise BadSpec(problems, source)
-    specs = parsed.specs
-    if not outlined.enabled:
-        warnings.append("$.mcp.enabled: all servers are switched off")
-        specs = {name: attrs.evolve(spec, enabled=False) for name, spec in specs.items()}
-    definitions: dict[str, Mapping[str, object]] = {
-        str(name): _mapping(definition) for name, definition, _ in outlined.servers
-    }
-    warnings += parsed.warnings
-    warnings += _unknown_profile_servers(settings, definitions, join_path(outlined.settings_path, "profiles"))
-    digest = hashlib.sha256(data).hexdigest()
-    return LoadedConfig(specs, definitions, settings, parsed.secrets, source, path, tuple(warnings), digest)
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        message = f"byte {error.start} is not UTF-8"
+        raise BadSpec.single(message, "save the file as UTF-8", source, f"{source}:{line}") from None
 
 
-def _unknown_profile_servers(settings: Settings, servers: Mapping[str, object], place: str) -> list[str]:
-    """Names in profiles that no server has; where no server is defined at all, they come from elsewhere."""
-    warnings = []
-    for name, profile in settings.profiles.items() if servers else ():
-        for pattern in profile.servers or ():
-            if pattern not in servers and not set("*?[") & set(pattern):
-                meant = closest_match(pattern, list(servers))
-                hint = f"; did you mean '{meant}'?" if meant else ""
-                where = join_path(join_path(place, name), "servers")
-                warnings.append(f"{where}: there is no server '{shorten(pattern, 40)}'{hint}")
-    return warnings
+def format_of(path: Path, source: str) -> str:
+    """Return `JSON`, `TOML` or `YAML`, according to the suffix. Raises BadSpec for other suffixes."""
+    kind = SUFFIXES.get(path.suffix.lower())
+    if kind is None:
+        message = f"the suffix of {path.name!r} does not name a supported format"
+        raise BadSpec.single(message, f"use one of the suffixes {', '.join(SUFFIXES)}", source)
+    return kind
 
 
-def _is_writable_by_others(path: Path) -> bool:
+def parse_text(text: str, kind: str, source: str, *, foreign: bool = False) -> object:
+    """Parse a document in the format `kind`. Raises BadSpec that names file, line and column.
+
+    `foreign`: the file of another program; it may be large, and duplicate keys are not an error.
+    """
     try:
-        found = path.stat()
-    except FileNotFoundError:
-        return False  # it is about to be written, by us
-    return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) or found.st_uid not in (os.getuid(), 0)
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    assert isinstance(value, Mapping)
+        value = {"JSON": parse_jsonc, "TOML": _parse_toml, "YAML": _parse_yaml}[kind](text)
+        if is_too_large(value, max_values=20_000_000 if foreign else 200_000):
+            raise RecursionError
+    except DocumentSyntaxError as error:
+        lines = text.splitlines()
+        line = lines[error.line - 1] if 0 < error.line <= len(lines) else ""
+        quote = f", in `{quote_line(line)}`" if line.strip() else ""
+        message = f"not valid {kind}: {error.message}{quote}"
+        location = f"{source}:{error.line}:{error.column}"
+        raise BadSpec.single(message, "fix the syntax there", source, location) from None
+    except RecursionError:
+        message = f"this {kind} is nested too deeply, or refers to itself"
+        raise BadSpec.single(message, "flatten it", source) from None
+    duplicates = [] if foreign else _duplicate_keys(value, "$")
+    if duplicates:
+        raise BadSpec(duplicates, source)
     return value
 
 
-_EXAMPLE = 'write {"mcpServers": {"NAME": {"command": "…"}}}'
-_FOREIGN_KEYS = {"servers", "mcp_servers", "context_servers", "extensions", "amp.mcpServers"}
-"""Where other products keep what we call `mcpServers`."""
+def _parse_toml(text: str) -> object:
+    import tomllib
+
+    try:
+        return tomllib.loads(text.replace("\r\n", "\n"))
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        position = re.search(r" \(at line (\d+), column (\d+)\)$", message)
+        if position:
+            message = message[: position.start()]
+            raise DocumentSyntaxError(message, int(position[1]), int(position[2])) from None
+        raise DocumentSyntaxError.at_offset(message, text, len(text.rstrip())) from None
 
 
-@attrs.frozen
-class DocumentLayout:
-    """A document taken apart, nothing in it checked yet."""
+def _parse_yaml(text: str) -> object:
+    from ruamel.yaml import YAML  # 6 MB, so it is imported only for a YAML file
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-    servers: list[tuple[object, object, str]] = attrs.field(factory=list)
-    """Name, definition, place."""
-    settings: Mapping[str, object] = attrs.field(factory=dict)
-    settings_path: str = "$.settings"
-    enabled: bool = True
+    try:
+        value = YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        message = (error.problem or error.context or "cannot be read").split(" with value ")[0]
+        raise DocumentSyntaxError(message, line, column) from None
+    except (YAMLError, ValueError) as error:
+        raise DocumentSyntaxError(shorten(str(error).splitlines()[0]), 1, 1) from None
+    return {} if value is None else value
+
+
+def _duplicate_keys(value: object, path: str) -> list[Problem]:
+    found: list[Problem] = []
+    if isinstance(value, JsonObject):
+        for key in value.duplicates:
+            message = f"'{shorten(key, 64)}' is defined more than once"
+            found.append(Problem(join_path(path, key), message, "keep one"))
+        for key, inner in value.items():
+            found += _duplicate_keys(inner, join_path(path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            found += _duplicate_keys(inner, join_path(path, index))
+    return found
 
 
 def read_layout(document: object, problems: list[Problem], warnings: list[str]) -> DocumentLayout:
-    """Take either shape apart. What fits neither is added to `problems`."""
+    """Split a document with `mcpServers` or with `mcp` into servers and settings.
+
+    Everything that fits neither is added to `problems`.
+    """
     if not isinstance(document, Mapping):
-        problems.append(
-            Problem("$", f"the configuration must be an object, not {type_name(document)}", _EXAMPLE)
-        )
+        message = f"the configuration must be an object, not {type_name(document)}"
+        problems.append(Problem("$", message, _EXAMPLE))
         return DocumentLayout()
     section = Section(document, "$", problems)
-    settings_in = "mcp.globalSettings" if section.has("mcp") else "settings"
+    settings_name = "mcp.globalSettings" if section.has("mcp") else "settings"
     for key in document:
-        _check_top_level_key(key, section, warnings, settings_in)
+        _check_top_level_key(key, section, warnings, settings_name)
     if section.has("mcp") and section.has("mcpServers"):
-        section.add_problem("mcp", "both 'mcp' and 'mcpServers' are there", "keep one of the two shapes")
+        section.add_problem("mcp", "the file contains both 'mcp' and 'mcpServers'", "keep one")
         return DocumentLayout()
     if not section.has("mcp"):
         settings = section.child("settings")
-        servers = _parse_servers(document.get("mcpServers"), "$.mcpServers", problems)
+        servers = _list_servers(document.get("mcpServers"), "$.mcpServers", problems)
         return DocumentLayout(servers, {} if settings is None else settings.values)
     inner = section.child("mcp")
     if inner is None:
         return DocumentLayout()
     inner.refuse_unknown(("enabled", "servers", "globalSettings"))
     if section.has("settings"):
-        section.add_problem(
-            "settings", "'settings' does not go with 'mcp'", "write them into 'mcp.globalSettings'"
-        )
+        fix = "move them to 'mcp.globalSettings'"
+        section.add_problem("settings", "'settings' cannot be combined with 'mcp'", fix)
     settings = inner.child("globalSettings")
     return DocumentLayout(
-        _parse_servers(inner.values.get("servers"), "$.mcp.servers", problems),
+        _list_servers(inner.values.get("servers"), "$.mcp.servers", problems),
         {} if settings is None else settings.values,
         "$.mcp.globalSettings",
         inner.boolean("enabled") is not False,
     )
 
 
-def parse_server_list(value: object, path: str, problems: list[Problem]) -> list[tuple[object, object, str]]:
-    """The servers of a list whose entries carry their `name`."""
+def _list_servers(value: object, path: str, problems: list[Problem]) -> list[tuple[object, object, str]]:
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return _parse_named_list(value, path, problems)
+    if not isinstance(value, Mapping):
+        problems.append(Problem(path, f"the servers must be an object, not {type_name(value)}", _EXAMPLE))
+        return []
+    return [(name, definition, join_path(path, str(name))) for name, definition in value.items()]
+
+
+def _parse_named_list(value: object, path: str, problems: list[Problem]) -> list[tuple[object, object, str]]:
+    """Split a list of definitions that contain their `name`."""
     if not isinstance(value, list):
         fix = 'write [{"name": "…", "command": "…"}]'
-        problems.append(Problem(path, f"this must be a list of servers, not {type_name(value)}", fix))
+        problems.append(Problem(path, f"expected a list of servers, not {type_name(value)}", fix))
         return []
     servers: list[tuple[object, object, str]] = []
     for index, entry in enumerate(value):
@@ -288,140 +315,87 @@ def parse_server_list(value: object, path: str, problems: list[Problem]) -> list
     return servers
 
 
-def _parse_servers(value: object, path: str, problems: list[Problem]) -> list[tuple[object, object, str]]:
-    if value is None:
-        return []
-    if isinstance(value, list):
-        return parse_server_list(value, path, problems)
-    if not isinstance(value, Mapping):
-        problems.append(Problem(path, f"the servers must be an object, not {type_name(value)}", _EXAMPLE))
-        return []
-    return [(name, definition, join_path(path, str(name))) for name, definition in value.items()]
-
-
-def _check_top_level_key(key: object, section: Section, warnings: list[str], settings_in: str) -> None:
-    """An editor's file may hold much else beside its servers; only what looks like ours is refused."""
+def _check_top_level_key(key: object, section: Section, warnings: list[str], settings_name: str) -> None:
+    """Editors keep other things in the same file, so only keys that look like ours are refused."""
     known = ["mcpServers", "settings", "mcp"]
     if key in known:
         return
     if not isinstance(key, str):
         section.problems.append(Problem("$", "a key of the document is not a string", _EXAMPLE))
     elif key in _FOREIGN_KEYS:
-        section.add_problem(key, f"servers under '{key}' are not read", "rename it to 'mcpServers'")
-    elif (meant := closest_match(key, known)) is not None:
-        section.add_problem(key, f"unknown field '{shorten(key, 64)}'", f"did you mean '{meant}'?")
+        section.add_problem(key, f"mcpd does not read servers from '{key}'", "rename it to 'mcpServers'")
+    elif (match := closest_match(key, known)) is not None:
+        section.add_problem(key, f"unknown field '{shorten(key, 64)}'", f"did you mean '{match}'?")
     elif not is_comment(key):
         setting = closest_match(key, [field.name for field in SETTINGS])
-        fix = f"; did you mean '{setting}' in '{settings_in}'?" if setting else ""
-        warnings.append(
-            f"{join_path('$', key)}: '{shorten(key, 64)}' is not used by mcpd here and was ignored{fix}"
-        )
+        hint = f"; did you mean '{setting}' in '{settings_name}'?" if setting else ""
+        path = join_path("$", key)
+        warnings.append(f"{path}: '{shorten(key, 64)}' is not used by mcpd here and was ignored{hint}")
 
 
-SUFFIXES = {
-    ".json": "JSON",
-    ".jsonc": "JSON",
-    ".toml": "TOML",
-    ".yaml": "YAML",
-    ".yml": "YAML",
-}
-"""In the order in which the default places are looked at."""
-
-MAX_FILE_SIZE = 4 * 1024 * 1024
-"""Bytes. A configuration beyond this is some other file."""
+def _parse_variable(text: str, path: Path, environ: Mapping[str, str]) -> LoadedConfig:
+    problems: list[Problem] = []
+    servers = _parse_named_list(parse_text(text, "JSON", VARIABLE_SOURCE), "$", problems)
+    data = text.encode("utf-8", "surrogateescape")
+    home = Path(expand_home("~", environ))
+    return _check(DocumentLayout(servers), problems, [], environ, VARIABLE_SOURCE, path, home, data)
 
 
-def decode_utf8(data: bytes, source: str, largest: int = MAX_FILE_SIZE) -> str:
-    """The text of a file; a byte order mark is dropped. Raises BadSpec when it is not UTF-8."""
-    if len(data) > largest:
-        message = f"the file has {len(data)} bytes; a configuration has at most {largest}"
-        raise BadSpec([Problem("$", message, "is this the right file?")], source)
+def _check(
+    layout: DocumentLayout,
+    problems: list[Problem],
+    warnings: list[str],
+    environ: Mapping[str, str],
+    source: str,
+    path: Path,
+    base_dir: Path,
+    data: bytes,
+) -> LoadedConfig:
+    """Parse settings and servers. Raises BadSpec with all problems, those in `problems` first."""
+    settings = parse_settings(
+        layout.settings, environ=environ, path=layout.settings_path, problems=problems, warnings=warnings
+    )
+    if settings.allow_commands and source != VARIABLE_SOURCE and _is_writable_by_others(path):
+        message = f"other users can write to {path}, so it must not allow commands"
+        where = join_path(layout.settings_path, "allowCommands")
+        problems.append(Problem(where, message, f"chmod go-w {path}"))
+        settings = attrs.evolve(settings, allow_commands=False)
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        problem = Problem(
-            f"{source}:{line}", f"byte {error.start} is not UTF-8", "save the file in the UTF-8 encoding"
-        )
-        raise BadSpec([problem], source) from None
+        parsed = parse_located_servers(layout.servers, environ=environ, settings=settings, base_dir=base_dir)
+    except BadSpec as error:
+        raise BadSpec(problems + error.problems, source) from None
+    if problems:
+        raise BadSpec(problems, source)
+    specs = parsed.specs
+    if not layout.enabled:
+        warnings.append("$.mcp.enabled: all servers are disabled")
+        specs = {name: attrs.evolve(spec, enabled=False) for name, spec in specs.items()}
+    definitions: dict[str, Mapping[str, object]] = {}
+    for name, definition, _ in layout.servers:
+        assert isinstance(definition, Mapping)
+        definitions[str(name)] = definition
+    warnings += parsed.warnings
+    warnings += _unknown_profile_servers(settings, definitions, join_path(layout.settings_path, "profiles"))
+    digest = hashlib.sha256(data).hexdigest()
+    return LoadedConfig(specs, definitions, settings, parsed.secrets, source, path, tuple(warnings), digest)
 
 
-def format_of(path: Path, source: str) -> str:
-    """`JSON`, `TOML` or `YAML`. Raises BadSpec for a suffix that says none of them."""
-    kind = SUFFIXES.get(path.suffix.lower())
-    if kind is None:
-        message = f"cannot tell the format of {path.name!r}"
-        raise BadSpec([Problem("$", message, f"give it one of the suffixes {', '.join(SUFFIXES)}")], source)
-    return kind
+def _unknown_profile_servers(settings: Settings, servers: Mapping[str, object], path: str) -> list[str]:
+    """Warn about names that no server has. Without any server in the file, they come from elsewhere."""
+    warnings = []
+    for name, profile in settings.profiles.items() if servers else ():
+        for pattern in profile.servers or ():
+            if pattern not in servers and not set("*?[") & set(pattern):
+                match = closest_match(pattern, list(servers))
+                hint = f"; did you mean '{match}'?" if match else ""
+                where = join_path(join_path(path, name), "servers")
+                warnings.append(f"{where}: there is no server '{shorten(pattern, 40)}'{hint}")
+    return warnings
 
 
-def parse_text(text: str, kind: str, source: str, *, foreign: bool = False) -> object:
-    """Plain values of a document in format `kind`. Raises BadSpec naming file, line and column.
-
-    `foreign`: another program's file, which may be long, and where a key written twice is its business.
-    """
+def _is_writable_by_others(path: Path) -> bool:
     try:
-        readers = {"JSON": parse_json, "TOML": _toml, "YAML": _yaml}
-        value = readers[kind](text)
-        if is_too_large(value, max_values=20_000_000 if foreign else 200_000):
-            raise RecursionError
-        twice = [] if foreign else _duplicate_keys(value, "$")
-        if twice:
-            raise BadSpec(twice, source)
-        return value
-    except JsoncSyntaxError as fault:
-        lines = text.splitlines()
-        line = lines[fault.line - 1] if 0 < fault.line <= len(lines) else ""
-        quote = f", in `{quote_line(line)}`" if line.strip() else ""
-        place = f"{source}:{fault.line}:{fault.column}"
-        raise BadSpec(
-            [Problem(place, f"not valid {kind}: {fault.message}{quote}", "mend the syntax there")], source
-        ) from None
-    except RecursionError:
-        raise BadSpec(
-            [Problem("$", f"this {kind} is nested too deeply, or in itself", "flatten it")], source
-        ) from None
-
-
-def _toml(text: str) -> object:
-    import tomllib
-
-    try:
-        return tomllib.loads(text.replace("\r\n", "\n"))
-    except tomllib.TOMLDecodeError as error:
-        message = str(error)
-        place = re.search(r" \(at line (\d+), column (\d+)\)$", message)
-        if place:
-            raise JsoncSyntaxError(message[: place.start()], int(place[1]), int(place[2])) from None
-        raise JsoncSyntaxError.at_offset(message, text, len(text.rstrip())) from None
-
-
-def _yaml(text: str) -> object:
-    from ruamel.yaml import YAML  # 6 MB: loaded only for a YAML file
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
-    try:
-        value = YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        message = (error.problem or error.context or "cannot be read").split(" with value ")[0]
-        raise JsoncSyntaxError(message, line, column) from None
-    except (YAMLError, ValueError) as error:
-        raise JsoncSyntaxError(shorten(str(error).splitlines()[0]), 1, 1) from None
-    return {} if value is None else value
-
-
-def _duplicate_keys(value: object, place: str) -> list[Problem]:
-    found: list[Problem] = []
-    if isinstance(value, JsonObject):
-        for key in value.duplicates:
-            found.append(
-                Problem(join_path(place, key), f"'{shorten(key, 64)}' is written more than once", "keep one")
-            )
-        for key, inner in value.items():
-            found += _duplicate_keys(inner, join_path(place, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            found += _duplicate_keys(inner, join_path(place, index))
-    return found
+        found = path.stat()
+    except FileNotFoundError:
+        return False  # mcpd is about to create it
+    return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) or found.st_uid not in (os.getuid(), 0)

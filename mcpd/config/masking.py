@@ -1,4 +1,4 @@
-"""Which parts of a definition are secret: the values to mask in everything we show, and a masked copy."""
+"""Finds the secret parts of definitions and texts, and masks them for display and logs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mcpd.config.variables import Substitution
 from mcpd.model.text import shorten
 
 MIN_SECRET_LENGTH = 6
-"""Characters. Masking a shorter value everywhere would hide ordinary words."""
+"""Characters. Masking shorter values everywhere would hide ordinary words."""
 
 MASK = "***"
 
 PASSED_FIELDS = frozenset({"command", "args", "env", "url", "httpUrl", "headers"})
-"""The fields whose strings reach a server, and so may carry a secret."""
+"""The fields that are passed to the server, and so may contain secrets."""
 
 _INSIDE = re.compile(
     r"token|secret|passw|passphrase|credential|cookie|api_?key|access_?key|private_?key|authorization|bearer",
@@ -31,14 +31,14 @@ _REFERENCE = re.compile(
     r"(\$\{(?:(?:env:|secret:)?[A-Za-z_][A-Za-z0-9_]*|credential:[A-Za-z0-9_.-]+|(?:file|cmd):(?:(?!:-)[^{}])+))"
     r"(?::-([^{}]*))?\}"
 )
-"""What it begins with, and what stands in when there is nothing."""
+"""Groups: the reference up to its name, and the default."""
 _FETCHED = re.compile(r"\$\{(?:secret|credential|file|cmd):[^{}]*\}")
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable, header, key or option of this name usually holds a secret."""
+    """Return whether variables, headers, keys or options of this name usually contain secrets."""
     name = name.replace("-", "_")
     if _INSIDE.search(name):
         return True
@@ -47,11 +47,11 @@ def is_secret_name(name: str) -> bool:
 
 
 def secret_values(definition: Mapping[str, object], taken: Iterable[Substitution]) -> frozenset[str]:
-    """What to mask for one *expanded* definition, each at least `SHORTEST` characters long.
+    """Return the values to mask for one *expanded* definition, of at least `MIN_SECRET_LENGTH` characters.
 
-    Every value taken from a variable (but those of the session, such as HOME), every literal in
-    `VALUES` whose name looks secret, also without its `Bearer`, and what stands for a password in a URL.
-    A reference that is fetched later is no value: masked, it would not be seen who needs it.
+    These are all values of variables (except session variables such as HOME), all literals in `PASSED_FIELDS`
+    with a secret-looking name (also without `Bearer`), and passwords in URLs. References that are not
+    fetched yet stay readable, so that messages can name them.
     """
     found = {
         item.value
@@ -72,12 +72,12 @@ def secret_values(definition: Mapping[str, object], taken: Iterable[Substitution
 
 
 def mask_definition(definition: Mapping[str, object]) -> dict[str, object]:
-    """A copy fit to be shown: literal secrets are `***`, references such as `${TOKEN}` stay readable."""
+    """Return a copy for display: secrets become `***`, references such as `${TOKEN}` stay readable."""
     return {key: _mask_value(key, value) for key, value in definition.items()}
 
 
 def quote_line(line: str) -> str:
-    """A line of somebody's file, shortened for a message; what follows a secret-looking name is left out."""
+    """Shorten a line of a file for an error message. Everything after a secret-looking name is masked."""
     for word in re.finditer(r"[A-Za-z][A-Za-z0-9_-]*", line):
         rest = re.match(r"[\"',:=\s]+(?=\S)", line[word.end() :])
         if rest and is_secret_name(word[0]):
@@ -87,18 +87,18 @@ def quote_line(line: str) -> str:
 
 _MEMBER = re.compile(r'"((?:[^"\\]|\\.){1,64})"(\s*:\s*)"((?:[^"\\]|\\.)+)"')
 _MEMBER_IN_TEXT = re.compile(r'\\"([^"\\]{1,64})\\"(\s*:\s*)\\"([^"\\]+)\\"')
-"""The same in a JSON document that is a string of another: what tools like to answer."""
+"""The same in JSON that is a string inside other JSON, as many tools return it."""
 _USERINFO_IN_TEXT = re.compile(r'(?<=://)([^/@\s:"\\]*):([^/@\s"\\]+)@')
 _QUERY_IN_TEXT = re.compile(r'(?<=[?&])([^=&#\s"\\]+)=([^&#\s"\\]+)')
-"""In a text a URL ends at a quote at the latest."""
+"""In free text, a URL ends at a quotation mark at the latest."""
 _AUTHORIZATION = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{6,}")
 _PROTOCOL_OWN = frozenset({"progressToken", "nextCursor", "cursor"})
 
 
 def scrub(text: str) -> str:
-    """Somebody's words without what looks like a secret: known kinds of keys, passwords in URLs, `Bearer …`.
+    """Mask everything that looks like a secret: known kinds of tokens, passwords in URLs, `Bearer …`.
 
-    For texts that come from servers and tools, whose secrets we need not know by value.
+    For texts from servers and tools, whose secrets mcpd does not know by value.
     """
     text = _AUTHORIZATION.sub(rf"\1 {MASK}", KNOWN_TOKENS.sub(MASK, text))
     text = _USERINFO_IN_TEXT.sub(rf"\1:{MASK}@", text)
@@ -108,7 +108,7 @@ def scrub(text: str) -> str:
 
 
 def scrub_json(text: str) -> str:
-    """The same for JSON, where the strings of members with secret-looking names are masked too."""
+    """Like `scrub`, and also mask string members with secret-looking names."""
 
     def member(found: re.Match[str]) -> str:
         name, _, value = found.groups()
@@ -152,7 +152,7 @@ def _mask_text(name: str, text: str) -> str:
 
 
 def _mask_around_references(text: str) -> str:
-    """A secret text with all of it masked but the references."""
+    """Mask a secret text except for its references."""
     shown, here = "", 0
     for found in _REFERENCE.finditer(text):
         default = "" if found[2] is None else f":-{found[2] and MASK}"
@@ -166,13 +166,13 @@ def _blank_or_mask(text: str) -> str:
 
 
 def _literal_parts(text: str) -> list[str]:
-    """A secret text, also without its `Bearer`; or what stands around references that are fetched later."""
+    """Return a secret text with and without `Bearer`, or its parts around unresolved references."""
     value = SCHEME.sub("", text, count=1)
     return _FETCHED.split(value) if _FETCHED.search(value) else [text, value]
 
 
 def _named_strings(value: object, name: str = "") -> Iterable[tuple[str, str]]:
-    """Every string with the name that says what it is: its key, or the option before it in a list."""
+    """Yield every string with its name: its key, or the option before it in a list."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _named_strings(inner, str(key))

@@ -1,4 +1,4 @@
-"""Where secrets come from: the user's store (a JSON file that nobody else can read), credentials, files."""
+"""Reads secrets from the user's store (a private JSON file), systemd credentials and files."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, config_dir, private_directory
 
 SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""What a secret may be called."""
+"""Valid names of secrets."""
 
 MAX_SECRET_SIZE = 65_536
-"""Bytes of one secret: more than Linux takes in one variable is none."""
+"""Bytes. Linux does not accept larger environment variables."""
 
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def secrets_path(environ: Mapping[str, str]) -> Path:
-    """`$XDG_CONFIG_HOME/mcpd/secrets.json`, there or not."""
+    """Return `$XDG_CONFIG_HOME/mcpd/secrets.json`; the file may not exist."""
     return Path(config_dir(environ)) / "secrets.json"
 
 
 def read_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """All of them; none when there is no file.
+    """Return all secrets by name; empty if there is no file.
 
-    Raises BadSpec when it cannot be read, holds anything but texts, or is open to other users.
+    Raises BadSpec if the file cannot be read, contains anything but strings, or other users can access it.
     """
     path = secrets_path(environ)
     try:
@@ -48,25 +48,26 @@ def read_secrets(environ: Mapping[str, str]) -> dict[str, str]:
         return {}
     except OSError as error:
         message = f"cannot read {path}: {error.strerror or error}"
-        raise BadSpec([Problem("$", message, "check its permissions")], str(path)) from None
+        raise BadSpec.single(message, "check its permissions", path) from None
     if found.st_uid not in (os.getuid(), 0):
         message = f"{path} belongs to another user ({found.st_uid})"
-        raise BadSpec([Problem("$", message, "move it away, and store the secrets anew")], str(path))
+        raise BadSpec.single(message, "move it away and store the secrets again", path)
     if found.st_mode & _GROUP_AND_OTHERS:
-        message = f"{path} is open to other users"
-        raise BadSpec([Problem("$", message, f"chmod 600 {path}")], str(path))
+        raise BadSpec.single(f"other users can access {path}", f"chmod 600 {path}", path)
     try:
         value = parse_text(decode_utf8(data, str(path)), "JSON", str(path))
     except BadSpec as error:
-        # Without its words, which quote the line: there may be a secret on it.
+        # The original message is dropped: it quotes the line, which may contain a secret.
         place = error.problems[0].path
         message = f"{place if place.startswith(str(path)) else path} is not valid JSON"
-        raise BadSpec([Problem("$", message, "mend it, or move it away")], str(path)) from None
+        raise BadSpec.single(message, "fix it, or move it away", path) from None
     if not isinstance(value, dict):
-        message = f"{path} must hold an object of names and texts"
-        raise BadSpec([Problem("$", message, 'write {"NAME": "value"}')], str(path))
+        message = f"{path} must contain an object of names and strings"
+        raise BadSpec.single(message, 'write {"NAME": "value"}', path)
     problems = [
-        Problem(join_path("$", shorten(name, 64)), f"this secret in {path} is no text", "put it in quotes")
+        Problem(
+            join_path("$", shorten(name, 64)), f"this secret in {path} is not a string", "put it in quotes"
+        )
         for name, secret in value.items()
         if not isinstance(secret, str)
     ]
@@ -76,7 +77,7 @@ def read_secrets(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def fetch_secret(reference: SecretReference, environ: Mapping[str, str]) -> str | UnavailableSecret:
-    """Look up anything but a command. Blocks on the disk; never raises."""
+    """Look up any reference except a command. Blocks on the disk; never raises."""
     name = reference.arguments[0]
     if reference.kind == "secret":
         return _fetch_stored(name, environ)
@@ -85,7 +86,11 @@ def fetch_secret(reference: SecretReference, environ: Mapping[str, str]) -> str 
     directory = environ.get("CREDENTIALS_DIRECTORY", "")
     if not directory:
         fix = f"run mcpd under systemd with LoadCredential={name}:PATH (`systemctl --user edit mcpd`)"
-        return UnavailableSecret(f"mcpd was given no credentials, so not {name} either", fix, missing=True)
+        return UnavailableSecret(
+            f"the credential {name} is not available: systemd passed no credentials to mcpd",
+            fix,
+            missing=True,
+        )
     return _fetch_file(
         os.path.join(directory, name), f"the credential {name}", f"add LoadCredential={name}:PATH"
     )
@@ -103,9 +108,9 @@ def _fetch_stored(name: str, environ: Mapping[str, str]) -> str | UnavailableSec
 
 def _fetch_file(path: str, what: str, fix: str) -> str | UnavailableSecret:
     try:
-        # A FIFO with nobody at its other end would hold us up for ever.
+        # Opening a FIFO that nobody writes to would block forever.
         if not stat.S_ISREG(os.stat(path).st_mode):
-            return UnavailableSecret(f"{what} is no regular file", fix)
+            return UnavailableSecret(f"{what} is not a regular file", fix)
         with open(path, "rb") as file:
             return decode_secret(file.read(MAX_SECRET_SIZE + 1), what)
     except (FileNotFoundError, NotADirectoryError):
@@ -115,26 +120,26 @@ def _fetch_file(path: str, what: str, fix: str) -> str | UnavailableSecret:
 
 
 def decode_secret(data: bytes, what: str) -> str | UnavailableSecret:
-    """One secret from what a file or a command gave, without the line's end."""
+    """Decode the content of a file or the output of a command, without trailing line breaks."""
     if len(data) > MAX_SECRET_SIZE:
         return UnavailableSecret(f"{what} has more than {MAX_SECRET_SIZE} bytes", "is it the right one?")
     try:
         return data.decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        return UnavailableSecret(f"{what} is no text in UTF-8", "is it the right one?")
+        return UnavailableSecret(f"{what} is not valid UTF-8", "is it the right one?")
 
 
 def change_secrets(environ: Mapping[str, str], values: Mapping[str, str | None]) -> Path:
-    """Store the values, or, where None, forget the names; the others stay. Returns the file's path.
+    """Store the given values and delete those that are None. Return the path of the file.
 
-    Atomic, and one writer at a time. Raises BadSpec when the file cannot be read or written, or a name
-    cannot be one.
+    The file is replaced atomically, by one writer at a time. Raises BadSpec if it cannot be read or
+    written, or if a name is invalid.
     """
     path = secrets_path(environ)
     wrong = [name for name in values if not SECRET_NAME.fullmatch(name)]
     if wrong:
-        fix = "write letters, digits and '_', not beginning with a digit"
-        raise BadSpec([Problem("$", f"{shorten(name, 40)!r} is no name of a secret", fix) for name in wrong])
+        fix = "use letters, digits and '_', and do not begin with a digit"
+        raise BadSpec([Problem("$", f"invalid secret name {shorten(name, 40)!r}", fix) for name in wrong])
     try:
         private_directory(str(path.parent))
         with _exclusive_lock(path.parent):
@@ -149,14 +154,14 @@ def change_secrets(environ: Mapping[str, str], values: Mapping[str, str | None])
     except OSError as error:
         raise file_error("write", path, error) from None
     except UnusablePath as error:
-        message = f"cannot write {path}: {error}"
-        raise BadSpec([Problem("$", message, "check the permissions of its directory")], str(path)) from None
+        fix = "check the permissions of its directory"
+        raise BadSpec.single(f"cannot write {path}: {error}", fix, path) from None
     return path
 
 
 @contextmanager
 def _exclusive_lock(directory: Path) -> Iterator[None]:
-    """Whoever else changes the file waits until we have: both read it before they write."""
+    """Serialize read-modify-write changes of the file between processes."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""One object of the configuration, read field by field; every complaint is kept, none is thrown."""
+"""Typed access to one object of the configuration: every error is collected, none is raised."""
 
 from __future__ import annotations
 
@@ -13,20 +13,29 @@ from mcpd.model.errors import Problem
 from mcpd.model.server_spec import RestartPolicy, Timeouts
 from mcpd.model.text import shorten
 
+T = TypeVar("T")
+Durations = TypeVar("Durations", Timeouts, RestartPolicy)
+
+_MILLISECONDS = {"timeout": "call", "connectTimeout": "connect", "maxTimeout": "call_max"}
+
 
 @attrs.define(eq=False)
 class Section:
-    """An object at a place. A getter answers None for what is not there, is null, or was complained of."""
+    """An object at a JSON path.
+
+    A getter returns None if the member is missing or null. If its value is invalid, the getter adds a problem
+    and returns None, too.
+    """
 
     values: Mapping[str, object]
     path: str
     problems: list[Problem]
     unresolved: frozenset[str] = frozenset()
-    """Fields whose text is not known yet, so that nothing can be said against it."""
+    """Members that contain a secret that is not fetched yet, so their text cannot be checked."""
 
     def add_problem(self, key: str | None, message: str, fix: str = "") -> None:
-        place = self.path if key is None else join_path(self.path, key)
-        self.problems.append(Problem(place, message, fix))
+        path = self.path if key is None else join_path(self.path, key)
+        self.problems.append(Problem(path, message, fix))
 
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -36,18 +45,26 @@ class Section:
         if isinstance(value, str) and value and not _is_unusable_text(value):
             return value
         if value == "":
-            self.add_problem(key, f"'{key}' is empty", "give it a value, or leave it out")
+            self.add_problem(key, f"'{key}' is empty", "give it a value, or remove it")
         elif isinstance(value, str):
-            self.add_problem(key, f"'{key}' holds a NUL or half a character", "remove it")
+            self.add_problem(key, f"'{key}' {_UNUSABLE}", "remove it")
         elif value is not None:
-            self.wrong_type(key, "a string", value)
+            self._wrong_type(key, "a string", value)
         return None
+
+    def choice(self, key: str, options: Mapping[str, T]) -> T | None:
+        """Return the option that the member names."""
+        text = self.string(key)
+        if text is not None and text not in options:
+            fix = f"write one of {', '.join(options)}"
+            self.add_problem(key, f"unknown value '{shorten(text, 40)}' for '{key}'", fix)
+        return None if text is None else options.get(text)
 
     def boolean(self, key: str) -> bool | None:
         value = self.values.get(key)
         if value is None or isinstance(value, bool):
             return value
-        self.wrong_type(key, "true or false", value)
+        self._wrong_type(key, "true or false", value)
         return None
 
     def number(self, key: str, *, minimum: float = 0.0, exclusive: bool = False) -> float | None:
@@ -55,25 +72,23 @@ class Section:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.wrong_type(key, "a number", value)
+            self._wrong_type(key, "a number", value)
             return None
         if not math.isfinite(value) or value < minimum or (exclusive and value == minimum):
             limit = f"more than {minimum:g}" if exclusive else f"{minimum:g} or more"
-            self.add_problem(key, f"'{key}' must be {limit}, not {value}", "write such a number")
+            self.add_problem(key, f"'{key}' must be {limit}, not {value}", "write a number in that range")
             return None
         return float(value)
 
     def integer(self, key: str, *, minimum: int) -> int | None:
         value = self.values.get(key)
-        if value is None:
-            return None
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= minimum):
+            return value
         if isinstance(value, bool) or not isinstance(value, int):
-            self.wrong_type(key, "a whole number", value)
-            return None
-        if value < minimum:
-            self.add_problem(key, f"'{key}' must be {minimum} or more, not {value}", "write such a number")
-            return None
-        return value
+            self._wrong_type(key, "a whole number", value)
+        else:
+            self.add_problem(key, f"'{key}' must be {minimum} or more, not {value}", "write a larger number")
+        return None
 
     def strings(self, key: str) -> tuple[str, ...] | None:
         value = self.values.get(key)
@@ -98,117 +113,77 @@ class Section:
         return {name: item for name, item in section.values.items() if isinstance(item, str)}
 
     def child(self, key: str) -> Section | None:
+        """Return the object at `key` as a section that shares `problems`."""
         value = self.values.get(key)
         if value is None:
             return None
-        place = join_path(self.path, key)
         if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-            return Section(value, place, self.problems)
+            return Section(value, join_path(self.path, key), self.problems)
         message = f"'{key}' must be an object, not {type_name(value)}"
         if isinstance(value, Mapping):
             message = f"a key of '{key}' is not a string"
         self.add_problem(key, message, 'write {"name": value, …}')
         return None
 
-    def wrong_type(self, key: str, wanted: str, value: object) -> None:
-        fix = f"write {value} without quotes" if _is_quoted_value(value, wanted) else f"write {wanted}"
-        self.add_problem(key, f"'{key}' must be {wanted}, not {type_name(value)}", fix)
-
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Complain of every key that is not in `known`, with the one that was probably meant."""
+        """Add a problem for every key that is not in `known`, with the closest known name."""
         names = list(known)
         for key in self.values:
             if key not in names:
-                meant = closest_match(key, names)
-                fix = f"did you mean '{meant}'?" if meant else f"known are {', '.join(sorted(names))}"
+                match = closest_match(key, names)
+                fix = f"did you mean '{match}'?" if match else f"known fields: {', '.join(sorted(names))}"
                 self.add_problem(key, f"unknown field '{shorten(key, 64)}'", fix)
 
-
-def _is_unusable_text(text: str) -> bool:
-    """Whether no program could be given this text: JSON can write NUL, and half of a surrogate pair."""
-    try:
-        return b"\0" in text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return True
-
-
-def _not_a_string(path: str, item: object, name: str = "") -> Problem:
-    label = f"'{shorten(name, 64)}'" if name else "this"
-    if isinstance(item, str):
-        return Problem(path, f"{label} holds a NUL or half a character", "remove it")
-    if isinstance(item, (bool, int, float)):
-        text = str(item).lower() if isinstance(item, bool) else str(item)
-        return Problem(path, f"{label} must be a string, not {type_name(item)}", f'write "{text}", in quotes')
-    fix = (
-        f'write "${{{name}}}" to hand on our own, or leave it out'
-        if item is None and name
-        else "write a string"
-    )
-    return Problem(path, f"{label} must be a string, not {type_name(item)}", fix)
-
-
-def _is_quoted_value(value: object, wanted: str) -> bool:
-    if not isinstance(value, str):
-        return False
-    if wanted == "true or false":
-        return value in ("true", "false")
-    return "number" in wanted and value.isascii() and value.isdigit() and len(value) < 20
-
-
-def _quoted(value: str) -> str:
-    return f'"{value}"' if len(value) <= 20 and value.isalnum() else '"…"'
-
-
-T = TypeVar("T", Timeouts, RestartPolicy)
-
-_MILLISECONDS = {"timeout": "call", "connectTimeout": "connect", "maxTimeout": "call_max"}
+    def _wrong_type(self, key: str, wanted: str, value: object) -> None:
+        fix = f"write {value} without quotes" if _is_quoted_value(value, wanted) else f"write {wanted}"
+        self.add_problem(key, f"'{key}' must be {wanted}, not {type_name(value)}", fix)
 
 
 def parse_timeouts(section: Section, base: Timeouts, warnings: list[str]) -> Timeouts:
-    """`base` with what `section` says, in milliseconds one by one and in seconds under `timeouts`."""
-    found = base
+    """Return `base`, changed by the fields in milliseconds and by the member `timeouts` (in seconds)."""
+    result = base
     nested = section.child("timeouts")
     if nested is not None:
-        found = _parse_durations(nested, base, may_be_zero=("stop_close", "stop_term"), skipped=("tools",))
-        found = attrs.evolve(found, tools={**found.tools, **_per_tool(nested, "tools", 1.0)})
+        result = _parse_durations(nested, base, may_be_zero=("stop_close", "stop_term"), skipped=("tools",))
+        result = attrs.evolve(result, tools={**result.tools, **_tool_timeouts(nested, "tools", 1.0)})
     changes: dict[str, Any] = {}
     for key, name in _MILLISECONDS.items():
         value = section.number(key, exclusive=True)
         if value is None:
             continue
         if nested is not None and nested.has(name):
-            section.add_problem(key, f"'{key}' and 'timeouts.{name}' say the same", "keep one")
+            section.add_problem(key, f"'{key}' and 'timeouts.{name}' set the same value", "keep one")
         if value < 1000:
             warnings.append(
-                f"{section.path}: '{key}' is in milliseconds: {value:g} is {value / 1000:g} seconds"
+                f"{section.path}: '{key}' is in milliseconds: {value:g} means {value / 1000:g} seconds"
             )
         changes[name] = value / 1000
-    tools = {**found.tools, **_per_tool(section, "toolTimeouts", 1000.0)}
-    found = attrs.evolve(found, tools=tools, **changes)
+    tools = {**result.tools, **_tool_timeouts(section, "toolTimeouts", 1000.0)}
+    result = attrs.evolve(result, tools=tools, **changes)
     if section.has("maxTimeout") or (nested is not None and nested.has("call_max")):
-        return found
-    # Who allows an hour of silence did not mean the half hour that nobody wrote.
-    return attrs.evolve(found, call_max=max(found.call_max, found.call, *found.tools.values()))
+        return result
+    # If a call may be silent for an hour, the default limit of half an hour would contradict it.
+    return attrs.evolve(result, call_max=max(result.call_max, result.call, *result.tools.values()))
 
 
 def parse_restart_policy(section: Section, base: RestartPolicy) -> RestartPolicy:
-    """`base` with the fields of `restart`."""
+    """Return `base`, changed by the member `restart`."""
     nested = section.child("restart")
     return base if nested is None else _parse_durations(nested, base, may_be_zero=None)
 
 
-def _per_tool(section: Section, key: str, per_second: float) -> dict[str, float]:
+def _tool_timeouts(section: Section, key: str, units_per_second: float) -> dict[str, float]:
     tools = section.child(key)
     if tools is None:
         return {}
-    read = {name: tools.number(name, exclusive=True) for name in tools.values}
-    return {name: value / per_second for name, value in read.items() if value is not None}
+    values = {name: tools.number(name, exclusive=True) for name in tools.values}
+    return {name: value / units_per_second for name, value in values.items() if value is not None}
 
 
 def _parse_durations(
-    section: Section, base: T, *, may_be_zero: tuple[str, ...] | None, skipped: tuple[str, ...] = ()
-) -> T:
-    """`base` with every field that `section` names; `zero`: fields that may be 0 (None: all)."""
+    section: Section, base: Durations, *, may_be_zero: tuple[str, ...] | None, skipped: tuple[str, ...] = ()
+) -> Durations:
+    """Return `base` with the fields that `section` sets. `may_be_zero` None: every field may be 0."""
     known = [field.name for field in attrs.fields(type(base))]
     section.refuse_unknown(known)
     changes: dict[str, Any] = {}
@@ -222,3 +197,39 @@ def _parse_durations(
         if value is not None:
             changes[name] = value
     return attrs.evolve(base, **changes)
+
+
+_UNUSABLE = "contains a NUL character or an unpaired surrogate"
+
+
+def _is_unusable_text(text: str) -> bool:
+    """JSON strings may contain NUL and unpaired surrogates; a program's arguments may not."""
+    try:
+        return b"\0" in text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return True
+
+
+def _not_a_string(path: str, item: object, name: str = "") -> Problem:
+    label = f"'{shorten(name, 64)}'" if name else "this value"
+    if isinstance(item, str):
+        return Problem(path, f"{label} {_UNUSABLE}", "remove it")
+    fix = "write a string"
+    if isinstance(item, (bool, int, float)):
+        fix = f'write "{str(item).lower() if isinstance(item, bool) else item}", in quotes'
+    elif item is None and name:
+        fix = f'write "${{{name}}}" to pass mcpd\'s own value, or remove it'
+    return Problem(path, f"{label} must be a string, not {type_name(item)}", fix)
+
+
+def _is_quoted_value(value: object, wanted: str) -> bool:
+    """Return whether the string would be valid without its quotes."""
+    if not isinstance(value, str):
+        return False
+    if wanted == "true or false":
+        return value in ("true", "false")
+    return "number" in wanted and value.isascii() and value.isdigit() and len(value) < 20
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if len(value) <= 20 and value.isalnum() else '"…"'

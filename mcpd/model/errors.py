@@ -134,6 +134,10 @@ class BadSpec(McpdError):
         self.problems = problems
         self.source = source
 
+    @classmethod
+    def single(cls, message: str, fix: str, source: object, path: str = "$") -> BadSpec:
+        return cls([Problem(path, message, fix)], str(source))
+
     def data(self) -> dict[str, object]:
         return {**super().data(), "problems": [attrs.asdict(p) for p in self.problems]}
 

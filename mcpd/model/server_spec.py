@@ -80,8 +80,6 @@ class ServerSpec:
     enabled: bool = True
     lazy: bool = False
     """Started on first use, from a remembered list of tools."""
-    trust: bool = False
-    """The user's word that this server's tools need no confirmation, as editors write it; not acted on."""
     include_tools: tuple[str, ...] | None = None
     """None: all. Original names, `*` and `?` allowed."""
     exclude_tools: tuple[str, ...] = ()

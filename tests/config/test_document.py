@@ -67,9 +67,9 @@ def test_a_value_needs_no_object_to_be_there_before() -> None:
 def test_what_stands_in_the_way_is_never_overwritten() -> None:
     """A text where entries should be is somebody's, whatever it means."""
     document = parse_document(b'{"mcpServers": "see other file"}', Path("a.json"))
-    with pytest.raises(BadSpec, match="left alone"):
+    with pytest.raises(BadSpec, match="was not changed"):
         document.with_entry(("mcpServers",), "a", {})
-    with pytest.raises(BadSpec, match="left alone"):
+    with pytest.raises(BadSpec, match="was not changed"):
         document.with_entry(("mcpServers", "x"), "a", {})
 
 

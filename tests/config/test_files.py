@@ -157,7 +157,7 @@ def test_enabled_false_in_the_other_shape_switches_every_server_off(
         ('{"settings": {"http": "8080"}}', "$.settings.http", "HOST:PORT"),
         ('{"settings": {"logLevel": "loud"}}', "$.settings.logLevel", "debug, info"),
         ("[" * 100_000, ":1:1", "nested too deeply"),
-        ('{"settings": {"timeout": NaN}}', "", "no JSON number"),
+        ('{"settings": {"timeout": NaN}}', "", "not a JSON number"),
     ],
 )
 def test_a_document_of_the_wrong_shape_is_refused_with_its_place(
@@ -223,7 +223,7 @@ def test_in_the_other_shape_settings_are_elsewhere(tmp_path: Path, environ: dict
     ("text", "words"),
     [
         ("{", "not valid JSON"),
-        ('{"a": {}}', "must be a list"),
+        ('{"a": {}}', "expected a list"),
         ('[{"command": "x"}]', "no 'name'"),
         ('[{"name": "a", "command": "x"}, {"name": "a", "command": "y"}]', "defined twice"),
     ],
@@ -242,10 +242,10 @@ def test_what_is_no_readable_text_file_is_refused(tmp_path: Path, environ: dict[
     (tmp_path / "latin.json").write_bytes(b'{"mcpServers": {}} // caf\xe9')
     write(tmp_path / "c.conf", "{}")
     for name, words in {
-        "pipe.json": "no regular file",
+        "pipe.json": "not a regular file",
         "dir.json": "a directory",
         "latin.json": "not UTF-8",
-        "c.conf": "cannot tell the format",
+        "c.conf": "does not name a supported format",
     }.items():
         assert words in str(refused(tmp_path / name, environ))
 

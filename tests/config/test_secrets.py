@@ -64,9 +64,9 @@ def test_a_definition_keeps_its_references_until_it_is_filled(
     ("text", "mode", "said"),
     [
         ("{", 0o600, "not valid JSON"),
-        ("[]", 0o600, "must hold an object"),
-        ('{"A": 1}', 0o600, "is no text"),
-        ('{"A": "1"}', 0o644, "open to other users"),
+        ("[]", 0o600, "must contain an object"),
+        ('{"A": 1}', 0o600, "is not a string"),
+        ('{"A": "1"}', 0o644, "other users can access"),
         ('{"B": "1"}', 0o600, "there is no secret A"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_file_and_a_credential_are_taken_without_the_end_of_the_line(tmp_path:
     for name, said in {
         "large": "more than",
         "binary": "UTF-8",
-        "fifo": "no regular file",
+        "fifo": "not a regular file",
         "none": "does not exist",
     }.items():
         for found in (
@@ -165,7 +165,7 @@ def test_a_secret_stands_only_where_a_server_is_given_it(environ: dict[str, str]
         {"settings": {"http": "${secret:A}"}},
     ):
         file.write_text(json.dumps(whole))
-        with pytest.raises(BadSpec, match="cannot stand here"):
+        with pytest.raises(BadSpec, match="cannot be used here"):
             load(None, environ)
 
 
@@ -183,7 +183,7 @@ def test_commands_are_allowed_by_the_users_own_file_alone(environ: dict[str, str
     file.chmod(0o600)
     assert load(None, environ).specs["a"].unresolved is not None
     file.chmod(0o622)
-    with pytest.raises(BadSpec, match="others may write"):
+    with pytest.raises(BadSpec, match="other users can write"):
         load(None, environ)
 
 
@@ -203,6 +203,6 @@ def test_two_writers_lose_nothing(environ: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", ["", "a b", "9", "a-b", "$"])
 def test_a_name_that_could_not_be_referred_to_is_refused(environ: dict[str, str], name: str) -> None:
     """Nothing is written then."""
-    with pytest.raises(BadSpec, match="no name of a secret"):
+    with pytest.raises(BadSpec, match="invalid secret name"):
         change_secrets(environ, {"OK": "1", name: "x"})
     assert read_secrets(environ) == {}

@@ -1,6 +1,6 @@
-"""One configuration file, ours or another program's, with an entry put in, taken out or changed in place.
+"""Adds, removes or changes one entry of a JSON, TOML or YAML file in place: ours or another program's.
 
-Every change is checked by reading its outcome: one that would alter anything else is not made.
+The result of every change is parsed again, and a change that would alter anything else is refused.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Protocol
 import attrs
 
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, format_of, parse_text
-from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
 
 KeyPath = tuple[str, ...]
-"""The keys that lead to an object or list of entries."""
+"""The keys that lead to a value, from the top level."""
 
 MAX_FOREIGN_SIZE = 64 * 1024 * 1024
-"""Bytes. Some editors keep their history beside their settings."""
+"""Bytes. Some editors store their history in the same file as their settings."""
 
 _BOM = b"\xef\xbb\xbf"
 
 
 @attrs.frozen
 class Document:
-    """The text of a file and what it means. A change answers another one.
+    """The text of a file and its parsed value; immutable. Changes return a new document.
 
-    The changes raise BadSpec when the file is written in a way that cannot be changed safely.
+    They raise BadSpec if the file cannot be changed safely.
     """
 
     source: str
@@ -43,59 +43,61 @@ class Document:
     def data(self) -> bytes:
         return self.bom + self.text.encode()
 
-    def value_at(self, slot: KeyPath) -> object:
-        """What is at `slot`, None when nothing is."""
+    def value_at(self, key_path: KeyPath) -> object:
+        """Return the value at `key_path`, or None."""
         value: object = self.value
-        for key in slot:
+        for key in key_path:
             value = value.get(key) if isinstance(value, dict) else None
         return value
 
-    def entry_names(self, slot: KeyPath) -> list[str]:
-        """The names of the entries at `slot`, in order."""
-        value = self.value_at(slot)
+    def entry_names(self, key_path: KeyPath) -> list[str]:
+        """Return the names of the entries of the object or list at `key_path`, in order."""
+        value = self.value_at(key_path)
         if isinstance(value, list):
             return [str(entry.get("name")) for entry in value if isinstance(entry, dict)]
         return [str(name) for name in value] if isinstance(value, dict) else []
 
     def with_entry(
-        self, slot: KeyPath, name: str, entry: Mapping[str, object], *, listed: bool = False
+        self, key_path: KeyPath, name: str, entry: Mapping[str, object], *, listed: bool = False
     ) -> Document:
-        """With one more entry, last at `slot`, which is made if it is missing, as a list when `listed`."""
-        value = self.value_at(slot)
+        """Append an entry at `key_path`. If nothing is there, create an object, or a list if `listed`."""
+        value = self.value_at(key_path)
         listed = isinstance(value, list) or (value is None and listed)
-        wanted, inner = self._copy_to(slot[:-1])
+        wanted, inner = self._copy_to(key_path[:-1])
         if listed:
-            inner[slot[-1]] = [*(value if isinstance(value, list) else []), {"name": name, **entry}]
+            inner[key_path[-1]] = [*(value if isinstance(value, list) else []), {"name": name, **entry}]
         else:
-            inner[slot[-1]] = {**(value if isinstance(value, dict) else {}), name: dict(entry)}
+            inner[key_path[-1]] = {**(value if isinstance(value, dict) else {}), name: dict(entry)}
         if value is None or isinstance(value, (dict, list)):
-            return self._apply(wanted, slot, lambda editor: editor.add(self.text, slot, listed, name, entry))
+            return self._apply(
+                wanted, key_path, lambda editor: editor.add(self.text, key_path, listed, name, entry)
+            )
         raise self._unsafe_error()
 
-    def without_entry(self, slot: KeyPath, name: str) -> Document:
-        """Without the entry of this name, which is there."""
-        wanted, inner = self._copy_to(slot[:-1])
-        value = inner[slot[-1]]
+    def without_entry(self, key_path: KeyPath, name: str) -> Document:
+        """Remove the entry of this name, which must exist."""
+        wanted, inner = self._copy_to(key_path[:-1])
+        value = inner[key_path[-1]]
         listed = isinstance(value, list)
         if isinstance(value, list):
-            inner[slot[-1]] = [
+            inner[key_path[-1]] = [
                 entry for entry in value if not isinstance(entry, dict) or entry.get("name") != name
             ]
         elif isinstance(value, dict):
-            inner[slot[-1]] = {key: entry for key, entry in value.items() if key != name}
-        return self._apply(wanted, slot, lambda editor: editor.remove(self.text, slot, listed, name))
+            inner[key_path[-1]] = {key: entry for key, entry in value.items() if key != name}
+        return self._apply(wanted, key_path, lambda editor: editor.remove(self.text, key_path, listed, name))
 
     def with_value(self, path: KeyPath, value: object) -> Document:
-        """With the member at `path` being `value`, which is plain data; the objects before it are made."""
+        """Set the member at `path` to `value` (plain data). Missing parent objects are created."""
         wanted, inner = self._copy_to(path[:-1])
         inner[path[-1]] = value
         return self._apply(wanted, path, lambda editor: editor.change(self.text, path, value))
 
-    def _copy_to(self, slot: KeyPath) -> tuple[dict[str, object], dict[str, object]]:
-        """The whole, and the object in it at `slot`, made where it is missing; only these are copied."""
+    def _copy_to(self, key_path: KeyPath) -> tuple[dict[str, object], dict[str, object]]:
+        """Return a copy of the value, and the object at `key_path` in it. Only the path is copied."""
         whole = dict(self.value)
         inner = whole
-        for key in slot:
+        for key in key_path:
             below = inner.get(key, {})
             if not isinstance(below, dict):
                 raise self._unsafe_error()
@@ -105,42 +107,42 @@ class Document:
         return whole, inner
 
     def _apply(
-        self, wanted: dict[str, object], slot: KeyPath, way: Callable[[FormatEditor], str | None]
+        self, wanted: dict[str, object], key_path: KeyPath, way: Callable[[FormatEditor], str | None]
     ) -> Document:
-        """The text that means what is wanted: changed in place, else by the format's own library."""
+        """Edit the text in place, or let the format's library rewrite it, and verify the result."""
         text = way(editor_for(self.kind))
-        if text is None or not self._parses_to(text, wanted, slot):
-            text = self._rewrite(wanted, slot)
-        if text is None or not self._parses_to(text, wanted, slot):
+        if text is None or not self._parses_to(text, wanted, key_path):
+            text = self._rewrite(wanted, key_path)
+        if text is None or not self._parses_to(text, wanted, key_path):
             raise self._unsafe_error()
         return attrs.evolve(self, text=text, value=wanted)
 
-    def _parses_to(self, text: str, wanted: dict[str, object], slot: KeyPath) -> bool:
+    def _parses_to(self, text: str, wanted: dict[str, object], key_path: KeyPath) -> bool:
         try:
             found = parse_text(text, self.kind, self.source, foreign=self.foreign)
         except BadSpec:
             return False
-        return isinstance(found, dict) and _without_empty(found, slot) == _without_empty(wanted, slot)
+        return isinstance(found, dict) and _without_empty(found, key_path) == _without_empty(wanted, key_path)
 
-    def _rewrite(self, wanted: dict[str, object], slot: KeyPath) -> str | None:
-        """The whole text, written by the format's own library; None where that cannot do it either."""
+    def _rewrite(self, wanted: dict[str, object], key_path: KeyPath) -> str | None:
+        """Let the format's library write the whole text. None if it cannot."""
         match self.kind:
             case "TOML":
-                return _rewrite_toml(self.text, wanted, slot)
+                return _rewrite_toml(self.text, wanted, key_path)
             case "YAML":
-                return _rewrite_yaml(self.text, wanted, slot)
+                return _rewrite_yaml(self.text, wanted, key_path)
             case _:
                 return None
 
     def _unsafe_error(self) -> BadSpec:
-        message = "this file is written in a way that cannot be changed safely, so it was left alone"
-        return BadSpec([Problem("$", message, "change it with an editor")], self.source)
+        message = "mcpd cannot edit this file without risking other content, so it was not changed"
+        return BadSpec.single(message, "edit the file by hand", self.source)
 
 
 def read_document(path: Path, *, foreign: bool = False) -> Document:
-    """The file as it is; a missing one is empty. `foreign`: as for `formats.parse`, and of any length.
+    """Read a file; a missing one is an empty document. `foreign`: see `parse_text`; larger files are allowed.
 
-    Raises BadSpec when it cannot be read or parsed, or does not hold an object.
+    Raises BadSpec if the file cannot be read or parsed, or does not contain an object.
     """
     try:
         data = path.read_bytes()
@@ -152,19 +154,19 @@ def read_document(path: Path, *, foreign: bool = False) -> Document:
 
 
 def parse_document(data: bytes, path: Path, *, foreign: bool = False) -> Document:
-    """The same for bytes that are, or could be, at `path`."""
+    """Like `read_document`, for the content of a file that need not exist."""
     source = str(path)
     kind = format_of(path, source)
     text = decode_utf8(data, source, MAX_FOREIGN_SIZE if foreign else MAX_FILE_SIZE)
     value = parse_text(text, kind, source, foreign=foreign)
     if not isinstance(value, dict):
-        message = "the file does not hold an object, so it was left alone"
-        raise BadSpec([Problem("$", message, 'write {"mcpServers": {}}')], source)
+        message = "the file does not contain an object, so it was not changed"
+        raise BadSpec.single(message, 'write {"mcpServers": {}}', source)
     return Document(source, kind, text, value, _BOM if data.startswith(_BOM) else b"", foreign)
 
 
 def write_document(path: Path, document: Document) -> None:
-    """Put it in the place of the file, atomically; its mode and owner stay. Raises BadSpec."""
+    """Replace the file atomically; its mode and owner stay. Raises BadSpec."""
     check_writable(path)
     try:
         write_atomically(path, document.data)
@@ -173,37 +175,37 @@ def write_document(path: Path, document: Document) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises BadSpec for a file that is read-only: replacing it would work, and is not what its mode says."""
+    """Raise BadSpec for a read-only file: replacing it would work, but would ignore its mode."""
     try:
         mode = path.stat().st_mode
     except OSError:
-        return  # it is to be made, or cannot be, which its writing will tell
+        return  # it will be created, or writing it reports the error
     if not mode & 0o222:
-        raise BadSpec([Problem("$", f"{path} is read-only", f"chmod u+w {path}")], str(path))
+        raise BadSpec.single(f"{path} is read-only", f"chmod u+w {path}", path)
 
 
 def file_error(verb: str, path: Path, error: OSError) -> BadSpec:
-    """The complaint about a file that the system would not let us read or write."""
+    """Return the error for a file that cannot be read or written."""
     message = f"cannot {verb} {path}: {error.strerror or error}"
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    fix = "make room on its disk" if full else "check the permissions of the file and its directory"
-    return BadSpec([Problem("$", message, fix)], str(path))
+    fix = "free space on its disk" if full else "check the permissions of the file and its directory"
+    return BadSpec.single(message, fix, path)
 
 
 class FormatEditor(Protocol):
-    """The three ways of changing a text in place; None: not possible in place. Each format has a module."""
+    """The functions of each format's module. They return None if they cannot edit the text in place."""
 
     def add(
-        self, text: str, slot: KeyPath, listed: bool, name: str, definition: Mapping[str, object], /
+        self, text: str, key_path: KeyPath, listed: bool, name: str, definition: Mapping[str, object], /
     ) -> str | None: ...
 
-    def remove(self, text: str, slot: KeyPath, listed: bool, name: str, /) -> str | None: ...
+    def remove(self, text: str, key_path: KeyPath, listed: bool, name: str, /) -> str | None: ...
 
     def change(self, text: str, path: KeyPath, value: object, /) -> str | None: ...
 
 
 def editor_for(kind: str) -> FormatEditor:
-    """Imported when used: the libraries behind two of them are large."""
+    """Return the module for a format. Imported on use, because two of them need large libraries."""
     match kind:
         case "JSON":
             from mcpd.config.in_place_edits import edit_json
@@ -219,33 +221,33 @@ def editor_for(kind: str) -> FormatEditor:
             return edit_yaml
 
 
-def _without_empty(document: Mapping[str, object], slot: KeyPath) -> dict[str, object]:
-    """The document without what is empty at the end of `slot`: a table that lost its last entry is gone."""
+def _without_empty(document: Mapping[str, object], key_path: KeyPath) -> dict[str, object]:
+    """Drop empty containers along `key_path`: a TOML table disappears with its last entry."""
     bare = dict(document)
-    if not slot:
+    if not key_path:
         return bare
-    below = bare.get(slot[0])
+    below = bare.get(key_path[0])
     if isinstance(below, dict):
-        below = _without_empty(below, slot[1:])
-        bare[slot[0]] = below
-    if slot[0] in bare and below in (None, {}, []):
-        del bare[slot[0]]
+        below = _without_empty(below, key_path[1:])
+        bare[key_path[0]] = below
+    if key_path[0] in bare and below in (None, {}, []):
+        del bare[key_path[0]]
     return bare
 
 
-def _rewrite_toml(text: str, wanted: dict[str, object], slot: KeyPath) -> str | None:
+def _rewrite_toml(text: str, wanted: dict[str, object], key_path: KeyPath) -> str | None:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     try:
         document = tomlkit.parse(text)
-        _update_at(document, wanted, slot)
+        _update_at(document, wanted, key_path)
         return tomlkit.dumps(document)
     except (TOMLKitError, ValueError):
         return None
 
 
-def _rewrite_yaml(text: str, wanted: dict[str, object], slot: KeyPath) -> str | None:
+def _rewrite_yaml(text: str, wanted: dict[str, object], key_path: KeyPath) -> str | None:
     import io
 
     from ruamel.yaml import YAML
@@ -259,21 +261,21 @@ def _rewrite_yaml(text: str, wanted: dict[str, object], slot: KeyPath) -> str | 
         document = rewriter.load(text)
         if document is None:
             document = {}
-        _update_at(document, wanted, slot)
+        _update_at(document, wanted, key_path)
         rewriter.dump(document, out)
     except (YAMLError, ValueError):
         return None
     return out.getvalue()
 
 
-def _update_at(old: dict[str, object], new: dict[str, object], slot: KeyPath) -> None:
-    """Change the library's document at `slot` only, so that it keeps what it knows of the rest."""
-    for key in slot[:-1]:
+def _update_at(old: dict[str, object], new: dict[str, object], key_path: KeyPath) -> None:
+    """Update the library's document at `key_path` only, so that it keeps the formatting of the rest."""
+    for key in key_path[:-1]:
         below, wanted = old.setdefault(key, {}), new[key]
         assert isinstance(below, dict)
         assert isinstance(wanted, dict)
         old, new = below, wanted
-    here, there = old.get(slot[-1]), new[slot[-1]]
+    here, there = old.get(key_path[-1]), new[key_path[-1]]
     if isinstance(here, dict) and isinstance(there, dict):
         for name in [name for name in here if name not in there]:
             del here[name]
@@ -284,11 +286,11 @@ def _update_at(old: dict[str, object], new: dict[str, object], slot: KeyPath) ->
             del here[index]
         here.extend(there[len(here) :])
     else:
-        old[slot[-1]] = there
+        old[key_path[-1]] = there
 
 
 def append_block(text: str, block: str) -> str:
-    """`block` at the end, one blank line apart; a file without a last line break stays without one."""
+    """Append `block` after a blank line. A file without a final line break stays without one."""
     eol = "\r\n" if "\r\n" in text else "\n"
     block = block.strip("\n").replace("\n", eol)
     if not text:
@@ -297,5 +299,5 @@ def append_block(text: str, block: str) -> str:
 
 
 def has_content(line: str) -> bool:
-    """Whether something stands on the line that is no remark."""
+    """Return whether the line contains anything but a comment."""
     return bool(line.strip()) and not line.lstrip().startswith("#")

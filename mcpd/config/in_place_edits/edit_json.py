@@ -1,6 +1,6 @@
-"""JSON with comments, changed in place: one member put in or taken out, every other character kept.
+"""Edits JSON with comments in place: adds, removes or changes one member and keeps every other character.
 
-Positions come from the text with its comments blanked, so they are those of the text itself.
+Positions come from the text with its comments blanked, so they are also valid in the original text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BLANKS = re.compile(r"[ \t\r\n]*")
 
 @attrs.frozen
 class JsonEntry:
-    """A member of an object, or an element of a list: `text[start:end]`, its value from `value` on."""
+    """A member of an object or an element of a list: `text[start:end]`. Its value starts at `value`."""
 
     key: str
     start: int
@@ -26,13 +26,13 @@ class JsonEntry:
     end: int
 
 
-def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: object) -> str:
-    """`text` with one more entry, last in the object (or list) at `slot`, which is made if need be."""
+def add(text: str, key_path: tuple[str, ...], listed: bool, name: str, definition: object) -> str:
+    """Append an entry to the object (or list) at `key_path`, which is created if missing."""
     eol = "\r\n" if "\r\n" in text else "\n"
     if not to_standard_json(text).strip():
         text = f"{text}{'' if not text or text.endswith(eol) else eol}{{}}{eol}"
     bare = to_standard_json(text)
-    at, path = _skip(bare, 0), list(slot)
+    at, path = _skip(bare, 0), list(key_path)
     while path:
         found = next((entry for entry in entries(bare, at) if entry.key == path[0]), None)
         if found is None:
@@ -49,7 +49,7 @@ def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: o
 
 
 def change(text: str, path: tuple[str, ...], value: object) -> str:
-    """`text` with the member at `path` being `value`, in its old place when it is there already."""
+    """Set the member at `path` to `value`; an existing member keeps its position."""
     bare = to_standard_json(text)
     if not bare.strip():
         return add(text, path[:-1], False, path[-1], value)
@@ -73,7 +73,7 @@ def change(text: str, path: tuple[str, ...], value: object) -> str:
 
 
 def _edit_string_list(text: str, path: tuple[str, ...], old: list[object], new: list[object]) -> str | None:
-    """A list of texts that became longer at its end, or lost some of them: the others stay as written."""
+    """If strings were only appended or only removed, keep the other elements as written. Else None."""
     if not old or not all(isinstance(item, str) for item in (*old, *new)):
         return None
     if new[: len(old)] == old:
@@ -87,11 +87,11 @@ def _edit_string_list(text: str, path: tuple[str, ...], old: list[object], new: 
     return None
 
 
-def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str:
-    """`text` without the entry, its comma and the rest of a line that was its own."""
+def remove(text: str, key_path: tuple[str, ...], listed: bool, name: str) -> str:
+    """Remove the entry, its comma and the line that contained nothing else."""
     bare = to_standard_json(text)
     at = _skip(bare, 0)
-    for key in slot:
+    for key in key_path:
         at = next(entry for entry in entries(bare, at) if entry.key == key).value
     every = entries(bare, at)
     index = next(i for i, entry in enumerate(every) if entry.key == name)
@@ -103,13 +103,13 @@ def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str:
         start, end = _before_line(text, start), rest
     elif index + 1 < len(every):
         follows = every[index + 1].start
-        end = end if text[end:follows].strip() else follows  # a remark may stand there
+        end = end if text[end:follows].strip() else follows  # keep a comment in between
     elif index:
         comma = bare.index(",", every[index - 1].end)
-        between = text[comma + 1 : start]  # here, too
+        between = text[comma + 1 : start]  # keep a comment here, too
         return text[:comma] + (between if between.strip() else "") + text[entry.end :]
     if index and index + 1 == len(every) and "," in text[entry.end : _after_comma(text, entry.end)]:
-        return text[:start] + text[end:]  # a trailing comma stays the habit of this file
+        return text[:start] + text[end:]  # keep the trailing comma if the file uses them
     if index and index + 1 == len(every):
         comma = bare.index(",", every[index - 1].end)
         return text[:comma] + text[comma + 1 : start] + text[end:]
@@ -121,10 +121,8 @@ def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str:
 
 
 def entries(bare: str, at: int) -> list[JsonEntry]:
-    """What the object or list at `at` holds; an element's key is its `name`, or the text that it is.
-
-    `bare` is valid JSON.
-    """
+    """Return the members of the object or list at `at`. The key of a list element is its `name`, or the
+    string itself. `bare` must be valid JSON."""
     decoder = json.JSONDecoder()
     listed = bare[at] == "["
     found: list[JsonEntry] = []
@@ -147,7 +145,7 @@ def entries(bare: str, at: int) -> list[JsonEntry]:
 
 
 def _insert(text: str, bare: str, at: int, key: str | None, value: object, eol: str) -> str:
-    """Put a member (or, without a key, an element) behind the last one of the object at `at`."""
+    """Insert a member (or an element, without a key) after the last one of the object at `at`."""
     every = entries(bare, at)
     unit = _unit(text)
     head = "" if key is None else f"{json.dumps(key, ensure_ascii=False)}: "
@@ -162,7 +160,7 @@ def _insert(text: str, bare: str, at: int, key: str | None, value: object, eol: 
     comma = _after_comma(text, last.end)
     trailing = "," if comma > last.end else ""
     before = text[_line_start(text, last.start) : last.start]
-    if before.strip():  # the others stand on one line, so this one joins them
+    if before.strip():  # the others are on one line: add to it
         plain = f"{head}{json.dumps(value, ensure_ascii=False)}"
         return f"{text[: last.end]}, {plain}{text[last.end :]}"
     new = f"{eol}{before}{head}{_dump(value, before, unit, eol)}{trailing}"
@@ -173,7 +171,7 @@ def _insert(text: str, bare: str, at: int, key: str | None, value: object, eol: 
 
 
 def _dump(value: object, indent: str, unit: str, eol: str) -> str:
-    """Objects over several lines, lists on one: as people write these files."""
+    """Format objects on several lines and lists on one, as people write these files."""
     if not isinstance(value, Mapping) or not value:
         if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
             inner = f",{eol}".join(f"{indent}{unit}{_dump(item, indent + unit, unit, eol)}" for item in value)
@@ -188,7 +186,7 @@ def _dump(value: object, indent: str, unit: str, eol: str) -> str:
 
 
 def _after_comma(text: str, end: int) -> int:
-    """Just behind the comma that follows `end`, trailing or not; `end` itself when there is none."""
+    """Return the index after the comma that follows `end`, or `end` if there is none."""
     code = blank_comments(text)
     here = _skip(code, end)
     return here + 1 if code.startswith(",", here) else end
@@ -205,7 +203,7 @@ def _line_start(text: str, at: int) -> int:
 
 
 def _line_end(text: str, at: int) -> int:
-    """Where the line ends, before its line break."""
+    """Return the index of the line break."""
     end = text.find("\n", at)
     if end < 0:
         return len(text)
@@ -213,7 +211,7 @@ def _line_end(text: str, at: int) -> int:
 
 
 def _before_line(text: str, at: int) -> int:
-    """The end of the line before, so that a cut takes the line break in front of it."""
+    """Return the end of the previous line, so that a cut includes the line break before `at`."""
     start = _line_start(text, at)
     return start - (2 if text[start - 2 : start] == "\r\n" else 1) if start else 0
 

@@ -1,6 +1,6 @@
-"""TOML, changed in place: the tables of one entry put in or taken out, every other line kept.
+"""Edits TOML in place: adds or removes the tables of one entry and keeps every other line.
 
-Where a server has no table of its own (an inline table, dotted keys) None is answered, and the caller
+If an entry has no table of its own (an inline table, dotted keys), the functions return None and the caller
 lets tomlkit rewrite the file.
 """
 
@@ -17,8 +17,10 @@ from mcpd.config.in_place_edits.document import append_block, has_content
 _HEADER = re.compile(r"\s*(\[\[?)[^\[\]]*?(\]\]?)\s*(?:#.*)?$")
 
 
-def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: Mapping[str, object]) -> str:
-    """The server as a table of its own at the end of the file."""
+def add(
+    text: str, key_path: tuple[str, ...], listed: bool, name: str, definition: Mapping[str, object]
+) -> str:
+    """Append the entry as a table at the end of the file."""
     table = tomlkit.table()
     for key, value in ({"name": name} | dict(definition) if listed else definition).items():
         table[key] = value
@@ -27,18 +29,18 @@ def add(text: str, slot: tuple[str, ...], listed: bool, name: str, definition: M
         array = tomlkit.aot()
         array.append(table)
         outer = array
-    for key in reversed(slot if listed else (*slot, name)):
+    for key in reversed(key_path if listed else (*key_path, name)):
         parent = tomlkit.table(is_super_table=True)
         parent[key] = outer
         outer = parent
     return append_block(text, tomlkit.dumps(outer))  # type: ignore[arg-type]  # the loop ran at least once
 
 
-def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str | None:
-    """Without the tables of the entry: `[…name]` and those below it, or the list's table with that `name`."""
-    index = _index(text, slot, name) if listed else -1
+def remove(text: str, key_path: tuple[str, ...], listed: bool, name: str) -> str | None:
+    """Remove the tables of the entry: `[…name]` and its subtables, or the array element with this `name`."""
+    index = _index(text, key_path, name) if listed else -1
     lines = text.splitlines(keepends=True)
-    target = slot if listed else (*slot, name)
+    target = key_path if listed else (*key_path, name)
     element, inside = -1, False
     cut: set[int] = set()
     for number, line in enumerate(lines):
@@ -53,7 +55,7 @@ def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str | N
 
 
 def change(text: str, path: tuple[str, ...], value: object) -> str | None:
-    """With `path` being `value`: on its own line where it has one, else on a new one in its table."""
+    """Set the boolean at `path`: on its existing line, or on a new line in its table."""
     lines = text.splitlines(keepends=True)
     written = _scalar(value)
     first = next((n for n, line in enumerate(lines) if _header(line) == path[:-1]), None)
@@ -77,9 +79,9 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
     return "".join([*lines[: last + 1], f"{path[-1]} = {written}{eol}", *lines[last + 1 :]])
 
 
-def _index(text: str, slot: tuple[str, ...], name: str) -> int:
+def _index(text: str, key_path: tuple[str, ...], name: str) -> int:
     value: object = tomllib.loads(text.replace("\r\n", "\n"))
-    for key in slot:
+    for key in key_path:
         value = value.get(key) if isinstance(value, dict) else None
     found = value if isinstance(value, list) else []
     return next(i for i, entry in enumerate(found) if isinstance(entry, dict) and entry.get("name") == name)
@@ -90,7 +92,7 @@ def _scalar(value: object) -> str | None:
 
 
 def _without(lines: list[str], cut: set[int]) -> str:
-    """The lines but those in `cut`; remarks at a block's end stay, one blank line before it goes too."""
+    """Drop the lines in `cut`. Comments at the end of a block stay; one blank line before it goes."""
     for number in sorted(cut, reverse=True):
         if number + 1 not in cut and not has_content(lines[number]):
             cut.discard(number)
@@ -105,7 +107,7 @@ def _without(lines: list[str], cut: set[int]) -> str:
 
 
 def _header(line: str) -> tuple[str, ...] | None:
-    """The path that a `[table]` line names, or None for any other line."""
+    """Return the key path of a `[table]` line, or None for any other line."""
     if not _HEADER.match(line):
         return None
     try:

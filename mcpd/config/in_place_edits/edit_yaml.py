@@ -1,7 +1,7 @@
-"""YAML, changed in place: the lines of one entry put in or taken out, every other line kept.
+"""Edits YAML in place: adds or removes the lines of one entry and keeps every other line.
 
-Where an entry has no lines of its own (a flow mapping) None is answered, and the caller lets
-ruamel rewrite the file.
+If an entry has no lines of its own (a flow mapping), the functions return None and the caller lets ruamel
+rewrite the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Mark(Protocol):
 
 
 class _Node(Protocol):
-    """What ruamel composes; the library leaves it untyped."""
+    """A node composed by ruamel, which has no types for it."""
 
     id: str
     start_mark: _Mark
@@ -30,17 +30,17 @@ class _Node(Protocol):
 
 
 def add(
-    text: str, slot: tuple[str, ...], listed: bool, name: str, definition: Mapping[str, object]
+    text: str, key_path: tuple[str, ...], listed: bool, name: str, definition: Mapping[str, object]
 ) -> str | None:
-    """The entry behind the last one of the block mapping or list at `slot`, or that at the file's end."""
+    """Append the entry to the block mapping or list at `key_path`, or a new one at the end of the file."""
     root = _compose(text)
     if root is not None and not _block(root):
         return None
-    path = [] if root is None else _walk(root, slot)
+    path = [] if root is None else _walk(root, key_path)
     entry: object = [{"name": name, **definition}] if listed else {name: dict(definition)}
-    if not path and len(slot) == 1:
-        return append_block(text, _yaml({slot[0]: entry}, 2))
-    if len(path) < len(slot):
+    if not path and len(key_path) == 1:
+        return append_block(text, _yaml({key_path[0]: entry}, 2))
+    if len(path) < len(key_path):
         return None
     key, value = path[-1]
     lines = text.splitlines(keepends=True)
@@ -50,7 +50,7 @@ def add(
         last = _last_content(lines, value.start_mark.line, value.end_mark.line)
     elif _nothing(value) and value.start_mark.line == key.start_mark.line:
         column, last = key.start_mark.column + step, key.start_mark.line
-        if value.end_mark.line == last:  # an empty {} or [] gives way
+        if value.end_mark.line == last:  # replace an empty {} or []
             line = lines[last]
             rest = line[value.end_mark.column :]
             before = line[: value.start_mark.column]
@@ -64,11 +64,11 @@ def add(
     return "".join([*lines[: last + 1], block, *lines[last + 1 :]])
 
 
-def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str | None:
-    """Without the lines of the entry's key and value; remarks behind it belong to the next one."""
+def remove(text: str, key_path: tuple[str, ...], listed: bool, name: str) -> str | None:
+    """Remove the lines of the entry. Comments after it belong to the next entry and stay."""
     root = _compose(text)
-    path = [] if root is None else _walk(root, slot if listed else (*slot, name))
-    if len(path) < len(slot) + (not listed):
+    path = [] if root is None else _walk(root, key_path if listed else (*key_path, name))
+    if len(path) < len(key_path) + (not listed):
         return None
     key, value = path[-1]
     if listed:
@@ -88,7 +88,7 @@ def remove(text: str, slot: tuple[str, ...], listed: bool, name: str) -> str | N
 
 
 def change(text: str, path: tuple[str, ...], value: object) -> str | None:
-    """With `path` being `value`, true or false: in its old place, or last in its mapping."""
+    """Set the boolean at `path`: in its old position, or last in its mapping."""
     root = _compose(text)
     found = [] if root is None else _walk(root, path)
     if not isinstance(value, bool) or len(found) < len(path) - 1 or len(path) < 2:
@@ -118,7 +118,7 @@ def _compose(text: str) -> _Node | None:
 
 
 def _walk(node: _Node, path: tuple[str, ...]) -> list[tuple[_Node, _Node]]:
-    """The (key, value) nodes along `path`, as far as there are block mappings that have them."""
+    """Return the (key, value) nodes along `path`, as far as they are in block mappings."""
     found: list[tuple[_Node, _Node]] = []
     for step in path:
         pairs = _pairs(node) if _block(node) else []
@@ -135,9 +135,9 @@ def _pairs(node: _Node) -> list[tuple[_Node, _Node]]:
 
 
 def _last_content(lines: list[str], first: int, end: int) -> int:
-    """The last line of a block mapping with something on it that is no remark.
+    """Return the last line of a block mapping that is not a comment.
 
-    Its end mark stands at the token that follows, so remarks and blank lines in between are not its own.
+    Its end mark is at the next token, so comments and blank lines before that do not belong to it.
     """
     last = min(end, len(lines)) - 1
     while last > first and not has_content(lines[last]):
@@ -150,7 +150,7 @@ def _block(node: _Node) -> bool:
 
 
 def _items(node: _Node) -> list[_Node]:
-    """The elements of a block list; none of anything else."""
+    """Return the elements of a block list; empty for anything else."""
     listed = node.id == "sequence" and not getattr(node, "flow_style", True)
     return cast("list[_Node]", getattr(node, "value", [])) if listed else []
 

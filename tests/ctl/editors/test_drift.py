@@ -292,7 +292,7 @@ def test_what_somebody_changes_while_the_person_decides_is_not_overwritten(tmp_p
     """All or nothing, as it was looked at."""
     path = tmp_path / "c.json"
     path.write_text('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}')
-    with pytest.raises(BadSpec, match="meanwhile"):
+    with pytest.raises(BadSpec, match="has changed in"):
         put_servers(path, {"b": {"command": "n"}, "a": {"command": "new"}}, {"a": {"command": "o"}, "b": {}})
     with pytest.raises(BadSpec, match="already"):
         put_servers(path, {"b": {"command": "n"}}, {})

@@ -267,7 +267,7 @@ def test_secrets_that_are_stored_already_are_used_and_never_overwritten(
     assert ours(home)["github"]["headers"] == {"Authorization": "Bearer ${secret:GH_TOKEN}"}
     assert secrets(home) == {"MINE": "s3cr3t-t0ken-value", "GH_TOKEN": "answered"}
     path.chmod(0o644)
-    assert "open to other users" in alone("import", "--yes").err
+    assert "other users can access" in alone("import", "--yes").err
 
 
 def test_what_another_file_knows_is_stored_under_a_name_of_its_own(home: Path, alone: Mcpctl) -> None:

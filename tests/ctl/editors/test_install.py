@@ -138,8 +138,8 @@ def test_a_symbolic_link_a_mode_and_a_byte_order_mark_survive(home: Path, alone:
     ("text", "said"),
     [
         ("{", "not valid JSON"),
-        ("[]", "does not hold an object"),
-        ('{"mcpServers": "elsewhere"}', "cannot be changed safely"),
+        ("[]", "does not contain an object"),
+        ('{"mcpServers": "elsewhere"}', "cannot edit this file without risking"),
         ('{"mcpServers": {"mcpd": {"command": "my-own-thing"}}}', "another server called 'mcpd'"),
     ],
 )
