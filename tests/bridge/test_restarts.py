@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bridge.world import CHANGED, HELLO, META, SUBSCRIPTION, World
+from tests.sampling import scaled
 
 
 def test_a_new_daemon_hears_what_the_old_one_was_told(world: World) -> None:
@@ -256,7 +257,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(STEPS)
 def test_wherever_it_restarts_every_request_is_answered_once_and_no_call_runs_twice(
     steps: list[tuple[str, int]],
@@ -315,7 +316,7 @@ def test_wherever_it_restarts_every_request_is_answered_once_and_no_call_runs_tw
     assert not any(str(m.get("id", "")).startswith("mcpctl-bridge") for m in world.got)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(STEPS.filter(lambda steps: any(step == "kill" for step, _ in steps)))
 def test_wherever_it_restarts_the_last_daemon_knows_what_was_granted(steps: list[tuple[str, int]]) -> None:
     """Level, subscriptions, handshake: as if there had been one daemon all the time."""

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 
 from mcpd.config.in_place_edits.document import parse_document, read_document
 from mcpd.model.errors import BadSpec
+from tests.sampling import scaled
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ documents = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=scaled(80), deadline=None)
 @given(documents, st.booleans(), st.integers(2, 6), st.booleans())
 def test_in_any_yaml_an_entry_comes_and_goes(
     value: dict[str, object], flow: bool, indent: int, crlf: bool
@@ -127,7 +128,7 @@ def test_in_any_yaml_an_entry_comes_and_goes(
     come_and_go(out.getvalue(), "a.yaml", crlf=crlf)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=scaled(80), deadline=None)
 @given(documents, st.booleans())
 def test_in_any_toml_an_entry_comes_and_goes(value: dict[str, object], crlf: bool) -> None:
     """Tables, inline tables, odd keys."""

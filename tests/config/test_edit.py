@@ -16,6 +16,7 @@ from mcpd.config.in_place_edits import edit_json
 from mcpd.config.jsonc import parse_jsonc, to_standard_json
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
+from tests.sampling import scaled
 
 NEW = {"command": "npx", "args": ["-y", "x # y"], "env": {"K": "v: 1"}, "timeout": 3000, "lazy": True}
 
@@ -260,7 +261,9 @@ def commented(draw: st.DrawFn) -> tuple[str, list[str]]:
     return text, names
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=scaled(300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(commented(), st.data())
 def test_json_with_comments_anywhere_survives_edits(
     tmp_path: Path, document: tuple[str, list[str]], data: st.DataObject

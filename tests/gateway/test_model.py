@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.gateway.model import User, World, world
+from tests.sampling import scaled
 
 Step = tuple[str, int, int]
 
@@ -134,7 +135,7 @@ async def play(steps: Sequence[Step], concurrency: str = "free") -> None:
         assert w.empty() == []
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(PLAYS, st.sampled_from(["free", "writes"]))
 def test_every_request_has_one_answer_and_no_line_stays(steps: list[Step], concurrency: str) -> None:
     """And nobody is asked, or told, what belongs to another."""

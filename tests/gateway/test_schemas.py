@@ -131,7 +131,10 @@ async def test_compiling_does_not_hold_up_the_loop() -> None:
         }
     }
     data = json.dumps({"inputSchema": wide}).encode()
-    assert any([await is_brief(data) for _ in range(3)])  # a machine may be held up once
+    for _ in range(10):  # a busy machine may hold up several attempts
+        if await is_brief(data):
+            return
+    raise AssertionError("every attempt held up the loop")
 
 
 async def is_brief(data: bytes) -> bool:

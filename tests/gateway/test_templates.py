@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.gateway.uri_templates import parse_template
+from tests.sampling import scaled
 
 _PIECES = st.sampled_from(["a", "/", "ab", "b/", "", "{x}", "{+x}", "{x}{y}", "{/x}", "{?q}"])
 
@@ -39,7 +40,7 @@ def test_a_slot_is_within_a_segment_unless_it_says_otherwise(template: str, uri:
     assert parse_template(template).matches(uri) is matches
 
 
-@settings(derandomize=True, max_examples=1000, deadline=None)
+@settings(derandomize=True, max_examples=scaled(1000), deadline=None)
 @given(st.lists(_PIECES, max_size=7).map("".join), st.text("ab/", max_size=8))
 def test_it_finds_what_an_expression_would(template: str, uri: str) -> None:
     assert parse_template(template).matches(uri) is (as_expression(template).fullmatch(uri) is not None)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mcpd.model import api, codec
 from mcpd.model.api import SetServersParams
 from mcpd.model.codec import ShapeError
+from tests.sampling import scaled
 
 
 @attrs.frozen(kw_only=True)
@@ -70,13 +71,13 @@ def test_all_complaints_come_at_once() -> None:
     assert len(bad.value.problems) == 4
 
 
-@settings(derandomize=True, max_examples=100)
+@settings(derandomize=True, max_examples=scaled(100))
 @given(st.builds(Outer, name=st.text(), on=st.booleans(), words=st.lists(st.text(max_size=5)).map(tuple)))
 def test_what_goes_out_comes_back(value: Outer) -> None:
     assert codec.decode(codec.encode(value), Outer) == value
 
 
-@settings(derandomize=True, max_examples=200)
+@settings(derandomize=True, max_examples=scaled(200))
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

@@ -15,6 +15,7 @@ from mcpd.model.server_spec import StdioSpec, diff_specs
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import normalize_result
+from tests.sampling import scaled
 
 S = ServerState
 
@@ -42,7 +43,7 @@ def spec(name: str, command: str) -> StdioSpec:
 sets = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["x", "y"]), max_size=6)
 
 
-@settings(derandomize=True, max_examples=200)
+@settings(derandomize=True, max_examples=scaled(200))
 @given(sets, sets)
 def test_a_plan_names_every_server_once_and_sorted(old: dict[str, str], new: dict[str, str]) -> None:
     before, after = ({name: spec(name, cmd) for name, cmd in each.items()} for each in (old, new))
@@ -113,7 +114,7 @@ def test_whatever_a_server_sends_becomes_a_result(broken: bytes) -> None:
     assert codec.encode(normalize_result(broken))
 
 
-@settings(derandomize=True, max_examples=200)
+@settings(derandomize=True, max_examples=scaled(200))
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=4),
@@ -148,7 +149,7 @@ def test_an_error_says_which_server_and_whether_it_may_have_run() -> None:
     assert refused.data()["upstream_code"] == -7
 
 
-@settings(derandomize=True, max_examples=200)
+@settings(derandomize=True, max_examples=scaled(200))
 @given(st.one_of(st.binary(max_size=300), st.text(max_size=300)))
 def test_a_quotation_is_harmless_and_bounded(data: bytes | str) -> None:
     """RELIABILITY S3: one printable line, whatever was in it."""

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.support.outbox import Outbox, batch
+from tests.sampling import scaled
 
 MIB = 1 << 20
 
@@ -74,7 +75,7 @@ async def test_a_batch_leaves_at_its_end_also_when_it_nests_or_fails() -> None:
         assert pipe.read() == b"c"
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(derandomize=True, max_examples=scaled(40), deadline=None)
 @given(st.lists(st.one_of(st.integers(1, 40), st.integers(1, 3 * MIB)), max_size=8), st.booleans())
 def test_everything_arrives_whole_and_in_order(sizes: list[int], batched: bool) -> None:
     """Whatever the sizes, however slowly it is read."""

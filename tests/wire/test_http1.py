@@ -10,9 +10,10 @@ import h11
 import pytest
 
 from mcpd.wire.http1 import MAX_HEAD, BadResponse, Http1Response
+from tests.sampling import scaled
 
 Outcome = tuple[object, ...]
-CASES = 30_000
+CASES = scaled(30_000)
 
 
 def ours(parts: list[bytes], method: str = "POST") -> Outcome:

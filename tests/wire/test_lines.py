@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.wire.framing import LineSplitter, LineTooLong
+from tests.sampling import scaled
 
 
-@settings(derandomize=True, max_examples=300)
+@settings(derandomize=True, max_examples=scaled(300))
 @given(st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line)), st.data())
 def test_any_portions_give_the_same_lines(lines: list[bytes], data: st.DataObject) -> None:
     """However the stream is cut, also inside a character, and with a rest that no newline ends."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame
 from mcpd.wire.request_meta import merge_meta
+from tests.sampling import scaled
 
 numbers = st.one_of(
     st.integers(-(10**40), 10**40).map(str),
@@ -47,7 +48,7 @@ objects = st.lists(st.tuples(strings, spaces, values), max_size=5).map(
 )
 
 
-@settings(derandomize=True, max_examples=300)
+@settings(derandomize=True, max_examples=scaled(300))
 @given(values, spaces, st.sampled_from(["result", "params", "error"]))
 def test_a_member_keeps_every_byte(value: str, space: str, member: str) -> None:
     """Big integers, float text, key order, duplicate keys, escapes, spacing."""
@@ -61,7 +62,7 @@ def test_a_member_keeps_every_byte(value: str, space: str, member: str) -> None:
         assert frame.count(b"\n") == 1
 
 
-@settings(derandomize=True, max_examples=300)
+@settings(derandomize=True, max_examples=scaled(300))
 @given(
     objects, st.booleans(), st.sampled_from([b"", b'"progressToken":5', b'"a.b/c":{"x":1},"progressToken":9'])
 )
@@ -134,7 +135,7 @@ def test_what_is_no_message_is_a_bad_frame_and_nothing_else(line: bytes) -> None
     assert len(str(error.value)) < 400
 
 
-@settings(derandomize=True, max_examples=500)
+@settings(derandomize=True, max_examples=scaled(500))
 @given(st.binary(max_size=200))
 def test_noise_is_never_more_than_a_bad_frame(noise: bytes) -> None:
     for read in (wire.parse, wire.split_batch, wire.members, wire.value):

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
+from tests.sampling import scaled
 
-CASES = 100_000
+CASES = scaled(100_000)
 LIMIT = 1 << 20
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.api.http_server.parser import MAX_HEAD, BadRequest, Head, RequestParser
+from tests.sampling import scaled
 
 LIMIT = 1000
 
@@ -68,7 +69,7 @@ def test_a_request_is_read(request_: bytes) -> None:
     assert taken.requests[0][0].repeated == (frozenset({b"x-a"}) if request_ is GET else frozenset())
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=scaled(200), deadline=None)
 @given(
     st.lists(st.sampled_from([POST, CHUNKED, GET]), max_size=6), st.lists(st.integers(0, 500), max_size=12)
 )
@@ -193,7 +194,7 @@ def test_an_absolute_target_of_this_host_is_its_path() -> None:
     assert taken.told[0][1:3] == ("/a", "b")
 
 
-@settings(derandomize=True, max_examples=500, deadline=None)
+@settings(derandomize=True, max_examples=scaled(500), deadline=None)
 @given(
     st.lists(st.binary(max_size=60), max_size=6), st.sampled_from([b"", POST[:20], POST[:-3], CHUNKED[:70]])
 )

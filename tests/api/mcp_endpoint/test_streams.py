@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mcpd.api.mcp_endpoint.frames import sse_event
 from mcpd.api.mcp_endpoint.resumable_streams import MAX_KEPT_BYTES, ResumableStreams
 from tests.api.mcp_endpoint.line import Line
+from tests.sampling import scaled
 
 
 def test_an_event_is_one_line_of_data_whatever_the_frame() -> None:
@@ -17,7 +18,7 @@ def test_an_event_is_one_line_of_data_whatever_the_frame() -> None:
     assert sse_event(b'{"a":\r\n 1}\n') == b'event: message\ndata: {"a":   1}\n\n'
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=scaled(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=12))
 def test_however_often_it_breaks_every_event_comes_once_and_in_order(spells: list[tuple[int, int]]) -> None:
     """In each spell some events are sent, and the client has read only so many when the line breaks."""

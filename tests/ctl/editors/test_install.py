@@ -19,6 +19,7 @@ from ctl.editors.mcpd_entry import command_entry, install_target, installable_ed
 from mcpd.config.in_place_edits.document import parse_document, read_document
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import CASES, GOLDEN, installed, settle
+from tests.sampling import scaled
 
 WITH_ENTRY = [case for case in CASES if (GOLDEN / case / "after").is_dir()]
 
@@ -609,7 +610,7 @@ documents = st.builds(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=scaled(40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(documents, st.sampled_from([None, 1, 2, 4, "\t"]), st.sampled_from(["\n", "\r\n"]), st.booleans())
 def test_in_any_file_the_entry_comes_and_goes_without_a_trace(
     home: Path, document: dict[str, object], indent: int | str | None, eol: str, mark: bool
@@ -664,7 +665,7 @@ def edited_files(draw: st.DrawFn) -> tuple[str, int, int]:
     return text, draw(st.integers(1, len(names))), draw(st.integers(0, 30))
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=scaled(30), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(edited_files())
 def test_whoever_edits_beside_us_gets_every_line_back(home: Path, file: tuple[str, int, int]) -> None:
     """Undoing loses no remark and no order, wherever a line was put in meanwhile."""
