@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.dashboard.test_form import RICH
 from tests.dashboard.window import Window, window
@@ -56,7 +57,8 @@ def open_a_form(opened: Window) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everything_can_be_told_from_its_ground(chromium: Browser, daemon: Daemon, scheme: str) -> None:
     """WCAG AA: 4.5 for text (1.4.3), 3 for what says where a control is (1.4.11)."""
-    with window(chromium, daemon, color_scheme=scheme) as opened:
+    # Without transitions: a color on its way to another is not one that anybody reads.
+    with window(chromium, daemon, color_scheme=scheme, reduced_motion="reduce") as opened:
         page = opened.page
         page.wait_for_selector("#servers li[data-state=pending]")
         open_a_form(opened)
@@ -71,6 +73,7 @@ def test_everything_can_be_told_from_its_ground(chromium: Browser, daemon: Daemo
                 looked += seen
         assert looked > 300
         page.keyboard.press("?")
+        page.wait_for_selector("dialog[open]")
         assert measure(page, "contrasts()")[1] == []
 
 
@@ -106,11 +109,11 @@ def test_the_keyboard_alone_reaches_everything_and_one_sees_where_it_is(
         # The list is skipped; the arrows go through the servers and the tabs.
         page.focus("#skip")
         page.keyboard.press("Enter")
-        assert page.evaluate("document.activeElement.id") == "detail"
+        expect(page.locator("#detail")).to_be_focused()
         page.focus("#servers li:first-child .pick")
         page.keyboard.press("ArrowDown")
         page.wait_for_selector("#servers li.chosen:has-text('dead')")
-        assert "dead" in page.evaluate("document.activeElement.textContent")
+        expect(page.locator(":focus")).to_contain_text("dead")
         page.keyboard.press("ArrowUp")
         page.focus("#tab-tools")
         for key, tab in [
@@ -121,8 +124,8 @@ def test_the_keyboard_alone_reaches_everything_and_one_sees_where_it_is(
             ("Home", "tools"),
         ]:
             page.keyboard.press(key)
-            assert page.evaluate("document.activeElement.id") == f"tab-{tab}"
-            assert page.locator("[role=tab][aria-selected=true]").get_attribute("id") == f"tab-{tab}"
+            expect(page.locator(f"#tab-{tab}")).to_be_focused()
+            expect(page.locator("[role=tab][aria-selected=true]")).to_have_attribute("id", f"tab-{tab}")
 
         # A call, from the list of tools to its answer.
         page.locator("summary:has(bdi:text-is('fails'))").focus()
@@ -139,7 +142,7 @@ def test_the_keyboard_alone_reaches_everything_and_one_sees_where_it_is(
         page.wait_for_selector("dialog[open]")
         page.keyboard.press("Escape")
         page.wait_for_selector("dialog[open]", state="detached")
-        assert page.evaluate("document.activeElement.id") == "keys"
+        expect(page.locator("#keys")).to_be_focused()
 
 
 def test_single_keys_can_be_switched_off_and_stay_off(chromium: Browser, daemon: Daemon) -> None:
@@ -155,8 +158,8 @@ def test_single_keys_can_be_switched_off_and_stay_off(chromium: Browser, daemon:
         for key in ("j", "t", "3", "?", "/"):
             page.keyboard.press(key)
         page.wait_for_selector("#servers li.chosen:has-text('rich')")
-        assert page.locator("#tab-tools").get_attribute("aria-selected") == "true"
-        assert page.locator("dialog[open]").count() == 0
+        expect(page.locator("#tab-tools")).to_have_attribute("aria-selected", "true")
+        expect(page.locator("dialog[open]")).to_have_count(0)
         page.click("#keys")
         page.get_by_label("keys without Ctrl").check()
         page.keyboard.press("Escape")
@@ -170,26 +173,27 @@ def test_it_fits_a_phone_with_one_thing_at_a_time(chromium: Browser, daemon: Dae
     with window(chromium, daemon, width=390, is_mobile=True, has_touch=True) as opened:
         page = opened.page
         page.wait_for_selector("#servers li[data-state=pending]")
-        assert page.locator("#detail").is_hidden()
+        expect(page.locator("#detail")).to_be_hidden()
         assert measure(page, "small(32)") == []
         page.locator("#servers li:has-text('dead') .pick").tap()
         page.wait_for_selector("#head pre >> text=ECONNREFUSED")
-        assert page.locator("nav").is_hidden()
-        assert page.evaluate("document.activeElement.id") == "detail"
+        expect(page.locator("nav")).to_be_hidden()
+        expect(page.locator("#detail")).to_be_focused()
         page.go_back()
         page.wait_for_selector("#servers li:has-text('rich')")
         page.locator("#servers li:has-text('rich') .pick").tap()
         open_a_form(opened)
         for tab in TABS:
             page.locator(f"#tab-{tab}").tap()
-            assert page.evaluate(
-                "[document.documentElement.scrollWidth, document.getElementById('detail').scrollWidth]"
-            ) == [390, 390]
+            page.wait_for_function(
+                "document.documentElement.scrollWidth === 390 "
+                "&& document.getElementById('detail').scrollWidth === 390"
+            )
             assert measure(page, "unnamed()") == []
             assert measure(page, "small(24)") == []
         page.get_by_role("button", name="← Servers").tap()
         page.wait_for_selector("nav")
-        assert "rich" in page.evaluate("document.activeElement.textContent")
+        expect(page.locator(":focus")).to_contain_text("rich")
         opened.assert_nothing_else_happened()
 
 

@@ -9,9 +9,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from playwright.sync_api import expect
+
 from tests.dashboard.test_form import RICH
 from tests.dashboard.visitor import code_of
-from tests.dashboard.window import window
+from tests.dashboard.window import wait_for_js, wait_in_page, window
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, fake, wait_until
 from tests.e2e.web import PORT
@@ -43,7 +45,7 @@ def test_the_address_says_what_is_looked_at_and_the_way_back_leads_back(
         page.wait_for_selector(f"{CHOSEN}:has-text('one')")
         page.click("#servers li:has-text('two.x') .pick")
         page.click("#tab-evidence")
-        assert page.url == f"{opened.base}/#/two.x/evidence"
+        expect(page).to_have_url(f"{opened.base}/#/two.x/evidence")
         page.reload()
         page.wait_for_selector(f"{CHOSEN}:has-text('two.x')")
         page.wait_for_selector("#panel-evidence >> text=Definition")
@@ -70,10 +72,10 @@ def test_what_is_typed_in_stays_when_another_server_is_looked_at(chromium: Brows
         page.keyboard.press("j")
         page.wait_for_selector(f"{CHOSEN}:has-text('other')")
         page.wait_for_selector("details[data-tool=order]")
-        assert page.locator("details[data-tool][open]").count() == 0
+        expect(page.locator("details[data-tool][open]")).to_have_count(0)
         page.keyboard.press("k")
         page.wait_for_selector("details[data-tool=order][open]")
-        assert page.get_by_label("what required").input_value() == "half a letter"
+        expect(page.get_by_label("what required")).to_have_value("half a letter")
 
 
 def test_a_list_that_changes_while_another_tab_is_looked_at_is_there_afterwards(
@@ -95,7 +97,7 @@ def test_a_list_that_changes_while_another_tab_is_looked_at_is_there_afterwards(
         page.wait_for_selector("#events li:has-text('tools')")
         page.click("#tab-tools")
         page.wait_for_selector(f"details[data-tool] >> nth={before}", state="attached")
-        assert form.locator("textarea").input_value() == '{"message": "as it was"}'
+        expect(form.locator("textarea")).to_have_value('{"message": "as it was"}')
 
 
 def test_the_servers_are_there_before_the_first_event_is(chromium: Browser, start: Start) -> None:
@@ -139,11 +141,12 @@ def test_a_line_that_breaks_is_opened_again_and_a_call_on_it_is_not_sent_twice(
         page.wait_for_selector(".result:has-text('whether it was done is not known')")
         page.wait_for_selector("#line[data-state=ok]")
         page.wait_for_selector("#gone", state="hidden")
+        wait_in_page(page, lambda: len(routes) >= 2)
         assert len(routes) == 2
         page.click("summary:has(bdi:text-is('cancelled'))")
         page.locator("details[data-tool=cancelled]").get_by_role("button", name="Call").click()
         counts = page.locator("details[data-tool=cancelled] .result pre")
-        assert counts.inner_text().endswith("of 2"), "the slow one, once, and this one"
+        expect(counts, "the slow one, once, and this one").to_have_text(re.compile("of 2$"))
 
 
 def test_a_log_stays_where_somebody_reads_it_whatever_comes(chromium: Browser, start: Start) -> None:
@@ -165,7 +168,7 @@ def test_a_log_stays_where_somebody_reads_it_whatever_comes(chromium: Browser, s
         page.get_by_role("button", name="Newer lines").click()
         page.wait_for_selector("#log > div:last-child:has-text('late 199')")
         page.wait_for_selector("#newer", state="hidden")
-        assert page.locator("#log > div").count() <= 1000
+        wait_for_js(page.locator("#log"), "element.childElementCount <= 1000")
         client.call("one", "stderr", {"text": "latest", "lines": 1})
         page.wait_for_selector("#log >> text=latest 0")
 
@@ -199,6 +202,7 @@ def test_a_page_that_is_told_no_more_because_too_much_happened_asks_anew(
         route.send(json.dumps({"jsonrpc": "2.0", "id": key, "error": error}))
         page.wait_for_selector("#gone:not([hidden])")
         page.wait_for_selector("#line[data-state=ok]")
+        wait_in_page(page, lambda: len(asked) >= 2)
         assert len(asked) == 2
         page.keyboard.press("t")
         page.wait_for_selector("#servers li[data-state=disabled]")
@@ -214,7 +218,7 @@ def test_when_mcpd_is_gone_the_page_says_so_and_how_old_it_is(chromium: Browser,
         stopping.start()
         page.wait_for_selector("#gone >> text=mcpd does not answer; what you see is from")
         stopping.join()
-        assert page.locator("#servers li").count() == 1, "what was known stays"
+        expect(page.locator("#servers li"), "what was known stays").to_have_count(1)
         page.keyboard.press("r")
         page.wait_for_selector("#said >> text=nothing was sent")
         page.get_by_role("button", name="Try now").click()
@@ -234,12 +238,12 @@ def test_a_server_that_is_removed_while_it_is_looked_at_makes_room(chromium: Bro
         page.wait_for_selector(f"{CHOSEN}:has-text('one')")
         config(daemon, {})
         page.wait_for_selector("#welcome >> text=mcpctl import")
-        assert page.locator("#path").inner_text() == str(daemon.config)
-        assert page.locator("#detail").is_hidden()
+        expect(page.locator("#path")).to_have_text(str(daemon.config))
+        expect(page.locator("#detail")).to_be_hidden()
         config(daemon, {"three": fake()})
         page.wait_for_selector(f"{CHOSEN}:has-text('three')")
         page.wait_for_selector("details[data-tool]")
-        assert page.locator("#welcome").is_hidden()
+        expect(page.locator("#welcome")).to_be_hidden()
 
 
 def test_a_configuration_that_cannot_be_used_is_told(chromium: Browser, start: Start) -> None:
@@ -364,6 +368,6 @@ def test_two_windows_are_one_visit_and_end_together(chromium: Browser, start: St
         other.wait_for_selector("#head >> text=Enable")
         other.get_by_role("button", name="Log out").click()
         opened.page.wait_for_selector("#gate >> text=Your visit is over")
-        assert opened.page.locator("#main").is_hidden()
+        expect(opened.page.locator("#main")).to_be_hidden()
         opened.page.goto(f"{opened.base}/#{code_of(daemon)}")
         opened.page.wait_for_selector("#line[data-state=ok]")

@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from playwright.sync_api import expect
+
 from tests.dashboard.hostile import PAYLOADS
 from tests.dashboard.visitor import code_of
 from tests.dashboard.window import window
@@ -34,7 +36,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
     daemon.wait_connected("echoes", "one")
     with window(chromium, daemon) as opened:
         page = opened.page
-        assert "#" not in page.url
+        page.wait_for_url(lambda url: "#" not in url)
         page.wait_for_selector("#servers li[data-state=connected] >> nth=1")
 
         # By hand, and by key.
@@ -70,7 +72,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         form.get_by_label("text").fill('a "quoted" <b>word</b> \\ é')
         form.get_by_role("button", name="Call").click()
         form.locator(".result:not([hidden])").wait_for()
-        assert form.locator(".result pre").inner_text() == 'a "quoted" <b>word</b> \\ é'
+        expect(form.locator(".result pre")).to_have_text('a "quoted" <b>word</b> \\ é')
         page.keyboard.press("Escape")
         page.keyboard.press("/")
         page.keyboard.type("no such thing")
@@ -85,7 +87,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         page.wait_for_selector("#servers li[data-state=connected]:has-text('one')")
         opened.assert_nothing_else_happened()
         page.set_viewport_size({"width": 360, "height": 640})
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.wait_for_function("document.documentElement.scrollWidth <= 360")
         page.get_by_role("button", name="Log out").click()
         page.wait_for_selector("#gate >> text=mcpctl ui")
         page.goto(f"{opened.base}/#{code_of(daemon)[:-1]}")
@@ -102,9 +104,8 @@ def test_nothing_that_a_server_says_is_run(chromium: Browser, start: Start) -> N
     with window(chromium, daemon) as opened:
         page = opened.page
         page.click("#servers li:has-text('hostile') .pick")
-        page.wait_for_selector("details[data-tool] >> nth=150", state="attached")
-        shown = page.locator("#panel-tools details[data-tool]").count()
-        assert shown == len(PAYLOADS)
+        shown = len(PAYLOADS)
+        expect(page.locator("#panel-tools details[data-tool]")).to_have_count(shown)
         page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
         page.wait_for_function(f"document.querySelectorAll('#panel-tools form').length === {shown}")
         page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
@@ -114,8 +115,8 @@ def test_nothing_that_a_server_says_is_run(chromium: Browser, start: Start) -> N
         page.click("details[data-tool=tool-0] button.primary")
         page.wait_for_selector("details[data-tool=tool-0] .result:not([hidden])")
         page.wait_for_selector("details[data-tool=tool-0] figcaption:has-text('cannot be shown')")
-        result = page.locator("details[data-tool=tool-0] .result").inner_text()
-        assert "<script>window.pwned=1</script>" in result
+        result = page.locator("details[data-tool=tool-0] .result")
+        expect(result).to_contain_text("<script>window.pwned=1</script>", use_inner_text=True)
         refused = page.locator("details[data-tool=tool-2]")  # the server answers with an error
         refused.get_by_role("button", name="Write JSON").click()
         refused.get_by_label("Arguments as JSON").fill("{}")
@@ -132,7 +133,8 @@ def test_nothing_that_a_server_says_is_run(chromium: Browser, start: Start) -> N
         ours = {"/page/app.js"}
         scripts = page.evaluate("[...document.scripts].map((each) => new URL(each.src).pathname)")
         assert set(scripts) == ours
-        assert page.locator("main :is(img, iframe, object, video, style, link, base, meta, a)").count() == 0
+        foreign = page.locator("main :is(img, iframe, object, video, style, link, base, meta, a)")
+        expect(foreign).to_have_count(0)
         opened.assert_nothing_else_happened()
 
 

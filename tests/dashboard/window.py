@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from tests.e2e.harness import Daemon
 from tests.e2e.web import door
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
+    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Locator, Page, Request
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
@@ -36,6 +37,7 @@ def launched() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here")
     api = pytest.importorskip("playwright.sync_api")
+    api.expect.set_options(timeout=BOUND)
     with api.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=2 * BOUND)
         yield browser
@@ -77,6 +79,20 @@ class Window:
         besides = self.complaints + self.dialogs + self.elsewhere
         assert not besides, besides
         assert self.page.evaluate("window.pwned") is None
+
+
+def wait_for_js(locator: Locator, condition: str) -> None:
+    """Wait until a JavaScript condition holds for `element`, the element of `locator`."""
+    script = f"(element) => {condition}"
+    locator.page.wait_for_function(script, arg=locator.element_handle())
+
+
+def wait_in_page(page: Page, is_so: Callable[[], bool]) -> None:
+    """Wait for what the test's own callbacks note, and let them run meanwhile."""
+    deadline = time.monotonic() + BOUND / 1000
+    while not is_so():
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(10)
 
 
 @contextmanager
