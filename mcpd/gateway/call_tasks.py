@@ -15,7 +15,7 @@ from mcpd.model.errors import McpdError, ProtocolViolation
 from mcpd.wire.message import BadFrame
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import ClientSession
+    from mcpd.gateway.client_session import ClientSession
 
 log = logging.getLogger("mcpd.gateway")
 

@@ -19,7 +19,7 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import ClientSession
+    from mcpd.gateway.client_session import ClientSession
 
 NEWEST_VERSION = VERSIONS[0]
 RESOURCE_NOT_FOUND = -32002

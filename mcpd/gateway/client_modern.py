@@ -22,7 +22,7 @@ from mcpd.wire.message import BadFrame
 from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import ClientSession
+    from mcpd.gateway.client_session import ClientSession
     from mcpd.supervision.managed_server import ManagedServer
 
 _VERSION = f"{RESERVED_PREFIX}protocolVersion"

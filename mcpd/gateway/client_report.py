@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from mcpd.client_registry import ClientConnection, program_name
-from mcpd.gateway.session import ClientSession
+from mcpd.gateway.client_session import ClientSession
 from mcpd.model.status import rfc3339
 from mcpd.model.usage import ClientsResult, ConnectedClient, ServerUsage
 

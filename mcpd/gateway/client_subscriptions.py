@@ -11,7 +11,7 @@ from mcpd.supervision.managed_server import ManagedServer
 
 if TYPE_CHECKING:
     from mcpd.gateway.call_tasks import Spawn
-    from mcpd.gateway.session import ClientSession
+    from mcpd.gateway.client_session import ClientSession
 
 UPDATE_INTERVAL = 0.1
 """Seconds between two words about the same resource."""

@@ -24,7 +24,7 @@ from mcpd.wire.message import BadFrame
 
 if TYPE_CHECKING:
     from mcpd.gateway.call_tasks import Spawn
-    from mcpd.gateway.session import ClientSession
+    from mcpd.gateway.client_session import ClientSession
 
 LINGER_SECONDS = 60.0
 """Seconds that a root's instance stays without a client."""

@@ -19,7 +19,7 @@ from mcpd.transports.outgoing_request import FROM_TOOL_TIMEOUTS
 from mcpd.wire import message as wire
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import ClientSession
+    from mcpd.gateway.client_session import ClientSession
 
 DEFAULT_LOG_LEVEL = "info"
 """What a legacy client gets of a modern server's log messages as long as it has not said."""

@@ -23,7 +23,7 @@ from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import strip_reserved
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import ClientSession
+    from mcpd.gateway.client_session import ClientSession
 
 INTERACTIVE_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests during which a server may want something of the client."""

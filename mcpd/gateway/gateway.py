@@ -13,12 +13,12 @@ from msgspec import Raw
 from mcpd.gateway import client_report
 from mcpd.gateway.aggregate_server import AggregateServer
 from mcpd.gateway.call_tasks import Spawn
+from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.dedicated_servers import DedicatedServers
+from mcpd.gateway.elicitation_routing import ServerRequestRouter
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
 from mcpd.gateway.responder import ClientIdentity
-from mcpd.gateway.server_requests import ServerRequestRouter
-from mcpd.gateway.session import ClientSession
 from mcpd.gateway.signed_state import StateSigner
 from mcpd.gateway.suspended_calls import SuspendedCalls
 from mcpd.gateway.url_elicitation import UrlElicitations

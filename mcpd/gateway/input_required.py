@@ -16,9 +16,9 @@ from msgspec import Raw
 
 from mcpd.gateway import call_tasks
 from mcpd.gateway.client_context import ClientRequest
+from mcpd.gateway.elicitation_routing import ANSWER_TIMEOUT
 from mcpd.gateway.forwarded_call import ForwardedCall
 from mcpd.gateway.revision_translation.server_requests import translate_server_request
-from mcpd.gateway.server_requests import ANSWER_TIMEOUT
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.protocol import mcp_tasks
@@ -28,7 +28,7 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import ClientSession
+    from mcpd.gateway.client_session import ClientSession
 
 _FIRST_PAUSE = 0.05
 """Seconds before asking again a server that wants nothing but that."""

@@ -19,7 +19,7 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 if TYPE_CHECKING:
-    from mcpd.gateway.session import ClientSession
+    from mcpd.gateway.client_session import ClientSession
 
 PAGE_SIZE = 1000
 """Entries at most on one page: with fewer in all, nobody has to turn any."""

@@ -19,15 +19,15 @@ from msgspec import Raw
 
 from mcpd.gateway import call_concurrency
 from mcpd.gateway.client_context import ClientRequest
+from mcpd.gateway.elicitation_routing import ServerRequest
 from mcpd.gateway.forwarded_call import ForwardedCall
-from mcpd.gateway.server_requests import ServerRequest
 from mcpd.model.errors import InvalidArguments, McpdError, Problem
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 
 if TYPE_CHECKING:
+    from mcpd.gateway.client_session import ClientSession
     from mcpd.gateway.gateway import Gateway
-    from mcpd.gateway.session import ClientSession
 
 RESUME_TIMEOUT = 900.0
 """Seconds for the client to come back."""

@@ -23,8 +23,8 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 
 if TYPE_CHECKING:
+    from mcpd.gateway.client_session import ClientSession
     from mcpd.gateway.forwarded_call import ForwardedCall
-    from mcpd.gateway.session import ClientSession
 
 URL_ELICITATION_REQUIRED = -32042
 """`URLElicitationRequiredError` of 2025-11-25."""

@@ -15,7 +15,7 @@ from msgspec import Raw
 from mcpd.gateway import suspended_calls
 from mcpd.gateway.call_concurrency import TurnQueue
 from mcpd.gateway.control_call import CallRequest, ControlCall
-from mcpd.gateway.server_requests import ANSWER_TIMEOUT
+from mcpd.gateway.elicitation_routing import ANSWER_TIMEOUT
 from mcpd.model.errors import McpdError, NotReady, Overloaded
 from tests.gateway.model import Asked, User, World, world
 

@@ -10,8 +10,8 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import legacy, modern
 from mcpd.api.mcp_endpoint.frames import PARSE_ERROR, respond_error, respond_mcpd_error
 from mcpd.api.mcp_endpoint.legacy import Principal
+from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.session import ClientSession
 from mcpd.gateway.virtual_server import View
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire

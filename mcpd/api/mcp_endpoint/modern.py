@@ -23,7 +23,7 @@ from mcpd.api.mcp_endpoint.frames import (
     respond_error,
     sse_event,
 )
-from mcpd.gateway.session import ClientSession
+from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.virtual_server import View
 from mcpd.model.errors import McpdError
 from mcpd.model.text import shorten
