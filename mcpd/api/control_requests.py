@@ -12,10 +12,10 @@ import trio
 from mcpd.api.control_methods import MAX_WAIT, METHODS, Method, decode_params
 from mcpd.api.openrpc import openrpc_document
 from mcpd.client_registry import ClientConnection
+from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.control_call import ControlCall, read_call
 from mcpd.gateway.forwarded_call import error_response
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.responder import ClientIdentity
 from mcpd.gateway.virtual_server import View
 from mcpd.model import api, codec
 from mcpd.model.errors import McpdError, SlowConsumer

@@ -14,9 +14,9 @@ from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.control_requests import ControlRequests
 from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
 from mcpd.client_registry import ALL_SERVERS, ClientConnection
+from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession, is_mcp
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.responder import ClientIdentity
 from mcpd.gateway.virtual_server import View
 from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch

@@ -16,7 +16,7 @@ import trio
 from mcpd.gateway import call_tasks
 from mcpd.gateway.client_context import ClientRequest
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall, tool_name
-from mcpd.gateway.revision_translation.results import translation
+from mcpd.gateway.revision_translation import translation
 from mcpd.model.errors import InvalidArguments, Overloaded, Problem
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange

@@ -25,10 +25,9 @@ from mcpd.gateway import (
     list_methods,
 )
 from mcpd.gateway.call_tasks import Spawn
-from mcpd.gateway.client_context import ClientContext, ClientRequest
-from mcpd.gateway.client_requests import ClientRequests
+from mcpd.gateway.client_context import ClientContext, ClientIdentity, ClientRequest, Responder
+from mcpd.gateway.client_legacy import ClientRequests
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall, error_response
-from mcpd.gateway.responder import ClientIdentity, Responder
 from mcpd.gateway.virtual_server import LIST_MEMBERS, View
 from mcpd.model.errors import McpdError
 from mcpd.protocol.legacy import BATCH_VERSION

@@ -11,7 +11,7 @@ import trio
 from mcpd.gateway import call_concurrency, call_tasks, input_required, url_elicitation
 from mcpd.gateway.client_context import ClientRequest, forwarded_capabilities
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
-from mcpd.gateway.revision_translation.results import translation
+from mcpd.gateway.revision_translation import translation
 from mcpd.gateway.virtual_server import Route
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.supervision.managed_server import ManagedServer

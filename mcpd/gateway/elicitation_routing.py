@@ -16,7 +16,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
-from mcpd.gateway.revision_translation.server_requests import translate_server_request
+from mcpd.gateway.revision_translation import translate_server_request
 from mcpd.model.text import shorten
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.base import Channel

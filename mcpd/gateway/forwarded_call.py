@@ -11,8 +11,7 @@ from msgspec import Raw
 
 from mcpd.gateway import url_elicitation
 from mcpd.gateway.client_context import ClientContext, ClientRequest
-from mcpd.gateway.revision_translation.results import Translation
-from mcpd.gateway.revision_translation.revisions import R5
+from mcpd.gateway.revision_translation import R5, Translation
 from mcpd.model.errors import McpdError
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NoReturn
 
@@ -10,23 +11,24 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.gateway import client_report
+from mcpd.client_registry import ClientConnection, program_name
 from mcpd.gateway.aggregate_server import AggregateServer
 from mcpd.gateway.call_tasks import Spawn
+from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.dedicated_servers import DedicatedServers
 from mcpd.gateway.elicitation_routing import ServerRequestRouter
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
-from mcpd.gateway.responder import ClientIdentity
-from mcpd.gateway.signed_state import StateSigner
+from mcpd.gateway.input_required import StateSigner
 from mcpd.gateway.suspended_calls import SuspendedCalls
 from mcpd.gateway.url_elicitation import UrlElicitations
 from mcpd.gateway.virtual_server import SingleServer, View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
-from mcpd.model.status import ServerState
+from mcpd.model.status import ServerState, rfc3339
+from mcpd.model.usage import ClientsResult, ConnectedClient, ServerUsage
 from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.protocol.upstream_subscriptions import LEVELS
@@ -62,7 +64,7 @@ class Gateway:
         self._synced_servers: dict[str, ManagedServer] = {}
         """Servers that have been told of all interests, by name: a name may get a new server."""
         self._aggregates: dict[Profile, AggregateServer] = {}
-        core.list_clients = lambda: client_report.connected_clients(self.sessions, core.clients.connected())
+        core.list_clients = lambda: connected_clients(self.sessions, core.clients.connected())
         clients.capabilities = CAPABILITIES
         clients.on_server_request = self._on_server_request
         clients.on_notification = self._on_notification
@@ -296,3 +298,52 @@ def _wants_log_message(level: str, modern: bool, params: Raw) -> bool:
     except (BadFrame, msgspec.MsgspecError):
         return False
     return said in LEVELS and LEVELS.index(said) >= LEVELS.index(level)
+
+
+def connected_clients(
+    sessions: Iterable[ClientSession], connections: Iterable[ClientConnection]
+) -> ClientsResult:
+    """Every conversation in MCP, then everybody else on the socket."""
+    speaking = [_session_report(session) for session in sessions]
+    others = [
+        ConnectedClient(
+            door=client.door,
+            name=client.name,
+            pid=client.pid,
+            since=rfc3339(client.since),
+            calls=sum(client.calls.values()),
+            servers={name: ServerUsage(calls=calls) for name, calls in client.calls.items()},
+        )
+        for client in connections
+        if not client.attached and (client.pid is not None or client.door != "socket")
+    ]
+    return ClientsResult(clients=(*speaking, *others))
+
+
+def _session_report(session: ClientSession) -> ConnectedClient:
+    client, view = session.client, session.view
+    version = session.version or session.last_version
+    return ConnectedClient(
+        door=client.via,
+        name=client.name or session.peer or (program_name(client.pid) if client.pid else ""),
+        pid=client.pid or None,
+        since=rfc3339(time.time() - session.age),
+        sees=view.label,
+        protocol_version=version,
+        calls=session.call_count,
+        in_flight=session.in_flight,
+        cwd=client.cwd,
+        servers={name: ServerUsage(calls=calls) for name, calls in session.calls_by_ended_server.items()}
+        | {
+            (server.original or server).spec.name: ServerUsage(
+                calls=calls + session.calls_by_ended_server.get((server.original or server).spec.name, 0),
+                revisions=_revisions(version, server.upstream.version if server.upstream else ""),
+                instance=server.spec.name if server.original else None,
+            )
+            for server, calls in session.calls_by_live_server.items()
+        },
+    )
+
+
+def _revisions(client: str, server: str) -> str:
+    return client if client == server else f"{client or '?'} → {server or '?'}"

@@ -7,6 +7,9 @@ said (digest 4.4); the client sees one call.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -18,7 +21,7 @@ from mcpd.gateway import call_tasks
 from mcpd.gateway.client_context import ClientRequest
 from mcpd.gateway.elicitation_routing import ANSWER_TIMEOUT
 from mcpd.gateway.forwarded_call import ForwardedCall
-from mcpd.gateway.revision_translation.server_requests import translate_server_request
+from mcpd.gateway.revision_translation import translate_server_request
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.protocol import mcp_tasks
@@ -190,3 +193,36 @@ async def _ask_client(session: ClientSession, call: ForwardedCall, raw: Raw) -> 
     raise ProtocolViolation(
         f"{name}: needs {shorten(method, 40)}, and the client refused or cannot do it", server=name
     )
+
+
+_SIGNED_PREFIX = "u."
+_SIGNATURE_LENGTH = 32
+
+
+class StateSigner:
+    """Good for as long as the daemon runs."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def sign(self, server: str, state: Raw) -> str:
+        """A `requestState` as a server wrote it (JSON), as the client is to send it back."""
+        text = bytes(state).decode("utf-8", "surrogatepass")
+        return f"{_SIGNED_PREFIX}{self._signature(server, text)}.{text}"
+
+    def verify(self, server: str, raw: Raw) -> Raw | None:
+        """What `close` was given, by its bytes, from what the client sent (JSON); None for anything else."""
+        try:
+            sealed = msgspec.json.decode(raw, type=str)
+        except msgspec.MsgspecError:
+            return None
+        if not sealed.startswith(_SIGNED_PREFIX):
+            return None
+        signature, _, text = sealed.removeprefix(_SIGNED_PREFIX).partition(".")
+        if not hmac.compare_digest(signature.encode(), self._signature(server, text).encode()):
+            return None
+        return Raw(text.encode("utf-8", "surrogatepass"))
+
+    def _signature(self, server: str, text: str) -> str:
+        message = msgspec.json.encode(server) + b"\0" + text.encode("utf-8", "surrogatepass")
+        return hmac.new(self._key, message, hashlib.sha256).hexdigest()[:_SIGNATURE_LENGTH]

@@ -14,8 +14,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.gateway.client_context import ClientRequest
-from mcpd.gateway.revision_translation.revisions import R4
-from mcpd.gateway.revision_translation.server_requests import translate_server_request
+from mcpd.gateway.revision_translation import R4, translate_server_request
 from mcpd.model.errors import InputNeeded
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.managed_server import ManagedServer

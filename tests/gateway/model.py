@@ -17,9 +17,9 @@ import attrs
 import trio
 
 from mcpd.gateway.call_concurrency import TurnQueue
+from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.responder import ClientIdentity
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState

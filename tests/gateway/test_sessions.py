@@ -15,12 +15,11 @@ from msgspec import Raw
 
 from mcpd.api.json_rpc_batch import BatchReply
 from mcpd.gateway import call_tasks, client_modern, input_required, list_methods
-from mcpd.gateway.client_context import ClientRequest
+from mcpd.gateway.client_context import ClientIdentity, ClientRequest
 from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS
-from mcpd.gateway.client_report import connected_clients
 from mcpd.gateway.client_subscriptions import UPDATE_INTERVAL
 from mcpd.gateway.elicitation_routing import ANSWER_TIMEOUT, MAX_OPEN_REQUESTS
-from mcpd.gateway.responder import ClientIdentity
+from mcpd.gateway.gateway import connected_clients
 from mcpd.model.errors import LinkLost, McpdError, Overloaded
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire

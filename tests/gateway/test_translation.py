@@ -11,10 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from mcpd.gateway.revision_translation.list_entries import entry_translation
-from mcpd.gateway.revision_translation.results import translation
-from mcpd.gateway.revision_translation.revisions import R1, R2, R3, R4, R5
-from mcpd.gateway.revision_translation.server_requests import translate_server_request
+from mcpd.gateway.revision_translation import (
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    entry_translation,
+    translate_server_request,
+    translation,
+)
 from tests.gateway.valid import complaints
 
 ALL = (R1, R2, R3, R4, R5)

@@ -15,9 +15,9 @@ from mcpd.api.json_rpc_batch import MAX_MESSAGES, count_requests
 from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, respond_error
 from mcpd.api.mcp_endpoint.resumable_streams import ResumableStream, ResumableStreams
 from mcpd.client_registry import ALL_SERVERS, ClientConnection
+from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.responder import ClientIdentity
 from mcpd.gateway.virtual_server import View
 from mcpd.protocol.legacy import VERSIONS
 from mcpd.wire.message import ABSENT, Message

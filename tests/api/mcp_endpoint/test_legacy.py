@@ -15,8 +15,8 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import legacy
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
 from mcpd.client_registry import ClientRegistry
+from mcpd.gateway.client_context import ClientIdentity, Responder
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.responder import ClientIdentity, Responder
 from mcpd.gateway.virtual_server import View
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
