@@ -99,9 +99,9 @@ class World:
         self._ids = itertools.count(1)
         self._spec = StdioSpec(name=NAME, command="srv", concurrency=concurrency)  # type: ignore[arg-type]
         self.server: Any = _Hashable(
-            is_over=False,
+            is_closed=False,
             spec=self._spec,
-            of=None,
+            original=None,
             state=ServerState.CONNECTED,
             catalog=None,
             upstream=None,

@@ -31,7 +31,7 @@ async def test_a_list_of_several_waits_for_those_that_start_for_the_first_time(
         async def wait_settled() -> None:
             await trio.sleep_until(began + seconds)
 
-        return SimpleNamespace(is_unheard=True, lists_expired=False, wait_settled=wait_settled)
+        return SimpleNamespace(is_first_start=True, lists_expired=False, wait_settled=wait_settled)
 
     async def nothing(servers: object) -> None: ...
 

@@ -379,7 +379,7 @@ async def test_a_client_of_many_days_keeps_no_server_that_has_ended(w: World) ->
         server = copy(w.server)
         session.count_call(server)
         session.count_call(server)
-        server.is_over = True
+        server.is_closed = True
     session.count_call(w.server)
     assert list(session.calls_by_live_server) == [w.server]
     assert session.call_count == 101
