@@ -1,9 +1,9 @@
-"""`mcpctl bridge`: the stdio MCP server that an editor starts, and the daemon's Unix socket behind it.
+"""`mcpctl bridge`: the stdio MCP server that an editor starts, connected to the daemon's Unix socket.
 
-    loop ► link ► conversation ► legacy, modern, batch ► envelope
-      └──► pipes, starter
+    loop ► daemon_link ► editor_session ► legacy, modern, pending_requests, resume, server_requests
+      └──► write_buffer, daemon_starter
 
-`conversation` is the books: what is under way, and what a daemon that comes back has to be told. It has
-no input or output and no clock of its own. `link` is the way to the daemon, `loop` the only thing that
-waits. Nothing here imports click, attrs or trio: dozens of bridges run on a machine, one for each window.
+`editor_session` knows which requests are open and what a restarted daemon must be told. It has no input or
+output and no clock of its own. `daemon_link` manages the connection to the daemon, and only `loop` waits.
+Nothing here imports click, attrs or trio: dozens of bridges run on a machine, one for each editor window.
 """

@@ -1,7 +1,7 @@
-"""Starting the daemon beside the loop: `ctl.autostart` waits, so a process of its own does it for us.
+"""Starts the daemon in a separate process, because `ctl.autostart` blocks and the poll loop must not.
 
-That process is a new Python, and begins with what is installed by then: an editor's bridge lives for days,
-and may be older than the daemon it starts. Run as: python -P -m ctl.bridge.daemon_starter SOCKET
+That process runs the currently installed version: a bridge lives for days and may be older than the daemon
+that it starts. Run as: python -P -m ctl.bridge.daemon_starter SOCKET
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _START_FAILED = "the attempt to start mcpd failed"
 
 
 class DaemonStarter:
-    """One attempt at a time. `fd` becomes readable when it is over; None while there is none."""
+    """Makes one attempt at a time. `fd` becomes readable when the attempt ends; None if there is none."""
 
     def __init__(self) -> None:
         self.fd: int | None = None
         self._pid = 0
 
     def begin(self, socket: str) -> None:
-        """Raises OSError when the system has no room for another process."""
+        """Start an attempt. Raises OSError if the system cannot create a process."""
         self.fd, write_end = os.pipe()
         try:
             self._pid = os.fork()
@@ -39,25 +39,25 @@ class DaemonStarter:
         os.close(write_end)
 
     def outcome(self) -> str:
-        """Once `fd` is readable: why there is no daemon; empty when there is one."""
+        """Return why the daemon was not started, or an empty string. Call it once `fd` is readable."""
         assert self.fd is not None
         reason = b""
         while len(reason) < _MAX_REASON and (more := os.read(self.fd, _MAX_REASON)):
             reason += more
         status = self._reap()
         if not reason and status:
-            return f"{_START_FAILED} (status {status}): is mcpctl installed as it was when this began?"
+            return f"{_START_FAILED} (status {status}); check that mcpctl is still installed"
         return reason.decode(errors="replace")
 
     def stop(self) -> None:
-        """Give up waiting. A daemon that has been started stays."""
+        """End the attempt. A daemon that has been started keeps running."""
         if self.fd is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
             self._reap()
 
     def _reap(self) -> int:
-        """Close up; the process's exit status."""
+        """Close the pipe and return the exit status of the process."""
         assert self.fd is not None
         os.close(self.fd)
         self.fd = None
@@ -68,18 +68,18 @@ class DaemonStarter:
 
 
 def _exec_starter(socket: str, write_end: int) -> None:
-    """In the new process. Never returns."""
+    """Replace the child process with the starter. Never returns."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        # The editor waits for the end of its pipes; and nothing but MCP goes to its stdout.
+        # The editor may wait for its pipes to close, and its stdout must carry nothing but MCP.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(write_end, 1)
-        # -P: whatever lies in the editor's directory is no module of ours.
+        # -P: do not import modules from the editor's working directory.
         argv = [sys.executable, "-P", "-m", "ctl.bridge.daemon_starter", socket]
-        os.execv(argv[0], argv)  # noqa: S606 - a shell would be one more to trust
-    except BaseException as error:  # whatever it is, this process ends here, and says why
+        os.execv(argv[0], argv)  # noqa: S606 - no shell needed
+    except BaseException as error:  # this process must exit here, with a reason
         with suppress(BaseException):
             os.write(write_end, f"{_START_FAILED}: {error!r}".encode(errors="replace")[:_MAX_REASON])
     finally:
@@ -87,7 +87,7 @@ def _exec_starter(socket: str, write_end: int) -> None:
 
 
 def main(socket: str) -> int:
-    """Start the daemon; on stdout the reason why it could not be."""
+    """Start the daemon, or print why that failed. Return the exit code."""
     try:
         from ctl.autostart import ensure_daemon
 

@@ -1,8 +1,8 @@
-"""The books of one editor's conversation: what is under way, and what a new daemon has to be told.
+"""One editor's session: which requests are open, and what a restarted daemon must be told.
 
-Lines go in (`from_editor`, `from_daemon`) with the moment of their coming; lines come out through the two
-callables given at the start, all of them with their newline. The link says when it is up and when it was
-lost. No input or output here.
+Lines go in (`from_editor`, `from_daemon`) with the time of their arrival. Lines come out through the two
+callables given at the start, with their newline. The link reports when it connects and disconnects. There is
+no input or output here.
 """
 
 from __future__ import annotations
@@ -10,46 +10,47 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from msgspec import Raw
-
-from ctl.bridge import envelope, error_replies, legacy, modern
-from ctl.bridge.batch import ResponseBatches
-from ctl.bridge.envelope import ABSENT, Head, Malformed
-from ctl.bridge.pending_requests import MAX_OPEN, PendingEditorRequests
-from ctl.bridge.requests import (
+from ctl.bridge import error_replies, legacy, modern
+from ctl.bridge.error_replies import ErrorObject, is_valid_id
+from ctl.bridge.pending_requests import (
     HANDSHAKE_METHODS,
+    MAX_OPEN,
     RETRYABLE_METHODS,
     STATEFUL_METHODS,
     UNTRACKED,
     EditorRequest,
+    PendingEditorRequests,
+    ResponseBatches,
 )
 from ctl.bridge.resume import StateRestorer
-from ctl.bridge.server_requests import CANCELLED, ServerRequestRelay
+from ctl.bridge.server_requests import CANCELLED, ServerRequestRelay, cancellation
 from mcpd.support.json_repair import repair_json
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, Message, members_or_empty
 
 SendLine = Callable[[bytes], None]
 
 _CONTROL_API_PREFIXES = ("mcpd/", "rpc.")
-"""The control API is the user's; what an editor's model writes has no business there."""
-_PERMANENT_ERRORS = (envelope.INVALID_REQUEST, envelope.METHOD_NOT_FOUND, envelope.INVALID_PARAMS)
-"""Errors that asking again later does not mend."""
+"""Methods that the bridge refuses, so that a model cannot control the daemon."""
+_PERMANENT_ERRORS = (wire.INVALID_REQUEST, wire.METHOD_NOT_FOUND, wire.INVALID_PARAMS)
+"""Errors that a later attempt does not fix."""
 
 
 class EditorSession:
-    """`up` says whether the editor's messages may go to the daemon; else they wait here."""
+    """Routes messages between the editor and the daemon while `connected`; otherwise requests wait here."""
 
     def __init__(self, to_editor: SendLine, to_daemon: SendLine, log: Callable[[str], None]) -> None:
         self._to_editor = to_editor
         self._to_daemon = to_daemon
         self._log = log
         self.connected = False
-        self.down_reason: envelope.Error | str = "mcpd has not answered yet"
-        """Why the editor's requests wait, for whoever has waited too long."""
+        self.down_reason: ErrorObject | str = "mcpd has not answered yet"
+        """Why requests wait, for the error that answers them in the end."""
         self._pending = PendingEditorRequests()
         self._open, self._deadlines = self._pending.open, self._pending.deadlines
-        """The same: nearly every line is looked up in them."""
+        """The same objects, because nearly every line is looked up in them."""
         self._abandoned: set[bytes] = set()
-        """Answered by us: what this daemon says to them comes too late."""
+        """Requests that were answered with an error here; the daemon's late responses to them are dropped."""
         self._resume = StateRestorer(to_daemon, log)
         self._server_requests = ServerRequestRelay()
         self._batches = ResponseBatches()
@@ -59,25 +60,25 @@ class EditorSession:
 
     @property
     def has_unsent_requests(self) -> bool:
-        """Whether the editor waits for a daemon."""
+        """Return whether the editor waits for a daemon."""
         return not self.connected and self._pending.has_unsent
 
     @property
     def has_open_requests(self) -> bool:
-        """Whether answers are still to come, subscriptions apart."""
+        """Return whether a request other than a subscription is unanswered."""
         return self._pending.has_open
 
     @property
     def is_idle(self) -> bool:
-        """The link is up, and `tick` will have nothing to do unless something else happens."""
+        """Return whether it is connected and `tick` has nothing to do until the next message."""
         return self.connected and not self._deadlines and self._resume.retry_at == math.inf
 
     def next_at(self) -> float:
-        """When `tick` has something to do, by the loop's clock."""
+        """Return when `tick` has something to do, by the loop's clock."""
         return min(self._resume.retry_at, self._pending.next_deadline())
 
     def tick(self, now: float) -> None:
-        """Answer what has waited too long; ask again for what the daemon did not grant."""
+        """Fail overdue requests, and repeat what the daemon refused."""
         if self._deadlines:
             for key in self._pending.overdue(now):
                 self._fail(key)
@@ -87,7 +88,7 @@ class EditorSession:
                 self._retry_refused()
 
     def fail_all(self) -> None:
-        """The end: nobody is left without an answer."""
+        """Answer every open request with an error, before the bridge exits."""
         for key, request in list(self._open.items()):
             if request.subscription is None:
                 self._fail(key)
@@ -96,44 +97,42 @@ class EditorSession:
 
     def from_editor(self, line: bytes, now: float) -> None:
         try:
-            head = envelope.read_head(line)
-        except envelope.UNREADABLE as problem:
-            self._on_unreadable_line(line, now, envelope.malformed(line, problem))
+            message = wire.decode_envelope(line)
+        except wire.DECODE_ERRORS as problem:
+            self._on_unreadable_line(line, now, problem)
             return
-        # What nearly all lines are, in as few steps as can be (see `Loop._turns`).
-        if self.connected and (passed := UNTRACKED.get(head.method)) is not None:
-            key = bytes(head.id)
+        # A short path for nearly all lines (see `BridgeLoop._poll_and_handle`).
+        if self.connected and (request := UNTRACKED.get(message.method)) is not None:
+            key = bytes(message.id)
             if key.isdigit() and key not in self._open and len(self._open) < MAX_OPEN:
-                self._open[key] = passed
+                self._open[key] = request
                 self._to_daemon(line)
                 return
-        self._dispatch(line, head, now)
+        self._dispatch(line, message, now)
 
     def reject_long_line(self, limit: int) -> None:
-        """The editor sent a line longer than the loop takes."""
-        words = f"a message is longer than the limit of {limit} bytes, and was not read"
-        self._to_editor(error_replies.invalid_request(b"null", words))
+        """Answer a line that was too long to be read."""
+        self._reject(b"null", f"a message is longer than the limit of {limit} bytes and was not read")
 
-    def _dispatch(self, line: bytes, head: Head, now: float) -> None:
-        method = head.method
-        key = bytes(head.id)
+    def _dispatch(self, line: bytes, message: Message, now: float) -> None:
+        method, key = message.method, message.key
         if not method:
-            self._on_editor_response(line, key)
+            self._on_editor_response(message)
         elif not key:
-            self._on_editor_notification(method, line)
-        elif not envelope.is_id(head.id):
-            self._to_editor(
-                error_replies.invalid_request(b"null", "the id of a request is a string or a number")
-            )
+            self._on_editor_notification(line, message)
+        elif not is_valid_id(message.id):
+            self._reject(b"null", "a request id must be a string or a number")
         elif key in self._open or key in self._resume:
-            words = "a request with this id is under way: its answer could not be told from this one's"
-            self._to_editor(error_replies.invalid_request(key, words))
+            self._reject(key, "another open request has this id, so their responses could not be told apart")
         elif method.startswith(_CONTROL_API_PREFIXES):
             self._respond(key, error_replies.not_an_mcp_method(key, method))
         elif method == legacy.PING and modern.RESERVED not in line:
-            self._respond(key, envelope.result(key, b"{}"))  # it asks for this hop, which is us
+            self._respond(key, wire.result(key, b"{}"))  # a legacy ping asks about this connection only
         else:
             self._forward_request(key, method, line, now)
+
+    def _reject(self, key: bytes, reason: str) -> None:
+        self._to_editor(error_replies.invalid_request(key, reason))
 
     def _forward_request(self, key: bytes, method: str, line: bytes, now: float) -> None:
         if not self._pending.add(key, method, line, now, sent=self.connected):
@@ -144,75 +143,75 @@ class EditorSession:
         if self.connected:
             self._to_daemon(line)
 
-    def _on_editor_notification(self, method: str, line: bytes) -> None:
-        if method == CANCELLED:
-            key = bytes(envelope.members(envelope.message(line).params).get("requestId", ABSENT))
+    def _on_editor_notification(self, line: bytes, message: Message) -> None:
+        if message.method == CANCELLED:
+            key = bytes(members_or_empty(message.params).get("requestId", ABSENT))
             request = self._open.get(key)
             if request is not None and request.method == legacy.INITIALIZE:
-                return  # the specification: it must not be cancelled
+                return  # MCP: a client must not cancel `initialize`
             if request is not None:
                 self._pending.remove(key)
-                if (rest := self._batches.remove_request(key)) is not None:
-                    self._to_editor(rest)
+                if (batch := self._batches.remove_request(key)) is not None:
+                    self._to_editor(batch)
                 if not request.sent:
                     return
-        elif method == legacy.INITIALIZED and self._legacy is not None:
+        elif message.method == legacy.INITIALIZED and self._legacy is not None:
             self._legacy.initialized = True
-        if self.connected:  # else there is nobody whom it concerns: a new daemon is told what lasts
+        if self.connected:  # a later daemon needs lasting state only, which `on_connected` restores
             self._to_daemon(line)
 
-    def _on_editor_response(self, line: bytes, key: bytes) -> None:
-        if not key:
-            words = "no `method`, and no `id` of a question that it would answer"
-            self._to_editor(error_replies.invalid_request(b"null", words))
-        elif (answer := self._server_requests.translate_response(line, key)) is not None:
-            self._to_daemon(answer)
+    def _on_editor_response(self, message: Message) -> None:
+        if not message.key:
+            self._reject(b"null", "a message must have a `method`, or the `id` of a request that it answers")
+        elif (response := self._server_requests.translate_response(message)) is not None:
+            self._to_daemon(response)
 
-    def _on_unreadable_line(self, line: bytes, now: float, problem: Malformed) -> None:
-        bare = line.strip()
-        if (sound := repair_json(bare)) != bare:
-            self.from_editor(sound + b"\n", now)
-        elif bare[:1] == b"[" and self._legacy is not None and self._legacy.allows_batches:
-            self._on_batch(bare, now)
-        elif bare:
-            self._to_editor(problem.answer)
+    def _on_unreadable_line(self, line: bytes, now: float, problem: Exception) -> None:
+        text = line.strip()
+        if (repaired := repair_json(text)) != text:
+            self.from_editor(repaired + b"\n", now)
+        elif text[:1] == b"[" and self._legacy is not None and self._legacy.allows_batches:
+            self._on_batch(text, now)
+        elif text:
+            self._to_editor(error_replies.unreadable_line(line, problem))
 
     def _on_batch(self, line: bytes, now: float) -> None:
+        part = line
         try:
-            lines = [each + b"\n" for each in envelope.batch(line)]
-            heads = [envelope.head(each) for each in lines]
-        except Malformed as problem:
-            self._to_editor(problem.answer)
+            messages: list[tuple[bytes, Message]] = []
+            for part in wire.split_batch(line):
+                messages.append((part + b"\n", wire.decode_envelope(part)))
+        except (BadFrame, *wire.DECODE_ERRORS) as problem:
+            self._to_editor(error_replies.unreadable_line(part, problem))
             return
-        keys = [bytes(head.id) for head in heads if head.method and envelope.is_id(head.id)]
-        if not heads or len(set(keys)) < len(keys) or any(key in self._open for key in keys):
-            words = "an empty batch, or two requests with the same id"
-            self._to_editor(error_replies.invalid_request(b"null", words))
+        keys = [message.key for _, message in messages if message.method and is_valid_id(message.id)]
+        if not messages or len(set(keys)) < len(keys) or any(key in self._open for key in keys):
+            self._reject(b"null", "this batch is empty, or two requests have the same id")
             return
         self._batches.open_batch(keys)
-        for each, head in zip(lines, heads, strict=True):
-            self._dispatch(each, head, now)
+        for part, message in messages:
+            self._dispatch(part, message, now)
 
     # ── from the daemon ─────────────────────────────────────────────────────────────────────────
 
     def from_daemon(self, line: bytes, now: float) -> None:
         try:
-            head = envelope.read_head(line)
-        except envelope.UNREADABLE as problem:
+            message = wire.decode_envelope(line)
+        except wire.DECODE_ERRORS as problem:
             if line.strip():
-                self._log(f"the daemon sent a line that was left out: {envelope.malformed(line, problem)}")
+                self._log(f"ignored an unreadable line from mcpd: {problem}")
             return
-        method, key = head.method, bytes(head.id)
-        if method:
+        key = bytes(message.id)
+        if message.method:
             if key:
-                self._on_daemon_request(line, method, key)
+                self._on_daemon_request(message)
             else:
-                self._on_daemon_notification(line, method, now)
+                self._on_daemon_notification(line, message, now)
             return
         request = self._open.get(key)
         if request is None:
-            self._on_unmatched_response(line, key, now)
-        elif request.method not in STATEFUL_METHODS or self._update_state(line, request, now):
+            self._on_unmatched_response(line, message, now)
+        elif request.method not in STATEFUL_METHODS or self._update_state(message, request, now):
             del self._open[key]
             if self._deadlines:
                 self._deadlines.pop(key, None)
@@ -221,82 +220,84 @@ class EditorSession:
             else:
                 self._to_editor(line)
 
-    def _on_unmatched_response(self, line: bytes, key: bytes, now: float) -> None:
+    def _on_unmatched_response(self, line: bytes, message: Message, now: float) -> None:
+        key = message.key
         if key in self._resume:
-            told = self._resume.on_response(key, envelope.message(line), now)
-            if told is not None:
-                self._to_editor(told)
+            notification = self._resume.on_response(key, message, now)
+            if notification is not None:
+                self._to_editor(notification)
         elif key in self._abandoned:
             self._abandoned.discard(key)
         else:
-            self._to_editor(line)  # to what it cancelled; it knows what to do
+            self._to_editor(line)  # the response to a cancelled request, which the editor may ignore
 
-    def _update_state(self, line: bytes, request: EditorRequest, now: float) -> bool:
-        """Whether the answer is for the editor. Only subscriptions are kept open without its knowledge."""
-        answer = envelope.message(line)
+    def _update_state(self, response: Message, request: EditorRequest, now: float) -> bool:
+        """Return whether the editor gets the response. The bridge keeps subscriptions open on its own."""
         if request.subscription is not None:
             if not request.sent:
                 return False
-            if answer.error is not ABSENT and envelope.error_of(answer.error).code in _PERMANENT_ERRORS:
+            if (
+                response.error is not ABSENT
+                and error_replies.parse_error(response.error).code in _PERMANENT_ERRORS
+            ):
                 return True
             self._on_subscription_ended(request, request.subscription, now)
             return False
-        if answer.result is not ABSENT:
-            params = bytes(envelope.message(request.line).params)
+        if response.result is not ABSENT:
+            params = bytes(wire.decode_envelope(request.line).params)
             if request.method == legacy.INITIALIZE:
-                self._legacy = legacy.LegacySession(params, bytes(answer.result))
+                self._legacy = legacy.LegacySession(params, bytes(response.result))
             elif self._legacy is not None:
                 self._legacy.record(request.method, params)
         return True
 
-    def _on_daemon_request(self, line: bytes, method: str, key: bytes) -> None:
-        question = self._server_requests.forward(method, key, bytes(envelope.message(line).params))
-        if question is not None:
-            self._to_editor(question)
+    def _on_daemon_request(self, message: Message) -> None:
+        line = self._server_requests.forward(message)
+        if line is not None:
+            self._to_editor(line)
         else:
-            words = "the client leaves too many questions unanswered"
-            self._to_daemon(envelope.error(key, envelope.INTERNAL_ERROR, words))
+            reason = "the client left too many requests unanswered"
+            self._to_daemon(error_replies.error(message.key, wire.INTERNAL_ERROR, reason))
 
-    def _on_daemon_notification(self, line: bytes, method: str, now: float) -> None:
-        if method == CANCELLED:
-            members = envelope.members(envelope.message(line).params)
-            key = bytes(members.get("requestId", ABSENT))
-            if (told := self._server_requests.translate_cancellation(key, members)) is not None:
-                self._to_editor(told)
+    def _on_daemon_notification(self, line: bytes, message: Message, now: float) -> None:
+        if message.method == CANCELLED:
+            params = members_or_empty(message.params)
+            key = bytes(params.get("requestId", ABSENT))
+            if (cancelled := self._server_requests.translate_cancellation(key, params)) is not None:
+                self._to_editor(cancelled)
                 return
             request = self._open.get(key)
             if request is not None and request.subscription is not None:
                 if request.sent:
                     self._on_subscription_ended(request, request.subscription, now)
                 return
-        elif method == modern.ACKNOWLEDGED:
-            params = envelope.message(line).params
-            key = modern.subscription_id(params)
+        elif message.method == modern.ACKNOWLEDGED:
+            key = modern.subscription_id(message.params)
             request = self._open.get(key)
             if request is not None and request.subscription is not None:
-                for each in request.subscription.resume(key, params):
+                for each in request.subscription.resume(key, message.params):
                     self._to_editor(each)
                 if not request.subscription.is_complete:
                     self._resume.schedule_retry(now)
                 return
             if request is not None:
-                request.subscription = modern.EditorSubscription(params)
+                request.subscription = modern.EditorSubscription(message.params)
                 self._deadlines.pop(key, None)
         self._to_editor(line)
 
     # ── the link ────────────────────────────────────────────────────────────────────────────────
 
     def on_connected(self) -> None:
-        """The daemon listens. It is told first what it has to know of this editor."""
+        """Restore this editor's state on the daemon, then send what waits."""
         self.connected = True
         self._abandoned.clear()
         self._resume.reset()
         session = self._legacy
         if session is not None and not self._pending.has_method(legacy.INITIALIZE):
-            # All at once: the daemon takes lines in their order, and answers the first when it can.
+            # No need to wait for the responses: the daemon handles lines in order.
             self._resume.send(legacy.INITIALIZE, session.params)
             if session.initialized:
-                self._to_daemon(envelope.notification(legacy.INITIALIZED))
+                self._to_daemon(wire.notification(legacy.INITIALIZED))
             for method, params in session.restore_requests():
                 self._resume.send(method, params)
         self._send_unsent()
@@ -305,17 +306,17 @@ class EditorSession:
                 self._to_editor(line)
 
     def on_disconnected(self, reason: str, unwritten: list[bytes], now: float) -> None:
-        """What surely did not leave waits for the next daemon, and so does what may be asked twice.
+        """Keep the requests that may be sent to the next daemon; answer the others with an error.
 
-        The rest is answered with an error that says so: it may have run. `unwritten` are lines that did
-        not leave as a whole: the daemon takes no line without its end.
+        A request may be sent again if it is idempotent, or if its line is in `unwritten`: the daemon ignores
+        a line without its newline. Any other request may have run.
         """
         self.connected = False
         self.down_reason = reason
         self._resume.clear()
         self._abandoned.clear()
-        # Requests only: an answer to a question of the daemon's may have the id of one of the editor's calls.
-        safe = {bytes(head.id): line for line in unwritten if (head := envelope.head(line)).method}
+        # Requests only: a response to a server request may have the id of one of the editor's calls.
+        safe = {message.key: line for line in unwritten if (message := wire.decode_envelope(line)).method}
         for key, request in list(self._open.items()):
             if request.subscription is not None:
                 request.subscription.on_disconnected()
@@ -336,18 +337,18 @@ class EditorSession:
         for line in self._server_requests.cancel_all(reason):
             self._to_editor(line)
 
-    def daemon_unreachable(self, why: envelope.Error | str, by: float) -> None:
-        """No daemon, and it will not be there soon: nobody waits longer than to the moment `by`."""
-        self.down_reason = why
-        self._pending.limit_deadlines(by)
+    def daemon_unreachable(self, reason: ErrorObject | str, latest: float) -> None:
+        """Stop waiting for a daemon: unsent requests fail at the time `latest` if not before."""
+        self.down_reason = reason
+        self._pending.limit_deadlines(latest)
 
-    # ── what a new daemon has to be told ────────────────────────────────────────────────────────
+    # ── restoring state ─────────────────────────────────────────────────────────────────────────
 
     def _on_subscription_ended(
-        self, request: EditorRequest, listen: modern.EditorSubscription, now: float
+        self, request: EditorRequest, subscription: modern.EditorSubscription, now: float
     ) -> None:
-        """The daemon has ended a subscription, as it does before it stops. The editor's goes on."""
-        listen.on_disconnected()
+        """Open a subscription again that the daemon ended, as it does before it stops."""
+        subscription.on_disconnected()
         self._pending.mark_unsent(request)
         self._resume.schedule_retry(now)
 
@@ -357,8 +358,7 @@ class EditorSession:
             if request.sent and request.subscription is not None and not request.subscription.is_complete:
                 if self._resume.is_exhausted:
                     continue
-                told = envelope.notification(CANCELLED, {"requestId": Raw(key), "reason": "asked again"})
-                self._to_daemon(told)
+                self._to_daemon(cancellation(key, {"reason": "sent again"}))
                 self._pending.mark_unsent(request)
         self._send_unsent()
 
@@ -370,10 +370,10 @@ class EditorSession:
 
     def _respond(self, key: bytes, line: bytes) -> None:
         if self._batches:
-            together = self._batches.add_response(key, line)
-            if together is None:
+            batch = self._batches.add_response(key, line)
+            if batch is None:
                 return
-            line = together
+            line = batch
         self._to_editor(line)
 
     def _fail(self, key: bytes) -> None:

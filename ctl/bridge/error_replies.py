@@ -1,54 +1,100 @@
-"""The errors that a bridge answers with in the daemon's place; codes and members as the daemon's own."""
+"""Error responses that the bridge sends in the daemon's place, with the daemon's codes and members."""
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Raw
 
-from ctl.bridge import envelope
+from mcpd.model.text import shorten
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT
 
 
-def daemon_unreachable(key: bytes, method: str, why: envelope.Error | str) -> bytes:
-    """There is no daemon, or it will not have us (then `why` is its own error). Nothing was sent."""
-    if isinstance(why, str):
-        words = f"{why}; {shortened(method)} was not sent, it did not run: try again"
-        return _error(key, words, "daemon_unreachable", 3, may_have_run=False)
-    members = {**envelope.members(why.data), "may_have_run": Raw(b"false")}
-    return envelope.error(key, why.code, why.message, members)
+class ErrorObject(msgspec.Struct, gc=False):
+    """The `error` member of a response."""
+
+    code: int = wire.INTERNAL_ERROR
+    message: str = "an error without a message"
+    data: Raw = ABSENT
+
+
+_ID_STARTS = b'"-0123456789'
+_decode_error = msgspec.json.Decoder(ErrorObject).decode
+
+
+def parse_error(raw: Raw) -> ErrorObject:
+    """Read the error of a response. An unreadable one becomes an internal error; never raises."""
+    try:
+        return _decode_error(raw)
+    except wire.DECODE_ERRORS:
+        return ErrorObject()
+
+
+def is_valid_id(raw: Raw) -> bool:
+    """Return whether a request may have this id: a string or a number in valid UTF-8."""
+    data = bytes(raw)
+    if not data or data[0] not in _ID_STARTS:
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def unreadable_line(line: bytes, problem: Exception) -> bytes:
+    """Answer a line that `wire.decode_envelope` or `wire.split_batch` could not read."""
+    if isinstance(problem, RecursionError):
+        return error(b"null", wire.PARSE_ERROR, "this message is nested too deeply")
+    if not isinstance(problem, msgspec.ValidationError):
+        return error(b"null", wire.PARSE_ERROR, f"this line is not valid JSON: {problem}")
+    key = wire.members_or_empty(line).get("id", ABSENT)
+    message = f"this is not a JSON-RPC message: {problem}"
+    return error(bytes(key) if is_valid_id(key) else b"null", wire.INVALID_REQUEST, message)
+
+
+def daemon_unreachable(key: bytes, method: str, reason: ErrorObject | str) -> bytes:
+    """Answer a request that was not sent. An ErrorObject is the daemon's own refusal and is passed on."""
+    if isinstance(reason, str):
+        message = f"{reason}; {shorten(method, 100)} was not sent and did not run: try again"
+        return _error(key, message, "daemon_unreachable", 3, may_have_run=False)
+    members = {**wire.members_or_empty(reason.data), "may_have_run": Raw(b"false")}
+    return error(key, reason.code, reason.message, members)
 
 
 def connection_lost(key: bytes, method: str, reason: str) -> bytes:
-    """The daemon went away before it answered."""
-    words = (
-        f"{reason} while {shortened(method)} was under way; it may have run, so it was not sent again: "
-        "look before you repeat it"
+    """Answer a request that was sent before the connection to the daemon broke."""
+    message = (
+        f"{reason} while {shorten(method, 100)} was in progress; it may have run, so it was not sent again: "
+        "check its effect before you repeat it"
     )
-    return _error(key, words, "link_lost", 6, may_have_run=True)
+    return _error(key, message, "link_lost", 6, may_have_run=True)
 
 
 def response_timeout(key: bytes, method: str) -> bytes:
-    words = f"mcpd has not answered {shortened(method)} in time"
-    return _error(key, words, "timeout", 7, may_have_run=True)
+    message = f"mcpd did not answer {shorten(method, 100)} in time"
+    return _error(key, message, "timeout", 7, may_have_run=True)
 
 
 def too_many_requests(key: bytes, method: str) -> bytes:
-    words = f"too many requests are under way: {shortened(method)} was not sent, it did not run"
-    return _error(key, words, "overloaded", 6, may_have_run=False)
+    message = f"too many requests are open: {shorten(method, 100)} was not sent and did not run"
+    return _error(key, message, "overloaded", 6, may_have_run=False)
 
 
 def not_an_mcp_method(key: bytes, method: str) -> bytes:
-    words = f"{shortened(method)}: only MCP passes through here; see mcpctl for the rest"
-    return envelope.error(key, envelope.METHOD_NOT_FOUND, words)
+    message = f"{shorten(method, 100)}: the bridge passes MCP only; use mcpctl for the control API"
+    return error(key, wire.METHOD_NOT_FOUND, message)
 
 
-def invalid_request(key: bytes, words: str) -> bytes:
-    return envelope.error(key, envelope.INVALID_REQUEST, words)
+def invalid_request(key: bytes, message: str) -> bytes:
+    return error(key, wire.INVALID_REQUEST, message)
 
 
-def shortened(text: str) -> str:
-    """What others wrote, as part of a sentence."""
-    return text if len(text) <= 100 else f"{text[:100]}…"
+def error(key: bytes, code: int, message: str, data: object = None) -> bytes:
+    """Return the line of an error response."""
+    return wire.error(key, wire.error_body(code, message, data))
 
 
-def _error(key: bytes, words: str, code: str, exit_code: int, *, may_have_run: bool) -> bytes:
+def _error(key: bytes, message: str, code: str, exit_code: int, *, may_have_run: bool) -> bytes:
     facts = {"code": code, "exit": exit_code, "may_have_run": may_have_run, "retryable": True}
-    return envelope.error(key, envelope.SERVER_ERROR, words, facts)
+    return error(key, wire.SERVER_ERROR, message, facts)

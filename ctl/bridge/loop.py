@@ -1,4 +1,4 @@
-"""The poll loop between an editor's pipes and the daemon's socket: the only place that waits."""
+"""The poll loop between an editor's pipes and the daemon's socket: the only part of the bridge that waits."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from typing import NamedTuple
 from ctl.bridge.daemon_link import AttachTarget, DaemonLink, StarterProtocol
 from ctl.bridge.daemon_starter import DaemonStarter
 from ctl.bridge.editor_session import EditorSession
-from ctl.bridge.pipes import LineReader, WriteBuffer
+from ctl.bridge.write_buffer import WriteBuffer
 from mcpd.support.paths import socket_path
+from mcpd.wire.framing import LineSplitter
 
 MAX_LINE = 32 * 1024 * 1024
-"""Of a line from the editor: what the daemon takes."""
+"""Bytes of a line from the editor, as in the daemon."""
 HIGH_WATER_MARK = 1024 * 1024
-"""Bytes that wait for one side at which the other is read no more."""
+"""Bytes that wait for one side before the other side is no longer read."""
 SHUTDOWN_GRACE = 0.7
-"""Seconds for answers under way after the editor has closed its side."""
+"""Seconds that open requests still have after the editor has closed stdin."""
 READ_SIZE = 64 * 1024
 _HANGUP_EVENTS = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PIPE_BUF = 4096
-"""PIPE_BUF: what a pipe that is ready for writing takes without waiting."""
+"""Bytes that a writable pipe takes without blocking (POSIX)."""
 
 
 class BridgeOptions(NamedTuple):
-    """The command line."""
+    """The options of `mcpctl bridge`."""
 
     socket: str = ""
-    """Empty: where the environment says."""
+    """Empty for the socket that the environment selects."""
     may_start: bool = True
     server: str | None = None
     profile: str | None = None
@@ -43,14 +44,14 @@ class BridgeOptions(NamedTuple):
 
 
 def run(options: BridgeOptions, environ: Mapping[str, str]) -> int:
-    """Serve the editor at stdin and stdout until it leaves or a signal comes; the exit code."""
+    """Serve the editor on stdin and stdout until it closes them or a signal arrives. Return the exit code."""
     try:
         os.fstat(0), os.fstat(1)
     except OSError:
-        log("stdin or stdout is closed: an editor starts this, and speaks MCP with it")
+        log("stdin or stdout is closed; an editor must start mcpctl bridge and speak MCP with it")
         return 2
     if os.isatty(0):
-        log("speaks MCP on stdin and stdout: an editor starts it; Ctrl-D ends it")
+        log("waiting for MCP messages on stdin; editors start this command. Press Ctrl-D to exit.")
 
     def find_socket() -> str:
         return socket_path({**environ, "MCPD_SOCKET": options.socket} if options.socket else environ)
@@ -67,7 +68,7 @@ def run(options: BridgeOptions, environ: Mapping[str, str]) -> int:
 
 
 def log(text: str) -> None:
-    """A line on stderr, which is the editor's log. Never waits: an editor may not read it."""
+    """Write a line to stderr, the editor's log. Never blocks, because the editor may not read it."""
     line = f"mcpctl bridge: {text}".encode(errors="replace")
     with suppress(OSError, ValueError):
         poll = select.poll()
@@ -77,7 +78,7 @@ def log(text: str) -> None:
 
 
 class BridgeLoop:
-    """Owns nothing but its poll object: whoever made the descriptors closes them, `close` closes the link."""
+    """Owns its poll object and the daemon link; the caller closes the descriptors."""
 
     def __init__(
         self,
@@ -91,13 +92,13 @@ class BridgeLoop:
         exit_fds: tuple[int | None, ...] = (),
         signal_fd: int | None = None,
     ) -> None:
-        """`ends` are descriptors that become readable when the editor has gone; `signals` brings numbers."""
+        """`exit_fds` become readable when the editor has exited; `signal_fd` delivers signal numbers."""
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._exit_fds = [fd for fd in exit_fds if fd is not None]
         self._signal_fd = signal_fd
         self._outbox = WriteBuffer()
-        self._lines = LineReader(MAX_LINE)
+        self._lines = LineSplitter(MAX_LINE, skip_long=True)
         self._link = DaemonLink(
             lambda to_daemon: EditorSession(self._outbox.put, to_daemon, log),
             find_socket,
@@ -105,17 +106,17 @@ class BridgeLoop:
             starter,
             log,
         )
-        self._session = self._link.make_session
+        self._session = self._link.session
         self._poll = select.poll()
         self._watched: dict[int, int] = {}
         self._deadline = math.inf
-        """When to end whatever is under way."""
+        """When to exit, even with open requests."""
         self._editor_open = True
-        """The editor has not closed its side."""
+        """The editor has not closed stdin."""
         self._exit_code: int | None = None
 
     def run(self) -> int:
-        """Until the editor leaves or a signal comes: the exit code."""
+        """Run until the editor leaves or a signal arrives. Return the exit code."""
         now = time.monotonic()
         for fd in (*self._exit_fds, self._signal_fd):
             if fd is not None:
@@ -127,7 +128,7 @@ class BridgeLoop:
             if self._outbox.size < HIGH_WATER_MARK:
                 self._link.tick(now)
             self._flush(now)
-        self._session.fail_all()  # who only stopped writing still reads
+        self._session.fail_all()  # the editor may still read
         self._flush(now)
         return 0 if self._exit_code is None else self._exit_code
 
@@ -135,15 +136,15 @@ class BridgeLoop:
         self._link.close()
 
     def _poll_and_handle(self, pause: int | None) -> float:
-        """Wait and handle what comes; more than once while messages go to and fro and nothing else is to do.
+        """Wait for events and handle them; repeat while only messages pass and no timer is needed.
 
-        Few steps, since a call comes by here twice: with the processor's caches cold, as they are when we
-        are woken, each costs several times what it costs in a loop.
+        Every call passes here twice, right after a wake-up and with cold processor caches, when each step
+        costs several times as much as in a tight loop. So there are few of them.
         """
         link, reads, poll = self._link, self._read_fd, self._poll.poll
         to_editor, to_daemon = self._outbox.frames, link.outbox.frames
         connected = link.fd
-        once = pause is not None or bool(to_editor or to_daemon)  # else all is watched for reading
+        once = pause is not None or bool(to_editor or to_daemon)  # otherwise only reads are polled
         while True:
             ready = poll(pause)
             now = time.monotonic()
@@ -164,7 +165,7 @@ class BridgeLoop:
                 return now
 
     def _is_idle(self) -> bool:
-        """Nothing is to be done before the next message comes, on the descriptors that are watched."""
+        """Return whether there is nothing to do until the next message arrives."""
         return self._editor_open and self._exit_code is None and self._session.is_idle
 
     def _is_finished(self, now: float) -> bool:
@@ -173,16 +174,16 @@ class BridgeLoop:
         return not self._editor_open and not self._outbox.frames and not self._session.has_open_requests
 
     def _poll_timeout(self, now: float) -> int | None:
-        """Milliseconds until something has to be done, rounded up."""
+        """Return the milliseconds until the next timer, rounded up; None if there is none."""
         at = min(self._session.next_at(), self._deadline)
         if self._outbox.size < HIGH_WATER_MARK:
             at = min(at, self._link.next_at())
         return None if at == math.inf else max(0, math.ceil((at - now) * 1000))
 
-    # ── what is watched ─────────────────────────────────────────────────────────────────────────
+    # ── polling ─────────────────────────────────────────────────────────────────────────────────
 
     def _update_poll(self) -> None:
-        """A side is read only while the other takes what comes of it."""
+        """Poll each side for reading only while the other side keeps up (backpressure)."""
         link, waiting = self._link, self._outbox.size
         room, behind = waiting < HIGH_WATER_MARK, link.outbox.size
         wanted: dict[int, int] = {}
@@ -192,7 +193,7 @@ class BridgeLoop:
             wanted[self._write_fd] = wanted.get(self._write_fd, 0) | select.POLLOUT
         if (fd := link.fd) is not None:
             events = (select.POLLIN if room else 0) | (select.POLLOUT if behind else 0)
-            if events:  # else not even its end, which would be told again and again
+            if events:  # with none, even a hang-up would be reported in a busy loop
                 wanted[fd] = events
         if link.starter is not None and (fd := link.starter.fd) is not None:
             wanted[fd] = select.POLLIN
@@ -216,7 +217,7 @@ class BridgeLoop:
                 elif events & (_HANGUP_EVENTS | select.POLLRDHUP):
                     self._on_editor_closed(now)
             if fd == self._write_fd and events & select.POLLERR:
-                self._exit_code = 0  # nobody will read our answers
+                self._exit_code = 0  # the editor no longer reads
         elif fd == self._signal_fd:
             self._on_signal(fd)
         elif fd in self._exit_fds:
@@ -242,17 +243,17 @@ class BridgeLoop:
     def _handle_lines(self, lines: list[bytes], now: float) -> None:
         from_editor = self._session.from_editor
         for line in lines:
-            from_editor(line, now)
-        while self._lines.left_out:
-            self._lines.left_out -= 1
+            from_editor(line + b"\n", now)
+        while self._lines.skipped:
+            self._lines.skipped -= 1
             self._session.reject_long_line(MAX_LINE)
         if not self._session.connected:
             self._link.hasten_retry(now)
 
     def _on_editor_closed(self, now: float) -> None:
-        """It will say nothing more. Answers that are nearly there still go out."""
+        """Stop reading, and give open requests SHUTDOWN_GRACE seconds."""
         if self._editor_open and (rest := self._lines.rest()):
-            self._handle_lines([rest + b"\n"], now)
+            self._handle_lines([rest], now)
         self._editor_open = False
         self._deadline = min(self._deadline, now + SHUTDOWN_GRACE)
 
@@ -284,14 +285,16 @@ def _cwd() -> str | None:
 
 @contextmanager
 def _parent_pidfd(parent: int) -> Iterator[int | None]:
-    """A descriptor that becomes readable when the parent ends: its end of our stdin may live on in a child of
-    its. No parent-death signal: that one follows the *thread* that started us.
+    """Provide a descriptor that becomes readable when the parent exits.
+
+    The end of stdin is not enough, because a child of the editor may hold a copy of the pipe.
+    PR_SET_PDEATHSIG follows the *thread* that started this process, not the process.
     """
     fd = None
     with suppress(OSError):
         if parent > 1:
             fd = os.pidfd_open(parent)
-            if os.getppid() != parent:  # too late: the number may be another process's
+            if os.getppid() != parent:  # it exited before: the pid may belong to another process
                 os.close(fd)
                 fd = os.open(os.devnull, os.O_RDONLY)  # always readable
     try:
@@ -303,7 +306,7 @@ def _parent_pidfd(parent: int) -> Iterator[int | None]:
 
 @contextmanager
 def _signal_socket() -> Iterator[int]:
-    """A descriptor that brings the numbers of the signals that end us."""
+    """Provide a descriptor that delivers the numbers of termination signals."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
@@ -321,7 +324,7 @@ def _signal_socket() -> Iterator[int]:
 
 @contextmanager
 def _nonblocking(fd: int) -> Iterator[None]:
-    """Others may share the descriptor's flags (a terminal's shell does): they are put back."""
+    """Make a descriptor non-blocking, and restore the flag at the end: other processes may share it."""
     was = os.get_blocking(fd)
     os.set_blocking(fd, False)
     try:

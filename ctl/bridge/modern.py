@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Raw
 
-from ctl.bridge import envelope
-from ctl.bridge.envelope import ABSENT
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, members_or_empty
 
 DISCOVER = "server/discover"
 LISTEN = "subscriptions/listen"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 RESERVED = b"io.modelcontextprotocol/"
-"""How the keys of `_meta` begin that this revision demands of every request."""
+"""The prefix of the `_meta` keys that this revision requires in every request."""
 
 _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 _UPDATED = "notifications/resources/updated"
@@ -21,51 +22,50 @@ _LISTS = {
     "resourcesListChanged": "notifications/resources/list_changed",
 }
 _Notifications = dict[tuple[str, bytes], None]
-"""Notifications that will come: the method, and the resource's URI as JSON where there is one."""
+"""Notifications that will come: the method, and the resource's URI as JSON if there is one."""
 
 
 class EditorSubscription:
-    """A subscription that the client believes to be open. Made when it was acknowledged."""
+    """A subscription that the client believes to be open. Create it when the daemon acknowledges one."""
 
     def __init__(self, acknowledged: Raw) -> None:
         self._promised = self._active = _acknowledged_notifications(acknowledged)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the client will hear of all that it was promised."""
+        """Return whether the current daemon sends everything that the client was promised."""
         return self._promised.keys() <= self._active.keys()
 
     def on_disconnected(self) -> None:
-        """Nobody honours it now."""
         self._active = {}
 
     def resume(self, key: bytes, acknowledged: Raw) -> list[bytes]:
-        """Acknowledged once more: what to tell the client, since it may have changed meanwhile.
+        """Return the lines that tell the client what may have changed before this new acknowledgement.
 
-        A daemon that has just started does not know its servers' resources yet, and may honour less.
+        A daemon that has just started does not know the resources of its servers yet, and may grant less.
         """
         before, self._active = self._active, _acknowledged_notifications(acknowledged)
         tag: dict[str, object] = {"_meta": {_SUBSCRIPTION: Raw(key)}}
         return [
-            envelope.notification(method, {"uri": Raw(uri), **tag} if uri else tag)
+            wire.notification(method, msgspec.json.encode({"uri": Raw(uri), **tag} if uri else tag))
             for method, uri in self._active
             if (method, uri) in self._promised and (method, uri) not in before
         ]
 
 
 def subscription_id(params: Raw) -> bytes:
-    """The id of the subscription that a notification belongs to; empty for none."""
-    meta = envelope.members(params).get("_meta", ABSENT)
-    return bytes(envelope.members(meta).get(_SUBSCRIPTION, ABSENT))
+    """Return the id of the subscription that a notification belongs to; empty if there is none."""
+    meta = members_or_empty(params).get("_meta", ABSENT)
+    return bytes(members_or_empty(meta).get(_SUBSCRIPTION, ABSENT))
 
 
 def _acknowledged_notifications(acknowledged: Raw) -> _Notifications:
-    honoured = envelope.members(envelope.members(acknowledged).get("notifications", ABSENT))
-    heard: _Notifications = {
-        (method, b""): None
-        for member, method in _LISTS.items()
-        if bytes(honoured.get(member, ABSENT)) == b"true"
+    granted = members_or_empty(members_or_empty(acknowledged).get("notifications", ABSENT))
+    notifications: _Notifications = {
+        (method, b""): None for name, method in _LISTS.items() if bytes(granted.get(name, ABSENT)) == b"true"
     }
-    for uri in envelope.elements(honoured.get("resourceSubscriptions", ABSENT)):
-        heard[_UPDATED, uri] = None
-    return heard
+    try:
+        uris = wire.split_batch(bytes(granted.get("resourceSubscriptions", b"[]")))
+    except BadFrame:
+        uris = []
+    return notifications | {(_UPDATED, uri): None for uri in uris}

@@ -1,42 +1,79 @@
-"""The editor's requests until they are answered: in which order, by when, and how many bytes of them wait."""
+"""The editor's requests until they are answered: their order, deadlines and size, and JSON-RPC batches."""
 
 from __future__ import annotations
 
 import math
 
-from ctl.bridge.requests import HANDSHAKE_METHODS, RETRYABLE_METHODS, EditorRequest
+from ctl.bridge import legacy, modern
 
 HANDSHAKE_TIMEOUT = 8.0
-"""Seconds that `initialize` and `server/discover` wait for a daemon; editors give up after ten, or thirty."""
+"""Seconds that `initialize` and `server/discover` wait for a daemon; editors give up after 10 or 30."""
 DAEMON_RESPONSE_TIMEOUT = 4.0
-"""How much longer they wait for its answer: it may itself wait ten seconds for a server."""
+"""Additional seconds for the daemon's response, which may itself wait ten seconds for a server."""
 DAEMON_WAIT_TIMEOUT = 15.0
-"""How long any other request waits for a daemon to come; it is answered with an error then."""
+"""Seconds that any other request waits for a daemon before it is answered with an error."""
 MAX_OPEN = 4096
-"""Requests under way. The daemon refuses sooner; this bounds what waits while there is none."""
+"""Open requests. The daemon's limit is lower; this one bounds what waits while there is no daemon."""
 MAX_UNSENT_BYTES = 8 * 1024 * 1024
 """Bytes of requests that wait for a daemon."""
 
+HANDSHAKE_METHODS = frozenset((legacy.INITIALIZE, modern.DISCOVER))
+STATEFUL_METHODS = frozenset(
+    (legacy.INITIALIZE, legacy.SET_LEVEL, legacy.SUBSCRIBE, legacy.UNSUBSCRIBE, modern.LISTEN)
+)
+"""Requests whose responses change what a restarted daemon must be told."""
+RETRYABLE_METHODS = STATEFUL_METHODS | {
+    modern.DISCOVER,
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+}
+"""Idempotent requests. Nothing else is sent again once it may have reached the daemon."""
+
+
+class EditorRequest:
+    """One request from the editor, until it is answered."""
+
+    __slots__ = ("line", "method", "retried", "sent", "subscription")
+
+    def __init__(self, method: str, line: bytes, sent: bool) -> None:
+        self.method = method
+        self.line = line
+        """Kept while it may have to be sent; otherwise empty."""
+        self.sent = sent
+        self.retried = False
+        """It was sent twice. A request that kills two daemons is not tried on a third."""
+        self.subscription: modern.EditorSubscription | None = None
+        """Set once the daemon has acknowledged a `subscriptions/listen`."""
+
+
+UNTRACKED = {
+    method: EditorRequest(method, b"", True)
+    for method in ("tools/call", "prompts/get", "completion/complete")
+}
+"""Requests that need no state of their own once they are sent: all of one method share an object."""
+
 
 class PendingEditorRequests:
-    """A request waits until it is sent, and is open until `forget`."""
+    """All open requests. A request is unsent until the daemon gets it, and open until `remove`."""
 
     def __init__(self) -> None:
         self.open: dict[bytes, EditorRequest] = {}
-        """By the bytes of their id, in the order they came."""
+        """By the bytes of their ids, in order of arrival."""
         self.deadlines: dict[bytes, float] = {}
-        """When an error is sent in place of an answer, for those of them that have such a moment."""
+        """When a request is answered with an error; not every request has a deadline."""
         self._unsent_bytes = 0
-        """Bytes of those that wait."""
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the editor waits for one of them to be sent."""
+        """Return whether a request other than a subscription waits to be sent."""
         return any(not request.sent and request.subscription is None for request in self.open.values())
 
     @property
     def has_open(self) -> bool:
-        """Whether answers are still to come, subscriptions apart."""
+        """Return whether a request other than a subscription is unanswered."""
         return any(request.subscription is None for request in self.open.values())
 
     def has_method(self, method: str) -> bool:
@@ -46,10 +83,10 @@ class PendingEditorRequests:
         return min(self.deadlines.values(), default=math.inf)
 
     def overdue(self, now: float) -> list[bytes]:
-        return [key for key, due in self.deadlines.items() if due <= now]
+        return [key for key, deadline in self.deadlines.items() if deadline <= now]
 
     def add(self, key: bytes, method: str, line: bytes, now: float, *, sent: bool) -> bool:
-        """A new one; False, and nothing is kept, where that would be too many."""
+        """Add a request. Return False, and keep nothing, if that would exceed a limit."""
         if len(self.open) >= MAX_OPEN or (not sent and self._unsent_bytes + len(line) > MAX_UNSENT_BYTES):
             return False
         keep = not sent or method in RETRYABLE_METHODS
@@ -63,7 +100,7 @@ class PendingEditorRequests:
         return True
 
     def remove(self, key: bytes) -> EditorRequest:
-        """It is over."""
+        """Remove a request that is answered or cancelled."""
         request = self.open.pop(key)
         self.deadlines.pop(key, None)
         if not request.sent:
@@ -71,7 +108,7 @@ class PendingEditorRequests:
         return request
 
     def requeue(self, key: bytes, line: bytes, now: float) -> None:
-        """It was sent, and has to be once more, as `line`; within `PATIENCE`, unless it is a subscription."""
+        """Send a request again, as `line`, within DAEMON_WAIT_TIMEOUT unless it is a subscription."""
         request = self.open[key]
         request.line = line
         self.mark_unsent(request)
@@ -79,12 +116,12 @@ class PendingEditorRequests:
             self.deadlines.setdefault(key, now + DAEMON_WAIT_TIMEOUT)
 
     def mark_unsent(self, request: EditorRequest) -> None:
-        """It waits to be sent once more, for as long as that takes."""
+        """Send a request again, without a new deadline."""
         request.sent = False
         self._unsent_bytes += len(request.line)
 
     def take_unsent(self) -> list[bytes]:
-        """All that waits, to be sent now."""
+        """Return the lines of all unsent requests, which count as sent from now on."""
         lines = []
         for key, request in self.open.items():
             if not request.sent:
@@ -99,7 +136,35 @@ class PendingEditorRequests:
         self._unsent_bytes = 0
         return lines
 
-    def limit_deadlines(self, by: float) -> None:
-        """Whoever has a moment to give up at gives up at `by` at the latest."""
-        for key, due in self.deadlines.items():
-            self.deadlines[key] = min(due, by)
+    def limit_deadlines(self, latest: float) -> None:
+        """Move deadlines after `latest` to `latest`."""
+        for key, deadline in self.deadlines.items():
+            self.deadlines[key] = min(deadline, latest)
+
+
+class ResponseBatches:
+    """Collects the responses to requests that came in one array (MCP 2025-03-26 only) into one array."""
+
+    def __init__(self) -> None:
+        self._batches: dict[bytes, tuple[set[bytes], list[bytes]]] = {}
+        """Id → the unanswered ids of its batch, and the responses so far."""
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def open_batch(self, keys: list[bytes]) -> None:
+        """Register the ids of the requests of one array."""
+        self._batches.update(dict.fromkeys(keys, (set(keys), [])))
+
+    def add_response(self, key: bytes, line: bytes) -> bytes | None:
+        """Return the line to send: the response itself, a complete array, or None while some are missing."""
+        if key not in self._batches:
+            return line
+        self._batches[key][1].append(line.rstrip())
+        return self.remove_request(key)
+
+    def remove_request(self, key: bytes) -> bytes | None:
+        """Stop waiting for the response to `key`; return the array if that completes it."""
+        unanswered, responses = self._batches.pop(key, (set[bytes](), []))
+        unanswered.discard(key)
+        return None if unanswered or not responses else b"[%b]\n" % b",".join(responses)

@@ -1,48 +1,49 @@
-"""What a new daemon is asked on the editor's behalf, and again later where it could not grant it yet."""
+"""Requests that restore the editor's state on a restarted daemon, repeated while the daemon refuses them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from ctl.bridge import envelope, error_replies, legacy
-from ctl.bridge.envelope import ABSENT, Message
+from ctl.bridge import error_replies, legacy
+from mcpd.model.text import shorten
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, Message
 
 RETRY_DELAY, MAX_RETRY_DELAY = 1.0, 10.0
-"""Seconds until what a new daemon could not grant yet is asked for again: the first time, and at last."""
+"""Seconds until a refused request is sent again; the delay doubles each time."""
 MAX_RETRIES = 15
-"""A server that takes longer than that to come has not been missed."""
+"""A server that takes longer than this to start is given up."""
 
 
 class StateRestorer:
-    """Our own requests to this daemon. `in` says whether an id is one of theirs."""
+    """The bridge's own requests to the current daemon. `in` tests whether an id belongs to one of them."""
 
     def __init__(self, to_daemon: Callable[[bytes], None], log: Callable[[str], None]) -> None:
         self._to_daemon = to_daemon
         self._log = log
         self._in_flight: dict[bytes, tuple[str, bytes]] = {}
-        """Method and params of those under way."""
+        """Id → method and params."""
         self._last_id = 0
         self._refused: list[tuple[str, bytes]] = []
-        """What the editor had been granted, and this daemon would not grant yet."""
+        """What the old daemon had granted and the new one does not grant yet."""
         self._retries = 0
         self.retry_at = math.inf
-        """When something has to be asked for again, by the loop's clock."""
+        """When to call `retry_refused`, by the loop's clock."""
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._in_flight
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it has been asked for often enough."""
         return self._retries > MAX_RETRIES
 
     def reset(self) -> None:
-        """With a new daemon."""
+        """Start over with a new daemon."""
         self._retries = 0
 
     def clear(self) -> None:
-        """The daemon is gone, and with it what it was asked."""
+        """Drop everything after the connection to the daemon was lost."""
         self._in_flight.clear()
         self._refused.clear()
         self.retry_at = math.inf
@@ -51,29 +52,27 @@ class StateRestorer:
         self._last_id += 1
         key = b'"mcpctl-bridge-%d"' % self._last_id
         self._in_flight[key] = method, params
-        self._to_daemon(envelope.request(key, method, params))
+        self._to_daemon(wire.request(key, method, params))
 
-    def on_response(self, key: bytes, answer: Message, now: float) -> bytes | None:
-        """The daemon has answered one of them: what the editor has to hear of that, if anything."""
+    def on_response(self, key: bytes, response: Message, now: float) -> bytes | None:
+        """Handle the daemon's response; return the line that the editor must receive, if any."""
         method, params = self._in_flight.pop(key)
-        if answer.error is ABSENT:
+        if response.error is ABSENT:
             return legacy.resource_updated(params) if method == legacy.SUBSCRIBE else None
         if method != legacy.INITIALIZE and self._retries < MAX_RETRIES:
-            self._refused.append((method, params))  # its servers may not be there yet
+            self._refused.append((method, params))  # its servers may not be connected yet
             self.schedule_retry(now)
         else:
-            why = envelope.error_of(answer.error).message
-            what = error_replies.shortened(params.decode(errors="replace"))
-            self._log(f"the new daemon refuses {method} {what}: {why}")
+            reason = error_replies.parse_error(response.error).message
+            self._log(f"the restarted mcpd refuses {method} {shorten(params, 100)}: {reason}")
         return None
 
     def schedule_retry(self, now: float) -> None:
-        self.retry_at = min(
-            self.retry_at, now + min(RETRY_DELAY * 2 ** min(self._retries, MAX_RETRIES), MAX_RETRY_DELAY)
-        )
+        delay = min(RETRY_DELAY * 2 ** min(self._retries, MAX_RETRIES), MAX_RETRY_DELAY)
+        self.retry_at = min(self.retry_at, now + delay)
 
     def retry_refused(self, wanted: list[tuple[str, bytes]]) -> None:
-        """For what was refused, as far as the editor still wishes it: it may have thought better of it."""
+        """Send the refused requests again, except those that the editor no longer wants."""
         self._retries += 1
         refused, self._refused = self._refused, []
         for request in refused:

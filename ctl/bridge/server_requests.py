@@ -1,60 +1,62 @@
-"""Requests of the daemon's to the editor (roots, sampling, elicitation), across the daemon's restarts."""
+"""The daemon's requests to the editor (roots, sampling, elicitation), across restarts of the daemon."""
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Raw
 
-from ctl.bridge import envelope
-from ctl.bridge.envelope import ABSENT
+from ctl.bridge import error_replies
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, Message
 
 MAX_OPEN = 1000
-"""That an editor may leave unanswered."""
+"""Requests that an editor may leave unanswered."""
 CANCELLED = "notifications/cancelled"
 
 
 class ServerRequestRelay:
-    """The editor gets ids of ours, none of them twice: a late answer to a daemon that has gone must not
-    meet a question of the next one's.
-    """
+    """Gives each request an id of its own, so that a late response never reaches the next daemon."""
 
     def __init__(self) -> None:
         self._open: dict[bytes, bytes] = {}
-        """Our id → the daemon's."""
+        """The bridge's id → the daemon's id."""
         self._last_id = 0
 
-    def forward(self, method: str, theirs: bytes, params: bytes) -> bytes | None:
-        """The line for the editor; None when it has left too many unanswered."""
+    def forward(self, request: Message) -> bytes | None:
+        """Return the line for the editor; None if the editor has left too many requests unanswered."""
         if len(self._open) >= MAX_OPEN:
             return None
         self._last_id += 1
         ours = b"%d" % self._last_id
-        self._open[ours] = theirs
-        return envelope.request(ours, method, params)
+        self._open[ours] = request.key
+        return wire.request(ours, request.method, bytes(request.params))
 
-    def translate_response(self, line: bytes, key: bytes) -> bytes | None:
-        """The line for the daemon; None when the daemon that asked has gone, or nobody did."""
-        theirs = self._open.pop(key.strip(b'"'), None)
+    def translate_response(self, response: Message) -> bytes | None:
+        """Return the line for the daemon; None if no request of the current daemon has this id."""
+        theirs = self._open.pop(response.key.strip(b'"'), None)
         if theirs is None:
             return None
-        message = envelope.message(line)
-        if message.result is not ABSENT:
-            return envelope.result(theirs, bytes(message.result))
-        if message.error is not ABSENT:
-            return envelope.raw_error(theirs, bytes(message.error))
-        words = "the client's answer has neither result nor error"
-        return envelope.error(theirs, envelope.INTERNAL_ERROR, words)
+        if response.result is not ABSENT:
+            return wire.result(theirs, response.result)
+        if response.error is not ABSENT:
+            return wire.error(theirs, response.error)
+        message = "the client's response has neither a result nor an error"
+        return error_replies.error(theirs, wire.INTERNAL_ERROR, message)
 
-    def translate_cancellation(self, theirs: bytes, members: dict[str, Raw]) -> bytes | None:
-        """The daemon takes one back: the line for the editor; None when it is no open question's id."""
-        for ours, asked_as in self._open.items():
-            if asked_as == theirs:
+    def translate_cancellation(self, theirs: bytes, params: dict[str, Raw]) -> bytes | None:
+        """Return the line that cancels the daemon's request at the editor; None if it is not open."""
+        for ours, daemon_id in self._open.items():
+            if daemon_id == theirs:
                 del self._open[ours]
-                return envelope.notification(CANCELLED, {**members, "requestId": Raw(ours)})
+                return cancellation(ours, params)
         return None
 
     def cancel_all(self, reason: str) -> list[bytes]:
-        """The daemon has gone: lines for the editor that take all of them back."""
-        questions, self._open = self._open, {}
-        return [
-            envelope.notification(CANCELLED, {"requestId": Raw(ours), "reason": reason}) for ours in questions
-        ]
+        """Return the lines that cancel all open requests at the editor, after the daemon has gone."""
+        requests, self._open = self._open, {}
+        return [cancellation(ours, {"reason": reason}) for ours in requests]
+
+
+def cancellation(key: bytes, params: dict[str, Raw] | dict[str, str]) -> bytes:
+    """Return the line that cancels the request with this id."""
+    return wire.notification(CANCELLED, msgspec.json.encode({**params, "requestId": Raw(key)}))

@@ -15,9 +15,8 @@ from mcpd.transports import lost_requests
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
-from mcpd.wire.framing import LineSplitter, LineTooLong
+from mcpd.wire.framing import LineSplitter, LineTooLong, MultilineJoiner
 from mcpd.wire.message import ABSENT, BadFrame
-from mcpd.wire.multiline import MultilineJoiner
 
 _batch = batch()
 _EOF_GRACE = 0.5

@@ -1,7 +1,9 @@
-"""One JSON-RPC message: read the envelope, keep every member's bytes, splice new envelopes around them.
+"""JSON-RPC messages: read the envelope, keep the bytes of every member, put new envelopes around them.
 
-Nothing here rebuilds what somebody else wrote. `parse` decodes only the envelope, each member stays
-the bytes it came as; `request`, `result`, `error` and `notification` put bytes into a new envelope.
+Nothing here re-encodes what another program wrote. `parse` decodes only the envelope, and each member keeps
+its bytes; `request`, `result`, `error` and `notification` put bytes into a new envelope.
+
+The bridge uses this module too, so it must not import anything that is slow to start.
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ from mcpd.support.json_repair import repair_json
 
 ABSENT = Raw(b"")
 MAX_DEPTH = 1000
-"""Deeper documents are not opened: schema validators recurse on the C stack."""
+"""Documents nested deeper are not decoded: schema validators recurse on the C stack."""
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
+INTERNAL_ERROR, SERVER_ERROR = -32603, -32000
+DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for a document that it cannot read."""
 
 
 class BadFrame(ValueError):
-    """Bytes that are no JSON-RPC message."""
+    """The bytes are not a JSON-RPC message."""
 
 
 class Message(msgspec.Struct, gc=False):
-    """An envelope. A member that was not there is ABSENT; `id` keeps its exact JSON spelling."""
+    """An envelope. A missing member is ABSENT; `id` keeps its exact JSON spelling."""
 
     id: Raw = ABSENT
     method: str = ""
@@ -35,26 +41,27 @@ class Message(msgspec.Struct, gc=False):
 
     @property
     def key(self) -> bytes:
-        """The id's bytes: `1`, `1.0` and `"1"` are three different keys."""
+        """The bytes of the id: `1`, `1.0` and `"1"` are three different keys."""
         return bytes(self.id)
 
 
-_decode = msgspec.json.Decoder(Message).decode
+decode_envelope = msgspec.json.Decoder(Message).decode
+"""`parse` without checking or repairing the text inside. Raises one of DECODE_ERRORS."""
 _decode_batch = msgspec.json.Decoder(list[Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def parse(line: bytes) -> Message:
-    """Read one message. Raises BadFrame for anything that is not a JSON object of the right types.
+    """Read one message. Raises BadFrame for anything but a JSON object with members of the right types.
 
-    Bytes change in two cases only, each time to U+FFFD: what is no UTF-8, and half a surrogate pair
-    (`"\\ud83d"`, which Node writes for a cut emoji). Neither could be read by everybody further on.
+    Two kinds of bytes are replaced by U+FFFD, because not every reader would accept them: invalid UTF-8, and
+    half a surrogate pair (`"\\ud83d"`, which Node writes when it cuts an emoji in two).
     """
     try:
         if not line.isascii():
             line.decode()  # Raw members are not checked for UTF-8
-        return _decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return decode_envelope(line)
+    except DECODE_ERRORS as error:
         sound = repair_json(line)
         if sound != line:
             return parse(sound)
@@ -70,7 +77,7 @@ _ID_LAST = re.compile(rb",%b(?:,%b)?\}\s*$" % (_ID, _VERSION))
 
 
 def method_of(line: bytes) -> str:
-    """What a message calls; nothing when it is a response, or none."""
+    """Return the method that a message calls; empty for a response, or if it is not a message."""
     try:
         return parse(line).method
     except BadFrame:
@@ -78,9 +85,9 @@ def method_of(line: bytes) -> str:
 
 
 def guess_response_id(line: bytes) -> bytes:
-    """The id of the request that a line, too broken for `parse`, seems to answer; empty for none.
+    """Return the id of the request that a line, too broken for `parse`, seems to answer; empty for none.
 
-    For telling whoever waits that the answer cannot be read, and for nothing else.
+    Use it only to tell the caller that the response is unreadable.
     """
     found = _ID_FIRST.match(line[:200])
     if found is None and _BODY_FIRST.match(line[:200]):
@@ -92,32 +99,40 @@ _LOOSE_NUMBER = re.compile(rb'"([0-9]{1,20})"|([0-9]{1,20})\.0+')
 
 
 def normalize_id(key: bytes) -> bytes:
-    """The number that an id stands for which was sent as one and came back as `"7"` or `7.0`; else the id.
+    """Return the integer id that came back as `"7"` or `7.0`; any other id unchanged.
 
-    For ids of our own only: they are all integers, so nothing else can be meant.
+    For mcpd's own ids only: they are all integers, so the match is unambiguous.
     """
     loose = _LOOSE_NUMBER.fullmatch(key)
     return key if loose is None else loose[1] or loose[2]
 
 
 def split_batch(line: bytes) -> list[bytes]:
-    """The messages of a batch array (revision 2025-03-26 only). Raises BadFrame."""
+    """Return the messages of a batch array (MCP 2025-03-26 only). Raises BadFrame."""
     try:
         return [bytes(part) for part in _decode_batch(line)]
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise BadFrame(f"{error}: {shorten(line)}") from None
 
 
 def members(raw: Raw | bytes) -> dict[str, Raw]:
-    """Open one level: an object's members, each as its own bytes. Raises BadFrame."""
+    """Decode one level of an object: its members, each as its own bytes. Raises BadFrame."""
     try:
         return _decode_members(raw)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise BadFrame(f"not an object: {error}: {shorten(bytes(raw))}") from None
 
 
+def members_or_empty(raw: Raw | bytes) -> dict[str, Raw]:
+    """Return the members of an object as `members` does; empty for anything else."""
+    try:
+        return _decode_members(raw)
+    except DECODE_ERRORS:
+        return {}
+
+
 def value(raw: Raw | bytes) -> object:
-    """Decode the whole document. Raises BadFrame, also for one nested deeper than MAX_DEPTH."""
+    """Decode a whole document. Raises BadFrame, also when it is nested deeper than MAX_DEPTH."""
     try:
         data = bytes(raw)
         if depth(data) > MAX_DEPTH:
@@ -129,13 +144,13 @@ def value(raw: Raw | bytes) -> object:
             if sound == data:
                 raise
             decoded = msgspec.json.decode(sound)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
     return decoded
 
 
 def mapping(raw: Raw | None) -> dict[str, object]:
-    """The whole object; empty where there is none, or something else. Raises BadFrame as `value`."""
+    """Decode a whole object; empty for None and for other types. Raises BadFrame as `value` does."""
     decoded = {} if raw is None else value(raw)
     return decoded if isinstance(decoded, dict) else {}
 
@@ -146,8 +161,8 @@ _STEP = {ord(b"["): 1, ord(b"{"): 1, ord(b"]"): -1, ord(b"}"): -1}
 
 
 def depth(data: bytes) -> int:
-    """How deep a JSON document nests, or an upper bound of it where that is MAX_DEPTH or less."""
-    opened = data.count(b"[") + data.count(b"{")  # it nests no deeper, which is enough for nearly all
+    """Return how deep a JSON document nests, or an upper bound if that is MAX_DEPTH or less."""
+    opened = data.count(b"[") + data.count(b"{")  # an upper bound, which is enough for nearly all documents
     if opened <= MAX_DEPTH:
         return opened
     brackets = _STRING.sub(b"", data).translate(None, _NOT_BRACKETS)
@@ -155,22 +170,22 @@ def depth(data: bytes) -> int:
 
 
 ENVELOPE_START = b'{"jsonrpc":"2.0","id":'
-"""How every request and every response of ours begins."""
+"""The first bytes of every request and response that mcpd writes."""
 _METHODS: dict[str, bytes] = {}
 
 
 def method_json(method: str) -> bytes:
-    """A method's name as JSON."""
+    """Return a method name as JSON."""
     known = _METHODS.get(method)
     if known is None:
         known = msgspec.json.encode(method)
-        if len(_METHODS) < 100:  # methods come from clients: the table must not grow with their fancy
+        if len(_METHODS) < 100:  # clients choose the names, so the cache is bounded
             _METHODS[method] = known
     return known
 
 
 def request(key: bytes, method: str, params: bytes) -> bytes:
-    """A request line; `key` is the id as JSON, `params` JSON or empty for none."""
+    """Return the line of a request. `key` is the id as JSON, `params` is JSON or empty."""
     if params:
         return b"".join(
             (ENVELOPE_START, key, b',"method":', method_json(method), b',"params":', params, b"}\n")
@@ -189,7 +204,7 @@ def result(key: bytes, body: Raw | bytes) -> bytes:
 
 
 def error(key: bytes, body: Raw | bytes) -> bytes:
-    """`body` is the whole error object."""
+    """Return the line of an error response. `body` is the whole error object; an empty `key` becomes null."""
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}\n' % (key or b"null", body)
 
 

@@ -96,7 +96,7 @@ def test_a_daemon_that_does_not_answer_is_left_for_another_connection(bridge: Br
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak mcpd's language"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the program at mcpd's socket is not mcpd"),
         (
             b'{"jsonrpc":"2.0","id":"mcpctl-bridge-attach","error":{"code":-32601,"message":"no method"}}\n',
             "may be older than this mcpctl",

@@ -8,7 +8,7 @@ import pytest
 
 from ctl.bridge import pending_requests
 from ctl.bridge.editor_session import EditorSession
-from ctl.bridge.envelope import Error
+from ctl.bridge.error_replies import ErrorObject
 from tests.bridge.world import HELLO, Json, World
 
 
@@ -69,7 +69,7 @@ def test_a_handshake_is_answered_in_time_whatever_the_daemon_does(world: World) 
     world.deliver()
     world.now += pending_requests.HANDSHAKE_TIMEOUT + pending_requests.DAEMON_RESPONSE_TIMEOUT
     world.books.tick(world.now)
-    assert "has not answered" in world.answers(2)[0]["error"]["message"]
+    assert "did not answer" in world.answers(2)[0]["error"]["message"]
     world.answer()
     assert len(world.answers(2)) == 1, "the late answer must not follow the error"
 
@@ -89,7 +89,7 @@ def test_a_request_waits_for_a_daemon_a_while_and_then_says_that_it_did_not_run(
 def test_a_refusal_is_handed_on_at_once_in_the_daemons_words(world: World) -> None:
     """There is nothing to wait for."""
     world.say("initialize", HELLO, 1)
-    refusal = Error(-32602, "there is no server 'gti'")
+    refusal = ErrorObject(-32602, "there is no server 'gti'")
     world.books.daemon_unreachable(refusal, 0.0)
     world.books.tick(0.0)
     error = world.answers(1)[0]["error"]

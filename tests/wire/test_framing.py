@@ -1,0 +1,121 @@
+"""Newline framing: lines in any portions, the limit, and messages over several lines."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpd.wire.framing import LineSplitter, LineTooLong, MultilineJoiner
+from tests.sampling import scaled
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+@settings(derandomize=True, max_examples=scaled(300))
+@given(st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line)), st.data())
+def test_lines_do_not_depend_on_how_the_stream_is_cut(lines: list[bytes], data: st.DataObject) -> None:
+    """The cut may be inside a character, and the last line may have no newline."""
+    stream = b"".join(line + b"\n" for line in lines) + b"rest"
+    splitter, found, at = LineSplitter(1000), [], 0
+    while at < len(stream):
+        size = data.draw(st.integers(1, 30))
+        found += splitter.feed(stream[at : at + size])
+        at += size
+
+    assert found == lines
+    assert splitter.feed(b"\n") == [b"rest"]
+
+
+def test_only_a_newline_ends_a_line() -> None:
+    """U+2028, NEL, form feed and CR are legal inside JSON text, or whitespace (RFC 8259)."""
+    line = '{"a":"\u2028\u2029\x85\x0b\x0c"}\r'.encode()
+    assert LineSplitter(100).feed(line + b"\n\n") == [line, b""]
+
+
+@pytest.mark.parametrize("portion", [1, 7, 64, 1000])
+def test_line_over_the_limit_raises_and_is_dropped(portion: int) -> None:
+    """A line of exactly the limit passes."""
+    splitter = LineSplitter(100)
+    stream = b"x" * 100 + b"\n" + b"y" * 101
+    found: list[bytes] = []
+
+    def feed_all() -> None:
+        for at in range(0, len(stream), portion):
+            found.extend(splitter.feed(stream[at : at + portion]))
+        splitter.feed(b"\n")
+
+    with pytest.raises(LineTooLong, match="100"):
+        feed_all()
+    assert found == [b"x" * 100]
+    assert splitter.feed(b"z\n") == [b"z"]
+
+
+def test_long_line_is_searched_only_once() -> None:
+    """Searching from the start for each portion took 354 ms for 32 MiB."""
+
+    def seconds(mib: int) -> float:
+        splitter, portion = LineSplitter(64 << 20), b"x" * 65536
+        start = time.thread_time()  # CPU time, because the machine may be busy
+        for _ in range(mib * 16):
+            splitter.feed(portion)
+        assert len(splitter.feed(b"\n")[0]) == mib << 20
+        return time.thread_time() - start
+
+    assert min(seconds(32) for _ in range(5)) < 0.2
+
+
+@given(
+    st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=8),
+    st.binary(max_size=5).filter(lambda rest: b"\n" not in rest),
+    st.data(),
+)
+def test_skipped_long_lines_are_counted_and_the_others_returned(
+    lines: list[bytes], rest: bytes, data: st.DataObject
+) -> None:
+    """A long line may pass where it came in one portion; the open line is kept."""
+    stream = b"".join(line + b"\n" for line in lines) + rest
+    splitter, found, start = LineSplitter(8, skip_long=True), [], 0
+    while start < len(stream):
+        end = data.draw(st.integers(start + 1, len(stream)))
+        found += splitter.feed(stream[start:end])
+        start = end
+    fitting = [line for line in lines if len(line) <= 8]
+    assert [line for line in found if len(line) <= 8] == fitting
+    assert len(found) - len(fitting) + splitter.skipped == len(lines) - len(fitting)
+    assert splitter.rest() == rest
+
+
+@given(st.dictionaries(st.text(), JSON, min_size=1), st.sampled_from([1, 4, "\t"]))
+def test_indented_json_is_joined(value: object, indent: int | str) -> None:
+    """Any content; the last line ends the message."""
+    *lines, last = json.dumps(value, indent=indent).encode().split(b"\n")
+    joiner = MultilineJoiner(1 << 20)
+    assert [joiner.feed(line) for line in lines] == [None] * len(lines)
+    joined = joiner.feed(last + b"\r")
+    assert joined is not None
+    assert json.loads(joined) == value
+    assert b"\n" not in joined
+
+
+def test_lines_outside_of_braces_are_not_joined() -> None:
+    """Most output that is not a message is a banner or a log line."""
+    joiner = MultilineJoiner(1 << 20)
+    assert [joiner.feed(line) for line in (b"}", b"hello", b"{not json}", b"}")] == [None] * 4
+    assert joiner._lines == []
+
+
+def test_endless_message_is_bounded() -> None:
+    """A server may open a brace and never close it."""
+    joiner = MultilineJoiner(1000)
+    joiner.feed(b"{")
+    for _ in range(1000):
+        assert joiner.feed(b"x" * 100) is None
+        assert joiner._size <= 1000
+    assert joiner.feed(b"}") is None
