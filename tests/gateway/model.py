@@ -108,7 +108,7 @@ class World:
             interests=NotificationInterests(),
             turn_queue=TurnQueue(),
             elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
-            log=SimpleNamespace(add=lambda line: None),
+            log=SimpleNamespace(add_line=lambda line: None),
         )
         supervisor = SimpleNamespace(
             servers=lambda: [self.server],
