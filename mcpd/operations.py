@@ -30,9 +30,9 @@ from mcpd.model.api import (
 )
 from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused
 from mcpd.model.events import Event, EventKind, History, TapParams
-from mcpd.model.qualified_names import qualified_name
 from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.model.text import shorten
+from mcpd.model.tool_names import qualified_name
 from mcpd.model.usage import ClientsResult, Stats
 from mcpd.protocol import input_rounds
 from mcpd.protocol.upstream_session import Upstream

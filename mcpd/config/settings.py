@@ -15,9 +15,9 @@ from mcpd.config.section import Section, parse_restart_policy, parse_timeouts
 from mcpd.config.variables import expand, expand_home, misplaced_reference
 from mcpd.model.errors import Problem
 from mcpd.model.profile import ALL_SERVERS, Profile
-from mcpd.model.qualified_names import ClientStyle, NameStyle
 from mcpd.model.server_spec import RestartPolicy, Timeouts
 from mcpd.model.text import shorten
+from mcpd.model.tool_names import ClientStyle, NameStyle
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _CLIENT_STYLES = {style.value: style for style in ClientStyle}

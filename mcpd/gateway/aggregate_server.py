@@ -15,13 +15,12 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.tool_names import OwnedName, public_names
 from mcpd.gateway.virtual_server import CAPABILITIES, Route, catalog_items, combined_freshness
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
-from mcpd.model.qualified_names import ClientStyle
 from mcpd.model.status import ServerState
 from mcpd.model.text import shorten
+from mcpd.model.tool_names import ClientStyle, OwnedName, public_names
 from mcpd.operations import Operations
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.managed_server import ManagedServer

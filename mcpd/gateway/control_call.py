@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from mcpd.gateway import call_concurrency
 from mcpd.gateway.call_tasks import Spawn, to_mcpd_error
+from mcpd.gateway.call_timeouts import set_control_call_timeouts
 from mcpd.gateway.schema_validation import MAX_CHECKED, ToolSchemas, compile_schemas
 from mcpd.model import codec
 from mcpd.model.errors import (
@@ -31,7 +32,7 @@ from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.supervision.catalog import Item, did_you_mean, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.reader import traffic
-from mcpd.transports.outgoing_request import FROM_CALLER, FROM_TOOL_TIMEOUTS, Exchange
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import RESERVED_PREFIX
@@ -151,13 +152,7 @@ class ControlCall(Exchange, kw_only=True):
         if schemas.input is not None:
             _check_arguments(request, schemas)
         self.label = f"tool {request.tool!r}"
-        times = server.spec.timeouts
-        self.idle_timeout = request.timeout or times.tools.get(request.tool, times.call)
-        if request.timeout:
-            self.timeout_source = FROM_CALLER
-        elif request.tool in times.tools:
-            self.timeout_source = FROM_TOOL_TIMEOUTS
-        self.total_timeout = max(times.call_max, self.idle_timeout)
+        set_control_call_timeouts(self, server.spec.timeouts, request.tool, request.timeout)
         self.server, self.upstream, self.schemas = server, upstream, schemas
         self.meta = upstream.default_meta
         params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(request.tool), request.arguments)

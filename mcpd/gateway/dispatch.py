@@ -9,13 +9,13 @@ import msgspec
 import trio
 
 from mcpd.gateway import call_concurrency, call_tasks, input_required, url_elicitation
+from mcpd.gateway.call_timeouts import set_call_timeouts
 from mcpd.gateway.client_context import ClientRequest, forwarded_capabilities
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
 from mcpd.gateway.revision_translation import translation
 from mcpd.gateway.virtual_server import Route
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.transports.outgoing_request import FROM_TOOL_TIMEOUTS
 from mcpd.wire import message as wire
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def _with_verified_state(session: ClientSession, server: ManagedServer, params: 
 def _send(
     session: ClientSession, request: ClientRequest, server: ManagedServer, route: Route, params: bytes
 ) -> None:
-    tool, upstream = route.tool, server.upstream
+    upstream = server.upstream
     if upstream is None:
         raise session.gateway.core.not_ready_error(server)
-    times, context = server.spec.timeouts, request.context
+    context = request.context
     agreed = None
     asked = context.modern and upstream.era == "legacy" and request.method in INTERACTIVE_METHODS
     if asked and b'"inputResponses"' in bytes(params):
@@ -86,11 +86,8 @@ def _send(
         resumed_after_url=agreed is not None,
         alias=route.alias,
         translation=translation(context.version, upstream.version),
-        idle_timeout=times.tools.get(tool, times.call) if times.tools else times.call,
-        total_timeout=times.call_max,
     )
-    if times.tools and tool in times.tools:
-        call.timeout_source = FROM_TOOL_TIMEOUTS
+    set_call_timeouts(call, server.spec.timeouts, route.tool)
     if request.method == "tools/call":
         session.count_call(server)
     session.last_version = context.version

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 import attrs
 
-from mcpd.model.qualified_names import ClientStyle
+from mcpd.model.tool_names import ClientStyle
 
 
 @attrs.frozen(kw_only=True)

@@ -12,9 +12,6 @@ from mcpd.model.errors import McpdError
 from mcpd.transports.call_stats import ToolCallStats
 from mcpd.wire.message import Message
 
-FROM_TOOL_TIMEOUTS = "`toolTimeouts` in its definition sets"
-FROM_CALLER = "whoever called set"
-
 
 class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """A slot in a link's table. The link calls exactly one of `answered` and `failed`, once,

@@ -75,7 +75,7 @@ def test_a_call_that_takes_too_long_names_the_setting_that_says_so(start: Start)
         ("silent", {}, r"\(`timeout` in its definition sets the limit\)"),
         ("tool", {}, r"\(`toolTimeouts` in its definition sets the limit\)"),
         ("all", {}, r"\(`maxTimeout` in its definition sets the limit\)"),
-        ("tool", {"timeout": 0.2}, r"\(whoever called set the limit\)"),
+        ("tool", {"timeout": 0.2}, r"\(the caller set the limit\)"),
     )
     for server, more, words in tries:
         with pytest.raises(Refused, match=words) as refused:

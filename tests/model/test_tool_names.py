@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.gateway.tool_names import MAX_NAME_LENGTH, public_names
-from mcpd.model.qualified_names import ClientStyle
+from mcpd.model.tool_names import MAX_NAME_LENGTH, ClientStyle, public_names
 
 PAIR = st.tuples(st.sampled_from(["a", "a_", "git", "x" * 60]), st.text(min_size=1, max_size=80))
 

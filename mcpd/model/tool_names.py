@@ -1,0 +1,95 @@
+"""Unique names for the tools of several servers: in mcpctl (`settings.toolNames`) and for MCP clients.
+
+MCP clients and model APIs accept at most 64 characters, and some of them only letters, digits, `_` and `-`.
+Client names are looked up in a table and never parsed, so neither shortening nor replacing is ambiguous.
+A server name contains no `@`, `:` or `/`: `suffix` and `namespace` can be parsed, `prefix` cannot.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+
+class NameStyle(enum.Enum):
+    """`settings.toolNames`."""
+
+    SUFFIX = "suffix"
+    """`echo@test`."""
+    PREFIX = "prefix"
+    """`mcp_test_echo`."""
+    NAMESPACE = "namespace"
+    """`test::echo`."""
+
+
+def qualified_name(style: NameStyle, server: str, tool: str) -> str:
+    match style:
+        case NameStyle.SUFFIX:
+            return f"{tool}@{server}"
+        case NameStyle.PREFIX:
+            return f"mcp_{server}_{tool}"
+        case NameStyle.NAMESPACE:
+            return f"{server}::{tool}"
+
+
+class ClientStyle(enum.Enum):
+    """`settings.clientToolNames`: how MCP clients see the tools and prompts of several servers."""
+
+    UNDERSCORES = "underscores"
+    """`test__echo`: the default, because several clients accept only letters, digits, `_` and `-`."""
+    SUFFIX = "suffix"
+    """`echo@test`."""
+    PREFIX = "prefix"
+    """`mcp_test_echo`."""
+    NAMESPACE = "namespace"
+    """`test::echo`."""
+    PLAIN = "plain"
+    """`echo` if no other server has a tool of that name, else `test__echo`."""
+
+
+MAX_NAME_LENGTH = 64
+_HASH_LENGTH = 8
+_DISALLOWED = re.compile(r"[^A-Za-z0-9_-]")
+
+OwnedName = tuple[str, str]
+"""(server name, tool name)."""
+
+
+def public_names(style: ClientStyle, owned: Iterable[OwnedName]) -> dict[str, OwnedName]:
+    """Return public name → (server, name), in the given order, with one public name for each pair.
+
+    The name of a pair does not depend on the others, with two exceptions: `plain` adds the server name if
+    several servers have that tool, and of two pairs with the same public name the later one gets a hash.
+    """
+    pairs = list(dict.fromkeys(owned))
+    shared = Counter(name for _, name in pairs) if style is ClientStyle.PLAIN else Counter[str]()
+    names: dict[str, OwnedName] = {}
+    for pair in pairs:
+        server, name = pair
+        plain = style is ClientStyle.PLAIN and shared[name] == 1
+        public = _fit(style, name if plain else _join(style, server, name), pair)
+        if public in names:
+            public = _shorten_with_hash(public, pair)
+        names[public] = pair
+    return names
+
+
+def _join(style: ClientStyle, server: str, name: str) -> str:
+    if style in (ClientStyle.UNDERSCORES, ClientStyle.PLAIN):
+        return f"{server}__{name}"
+    return qualified_name(NameStyle(style.value), server, name)
+
+
+def _fit(style: ClientStyle, name: str, pair: OwnedName) -> str:
+    if style in (ClientStyle.UNDERSCORES, ClientStyle.PREFIX, ClientStyle.PLAIN):
+        name = _DISALLOWED.sub("_", name)
+    return name if len(name) <= MAX_NAME_LENGTH else _shorten_with_hash(name, pair)
+
+
+def _shorten_with_hash(name: str, pair: OwnedName) -> str:
+    """Cut `name` to the maximum length, ending in a hash of the pair that keeps it unique."""
+    digest = hashlib.sha256("\0".join(pair).encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
+    return f"{name[: MAX_NAME_LENGTH - _HASH_LENGTH - 1]}_{digest}"
