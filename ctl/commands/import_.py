@@ -11,10 +11,9 @@ import click
 from ctl.completion_candidates import editors_and_files
 from ctl.context import CliContext
 from ctl.editors.discovery import DiscoveredEntries, ImportCandidate, discover
-from ctl.editors.drift import ServerUpdate
 from ctl.editors.editor_catalog import BY_NAME, EDITORS, EditorSpec
 from ctl.editors.editor_paths import UserContext, find_editor_files
-from ctl.editors.import_history import ImportHistory, save_history
+from ctl.editors.import_history import ImportHistory, ServerUpdate, save_history
 from ctl.editors.import_report import (
     as_json,
     describe_target,

@@ -26,13 +26,14 @@ from ctl.editors.mcpd_entry import (
     command_entry,
     install_targets,
     installable_editors,
+    mcpctl_path,
     new_file_content,
     slot_of,
+    socket_url,
     url_entry,
 )
 from ctl.editors.mcpd_entry import uses_list as is_listed
 from ctl.editors.merging import matching_server, server_identities
-from ctl.editors.self_detection import mcpctl_path, socket_url
 from ctl.errors import CtlError, DaemonError, NotFound, UsageError
 from ctl.output import paint
 from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document

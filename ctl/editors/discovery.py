@@ -9,11 +9,9 @@ from pathlib import Path
 import attrs
 
 from ctl.editors.editor_paths import EditorFile, UserContext
-from ctl.editors.external_settings import dotenv_values
-from ctl.editors.mapping import map_entry
-from ctl.editors.read_entries import RawEntry, identify_file, read_entries
-from ctl.editors.remote_proxies import unwrap_proxy
-from ctl.editors.self_detection import is_mcpd_entry
+from ctl.editors.mapping import map_entry, unwrap_proxy
+from ctl.editors.mcpd_entry import is_mcpd_entry
+from ctl.editors.read_entries import RawEntry, dotenv_values, identify_file, read_entries
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator
 from mcpd.config.definition import MAX_NAME_LENGTH
 from mcpd.config.in_place_edits.document import Document, read_document

@@ -237,10 +237,7 @@ EDITORS: tuple[EditorSpec, ...] = (
     EditorSpec(
         "roo",
         "Roo Code",
-        (
-            _project("./.roo/mcp.json"),
-            *_in_code("rooveterinaryinc.roo-cline/settings/mcp_settings.json"),
-        ),
+        (_project("./.roo/mcp.json"), *_in_code("rooveterinaryinc.roo-cline/settings/mcp_settings.json")),
         _CURSOR,
         timeout_unit="s",
         disable_method=_DISABLED,
@@ -285,17 +282,12 @@ EDITORS: tuple[EditorSpec, ...] = (
     EditorSpec(
         "copilot",
         "Copilot CLI",
-        (
-            _project("./.github/mcp.json"),
-            _user("{COPILOT_HOME:~/.copilot}/mcp-config.json"),
-        ),
+        (_project("./.github/mcp.json"), _user("{COPILOT_HOME:~/.copilot}/mcp-config.json")),
         _SHELL | {"env", "dollar"},
         entry_form="copilot",
     ),
     EditorSpec(
-        "jetbrains",
-        "JetBrains Junie",
-        (_project("./.junie/mcp/mcp.json"), _user("~/.junie/mcp/mcp.json")),
+        "jetbrains", "JetBrains Junie", (_project("./.junie/mcp/mcp.json"), _user("~/.junie/mcp/mcp.json"))
     ),
     EditorSpec(
         "kiro",

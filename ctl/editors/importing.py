@@ -12,8 +12,15 @@ import attrs
 from ctl.context import CliContext
 from ctl.editors.backup import EditorBackups
 from ctl.editors.discovery import DiscoveredEntries, EntrySource, unwrap_candidate
-from ctl.editors.drift import ImportDrift, ServerUpdate, compare_with_history, lift_update_secrets
-from ctl.editors.import_history import ImportedEntry, ImportHistory, entry_key
+from ctl.editors.import_history import (
+    ImportDrift,
+    ImportedEntry,
+    ImportHistory,
+    ServerUpdate,
+    compare_with_history,
+    entry_key,
+    lift_update_secrets,
+)
 from ctl.editors.import_target import ImportTarget, find_problems, read_definitions
 from ctl.editors.inline_secrets import LiftedDefinition, free_secret_name, lift_secrets
 from ctl.editors.merging import MergedServer, MergeResult, fill_in_secrets, merge_candidates, replace_text

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.backup import BackupRecord, DisabledEntry, EditorBackups, digest
+from ctl.editors.backup import BackupRecord, DisabledEntry, EditorBackups, diff_hunks, digest, revert_hunks
 from ctl.editors.disable_entries import (
     add_to_allowlist,
     disable_entry,
@@ -19,9 +19,7 @@ from ctl.editors.disable_entries import (
     restore_entries,
 )
 from ctl.editors.editor_catalog import EditorSpec
-from ctl.editors.mcpd_entry import InstallTarget, new_file_content, slot_of, uses_list
-from ctl.editors.self_detection import is_mcpd_entry
-from ctl.editors.text_patch import diff_hunks, revert_hunks
+from ctl.editors.mcpd_entry import InstallTarget, is_mcpd_entry, new_file_content, slot_of, uses_list
 from ctl.errors import CtlError
 from mcpd.config.in_place_edits.document import (
     Document,

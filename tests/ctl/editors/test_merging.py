@@ -9,11 +9,10 @@ import pytest
 from ctl.editors.discovery import EntrySource, ImportCandidate, valid_server_name
 from ctl.editors.editor_catalog import BY_NAME
 from ctl.editors.inline_secrets import lift_secrets, looks_random, masked_definition
-from ctl.editors.mapping import map_entry
+from ctl.editors.mapping import map_entry, unwrap_proxy
+from ctl.editors.mcpd_entry import is_mcpd_entry
 from ctl.editors.merging import merge_candidates
 from ctl.editors.read_entries import RawEntry
-from ctl.editors.remote_proxies import unwrap_proxy
-from ctl.editors.self_detection import is_mcpd_entry
 from ctl.editors.variables import UnusableEntry, VariableTranslator
 
 NPX: dict[str, object] = {"command": "npx", "args": ["-y", "x"]}

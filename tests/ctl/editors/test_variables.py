@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctl.editors import dotenv
 from ctl.editors.editor_catalog import BY_NAME, GENERIC
-from ctl.editors.variables import UnusableEntry, VariableTranslator, secret_name
+from ctl.editors.variables import UnusableEntry, VariableTranslator, parse_dotenv, secret_name
 from mcpd.config.variables import expand
 
 
@@ -113,7 +112,7 @@ def test_a_secret_gets_a_name_that_can_be_one(theirs: str, ours: str) -> None:
 def test_env_files_are_read_as_the_editors_read_them() -> None:
     """Quotes, remarks, `export`, empty values, and lines that are nothing."""
     text = 'A=1\n# no\nexport B = two # remark\nC=\'x # y\'\nD="a\\nb\\""\nE=\nF=a#b\r\n9=no\nnothing\n'
-    assert dotenv.parse_dotenv(text) == {
+    assert parse_dotenv(text) == {
         "A": "1",
         "B": "two",
         "C": "x # y",
