@@ -1,9 +1,9 @@
-"""The control API in types: what the `mcpd/…` methods take and answer.
+"""The parameters and results of the control API (the `mcpd/…` methods).
 
-Families with a file of their own: `definitions`, `features`, `clients`, `usage`, `history`, `tap`.
-`api/control_methods.py` binds each method to one call of Operations; `rpc.discover` and
-`docs/reference/control-api.md` are made from these classes. Keys are snake_case; lists are never null;
-members that hold MCP objects (`tools`, a raw result, …) carry the server's own bytes.
+`events.py` and `usage.py` contain the types for events, history, tapped messages and statistics.
+`api/control_methods.py` binds each method to its types; `rpc.discover` and docs/reference/control-api.md are
+generated from them. Member names are in snake_case, lists are never null, and members with MCP objects
+(`tools`, a raw result, …) contain the server's own JSON.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mcpd.model.server_spec import ServersDiff
 from mcpd.model.status import ServerStatus
 
 API_VERSION = 1
-"""Raised when a method or a member changes its meaning; additions do not raise it."""
+"""Increased when a method or member changes its meaning. Additions do not increase it."""
 
 
 @attrs.frozen(kw_only=True)
 class NoParams:
-    """The method takes nothing."""
+    """The method has no parameters."""
 
 
 @attrs.frozen(kw_only=True)
 class EmptyResult:
-    """The method answers nothing but that it was done."""
+    """The method returns no data."""
 
 
 @attrs.frozen(kw_only=True)
@@ -40,37 +40,37 @@ class ServerParam:
 @attrs.frozen(kw_only=True)
 class OptionalServerParam:
     server: str | None = None
-    """None: every server."""
+    """null: all servers."""
 
 
 @attrs.frozen(kw_only=True)
 class LifecycleParams:
-    """For connect, disconnect, reconnect and enable."""
+    """The parameters of connect, disconnect, reconnect and enable."""
 
     server: str
     wait: float = 0.0
-    """Answer when the server has settled (connected, failed, …), after this many seconds at the latest."""
+    """Wait up to this many seconds until the server is connected, failed or otherwise settled."""
 
 
 @attrs.frozen(kw_only=True)
 class DisableParams:
     server: str
     wait: float = 0.0
-    """As for the others."""
+    """Wait up to this many seconds until the server is settled."""
     until: str | None = None
-    """Come back by itself then (RFC 3339); null: stay off until somebody switches it on."""
+    """Enable the server again at this time (RFC 3339). null: keep it disabled until it is enabled."""
 
 
 @attrs.frozen(kw_only=True)
 class HttpListener:
-    """Where clients come in over HTTP."""
+    """The address at which mcpd serves HTTP."""
 
     url: str
-    """The endpoint of all servers together, with the real port."""
+    """The endpoint of all servers together, with the actual port."""
     auth: str
-    """`token`, or `none`: whoever can reach the port may come in."""
+    """`token`, or `none`: everyone who can reach the port has access."""
     token_file: str | None = None
-    """Holds what goes into `Authorization: Bearer …`."""
+    """The file with the token for `Authorization: Bearer …`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -80,22 +80,38 @@ class DaemonInfo:
     started_at: str
     socket: str
     instance: str
-    """The mark that every process of this daemon carries in `MCPD_INSTANCE`."""
+    """The value of `MCPD_INSTANCE` in the environment of all processes that this daemon starts."""
     clients: int
     http: HttpListener | None = None
-    """None: nobody listens for HTTP."""
+    """null: mcpd does not serve HTTP."""
 
 
 @attrs.frozen(kw_only=True)
 class ServerResult:
-    """How the server is after the wish; with `wait`, after it has settled."""
+    """The server's status after the request; with `wait`, after the server has settled."""
 
     server: ServerStatus
 
 
 @attrs.frozen(kw_only=True)
+class ConfigStatus:
+    """The configuration in force, and whether the file on disk could be used."""
+
+    source: str
+    """The path of a file, `$MCPD_SERVERS`, `api` after `mcpd/servers/set`, or `none`."""
+    path: str
+    """The file that `mcpd/reload` reads and `mcpd/add` writes. It may not exist."""
+    generation: int
+    loaded_at: str
+    problems: tuple[Problem, ...] = ()
+    """Why the current content of the file was rejected. The last valid set stays in force."""
+    warnings: tuple[str, ...] = ()
+    """Parts of the configuration that have no effect."""
+
+
+@attrs.frozen(kw_only=True)
 class DaemonStatus:
-    """`mcpd/status`."""
+    """The result of `mcpd/status`."""
 
     servers: tuple[ServerStatus, ...]
     config: ConfigStatus
@@ -104,7 +120,7 @@ class DaemonStatus:
 
 @attrs.frozen(kw_only=True)
 class ConnectStep:
-    """One step of reaching a server: what was tried and what came of it."""
+    """One step of connecting to a server, and its outcome."""
 
     at: str
     step: str
@@ -114,33 +130,33 @@ class ConnectStep:
 
 @attrs.frozen(kw_only=True)
 class ServerDetail:
-    """`mcpd/server`: one status with everything that explains it."""
+    """The result of `mcpd/server`: the status of one server and everything that explains it."""
 
     server: ServerStatus
     command: tuple[str, ...] = ()
-    """The command line, secrets masked; empty for a remote server."""
+    """The command line with secrets masked; empty for a remote server."""
     url: str = ""
-    """Where a remote server listens, without query and secrets; empty for a program."""
+    """The URL of a remote server, without query and secrets; empty for a program."""
     cwd: str | None = None
     env: tuple[str, ...] = ()
-    """Names only, of what the child is given."""
+    """The names of the environment variables of the child process."""
     executable: str | None = None
-    """Where the command was found."""
+    """The path at which the command was found."""
     path: str = ""
-    """The PATH it was looked for in."""
+    """The PATH that was searched for the command."""
     log: tuple[str, ...] = ()
-    """The last stderr lines, from the bounded log that survives restarts."""
+    """The last lines of stderr, from a bounded log that is kept across restarts."""
     log_file: str = ""
     junk_lines: int = 0
-    """Lines on stdout that were no messages."""
+    """The number of lines on stdout that were not messages."""
     junk_sample: str = ""
     late_replies: int = 0
-    """Answers that came after their request was cancelled or had timed out."""
+    """Responses that arrived after their request was cancelled or had timed out."""
     negotiation: tuple[ConnectStep, ...] = ()
     definition: Mapping[str, object] = attrs.field(factory=dict)
-    """The definition in force, secrets masked."""
+    """The definition in force, with secrets masked."""
     history: tuple[HistoryEntry, ...] = ()
-    """What happened to it last, oldest first; `mcpd/history` has more."""
+    """The most recent events of the server, oldest first; `mcpd/history` returns more."""
 
 
 @attrs.frozen(kw_only=True)
@@ -148,58 +164,58 @@ class LogsParams:
     server: str
     lines: int = 100
     follow: bool = False
-    """Keep sending `mcpd/log` notifications until the request is cancelled."""
+    """Send `mcpd/log` notifications until the request is cancelled."""
 
 
 @attrs.frozen(kw_only=True)
 class LogLines:
     lines: tuple[str, ...]
-    """Each `2026-11-21T06:30:00.123Z text`."""
+    """Each line is `2026-11-21T06:30:00.123Z text`."""
 
 
 @attrs.frozen(kw_only=True)
 class EventsParams:
     servers: tuple[str, ...] = ()
-    """Only these; empty: all."""
+    """Send events of these servers only; empty: of all."""
 
 
 @attrs.frozen(kw_only=True)
 class AttachedClient:
-    """Who is at the other end of an attached connection: for people, and for servers that ask."""
+    """The program at the other end of an attached connection, for display and for servers that ask."""
 
     name: str = ""
-    """What its configuration calls it: `cursor`, `zed`, …"""
+    """Its name in mcpd's integration: `cursor`, `zed`, …"""
     pid: int | None = None
-    """Of the program that the messages come from, not of a bridge in between."""
+    """The process that creates the messages, not a bridge in between."""
     cwd: str | None = None
-    """Where it works; the root of a client that declares none."""
+    """Its working directory, used as the root if the client declares none."""
 
 
 @attrs.frozen(kw_only=True)
 class AttachParams:
     server: str | None = None
-    """None: all servers together."""
+    """null: all servers together."""
     profile: str | None = None
-    """Which selection of servers and tools the client is to see, `*` for everything; None: what
-    `settings.profileByDirectory` says of the client's `cwd`, else everything."""
+    """The profile that selects servers and tools; `*` selects everything. null: the profile that
+    `settings.profileByDirectory` assigns to the client's `cwd`, otherwise everything."""
     client: AttachedClient | None = None
     wait: float = 0.0
-    """How long to wait for the server to be connected, seconds; requests wait by themselves."""
+    """How many seconds to wait for the server to connect. Requests wait for the server in any case."""
 
 
 @attrs.frozen(kw_only=True)
 class AttachResult:
-    """From here on this connection speaks MCP: to one server, unrenamed, or to those of a profile."""
+    """From now on this connection carries MCP: for one server, or for the servers of a profile."""
 
     server: str | None = None
     profile: str | None = None
     protocol_version: str | None = None
-    """The revision the server speaks, when it is connected."""
+    """The protocol revision of the server, if it is connected."""
 
 
 @attrs.frozen(kw_only=True)
 class Metrics:
-    """`mcpd/metrics`."""
+    """The result of `mcpd/metrics`."""
 
     content_type: str
     text: str
@@ -207,12 +223,12 @@ class Metrics:
 
 @attrs.frozen(kw_only=True)
 class DashboardLink:
-    """`mcpd/page`: the way into the dashboard."""
+    """The result of `mcpd/page`: a link that opens the dashboard."""
 
     url: str
-    """Good once."""
+    """It works once."""
     seconds: float
-    """And for so long."""
+    """How long the link is valid."""
 
 
 @attrs.frozen(kw_only=True)
@@ -223,7 +239,7 @@ class PingParams:
 
 @attrs.frozen(kw_only=True)
 class PingResult:
-    """The server has answered, with whatever."""
+    """The server responded; an error response counts, too."""
 
     server: str
     ms: float
@@ -237,22 +253,22 @@ class VersionInfo:
     python: str
     started_at: str
     search_path: str
-    """The PATH of mcpd: where servers' commands are looked for, unless a definition says otherwise."""
+    """The PATH of mcpd. It is searched for servers' commands unless a definition sets another one."""
     protocol_versions: tuple[str, ...]
 
 
 @attrs.frozen(kw_only=True)
 class ToolsResult:
-    """`mcpd/tools`. Each entry is the server's own tool object plus `server` and `qualified_name`."""
+    """The result of `mcpd/tools`: the servers' tool objects, plus `server` and `qualified_name`."""
 
     tools: tuple[msgspec.Raw, ...]
     dropped: int = 0
-    """Entries that were no usable tools; the rest is kept (CA12)."""
+    """The number of entries that were left out because they are not valid tools."""
 
 
 @attrs.frozen(kw_only=True)
 class ResourcesResult:
-    """`mcpd/resources`. Entries are the servers' own objects plus `server`."""
+    """The result of `mcpd/resources`: the servers' objects, plus `server`."""
 
     resources: tuple[msgspec.Raw, ...]
     resource_templates: tuple[msgspec.Raw, ...]
@@ -260,7 +276,7 @@ class ResourcesResult:
 
 @attrs.frozen(kw_only=True)
 class PromptsResult:
-    """`mcpd/prompts`. Entries are the servers' own objects plus `server`."""
+    """The result of `mcpd/prompts`: the servers' objects, plus `server`."""
 
     prompts: tuple[msgspec.Raw, ...]
 
@@ -271,9 +287,9 @@ class CallParams:
     tool: str
     arguments: Mapping[str, object] = attrs.field(factory=dict)
     timeout: float | None = None
-    """Seconds of silence allowed; progress starts it afresh. None: the configured one."""
+    """Seconds that the call may take without progress. null: the configured timeout."""
     raw: bool = False
-    """Answer the MCP result byte for byte instead of a ToolResult."""
+    """Return the MCP result unchanged instead of a ToolResult."""
 
 
 @attrs.frozen(kw_only=True)
@@ -293,31 +309,15 @@ class PromptParams:
 class CompleteParams:
     server: str
     ref: Mapping[str, object]
-    """MCP's own: `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
+    """As in MCP: `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
     argument: Mapping[str, object]
     """`{"name": …, "value": …}`."""
     context: Mapping[str, object] | None = None
 
 
 @attrs.frozen(kw_only=True)
-class ConfigStatus:
-    """Which configuration is in force, and whether the file on disk could be used."""
-
-    source: str
-    """A file's path, `$MCPD_SERVERS`, `api` after `mcpd/servers/set`, or `none`."""
-    path: str
-    """The file that `mcpd/reload` reads and `mcpd/add` writes, there or not."""
-    generation: int
-    loaded_at: str
-    problems: tuple[Problem, ...] = ()
-    """Why the newest version of the file was refused, while the last good set stays in force."""
-    warnings: tuple[str, ...] = ()
-    """What the configuration says that has no effect here."""
-
-
-@attrs.frozen(kw_only=True)
 class ConfigView:
-    """`mcpd/config`: the definitions in force, secrets masked."""
+    """The result of `mcpd/config`: the definitions in force, with secrets masked."""
 
     source: str
     path: str
@@ -328,10 +328,10 @@ class ConfigView:
 @attrs.frozen(kw_only=True)
 class SetServersParams:
     servers: Mapping[str, Mapping[str, object]]
-    """Name → definition, in the shape of the configuration file."""
+    """Name → definition, as in the configuration file."""
     dry_run: bool = False
     if_generation: int | None = None
-    """Refuse with `conflict` unless the set is still at this generation."""
+    """Return the error `conflict` unless the set is still at this generation."""
 
 
 @attrs.frozen(kw_only=True)
@@ -339,9 +339,9 @@ class AddParams:
     server: str
     definition: Mapping[str, object]
     save: bool = True
-    """Write it into the configuration file too."""
+    """Also write the server to the configuration file."""
     replace: bool = False
-    """Take the place of a server of that name; without it, such a server is an error."""
+    """Replace a server of this name. Without it, an existing server is an error."""
 
 
 @attrs.frozen(kw_only=True)
@@ -352,15 +352,15 @@ class RemoveParams:
 
 @attrs.frozen(kw_only=True)
 class ApplyResult:
-    """What a change of the set does, or would do under `dry_run`. Unchanged servers are not touched."""
+    """The effect of changing the set of servers, or of the `dry_run`. Unchanged servers keep running."""
 
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    changed: tuple[str, ...]
-    unchanged: tuple[str, ...]
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
     generation: int
     errors: tuple[Problem, ...] = ()
-    """What makes the set unusable; then nothing was applied and the lists are empty."""
+    """The errors in the set. If there are any, nothing was applied and the lists are empty."""
     dry_run: bool = False
     saved: str | None = None
     """The file that was written."""
@@ -369,24 +369,8 @@ class ApplyResult:
     def plan(
         cls, plan: ServersDiff, generation: int, *, dry_run: bool = False, saved: str | None = None
     ) -> ApplyResult:
-        return cls(
-            added=plan.added,
-            removed=plan.removed,
-            changed=plan.changed,
-            unchanged=plan.unchanged,
-            generation=generation,
-            dry_run=dry_run,
-            saved=saved,
-        )
+        return cls(generation=generation, dry_run=dry_run, saved=saved, **attrs.asdict(plan))
 
     @classmethod
     def refused(cls, errors: list[Problem], generation: int, *, dry_run: bool = False) -> ApplyResult:
-        return cls(
-            added=(),
-            removed=(),
-            changed=(),
-            unchanged=(),
-            generation=generation,
-            errors=tuple(errors),
-            dry_run=dry_run,
-        )
+        return cls(generation=generation, errors=tuple(errors), dry_run=dry_run)

@@ -1,8 +1,7 @@
-"""JSON ⇄ our classes, strictly. The only module that calls cattrs.
+"""Converts between JSON and attrs classes, strictly. The only module that uses cattrs.
 
-cattrs is lenient by default (`"false"` becomes True, a string becomes a list of letters); here every
-primitive must already have its type, unknown keys are refused, and all complaints come together,
-each with its place.
+cattrs is lenient by default (`"false"` becomes True, a string becomes a list of letters). Here, every
+primitive must have the right type, unknown keys are refused, and all errors are reported together.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ HookFactory = Callable[[type, Converter], Hook]
 
 
 class ShapeError(ValueError):
-    """A value that does not have the asked-for shape; `problems` lists every deviation."""
+    """A value does not match the expected type; `problems` lists every deviation."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("; ".join(map(str, problems)))
@@ -35,7 +34,7 @@ class ShapeError(ValueError):
 
 
 def structure(value: object, into: type[T]) -> T:
-    """Make an `into` from plain JSON values, or raise ShapeError with every complaint at once."""
+    """Convert plain JSON values to `into`. Raises ShapeError with all errors."""
     try:
         return _converter.structure(value, into)
     except (ClassValidationError, IterableValidationError) as error:
@@ -46,21 +45,21 @@ def structure(value: object, into: type[T]) -> T:
 
 
 def decode(data: bytes, into: type[T]) -> T:
-    """`structure` from JSON text. Raises ShapeError for what is no JSON, too."""
+    """Like `structure`, for JSON text. Raises ShapeError for invalid JSON, too."""
     try:
         value = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ShapeError([Problem("$", f"is no JSON: {error}")]) from None
+        raise ShapeError([Problem("$", f"not valid JSON: {error}")]) from None
     return structure(value, into)
 
 
 def unstructure(value: object) -> object:
-    """Plain JSON values (dicts, lists, primitives, `msgspec.Raw`) of one of our classes."""
+    """Convert to plain JSON values (dicts, lists, primitives, `msgspec.Raw`)."""
     return _converter.unstructure(value)
 
 
 def encode(value: object) -> bytes:
-    """One line of JSON, without the newline. `msgspec.Raw` members go through byte for byte."""
+    """Return one line of JSON without the newline. `msgspec.Raw` members are copied unchanged."""
     return msgspec.json.encode(_converter.unstructure(value))
 
 
@@ -99,7 +98,7 @@ def _strict(wanted: type) -> Hook:
 
 
 def _union_hook(kind: type, _: Converter) -> Hook:
-    """`bool | float`: the one of these primitives that the value is."""
+    """Structure a union of primitives such as `bool | float`."""
     checks = [_strict(primitive) for primitive in get_args(kind)]
 
     def check(value: object, into: object) -> object:
@@ -128,7 +127,7 @@ def _require_type(container: type, name: str, value: object) -> None:
 
 
 def _tuple_hook(kind: type, converter: Converter) -> Hook:
-    """`tuple[X, ...]` from a list only: a string is a sequence too, and never what was meant."""
+    """Structure `tuple[X, ...]` from a list only, not from a string."""
     element = get_args(kind)[0]
     inner = converter.get_structure_hook(element)
 

@@ -1,30 +1,30 @@
-"""Every error a person can meet, with the four facts each door needs to show it.
+"""Every error that users can meet, with its code, HTTP status, JSON-RPC code and exit code.
 
     McpdError                code               http  rpc      exit
      ├─ UnknownServer        unknown_server     404   -32602   5
      ├─ UnknownProfile       unknown_profile    404   -32602   5
      ├─ UnknownTool          unknown_tool       404   -32602   5
      ├─ UnknownPrompt        unknown_prompt     404   -32602   5
-     ├─ UnknownResource      unknown_resource   404   -32602   5    the URI is in its data
+     ├─ UnknownResource      unknown_resource   404   -32602   5    its data contains the URI
      ├─ InvalidArguments     invalid_arguments  400   -32602   2
      ├─ BadSpec              bad_spec           400   -32602   2    a list of Problem
-     ├─ Conflict             conflict           412   -32000   9    the generation moved on
-     ├─ NotReady             not_ready          503   -32000   6    what it waits for, until when
+     ├─ Conflict             conflict           412   -32000   9    the generation has changed
+     ├─ NotReady             not_ready          503   -32000   6    the server's state, and when it is retried
      ├─ Overloaded           overloaded         503   -32000   6    a bounded queue is full
      ├─ LinkLost             link_lost          502   -32000   6    says whether the call may have run
-     ├─ NeedsAuth            auth_required      401   -32000   4    a person must log in; nothing was done
-     ├─ HttpRefused          http_status        502   -32000   6    an HTTP status that is no answer
+     ├─ NeedsAuth            auth_required      401   -32000   4    the user must log in; nothing was sent
+     ├─ HttpRefused          http_status        502   -32000   6    an HTTP status without an MCP response
      ├─ CallTimeout          timeout            504   -32000   7
-     ├─ Unsupported          unsupported        501   -32601   1    the server has no such capability
-     ├─ InputNeeded          input_required     502   -32000   1    the server asks, and nobody can answer
-     ├─ UpstreamRefused      upstream_error     502   (its own) 1   the server answered with an error
+     ├─ Unsupported          unsupported        501   -32601   1    the server lacks the capability
+     ├─ InputNeeded          input_required     502   -32000   1    the server needs input from a user
+     ├─ UpstreamRefused      upstream_error     502   (its own) 1   the server returned a JSON-RPC error
      ├─ SlowConsumer         fell_behind        503   -32000   1    a subscriber read too slowly
-     ├─ ProtocolViolation    protocol           502   -32603   1    quoted bytes, shortened
+     ├─ ProtocolViolation    protocol           502   -32603   1    with a short quote of the bytes
      ├─ NoCommonVersion      version            502   -32603   1    no protocol revision in common
-     └─ UnsupportedRevision  revision           400   -32022   1    a client's, that we do not speak
+     └─ UnsupportedRevision  revision           400   -32022   1    a client requested an unsupported one
 
-Messages are for a person: what failed, on which server, what to do next. Errors that a *server* sent
-in answer to a request are not ours: they pass through as bytes wherever the door allows it.
+Messages are for people: what failed, on which server, and what to do. Errors that a *server* returns to a
+client's request are not in this list: they are passed on unchanged wherever the interface allows it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from mcpd.model.text import shorten
 
 @attrs.frozen
 class Problem:
-    """One complaint about a document: what is wrong, where, and how to mend it."""
+    """One error in a document: where it is, what is wrong, and how to fix it."""
 
     path: str
-    """Where, as a JSON path: `$.mcpServers.git.command`."""
+    """The position as a JSON path: `$.mcpServers.git.command`."""
     message: str
     fix: str = ""
 
@@ -51,12 +51,14 @@ class Problem:
 
 
 class McpdError(Exception):
-    """Base of everything we raise on purpose. `server` names the server concerned, when there is one."""
+    """The base of all deliberate errors. `server` is the name of the server concerned, if any."""
 
     code: ClassVar[str] = "error"
     http: ClassVar[int] = 500
     rpc: ClassVar[int] = -32603
     exit: ClassVar[int] = 1
+    may_have_run: bool | None = None
+    """Whether the server may have executed the request. None: not known, or not about a request."""
 
     def __init__(self, message: str, *, server: str | None = None) -> None:
         super().__init__(message)
@@ -67,10 +69,12 @@ class McpdError(Exception):
         return str(self.args[0])
 
     def data(self) -> dict[str, object]:
-        """The structured half of the error: goes into JSON-RPC `error.data`."""
+        """Return the machine-readable part, for `error.data` in JSON-RPC."""
         facts: dict[str, object] = {"code": self.code, "exit": self.exit}
         if self.server is not None:
             facts["server"] = self.server
+        if self.may_have_run is not None:
+            facts["may_have_run"] = self.may_have_run
         return facts
 
 
@@ -96,7 +100,7 @@ class UnknownPrompt(McpdError):
 
 @final
 class UnknownResource(McpdError):
-    """`data.uri` names it, as the specification wants (resources, error handling)."""
+    """`data.uri` is required by the MCP specification (server/resources, error handling)."""
 
     code, http, rpc, exit = "unknown_resource", 404, -32602, 5
 
@@ -110,7 +114,7 @@ class UnknownResource(McpdError):
 
 @final
 class InvalidArguments(McpdError):
-    """Arguments that the tool's own schema, or our parameter types, refuse. Nothing was sent."""
+    """The arguments do not match the tool's schema, or the method's parameter types. Nothing was sent."""
 
     code, http, rpc, exit = "invalid_arguments", 400, -32602, 2
 
@@ -119,12 +123,12 @@ class InvalidArguments(McpdError):
         self.problems = problems
 
     def data(self) -> dict[str, object]:
-        return {**super().data(), "problems": [attrs.asdict(p) for p in self.problems]}
+        return {**super().data(), "problems": [attrs.asdict(problem) for problem in self.problems]}
 
 
 @final
 class BadSpec(McpdError):
-    """A configuration or a set of servers that cannot be used. Nothing of it was applied."""
+    """A configuration or a set of servers has errors. Nothing of it was applied."""
 
     code, http, rpc, exit = "bad_spec", 400, -32602, 2
 
@@ -134,23 +138,24 @@ class BadSpec(McpdError):
         self.problems = problems
         self.source = source
 
+    def data(self) -> dict[str, object]:
+        return {**super().data(), "problems": [attrs.asdict(problem) for problem in self.problems]}
+
     @classmethod
     def single(cls, message: str, fix: str, source: object, path: str = "$") -> BadSpec:
         return cls([Problem(path, message, fix)], str(source))
 
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "problems": [attrs.asdict(p) for p in self.problems]}
-
 
 @final
 class Conflict(McpdError):
-    """`if_generation` did not match: somebody else changed the set meanwhile."""
+    """`if_generation` did not match: another client has changed the set of servers."""
 
     code, http, rpc, exit = "conflict", 412, -32000, 9
 
     def __init__(self, expected: int, actual: int) -> None:
         super().__init__(
-            f"the set of servers is at generation {actual}, not {expected}: read it again and decide anew"
+            f"the set of servers has changed: it is at generation {actual}, not {expected}; "
+            "read it again and repeat the change"
         )
         self.actual = actual
 
@@ -160,9 +165,10 @@ class Conflict(McpdError):
 
 @final
 class NotReady(McpdError):
-    """The server is not connected, so nothing was sent. Its `data` has exit 4 where a person must log in."""
+    """The server is not connected, so nothing was sent. `data.exit` is 4 if the user must log in."""
 
     code, http, rpc, exit = "not_ready", 503, -32000, 6
+    may_have_run = False
 
     def __init__(self, message: str, *, server: str, state: str, retry_at: str | None = None) -> None:
         super().__init__(message, server=server)
@@ -170,52 +176,45 @@ class NotReady(McpdError):
         self.retry_at = retry_at
 
     def data(self) -> dict[str, object]:
-        facts = {**super().data(), "state": self.state, "retry_at": self.retry_at, "may_have_run": False}
+        facts = {**super().data(), "state": self.state, "retry_at": self.retry_at}
         return {**facts, "exit": NeedsAuth.exit} if self.state == "needs-auth" else facts
 
 
 @final
 class Overloaded(McpdError):
     code, http, rpc, exit = "overloaded", 503, -32000, 6
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "may_have_run": False}
+    may_have_run = False
 
 
 @final
 class LinkLost(McpdError):
-    """The connection ended before the answer came. `may_have_run` says whether the bytes had left."""
+    """The connection ended before the response. `may_have_run` is true if bytes of the request were sent."""
 
     code, http, rpc, exit = "link_lost", 502, -32000, 6
 
     def __init__(self, reason: str, *, server: str | None = None, may_have_run: bool = True) -> None:
         super().__init__(reason, server=server)
-        self.may_have_run = may_have_run
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "may_have_run": self.may_have_run}
+        self.may_have_run: bool = may_have_run
 
 
 @final
 class NeedsAuth(McpdError):
-    """The server does not let us in (HTTP 401 or 403): trying again does not help, logging in may."""
+    """The server refused access (HTTP 401 or 403). Retrying does not help; logging in may."""
 
     code, http, rpc, exit = "auth_required", 401, -32000, 4
+    may_have_run = False
 
     def __init__(self, message: str, *, server: str, status: int) -> None:
         super().__init__(message, server=server)
         self.status = status
 
     def data(self) -> dict[str, object]:
-        return {**super().data(), "status": self.status, "may_have_run": False}
+        return {**super().data(), "status": self.status}
 
 
 @final
 class HttpRefused(McpdError):
-    """The server answered with an HTTP status that is no MCP answer.
-
-    `retry_after` in seconds, where it said so.
-    """
+    """The server returned an HTTP status without an MCP response. `retry_after`: its header, in seconds."""
 
     code, http, rpc, exit = "http_status", 502, -32000, 6
 
@@ -223,24 +222,26 @@ class HttpRefused(McpdError):
         super().__init__(message, server=server)
         self.status = status
         self.retry_after = retry_after
+        self.may_have_run = status >= 500
 
     def data(self) -> dict[str, object]:
-        facts = {**super().data(), "status": self.status, "may_have_run": self.status >= 500}
+        facts = {**super().data(), "status": self.status}
         return facts if self.retry_after is None else {**facts, "retry_after": self.retry_after}
 
 
 @final
 class CallTimeout(McpdError):
-    """No answer, and no progress, for `after` seconds; the server was told to cancel."""
+    """No response and no progress for `after` seconds. A cancellation was sent to the server."""
 
     code, http, rpc, exit = "timeout", 504, -32000, 7
+    may_have_run = True
 
     def __init__(self, message: str, *, server: str, after: float) -> None:
         super().__init__(message, server=server)
         self.after = after
 
     def data(self) -> dict[str, object]:
-        return {**super().data(), "after": self.after, "may_have_run": True}
+        return {**super().data(), "after": self.after}
 
 
 @final
@@ -250,24 +251,25 @@ class Unsupported(McpdError):
 
 @final
 class InputNeeded(McpdError):
-    """The server wants an answer from a person or a model to go on, and here is nobody to ask.
+    """The server needs input from a person or a model to continue, and the client cannot provide it.
 
-    It was asked nothing further; what it did until then, it did.
+    What the server did before it asked is not undone.
     """
 
     code, http, rpc, exit = "input_required", 502, -32000, 1
+    may_have_run = True
 
     def __init__(self, message: str, *, server: str, asked: str) -> None:
         super().__init__(message, server=server)
         self.asked = asked
 
     def data(self) -> dict[str, object]:
-        return {**super().data(), "asked": self.asked, "may_have_run": True}
+        return {**super().data(), "asked": self.asked}
 
 
 @final
 class UpstreamRefused(McpdError):
-    """The server answered a request of ours with a JSON-RPC error; its code and words are kept."""
+    """The server returned a JSON-RPC error to a request of mcpd. Its code and message are kept."""
 
     code, http, exit = "upstream_error", 502, 1
 
@@ -284,31 +286,36 @@ class UpstreamRefused(McpdError):
 
 @final
 class SlowConsumer(McpdError):
+    """A subscriber did not read fast enough and lost messages."""
+
     code, http, rpc, exit = "fell_behind", 503, -32000, 1
 
 
 @final
 class ProtocolViolation(McpdError):
-    """The peer broke the protocol. `quote` the offending bytes with `shorten`, never in full."""
+    """The peer violated the protocol. Quote its bytes with `shorten`, never in full."""
 
     code, http, rpc, exit = "protocol", 502, -32603, 1
 
 
 @final
 class NoCommonVersion(McpdError):
-    """The server and we have no protocol revision in common. Trying again does not help."""
+    """The server supports none of mcpd's protocol revisions. Retrying does not help."""
 
     code, http, rpc, exit = "version", 502, -32603, 1
 
 
 @final
 class UnsupportedRevision(McpdError):
-    """A client's request names a protocol revision that we do not speak (2026-07-28, versioning)."""
+    """A client requested an unsupported protocol revision (MCP 2026-07-28, basic/versioning)."""
 
     code, http, rpc, exit = "revision", 400, -32022, 1
 
     def __init__(self, requested: str, supported: tuple[str, ...]) -> None:
-        super().__init__(f"protocol revision {shorten(requested, 40)!r} is not spoken here")
+        super().__init__(
+            f"protocol revision {shorten(requested, 40)!r} is not supported; "
+            f"use one of {', '.join(supported)}"
+        )
         self.requested = requested
         self.supported = supported
 

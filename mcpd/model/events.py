@@ -1,4 +1,4 @@
-"""What the daemon announces while it runs: one class, because a reader wants one line each."""
+"""What mcpd reports about servers as it happens: events, history entries, and tapped messages."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from mcpd.model.status import FailureKind, ServerState, ServerStatus
 
 class EventKind(enum.Enum):
     SNAPSHOT = "snapshot"
-    """How a server is at the moment the stream begins; one for each."""
+    """The status of a server when the stream begins; one event for each server."""
     STATUS = "status"
-    """A server's state or its evidence changed."""
+    """The state of a server, or its details, changed."""
     REMOVED = "removed"
-    """A server is no longer in the set."""
+    """A server was removed from the set."""
     TOOLS = "tools"
     RESOURCES = "resources"
     PROMPTS = "prompts"
     """A server's list was fetched again and differs."""
     CONFIG = "config"
-    """A new set is in force, or a configuration was refused; of a server: its definition has changed."""
+    """A new set is in force, or a configuration was rejected; with a server: its definition changed."""
 
 
 @attrs.frozen(kw_only=True)
 class Event:
-    """`mcpd/event` carries one of these."""
+    """The parameters of `mcpd/event`."""
 
     kind: EventKind
     at: str
@@ -35,7 +35,7 @@ class Event:
     message: str = ""
     status: ServerStatus | None = None
     by: str = ""
-    """Who asked for it: a client's program and process (`mcpctl (pid 4711)`), a signal, or nobody."""
+    """Who caused it: the program and process of a client (`mcpctl (pid 4711)`), or a signal."""
 
 
 class HistoryEventKind(enum.Enum):
@@ -44,87 +44,87 @@ class HistoryEventKind(enum.Enum):
     TOOLS = "tools"
     RESOURCES = "resources"
     PROMPTS = "prompts"
-    """A server's list was fetched again and differs; the message names what came, went and changed."""
+    """A server's list was fetched again and differs; the message names the differences."""
     REMOVED = "removed"
-    """A server left the set."""
+    """A server was removed from the set."""
     CONFIG = "config"
-    """A new set came into force, or a configuration was refused."""
+    """A new set came into force, or a configuration was rejected."""
     DAEMON = "daemon"
-    """mcpd itself started or stopped."""
+    """mcpd started or stopped."""
 
 
 @attrs.frozen(kw_only=True)
 class HistoryEntry:
-    """One thing that happened."""
+    """One event in the history."""
 
     at: str
     what: HistoryEventKind
     server: str | None = None
-    """None: it concerns the daemon, or the set as a whole."""
+    """null: the event concerns the daemon, or the set as a whole."""
     state: ServerState | None = None
-    """The new one, where `what` is `state`."""
+    """The new state, if `what` is `state`."""
     message: str = ""
-    """The cause, in words."""
+    """The cause."""
     by: str = ""
-    """Who asked for it: a client's program and process, or a signal. Empty: it happened by itself."""
+    """Who caused it: the program and process of a client, or a signal. Empty: nobody."""
     kind: FailureKind | None = None
     exit_code: int | None = None
     signal: str | None = None
     times: int = 1
-    """The same has happened so often since the server was last well: of a thing that repeats itself only the
-    1st, 2nd, 4th, 8th … are written down."""
+    """How often this has happened since the server was last connected. Of repeated events, only the 1st, 2nd,
+    4th, 8th … are recorded."""
 
 
 @attrs.frozen(kw_only=True)
 class HistoryParams:
     server: str | None = None
-    """None: everything."""
+    """null: everything."""
     limit: int = 100
-    """The newest so many entries."""
+    """The maximum number of entries; the newest are returned."""
 
 
 @attrs.frozen(kw_only=True)
 class History:
-    """`mcpd/history`: oldest first. Bounded by size, kept over restarts of the daemon."""
+    """The result of `mcpd/history`, oldest first. The history is bounded and survives restarts of mcpd."""
 
     entries: tuple[HistoryEntry, ...]
     dropped: int = 0
-    """Entries that the disk would not take since the daemon started; they are here, and gone when it ends."""
+    """Entries that could not be written to disk since mcpd started. They are lost when it stops."""
 
 
 @attrs.frozen(kw_only=True)
 class TapParams:
     server: str
     methods: tuple[str, ...] = ()
-    """Only messages of these methods, and the answers to them; `*` and `?` allowed. Empty: all."""
+    """Report only messages of these methods and their responses; `*` and `?` allowed. Empty: all."""
     limit: int = 65_536
-    """A message of more bytes is cut there."""
+    """Longer messages are cut after this many bytes."""
 
 
 class MessageDirection(enum.Enum):
     TO_SERVER = "to-server"
     FROM_SERVER = "from-server"
     NOTE = "note"
-    """No message: mcpd says something about the connection, or about the tap."""
+    """A remark of mcpd about the connection or the tap, not a message."""
 
 
 @attrs.frozen(kw_only=True)
 class TapFrame:
-    """One message as it went over the wire, secrets masked."""
+    """The parameters of `mcpd/frame`: one message as sent or received, with secrets masked."""
 
     at: str
     server: str
     direction: MessageDirection
     method: str = ""
-    """Of an answer, the method that it answers; empty where the question was not seen."""
+    """For a response, the method of its request; empty if the tap did not see the request."""
     id: str = ""
-    """As it is spelt in JSON; empty for a notification."""
+    """The JSON text of the id; empty for a notification."""
     bytes: int = 0
-    """Its whole length."""
+    """The length of the whole message."""
     message: msgspec.Raw | None = None
-    """The message; null where it is none, or had to be cut."""
+    """The message; null if it is not JSON, or was cut."""
     text: str = ""
-    """What there is instead of a message: words, junk, or the beginning of what was cut."""
+    """The text if `message` is null: a remark, unparsable output, or the beginning of a cut message."""
     cut: bool = False
     dropped: int = 0
-    """So many frames before this one are missing here: they came faster than the client reads."""
+    """How many messages before this one are missing because the client read too slowly."""

@@ -1,4 +1,4 @@
-"""Package runners: commands that fetch a program before they run it (`npx`, `uvx`, `docker run` …)."""
+"""Recognizes package runners: commands that download a program and run it (`npx`, `uvx`, `docker run` …)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import attrs
 
 @attrs.frozen
 class PackageRunner:
-    """How a server is fetched and run."""
+    """A command line that downloads and runs a package."""
 
     name: str
-    """For people: `npx`, `pnpm dlx`, `docker run`."""
+    """The command for display: `npx`, `pnpm dlx`, `docker run`."""
     package: str
-    """What it fetches; empty when that cannot be told."""
+    """The package or image; empty if unknown."""
     container: bool = False
-    """The server is no descendant of ours, so that only the runner's own words tell how far it is."""
+    """The server is not a descendant of mcpd, so only the runner's output shows the progress."""
 
     @property
     def progress_message(self) -> str:
@@ -27,7 +27,7 @@ class PackageRunner:
 
     @property
     def failure_message(self) -> str:
-        """`npx could not start @scope/server`: fetched or not, it never ran for long enough to be seen."""
+        """`npx could not start @scope/server`: the download or the start failed."""
         return f"{self.name} could not start {self.package or 'its package'}"
 
 
@@ -45,18 +45,18 @@ _RUNNERS_WITH_SUBCOMMAND = {
 }
 _CONTAINERS = ("docker", "podman", "nerdctl")
 _PACKAGE_OPTIONS = ("-p", "--package", "--from", "--spec")
-"""Options whose value is the package, where it is not what is run; `-p` is a Python version for uv."""
+"""Options whose value is the package. For uv, `-p` is the Python version instead."""
 _FLAG_WORDS = (
     "-y --yes -q --quiet --silent -s -v --verbose --offline --prefer-offline --no-install --bun --isolated "
     "--no-cache --refresh --no-project --no-config --native-tls --locked --frozen --managed-python "
     "--ignore-existing --rm -i --interactive -t --tty -it -ti --init --privileged --read-only -d"
 )
 _FLAGS = frozenset(_FLAG_WORDS.split())
-"""Options without a value of their own; of others the next word is one, unless they are written with `=`."""
+"""Options without a value. Other options take the next word, unless they are written with `=`."""
 
 
 def find_runner(command: str, args: Sequence[str]) -> PackageRunner | None:
-    """What a command line fetches before it runs it; None for an ordinary program."""
+    """Return the package runner that a command line uses, or None for an ordinary program."""
     name = os.path.basename(command).removesuffix(".cmd").removesuffix(".exe")
     if name in _RUNNERS:
         return PackageRunner(name, _package_name(name, args))
@@ -91,16 +91,16 @@ def _package_name(name: str, args: Sequence[str]) -> str:
 
 
 _INTERPRETERS = ("env", "node", "python", "sh", "bash", "dash")
-"""`#!/usr/bin/env node` is all three for a moment: `env node npx`, `node npx`."""
+"""A script with `#!/usr/bin/env node` appears as `env node npx`, then as `node npx`."""
 
 
 def is_runner(argv: Sequence[str]) -> bool:
-    """Whether a process with this command line is a package runner (still), and not what it has started.
+    """Return whether this is the command line of a package runner, not of the program that it starts.
 
-    npm gives its process another title (`npm exec …`), scripts stand behind their interpreter.
+    npm changes its process title (`npm exec …`), and scripts appear as arguments of their interpreter.
     """
     if not argv:
-        return True  # in the middle of an exec: what it becomes is to be seen
+        return True  # during an exec, the command line is empty
     first = argv[0].split(" ")
     names = [os.path.basename(word) for word in (*first, *argv[1:5])]
     while names and names[0].startswith((*_INTERPRETERS, "-")):

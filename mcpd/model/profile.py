@@ -1,4 +1,4 @@
-"""A named choice among the servers, for one kind of client."""
+"""Profiles: named selections of servers and tools, and the rules that assign them to directories."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mcpd.model.tool_names import ClientStyle
 
 @attrs.frozen(kw_only=True)
 class Profile:
-    """`settings.profiles.<name>`; the nameless default is all servers, all tools."""
+    """One of `settings.profiles`. The default selects all servers and tools."""
 
     name: str = ""
     servers: tuple[str, ...] | None = None
-    """None: all. `*` and `?` allowed."""
+    """`*` and `?` allowed. None: all."""
     include_tools: tuple[str, ...] | None = None
     """`tool` or `tool@server`, `*` and `?` allowed. None: all."""
     exclude_tools: tuple[str, ...] = ()
@@ -26,14 +26,14 @@ class Profile:
 
 
 ALL_SERVERS = "*"
-"""As a profile's name: none, all servers and tools."""
+"""Used instead of the name of a profile: all servers and tools."""
 
 
 def match_profile(directory: str, rules: Mapping[str, str]) -> str | None:
-    """The profile of whoever works in `directory` (absolute), by `settings.profileByDirectory`.
+    """Return the profile that the rules (`settings.profileByDirectory`) assign to an absolute directory.
 
-    A rule is for the directories that its pattern matches, part by part, and for all below them. The
-    deepest rule counts; of two equally deep ones that with fewer wildcards.
+    A pattern is matched part by part, and also applies to all directories below. The deepest matching
+    pattern wins; among equally deep ones, the one with fewer wildcards.
     """
     here = _parts(directory)
     best: tuple[int, int] | None = None

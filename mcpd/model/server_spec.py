@@ -1,7 +1,6 @@
-"""What a server's definition says, once checked: frozen values, equal when they mean the same server.
+"""The parsed definition of a server (frozen values, all durations in seconds), and its unresolved secrets.
 
-All durations are seconds. The spelling of these fields in a configuration file (`timeout` in
-milliseconds, `includeTools`, …) is the business of `config/definition.py`.
+The fields of the configuration file (`timeout` in milliseconds, `includeTools`, …) are in `config/fields.py`.
 """
 
 from __future__ import annotations
@@ -20,68 +19,68 @@ Share = Literal["all", "root", "client"]
 
 @attrs.frozen(kw_only=True)
 class Timeouts:
-    """How long to wait for what. Figures from RELIABILITY section 3."""
+    """How long mcpd waits for the parts of a server's work."""
 
     connect: float = 30.0
-    """Handshake: from the process being there to the server being ready to list."""
+    """The handshake: from the start of the process until the server accepts requests."""
     install: float = 300.0
-    """For a package runner (`npx`, `uvx`, `docker run` …) to fetch what it runs, before `connect` begins."""
+    """The download by a package runner (`npx`, `uvx`, `docker run` …), before `connect` begins."""
     list: float = 15.0
-    """One listing, all its pages together."""
+    """Fetching one list with all its pages."""
     call: float = 120.0
-    """Silence allowed during a call; progress starts it afresh."""
+    """A call without a response or progress; progress restarts it."""
     call_max: float = 1800.0
-    """A call's end whatever its progress."""
+    """A call in total, despite progress."""
     tools: Mapping[str, float] = attrs.field(factory=dict)
-    """Per tool, in place of `call`."""
+    """Tool → timeout that replaces `call`."""
     probe: float = 5.0
-    """How long a stdio server may leave `server/discover` unanswered before we take it for a legacy one."""
+    """The response of a stdio server to `server/discover`; without one, it is treated as legacy."""
     ping_idle: float = 30.0
-    """Silence before a liveness request is sent."""
+    """Silence after which a health check is sent."""
     ping: float = 10.0
-    """How long that request may take."""
+    """The response to a health check."""
     ping_misses: int = 2
-    """Misses in a row that mean the server is wedged."""
+    """Failed health checks in a row after which the server is considered wedged."""
     write: float = 8.0
-    """How long a server may refuse to read its input before unsent requests are failed."""
+    """How long a server may not read its input before unsent requests fail."""
     stop_close: float = 2.0
-    """After closing stdin, before SIGTERM."""
+    """Between closing stdin and SIGTERM."""
     stop_term: float = 3.0
-    """After SIGTERM, before SIGKILL."""
+    """Between SIGTERM and SIGKILL."""
 
 
 @attrs.frozen(kw_only=True)
 class RestartPolicy:
-    """When a server that ended is started again. Figures from RELIABILITY section 3."""
+    """When a server that ended is restarted: exponential backoff from `base` to `cap`, with jitter."""
 
     base: float = 0.5
     factor: float = 2.0
     cap: float = 60.0
     floor: float = 0.25
-    """Never less than this between two spawns."""
+    """The minimum time between two starts."""
     stable: float = 60.0
-    """Connected for this long, or `proof` below: the next failure counts as the first."""
+    """A connection that lasted this long resets the backoff."""
     proof: float = 10.0
-    """A call that succeeds this long after the connection proves it as well."""
+    """A successful call this long after connecting resets the backoff, too."""
     intensity: int = 5
-    """This many ended starts …"""
+    """This many failures …"""
     period: float = 60.0
-    """… within this time is a crash loop."""
+    """… within this time are a crash loop."""
     probe: float = 300.0
-    """In a crash loop, one start every so often, ± `probe_spread`."""
+    """The time between two starts in a crash loop, ± `probe_spread` (a fraction)."""
     probe_spread: float = 0.2
 
 
 @attrs.frozen(kw_only=True)
 class ServerSpec:
-    """What every definition has, however the server is reached."""
+    """The fields of servers with any transport."""
 
     name: str
     enabled: bool = True
     lazy: bool = False
-    """Started on first use, from a remembered list of tools."""
+    """Start on first use; until then its tools are listed from the cache."""
     include_tools: tuple[str, ...] | None = None
-    """None: all. Original names, `*` and `?` allowed."""
+    """The server's own names; `*` and `?` allowed. None: all."""
     exclude_tools: tuple[str, ...] = ()
     debug: bool = False
     description: str = ""
@@ -90,32 +89,30 @@ class ServerSpec:
     restart: RestartPolicy = RestartPolicy()
     max_frame: int = 32 * MEBIBYTE
     max_in_flight: int = 64
-    """Requests this server may have unanswered at once; more wait their turn."""
+    """The maximum number of concurrent requests; further requests are queued."""
     concurrency: Concurrency = "free"
-    """Whether calls may overlap: `free` as the clients sent them, `serial` one after the other, `writes`
-    one after the other but for tools that say they change nothing."""
+    """Which calls may overlap: `free` all, `serial` none, `writes` only those of read-only tools."""
     share: Share = "all"
-    """Who uses one process or session together: `all` clients, those that work in the same `root`, or each
-    `client` its own."""
+    """Which clients share one process or session: `all`, those with the same `root`, or none (`client`)."""
     max_queued: int = 256
-    """Requests that may wait their turn; more are refused at once."""
+    """The maximum number of queued requests; further requests are refused immediately."""
     unresolved: UnresolvedDefinition | None = attrs.field(default=None, eq=False, repr=False)
-    """There while secrets are still to be put in: the other fields hold `${…}` in their places then."""
+    """Set while secrets are not fetched yet; the other fields contain `${…}` until then."""
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What makes it this server and no other; specs that differ only elsewhere share a connection."""
+        """The fields whose change requires a new connection."""
         raise NotImplementedError
 
 
 @attrs.frozen(kw_only=True)
 class StdioSpec(ServerSpec):
-    """A child process that speaks on its stdin and stdout."""
+    """A child process that exchanges messages on stdin and stdout."""
 
     command: str
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = attrs.field(factory=dict)
-    """Added to the allow-listed part of our own environment."""
+    """Added to the variables that the child inherits from mcpd (an allow list)."""
     cwd: str | None = None
     umask: int = 0o077
 
@@ -132,9 +129,9 @@ class RemoteSpec(ServerSpec):
     url: str
     headers: Mapping[str, str] = attrs.field(factory=dict)
     kind_is_explicit: bool = False
-    """Whether the definition says `kind`. Else it is a guess from the URL, and HTTP+SSE is tried too."""
+    """Whether the definition sets `kind`. If not, it is guessed from the URL, and HTTP+SSE is tried, too."""
     ca_file: str | None = None
-    """PEM file of certificate authorities, trusted besides those of the system."""
+    """A PEM file with CA certificates to trust in addition to the system's."""
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -146,30 +143,29 @@ SecretKind = Literal["secret", "credential", "file", "cmd"]
 
 @attrs.frozen
 class SecretReference:
-    """`${secret:NAME}` and its like; equal when the same thing is meant."""
+    """`${secret:NAME}` or another reference that is resolved when the server starts."""
 
     kind: SecretKind
     arguments: tuple[str, ...]
-    """A name; an absolute path; a command line, split."""
+    """The name, the absolute path, or the words of the command line."""
 
 
 @attrs.frozen
 class UnavailableSecret:
-    """Why there is no value, and what to do."""
+    """Why a secret has no value, and what to do."""
 
     message: str
     fix: str
     missing: bool = False
-    """It is simply not there: a default stands in."""
+    """The secret does not exist, so a default applies. False: it could not be read."""
 
 
 FetchedSecrets = Mapping[SecretReference, str | UnavailableSecret]
-"""What has been fetched."""
 
 
 @attrs.frozen
 class ResolvedDefinition:
-    """A definition with what is known put in; complete when nothing is `wanted`."""
+    """A definition with the fetched secrets inserted; complete when `unresolved` is empty."""
 
     spec: ServerSpec
     unresolved: tuple[SecretReference, ...]
@@ -178,16 +174,16 @@ class ResolvedDefinition:
 
 
 class UnresolvedDefinition(Protocol):
-    """A definition that is complete only once its secrets were fetched."""
+    """A definition that refers to secrets."""
 
     def resolve(self, fetched: FetchedSecrets) -> ResolvedDefinition:
-        """Raises BadSpec when something is unavailable, or useless where it stands."""
+        """Insert the fetched secrets. Raises BadSpec if one is unavailable, or makes a field invalid."""
         ...
 
 
 @attrs.frozen
 class ServersDiff:
-    """A plan: names, each list sorted. Unchanged servers keep their process and connection."""
+    """The names of the servers that differ between two sets, sorted. Unchanged servers keep running."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -196,7 +192,7 @@ class ServersDiff:
 
 
 def diff_specs(old: Mapping[str, ServerSpec], new: Mapping[str, ServerSpec]) -> ServersDiff:
-    """The plan that turns `old` into `new`. Two specs are the same server when they are equal."""
+    """Compare two sets of servers by name and equality."""
     both = old.keys() & new.keys()
     return ServersDiff(
         added=tuple(sorted(new.keys() - old.keys())),
@@ -207,7 +203,7 @@ def diff_specs(old: Mapping[str, ServerSpec], new: Mapping[str, ServerSpec]) -> 
 
 
 def definition_parts(definition: Mapping[str, object]) -> dict[str, object]:
-    """The parts of a definition as written, by the names that people know: `args`, `env.TOKEN`."""
+    """Return the fields of a definition as written, by names such as `args` and `env.TOKEN`."""
     found: dict[str, object] = {}
     for key, value in definition.items():
         if isinstance(value, Mapping):
@@ -218,7 +214,7 @@ def definition_parts(definition: Mapping[str, object]) -> dict[str, object]:
 
 
 def changed_parts(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[str, ...]:
-    """Which parts of a definition are not what they were, in the order of the newer one."""
+    """Return the names of the fields that differ, in the order of `new`; removed ones last."""
     before, after = definition_parts(old), definition_parts(new)
     names = [*after, *(name for name in before if name not in after)]
     return tuple(

@@ -1,7 +1,6 @@
-"""What a server's state means, which moves between states are legal, and the evidence each one carries.
+"""The states of a server, the legal transitions, and the status that explains each state.
 
-No status without evidence: who says `failed` says why, since when, and when the next attempt is.
-Times on the wire are RFC 3339 in UTC; they are for display, never for arithmetic (that is monotonic).
+Times are RFC 3339 in UTC. They are for display only; mcpd computes durations with a monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ import attrs
 
 
 class ServerState(enum.Enum):
-    """DESIGN D2. `settled` states stay until somebody or something acts; the others are under way."""
+    """A settled state lasts until something happens; `pending` is in progress."""
 
     PENDING = "pending"
-    """Wanted; an attempt is running or queued."""
+    """Enabled; a connection attempt is running or queued."""
     CONNECTED = "connected"
-    """Handshake done, lists fetched."""
+    """The handshake is done and the lists are fetched."""
     FAILED = "failed"
-    """The last attempt or connection ended; `retry_at` says when the next starts, null: a person must act."""
+    """The last attempt or connection ended. `retry_at`: time of the next attempt; null: the user must act."""
     DISABLED = "disabled"
-    """Switched off, or disconnected by hand."""
+    """Disabled, or disconnected by the user."""
     NEEDS_AUTH = "needs-auth"
-    """A person must log in."""
+    """The user must log in."""
     IDLE = "idle"
-    """Wanted, lazily not running; starts on first use."""
+    """Lazy and not running; it starts on first use."""
 
     @property
     def is_settled(self) -> bool:
         return self is not ServerState.PENDING
 
     def may_become(self, other: ServerState) -> bool:
-        """Whether this move is legal; announcing the same state again (new evidence) always is."""
+        """Return whether this transition is legal. Staying in the same state always is."""
         return other is self or other in _TRANSITIONS[self]
 
 
@@ -49,59 +48,59 @@ _TRANSITIONS: dict[ServerState, frozenset[ServerState]] = {
 
 
 class FailureKind(enum.Enum):
-    """Why an attempt or a connection ended; stable words for scripts."""
+    """Why an attempt or connection ended; stable names for scripts."""
 
     SPAWN = "spawn"
-    """The process could not be started: not found, not executable, bad directory."""
+    """The process could not be started: not found, not executable, or its directory is invalid."""
     SECRET = "secret"  # noqa: S105 - a word, no password
-    """A secret that its definition refers to cannot be had."""
+    """A secret in the definition is not available."""
     EXITED = "exited"
     KILLED = "killed"
-    """Ended by a signal that we did not send."""
+    """The process was ended by a signal that mcpd did not send."""
     CLOSED = "closed"
-    """Closed its stdout, or stopped listening, while still running."""
+    """The process closed stdout while it was running, or a remote server closed the connection."""
     TIMEOUT = "timeout"
     WEDGED = "wedged"
-    """Alive, but answers no liveness request."""
+    """The process runs, but does not respond to health checks."""
     PROTOCOL = "protocol"
     VERSION = "version"
     """No protocol revision in common."""
     RESOURCES = "resources"
-    """The machine has no process, descriptor or memory left for it."""
+    """The machine is out of processes, descriptors or memory."""
     UNSUPPORTED = "unsupported"
-    """This build has no transport for it."""
+    """mcpd does not support the transport."""
     UNREACHABLE = "unreachable"
-    """No connection to a remote server: its name, the network, its certificate, or nobody listens."""
+    """No connection to a remote server: name resolution, network, certificate, or connection refused."""
     HTTP = "http"
-    """It answered with an HTTP status that is no answer."""
+    """The server returned an HTTP status without an MCP response."""
     AUTH = "auth"
-    """It does not let us in (401 or 403)."""
+    """The server refused access (HTTP 401 or 403)."""
     INTERNAL = "internal"
-    """A bug of ours, contained; the log has the traceback."""
+    """A bug in mcpd; its log contains the traceback."""
 
 
 @attrs.frozen(kw_only=True)
 class Failure:
-    """What went wrong with a server, for a person and for a script."""
+    """Why a server failed."""
 
     kind: FailureKind
     message: str
-    """What, and what to do next; without the server's name, which stands beside it."""
+    """What failed and what to do, without the name of the server."""
     at: str
     exit_code: int | None = None
     signal: str | None = None
     http_status: int | None = None
-    """What a remote server answered instead of an answer."""
+    """The HTTP status of a remote server."""
     stderr: tuple[str, ...] = ()
-    """The last lines (at most 20) the process wrote to stderr in that life."""
+    """The last lines (at most 20) that this process wrote to stderr."""
     noise: str = ""
-    """How much it wrote to stdout that was no message, with the first line of it; empty for nothing."""
+    """A summary of the output on stdout that was not a message, with its first line; empty if none."""
     crash_loop: bool = False
 
 
 @attrs.frozen(kw_only=True)
 class ServerInfo:
-    """What the server says of itself. Untrusted text, for display only."""
+    """What the server reports about itself. Untrusted text, for display only."""
 
     name: str = ""
     version: str = ""
@@ -111,35 +110,35 @@ class ServerInfo:
 
 @attrs.frozen(kw_only=True)
 class ServerStatus:
-    """How one server is: one row of `mcpctl status`, and its evidence."""
+    """The status of one server, as in `mcpctl status`."""
 
     name: str
     status: ServerState
     since: str
     transport: str
     reason: str = ""
-    """Why it is in this state, in a few words ("switched off", "connecting", "crash loop: …")."""
+    """The reason for the state in a few words ("connecting", "crash loop: …")."""
     pid: int | None = None
     tools: int = 0
     resources: int = 0
     prompts: int = 0
     restarts: int = 0
-    """Connections after the first one since the daemon started."""
+    """The number of connections since mcpd started, without the first."""
     attempts: int = 0
-    """Failed attempts in a row."""
+    """The number of failed attempts in a row."""
     last_error: Failure | None = None
-    """Why the last connection or attempt ended; kept after it came back, until a person acts."""
+    """Why the last connection or attempt ended. It is kept after the server recovers."""
     last_ok: str | None = None
-    """When the server last answered anything."""
+    """The time of the last response of the server."""
     retry_at: str | None = None
     off_until: str | None = None
-    """It is switched off until then, and comes back by itself; null while it is on, or off for good."""
+    """The server is disabled until this time; null if it is enabled, or disabled permanently."""
     updated: str | None = None
-    """When its lists were last fetched."""
+    """The time at which its lists were last fetched."""
     protocol_version: str | None = None
     era: str | None = None
     session: bool | None = None
-    """Whether a server over HTTP keeps a session for us; null where there are none. Its id is a secret."""
+    """Whether an HTTP server keeps a session for mcpd; null if not applicable. The session id is secret."""
     server_info: ServerInfo | None = None
     capabilities: tuple[str, ...] = ()
     lazy: bool = False
@@ -148,19 +147,19 @@ class ServerStatus:
 
 
 def rfc3339(timestamp: float) -> str:
-    """Seconds since the epoch → `2026-11-21T06:30:00.123Z`."""
+    """Format seconds since the epoch as `2026-11-21T06:30:00.123Z`."""
     moment = datetime.fromtimestamp(timestamp, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def format_time(timestamp: float) -> str:
-    """The same for a sentence: `2026-11-21 06:30:00 UTC`."""
+    """Format seconds since the epoch for a sentence: `2026-11-21 06:30:00 UTC`."""
     return f"{rfc3339(timestamp)[:19].replace('T', ' ')} UTC"
 
 
 def parse_timestamp(text: str) -> float:
-    """Back from RFC 3339, in whatever zone. Raises ValueError for what is none, or names no zone."""
+    """Parse RFC 3339. Raises ValueError if the text is invalid or has no time zone."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
-        raise ValueError(f"{text!r} names no time zone")
+        raise ValueError(f"{text!r} has no time zone")
     return moment.timestamp()

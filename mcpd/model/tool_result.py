@@ -1,4 +1,4 @@
-"""An MCP tool result, made into what a script wants: did it work, the text, the data, the error."""
+"""Converts an MCP tool result into a form for scripts: success, text, structured data, error."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from msgspec import Raw
 
 @attrs.frozen(kw_only=True)
 class ToolResult:
-    """CA10. `output` is every text joined by newlines, other content stands in it as a placeholder."""
+    """`output` joins all texts by newlines, with placeholders for other content."""
 
     success: bool
     output: str = ""
     data: object = None
-    """The server's `structuredContent`, byte for byte."""
+    """The server's `structuredContent`, unchanged."""
     error: str | None = None
-    """The text of a result that the tool itself called an error (`isError`)."""
+    """The text, if the tool reported an error (`isError`)."""
     content: tuple[Raw, ...] = ()
-    """The MCP content blocks that are not text, byte for byte (an image's data is here, in base64)."""
+    """The MCP content blocks that are not text, unchanged. Images contain their data in base64."""
     warnings: tuple[str, ...] = ()
 
 
@@ -32,10 +32,9 @@ _NOTHING = Raw(b"")
 
 
 def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolResult:
-    """Normalise the `result` member (JSON text) of a `tools/call` answer.
+    """Convert the `result` member (JSON text) of a `tools/call` response. Never raises.
 
-    Never raises: whatever a server sends becomes a ToolResult, with a warning where it breaks the
-    specification (`content` is no list, blocks that are no objects).
+    Violations of the specification (`content` is not a list, blocks are not objects) become warnings.
     """
     notes = list(warnings)
     try:
@@ -65,7 +64,7 @@ def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolR
         success=not failed,
         output=output,
         data=members.get("structuredContent"),
-        error=(output or "the tool reported an error without a text") if failed else None,
+        error=(output or "the tool reported an error without a message") if failed else None,
         content=tuple(others),
         warnings=tuple(notes),
     )
@@ -92,7 +91,7 @@ def _block_text(block: dict[str, Raw]) -> str:
 
 
 def _string(members: dict[str, Raw], name: str) -> str:
-    """The member's text; empty when it is missing or no string."""
+    """Return the member, or an empty string if it is missing or not a string."""
     try:
         return _text(members.get(name, b'""'))
     except _DECODE_ERRORS:

@@ -1,4 +1,4 @@
-"""What servers are used for and what they cost: the answer of `mcpd/stats`."""
+"""Who uses the servers and what they cost: the results of `mcpd/clients` and `mcpd/stats`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from mcpd.model.status import ServerState
 @attrs.frozen(kw_only=True)
 class StatsParams:
     server: str | None = None
-    """None: every server."""
+    """null: all servers."""
     processes: bool = False
-    """Look at the process table too, for memory and processor time: about 50 µs a process of the machine."""
+    """Also measure memory and CPU time. Costs about 50 µs for each process of the machine."""
 
 
 @attrs.frozen(kw_only=True)
 class CallCounts:
-    """The calls that have ended, and how long those took that were answered."""
+    """Completed tool calls, and the response times of those that were answered."""
 
     calls: int
     errors: int
-    """The tool said that it failed, or the server refused."""
+    """The tool reported an error, or the server returned one."""
     lost: int
-    """Not answered: timed out, or the connection ended."""
+    """Calls without a response: they timed out, or the connection ended."""
     cancelled: int
     p50_ms: float | None = None
-    """Half of the calls took no longer; good to 12 %. None: none was answered."""
+    """The median in milliseconds, accurate to 12 %. null: no call was answered."""
     p95_ms: float | None = None
     p99_ms: float | None = None
 
@@ -42,20 +42,20 @@ class ToolStats:
 @attrs.frozen(kw_only=True)
 class LatencyBucket:
     seconds: float
-    """The bound."""
+    """The upper bound of the bucket."""
     calls: int
-    """How many took at most so long."""
+    """The number of calls that took at most this long."""
 
 
 @attrs.frozen(kw_only=True)
 class ProcessCost:
-    """Of a process with all that came from it."""
+    """The resources of a process and its descendants."""
 
     processes: int
     memory: int
-    """Bytes resident; pages that processes share count once for each."""
+    """Resident bytes. Pages shared between processes count once for each process."""
     cpu_seconds: float
-    """User and system, since they were started; of those that have ended, too."""
+    """User and system time since they were started, including processes that have exited."""
 
 
 @attrs.frozen(kw_only=True)
@@ -63,14 +63,14 @@ class ClientUsage:
     """One connected client."""
 
     pid: int | None
-    """null: it came over TCP, where nobody vouches for one."""
+    """null for a client over TCP, where the process is not known."""
     name: str
-    """What it calls itself, or its program."""
+    """The name that the client gave, or its program."""
     since: str
     attached: str = ""
-    """The server that it speaks MCP to, `*` for all of them together; empty: it does not."""
+    """The server to which it speaks MCP; `*` for all servers; empty if it does not speak MCP."""
     calls: int = 0
-    """Tool calls that it began."""
+    """The number of tool calls it has started."""
 
 
 @attrs.frozen(kw_only=True)
@@ -79,32 +79,32 @@ class ServerStats:
     status: ServerState
     counts: CallCounts
     seconds: float
-    """The sum of all answered calls' times."""
+    """The total time of all answered calls."""
     in_flight: int
     restarts: int
     buckets: tuple[LatencyBucket, ...] = ()
     tools: tuple[ToolStats, ...] = ()
-    """Those called most first."""
+    """The most frequently called tools first."""
     clients: tuple[ClientUsage, ...] = ()
-    """The connected clients that use it: attached to it alone, or having called one of its tools."""
+    """The connected clients that are attached to this server only, or have called one of its tools."""
     cost: ProcessCost | None = None
-    """None: not asked for, or no process of ours runs."""
+    """null: not requested, or mcpd runs no process for this server."""
     cpu_seconds: float = 0.0
-    """Processor time of all its processes since the daemon started, as far as anybody has asked for `cost`:
-    what one has used after it was last looked at is missing when it has ended."""
+    """CPU time of all its processes since mcpd started. It is updated when `cost` is requested, so the time
+    that a process used after the last request and before its exit is missing."""
 
 
 @attrs.frozen(kw_only=True)
 class Stats:
-    """`mcpd/stats`: since the daemon started, over all connections of each server and of its instances."""
+    """The result of `mcpd/stats`: totals since mcpd started, for all connections of each server."""
 
     since: str
     at: str
     servers: tuple[ServerStats, ...]
     clients: tuple[ClientUsage, ...]
-    """Every connected client, whoever it uses."""
+    """All connected clients."""
     daemon: ProcessCost | None = None
-    """Of mcpd itself, without its servers."""
+    """The cost of mcpd itself, without its servers."""
 
 
 @attrs.frozen(kw_only=True)
@@ -113,27 +113,27 @@ class ServerUsage:
 
     calls: int
     revisions: str = ""
-    """The client's protocol revision and the server's: `2025-06-18 → 2026-07-28`. Alone when they are one."""
+    """The protocol revisions of client and server: `2025-06-18 → 2026-07-28`. One if they are equal."""
     instance: str | None = None
-    """The instance of it that is this client's, where not all share one."""
+    """The client's own instance of the server, if clients do not share one."""
 
 
 @attrs.frozen(kw_only=True)
 class ConnectedClient:
-    """One client, or one session of a client over HTTP."""
+    """A connected client, or one session of a client over HTTP."""
 
     door: str
-    """How it came in: `socket`, `bridge`, `http`, or `page` for the dashboard."""
+    """How it is connected: `socket`, `bridge`, `http`, or `page` for the dashboard."""
     name: str
-    """What its configuration calls it, else what it calls itself, or its program."""
+    """Its name in mcpd's integration, the name it gave, or its program."""
     pid: int | None
-    """null: it came over TCP, where nobody vouches for one."""
+    """null for a client over TCP, where the process is not known."""
     since: str
     sees: str = ""
-    """The server that it speaks MCP to, `*` for all together, `*PROFILE` for those of a profile; empty: it
+    """The server to which it speaks MCP, `*` for all servers, `*PROFILE` for those of a profile; empty if it
     does not speak MCP."""
     protocol_version: str = ""
-    """The revision it last spoke."""
+    """The protocol revision of its last request."""
     calls: int = 0
     in_flight: int = 0
     cwd: str = ""

@@ -355,7 +355,7 @@ def test_where_the_configuration_is_does_not_depend_on_what_is_in_it(
     file.with_suffix(".toml").touch()
     ran = mcpctl("config", "path")
     assert (ran.code, ran.out) == (2, "")
-    assert "there are 2 configurations" in ran.err
+    assert "there are 2 configuration files" in ran.err
 
 
 # ---- looking closer ------------------------------------------------------------------------------
