@@ -10,7 +10,7 @@ import trio
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, UpstreamRefused
 from mcpd.model.server_spec import Timeouts
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.supervision.failure import Wedged
+from mcpd.supervision.restart import Wedged
 
 _NO_REPLY = (CallTimeout, Overloaded, LinkLost)
 """No answer; or the request could not leave, since it does not read its input."""

@@ -23,26 +23,31 @@ from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.state_file import fingerprint
-from mcpd.supervision.attempt import Attempt
-from mcpd.supervision.backoff import Backoff
-from mcpd.supervision.catalog import Catalog
-from mcpd.supervision.catalog_sync import CatalogSync
-from mcpd.supervision.connect_strategy import ConnectStrategy
-from mcpd.supervision.connection import OpenTransport, effective_restart_policy, open_transport
+from mcpd.supervision.catalog import Catalog, CatalogSync
+from mcpd.supervision.connect import (
+    Attempt,
+    ConnectStrategy,
+    OpenTransport,
+    StartSlot,
+    open_transport,
+)
 from mcpd.supervision.context import SupervisorContext
-from mcpd.supervision.desired_state import DesiredState
 from mcpd.supervision.elicitation_history import ElicitationHistory
-from mcpd.supervision.failure import Evidence, Verdict, is_bug, requested_delay
 from mcpd.supervision.health import ProbeTimer, run_health_checks
-from mcpd.supervision.message_tap import ServerTaps
+from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
 from mcpd.supervision.package_download import package_runner_of, wait_package_downloaded
-from mcpd.supervision.recovery import plan_recovery
 from mcpd.supervision.resolve_secrets import resolve_secrets
+from mcpd.supervision.restart import (
+    Backoff,
+    Evidence,
+    Verdict,
+    effective_restart_policy,
+    is_bug,
+    plan_recovery,
+    requested_delay,
+)
 from mcpd.supervision.server_log import ServerLog
-from mcpd.supervision.start_slot import StartSlot
-from mcpd.supervision.state import StateTracker
-from mcpd.supervision.status_report import StatusInputs, build_status, unparsable_output
-from mcpd.supervision.trace import ConnectionTrace
+from mcpd.supervision.state import DesiredState, StateTracker, StatusInputs, build_status, unparsable_output
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory import trim_heap
 from mcpd.support.processes import CpuTimeTotal

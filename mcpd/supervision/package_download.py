@@ -15,7 +15,7 @@ import trio
 
 from mcpd.model.package_runners import PackageRunner, find_runner, is_runner
 from mcpd.model.server_spec import ServerSpec, StdioSpec
-from mcpd.supervision.connection import OpenTransport
+from mcpd.supervision.connect import OpenTransport
 
 _REPORT_AFTER = 1.0
 """Seconds after which somebody who looks should see what it is waited for."""

@@ -16,7 +16,7 @@ from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, StdioSpec, UnavailableSecret
 from mcpd.model.text import shorten
 from mcpd.supervision.context import SupervisorContext
-from mcpd.supervision.failure import SecretUnavailable
+from mcpd.supervision.restart import SecretUnavailable
 from mcpd.support.orphans import INSTANCE_VARIABLE
 
 SECRET_TIMEOUT = 30.0

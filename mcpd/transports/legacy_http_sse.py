@@ -23,7 +23,7 @@ from mcpd.transports.http_response_messages import EVENT_STREAM
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange
-from mcpd.transports.response_stream import StreamState, read_events
+from mcpd.transports.sse_streams import StreamState, read_events
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.url import redact_url, resolve_same_origin

@@ -1,18 +1,148 @@
-"""The stdio transport: a child process and the line channel on its pipes."""
+"""The stdio transport: a child process, and JSON-RPC lines on its pipes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
 import attrs
 import trio
 
-from mcpd.model.server_spec import StdioSpec
+from mcpd.model.server_spec import ServerSpec, StdioSpec
+from mcpd.support.memory import trim_heap
+from mcpd.support.outbox import Outbox, batch
+from mcpd.support.reader import Reader, traffic
+from mcpd.transports import lost_requests
 from mcpd.transports.child_environment import Launch
 from mcpd.transports.child_process import Child, ProcessGroupGuard, describe_exit, spawn
-from mcpd.transports.pipe_connection import PipeChannel
+from mcpd.transports.multiplexer import RequestMultiplexer
+from mcpd.transports.outgoing_request import Exchange
+from mcpd.wire import message as wire
+from mcpd.wire.framing import LineSplitter, LineTooLong, MultilineJoiner
+from mcpd.wire.message import ABSENT, BadFrame
+
+_batch = batch()
+_EOF_GRACE = 0.5
+"""For an end of file to follow a closed stdin: then it has ended, and there is more to say about that."""
+_MAX_REPLY_BACKLOG = 1 << 20
+"""Bytes that may wait for the server before its own requests are left unanswered."""
+
+
+class PipeChannel(RequestMultiplexer):
+    """One server's line channel. `run` reads and writes it; the descriptors stay the opener's to close."""
+
+    def __init__(
+        self, spec: ServerSpec, reads: int, writes: int, why_ended: Callable[[], Awaitable[str]]
+    ) -> None:
+        super().__init__(spec)
+        self._reads = reads
+        self._outbox = Outbox(writes)
+        self._splitter = LineSplitter(spec.max_frame)
+        self._spread = MultilineJoiner(spec.max_frame)
+        self._write_timeout = spec.timeouts.write
+        self._why_ended = why_ended
+
+    async def run(self) -> NoReturn:
+        """Carry the traffic until the channel ends. Raises LinkLost, having failed every exchange."""
+        reason = "the link was closed"
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._outbox.run)
+                nursery.start_soon(self._watch_writes, nursery.cancel_scope)
+                nursery.start_soon(self.watch_deadlines)
+                reason = await self._read()
+                nursery.cancel_scope.cancel(reason=reason)
+        finally:
+            self.close(reason)
+            self._outbox.close()
+            self._splitter.clear()  # `ended` may keep us alive through its traceback for a while
+        assert self.end_error is not None
+        raise self.end_error
+
+    # ── frames out ──────────────────────────────────────────────────────────────────────────────
+
+    def _send_request(self, exchange: Exchange, frame: bytes) -> None:
+        self._outbox.put(frame, exchange)
+        traffic.more_expected = True  # said here: the answer of a remote server comes another way
+
+    def _withdraw_request(self, exchange: Exchange, reason: str) -> bool:
+        return self._outbox.withdraw(exchange)
+
+    def _unsent_requests(self) -> set[Exchange]:
+        return {tag for tag in self._outbox.unsent() if isinstance(tag, Exchange)}
+
+    def _send_frame(self, frame: bytes) -> None:
+        self._outbox.put(frame)
+
+    def _send_reply(self, frame: bytes) -> None:
+        if (
+            self._outbox.backlog < _MAX_REPLY_BACKLOG
+        ):  # a server that asks without end and never reads gets no more
+            super()._send_reply(frame)
+
+    # ── lines in ────────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self) -> str:
+        """Until there is nothing more to read: why."""
+        try:
+            await Reader(self._reads, self._take).run()
+        except OSError as error:
+            return f"reading from it failed: {error}"
+        except LineTooLong as error:
+            trim_heap()
+            return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` if that is meant)"
+        return await self._why_ended()
+
+    def _take(self, portion: bytes) -> None:
+        with _batch:
+            for line in self._splitter.feed(portion):
+                self.receive(line)
+
+    def _count_unparsable(self, line: bytes) -> None:
+        super()._count_unparsable(line)
+        whole = self._spread.feed(line)
+        if whole is None:
+            return
+        try:
+            message = wire.parse(whole)
+        except BadFrame:
+            return
+        if message.method or message.id is not ABSENT:
+            self._count_deviation(
+                "messages came over several lines, and the standard wants one line for each"
+            )
+            self.receive(whole)
+
+    async def _watch_writes(self, running: trio.CancelScope) -> None:
+        """A server that does not read its input fails the requests that cannot leave, only those.
+
+        One that has closed it is lost, although its output may be open still.
+        """
+        while self._outbox.broken is None:
+            await self._outbox.wait_blocked()
+            if self._outbox.broken is not None:
+                break
+            stalled_for = trio.current_time() - self._outbox.last_progress_at
+            if stalled_for < self._write_timeout:
+                with trio.move_on_after(self._write_timeout - stalled_for):
+                    await self._outbox.wait_drained()
+                continue
+            with _batch:
+                for tag in self._outbox.unsent():
+                    if isinstance(tag, Exchange) and self._pending.pop(tag.key, None) is tag:
+                        self._outbox.withdraw(tag)
+                        words = f"it has not read its input for {stalled_for:.0f} s"
+                        self._fail_lost(
+                            tag, lost_requests.connection_lost(self.name, tag, words, may_have_run=False)
+                        )
+            self._send_queued()
+            with trio.move_on_after(self._write_timeout):  # then it is the turn of those that came since
+                await self._outbox.wait_drained()
+        await trio.sleep(_EOF_GRACE)
+        self.close("it closed its stdin while still running")
+        running.cancel(reason="its stdin is closed")
+
 
 _EXIT_STATUS_GRACE = 0.25
 """How long the exit status may come after the end of stdout: it makes the better message."""

@@ -38,8 +38,7 @@ from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.request_retries import PendingRetries
-from mcpd.transports.response_stream import StreamState, read_events
-from mcpd.transports.sse_resume import ResumableStreams
+from mcpd.transports.sse_streams import ResumableStreams, StreamState, read_events
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.message import ABSENT, Message

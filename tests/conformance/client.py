@@ -26,8 +26,8 @@ from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.supervision import catalog as lists
 from mcpd.supervision.catalog import Catalog
-from mcpd.supervision.connection import open_remote
-from mcpd.supervision.failure import leaf_exceptions
+from mcpd.supervision.connect import open_remote
+from mcpd.supervision.restart import leaf_exceptions
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire

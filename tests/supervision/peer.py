@@ -23,7 +23,7 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.redact import Redactor
 from mcpd.transports.child_environment import Launch
 from mcpd.transports.child_process import describe_exit
-from mcpd.transports.pipe_connection import PipeChannel
+from mcpd.transports.stdio import PipeChannel
 
 Json = dict[str, Any]
 
@@ -282,7 +282,7 @@ def scripted(scripts: dict[str, Script]) -> Iterator[None]:
     def open_(spec: StdioSpec, launch: Launch, **more: object) -> Any:
         return scripts[spec.name].open(spec, launch, **more)
 
-    with mock.patch("mcpd.supervision.connection.open_stdio", open_):
+    with mock.patch("mcpd.supervision.connect.open_stdio", open_):
         yield
 
 

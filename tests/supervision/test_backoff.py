@@ -6,7 +6,7 @@ import random
 import statistics
 
 from mcpd.model.server_spec import RestartPolicy
-from mcpd.supervision.backoff import Backoff
+from mcpd.supervision.restart import Backoff
 
 POLICY = RestartPolicy(intensity=1_000_000)
 """Without a crash loop."""

@@ -19,7 +19,7 @@ from mcpd.model.errors import (
     UpstreamRefused,
 )
 from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe, join_steps
-from mcpd.supervision.failure import (
+from mcpd.supervision.restart import (
     Evidence,
     UnsupportedTransport,
     Verdict,

@@ -19,8 +19,8 @@ from mcpd.model.errors import LinkLost, McpdError, NotReady
 from mcpd.model.events import Event
 from mcpd.model.server_spec import RemoteSpec, RestartPolicy, StdioSpec, Timeouts
 from mcpd.model.status import FailureKind, ServerState, ServerStatus
-from mcpd.supervision.connection import REMOTE_BACKOFF_CAP, effective_restart_policy
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.restart import REMOTE_BACKOFF_CAP, effective_restart_policy
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
 from tests.stopwatch import stopwatch

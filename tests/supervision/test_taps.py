@@ -14,8 +14,7 @@ import trio.testing
 
 from mcpd.config.masking import scrub, scrub_json
 from mcpd.model.events import MessageDirection, TapFrame
-from mcpd.supervision.message_tap import MAX_FRAMES, ServerTaps, Tap
-from mcpd.supervision.trace import ConnectionTrace
+from mcpd.supervision.message_tap import MAX_FRAMES, ConnectionTrace, ServerTaps, Tap
 from mcpd.support.logs import TRAFFIC_LOGGER
 from mcpd.support.redact import Redactor
 from tests.supervision.peer import Life, living

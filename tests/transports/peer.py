@@ -13,7 +13,7 @@ import trio
 
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import ServerSpec, Timeouts
-from mcpd.transports.pipe_connection import PipeChannel
+from mcpd.transports.stdio import PipeChannel
 
 Json = dict[str, Any]
 Answer = Callable[[Json], Json | bytes | None]

@@ -19,7 +19,7 @@ from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, Prot
 from mcpd.model.server_spec import ServerSpec, Timeouts
 from mcpd.protocol.upstream_session import send_request
 from mcpd.transports.outgoing_request import AwaitedExchange
-from mcpd.transports.pipe_connection import PipeChannel
+from mcpd.transports.stdio import PipeChannel
 from mcpd.wire.message import BadFrame, Message
 from tests.transports.peer import Json, connected
 

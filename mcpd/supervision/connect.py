@@ -1,16 +1,18 @@
-"""How to address one server: what its definition says, what is remembered, and what a failure has taught.
-
-Over HTTP this is a ladder: ask as a modern client, then as a legacy one, then try the transport of
-the first revision. What was found is remembered, and doubted when it stops working.
-"""
+"""One attempt to connect to a server: how to address it, opening its transport, and what it failed on."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Literal, NoReturn
 
 import attrs
 import trio
 
 from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
-from mcpd.model.server_spec import RemoteSpec, ServerSpec, Timeouts
+from mcpd.model.package_runners import PackageRunner
+from mcpd.model.server_spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec, Timeouts
 from mcpd.model.status import Failure
 from mcpd.protocol.negotiate import (
     Hint,
@@ -22,9 +24,82 @@ from mcpd.protocol.negotiate import (
 )
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.state_file import StateFile
-from mcpd.supervision.connection import TransportKind
-from mcpd.supervision.failure import Verdict, leaf_exceptions
+from mcpd.supervision.context import SupervisorContext
+from mcpd.supervision.restart import (
+    Evidence,
+    UnsupportedTransport,
+    Verdict,
+    classify_failure,
+    leaf_exceptions,
+)
 from mcpd.transports.base import Channel
+from mcpd.transports.child_environment import Launch
+from mcpd.transports.child_process import Child, ProcessGroupGuard
+from mcpd.transports.http_client.client_factory import OnResponse
+from mcpd.transports.legacy_http_sse import open_http_sse
+from mcpd.transports.stdio import open_stdio
+from mcpd.transports.streamable_http import open_http
+from mcpd.transports.websocket import open_websocket
+
+TransportKind = Literal["stdio", "http", "sse", "ws"]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class OpenTransport:
+    """An open transport, valid inside the block that opened it. Somebody must `run` it."""
+
+    kind: TransportKind
+    channel: Channel
+    run: Callable[[], Awaitable[NoReturn]]
+    child: Child | None = None
+    url: str = ""
+
+    def is_stopped(self) -> bool:
+        """Whether it is a process, and stopped."""
+        return self.child is not None and self.child.is_stopped()
+
+
+def open_transport(
+    spec: ServerSpec,
+    launch: Launch | None,
+    kind: TransportKind,
+    context: SupervisorContext,
+    stderr: Callable[[bytes], None],
+    watch: OnResponse,
+) -> AbstractAsyncContextManager[OpenTransport]:
+    """The process of `launch`, or a channel of that kind to the URL; `watch` is told of its HTTP requests."""
+    if isinstance(spec, RemoteSpec):
+        return open_remote(spec, kind, context.environ, watch)
+    assert isinstance(spec, StdioSpec)
+    assert launch is not None
+    return _open_process(spec, launch, context.guard, stderr)
+
+
+@asynccontextmanager
+async def _open_process(
+    spec: StdioSpec, launch: Launch, guard: ProcessGroupGuard, stderr: Callable[[bytes], None]
+) -> AsyncIterator[OpenTransport]:
+    async with open_stdio(spec, launch, guard=guard, stderr=stderr) as transport:
+        yield OpenTransport(kind="stdio", channel=transport.channel, run=transport.run, child=transport.child)
+
+
+@asynccontextmanager
+async def open_remote(
+    spec: RemoteSpec, kind: TransportKind, environ: Mapping[str, str], watch: OnResponse | None = None
+) -> AsyncIterator[OpenTransport]:
+    """A channel of that kind to `spec.url`. Raises NoTransport, CannotStart."""
+    if kind == "http":
+        async with open_http(spec, environ, watch) as http:
+            yield OpenTransport(kind=kind, channel=http, run=http.run, url=spec.url)
+    elif kind == "sse":
+        async with open_http_sse(spec, environ, watch) as sse:
+            yield OpenTransport(kind=kind, channel=sse, run=sse.run, url=spec.url)
+    elif kind == "ws":
+        async with open_websocket(spec) as socket:
+            yield OpenTransport(kind=kind, channel=socket, run=socket.run, url=spec.url)
+    else:
+        raise UnsupportedTransport(f"this version of mcpd has no transport for `{kind}` servers")
+
 
 _LEGACY_OVER_SSE = "legacy+sse"
 """What is remembered of a server that was found to speak HTTP+SSE."""
@@ -155,3 +230,60 @@ def _is_refusal(found: list[BaseException]) -> bool:
     if statuses:
         return all(400 <= status < 500 and status not in (408, 429) for status in statuses)
     return any(isinstance(leaf, NotStreamableHttp | NoCommonVersion | UpstreamRefused) for leaf in found)
+
+
+@attrs.define(eq=False)
+class Attempt:
+    """Written by the server's task; a wish cancels its `scope`."""
+
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    package_runner: PackageRunner | None = None
+    """What fetches the server, while that is waited for."""
+    ready_at: float | None = None
+    """When it was connected (`trio.current_time()`)."""
+    last_success_at: float = -math.inf
+    """When a call last succeeded, once the connection has ended."""
+    has_ended: bool = False
+    """Whether its end has been noted."""
+
+    def was_stable(self, policy: RestartPolicy) -> bool:
+        """Whether it lasted long enough, or worked late enough, for its failure to count as the first."""
+        return self.ready_at is not None and (
+            trio.current_time() - self.ready_at >= policy.stable
+            or self.last_success_at - self.ready_at >= policy.proof
+        )
+
+    def diagnose(
+        self, error: BaseException, evidence: Evidence, strategy: ConnectStrategy
+    ) -> tuple[Failure, Verdict]:
+        """What it failed of, with all the ways that were tried, and what is to be done. Secrets are in it."""
+        failure, verdict = strategy.describe_attempts(*classify_failure(error, evidence))
+        if self.package_runner is not None and evidence.returncode is not None:
+            words = f"{self.package_runner.failure_message} ({failure.message})"
+            failure = attrs.evolve(failure, message=words)
+        return failure, verdict
+
+
+class StartSlot:
+    """Taken by entering the block; given back by `free`, or at its end."""
+
+    def __init__(self, starts: trio.CapacityLimiter) -> None:
+        self._limiter = starts
+        self._held = False
+
+    async def __aenter__(self) -> StartSlot:
+        await self._limiter.acquire_on_behalf_of(self)
+        self._held = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+    async def release_after(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        self.release()
+
+    def release(self) -> None:
+        if self._held:
+            self._held = False
+            self._limiter.release_on_behalf_of(self)

@@ -1,12 +1,14 @@
-"""From what was raised to what we will do about it: one exception (group) → one Failure and a verdict."""
+"""What happens when a server fails: the failure, the verdict, the backoff, the next state."""
 
 from __future__ import annotations
 
 import enum
 import errno
+import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import attrs
@@ -21,9 +23,14 @@ from mcpd.model.errors import (
     ProtocolViolation,
     UpstreamRefused,
 )
-from mcpd.model.status import Failure, FailureKind, rfc3339
+from mcpd.model.server_spec import RestartPolicy, ServerSpec, StdioSpec
+from mcpd.model.status import Failure, FailureKind, ServerState, rfc3339
 from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe
 from mcpd.transports.child_environment import CannotStart
+
+REMOTE_BACKOFF_CAP = 120.0
+"""Seconds between attempts at most: connecting costs a remote server more, and nobody sees it try."""
+_NO_LIMIT = 1 << 62
 
 
 class Verdict(enum.Enum):
@@ -196,3 +203,102 @@ def _without_server_name(error: McpdError) -> str:
     """The server's name stands beside a Failure already."""
     prefix = f"{error.server}: "
     return error.message.removeprefix(prefix)
+
+
+def effective_restart_policy(spec: ServerSpec) -> RestartPolicy:
+    """The restart policy as it applies: a server that is merely not reachable is in no crash loop."""
+    policy, usual = spec.restart, RestartPolicy()
+    if isinstance(spec, StdioSpec):
+        return policy
+    return attrs.evolve(
+        policy,
+        cap=REMOTE_BACKOFF_CAP if policy.cap == usual.cap else policy.cap,
+        intensity=_NO_LIMIT if policy.intensity == usual.intensity else policy.intensity,
+    )
+
+
+@attrs.frozen
+class Pause:
+    """How long to wait before the next start, and whether that is because of a crash loop."""
+
+    seconds: float
+    crash_loop: bool
+
+
+@attrs.define
+class Backoff:
+    """One server's record of ended starts. `chance` gives numbers in [0, 1)."""
+
+    policy: RestartPolicy
+    random: Callable[[], float]
+    _attempts: int = 0
+    _end_times: deque[float] = attrs.field(factory=deque)
+    _in_crash_loop: bool = False
+
+    @property
+    def attempts(self) -> int:
+        """Starts in a row that ended before they had proved themselves."""
+        return self._attempts
+
+    def reset(self) -> None:
+        """It proved itself, or a person asked for a fresh start."""
+        self._attempts = 0
+        self._end_times.clear()
+        self._in_crash_loop = False
+
+    def record_end(self, now: float) -> Pause:
+        """A start has ended at `now` (seconds of any clock); how long to wait."""
+        policy = self.policy
+        self._attempts += 1
+        self._end_times.append(now)
+        while self._end_times and self._end_times[0] <= now - policy.period:
+            self._end_times.popleft()
+        if self._in_crash_loop or len(self._end_times) >= policy.intensity:
+            self._in_crash_loop = True
+            spread = policy.probe * policy.probe_spread * (2 * self.random() - 1)
+            return Pause(policy.probe + spread, crash_loop=True)
+        # The exponent is bounded: 2.0 ** 5000 overflows long after the cap has made it pointless.
+        ceiling = min(policy.cap, policy.base * policy.factor ** min(self._attempts - 1, 64))
+        return Pause(max(policy.floor, self.random() * ceiling), crash_loop=False)
+
+
+@attrs.frozen(kw_only=True)
+class RecoveryPlan:
+    state: ServerState
+    reason: str
+    """For the status: what is waited for."""
+    level: int
+    log_suffix: str = ""
+    """For the log, behind what has failed."""
+    pause: float | None = None
+    """Seconds until the next attempt; None where something has to change first."""
+    crash_loop: bool = False
+
+
+def plan_recovery(
+    name: str, verdict: Verdict, requested_delay: float, backoff: Backoff, policy: RestartPolicy
+) -> RecoveryPlan:
+    """`asked` are the seconds that the server itself wants to be left alone. Counts as an attempt."""
+    pause = backoff.record_end(trio.current_time())
+    # A line for each step of the backoff, the last of them for the crash loop; then silence.
+    level = logging.DEBUG if backoff.attempts > policy.intensity else logging.WARNING
+    if verdict is Verdict.LOGIN:
+        reason = f"give it an `Authorization` header, or `mcpctl reconnect {name}`"
+        return RecoveryPlan(state=ServerState.NEEDS_AUTH, reason=reason, level=level)
+    if verdict is Verdict.WAIT:
+        return RecoveryPlan(
+            state=ServerState.FAILED,
+            reason=f"correct its definition, or `mcpctl reconnect {name}`",
+            level=level,
+            log_suffix="; not tried again until something changes",
+        )
+    seconds = max(pause.seconds, requested_delay)
+    looping = pause.crash_loop
+    return RecoveryPlan(
+        state=ServerState.FAILED,
+        reason="crash loop: probed slowly" if looping else "will be tried again",
+        level=level,
+        log_suffix=f"; {'crash loop, next probe' if looping else 'next attempt'} in {seconds:.1f} s",
+        pause=seconds,
+        crash_loop=looping,
+    )
