@@ -128,7 +128,7 @@ class Listener:
             if wait > 0:
                 return wait
             _, _, connection, response = heapq.heappop(self.later)
-            with suppress(OSError):  # whoever asked has hung up
+            with suppress(OSError):  # the client has disconnected
                 connection.sendall(response)
         return -1
 
