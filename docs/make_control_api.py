@@ -27,6 +27,7 @@ MARK = (
 
 _UNANSWERED = dict.fromkeys(("mcpd/events", "mcpd/tap"), "Sends notifications with {}, and no response.\n")
 
+_OPAQUE = "object, as the server sent it"
 _SIMPLE = {str: "string", bool: "boolean", int: "integer", float: "number", object: "any JSON"}
 
 
@@ -89,16 +90,24 @@ def _link(kind: object, wanted: list[type]) -> str:
             if kind not in wanted:
                 wanted.append(kind)
             return f"[`{kind.__name__}`](#{kind.__name__.lower()})"
-        return "object, as the server sent it" if kind is msgspec.Raw else _SIMPLE[kind]
+        return _OPAQUE if kind is msgspec.Raw else _SIMPLE[kind]
     origin, args = get_origin(kind), get_args(kind)
     if origin is tuple:
-        return f"list of {_link(args[0], wanted)}"
+        inner = _link(args[0], wanted)
+        return f"list of {inner}" if inner.startswith("[") else f"list of {_plural(inner)}"
     if origin is Mapping:
         inner = _link(args[1], wanted)
         return "object" if inner == _SIMPLE[object] else f"object of {inner}s"
     if origin in (Union, types.UnionType):
         return " or ".join("null" if arg is type(None) else _link(arg, wanted) for arg in args)
     return _SIMPLE[object] if kind is object else str(kind)
+
+
+def _plural(name: str) -> str:
+    """Return the plural of the name of a JSON type."""
+    if name == _OPAQUE:
+        return "objects, as the server sent them"
+    return name if name == _SIMPLE[object] else f"{name}s"
 
 
 def _default(field: attrs.Attribute[object]) -> str:
