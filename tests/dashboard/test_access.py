@@ -134,7 +134,7 @@ def test_the_keyboard_alone_reaches_everything_and_one_sees_where_it_is(
         page.keyboard.press("Tab")  # the schema
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
-        page.wait_for_selector("details[data-tool=fails] .result:has-text('says that it failed')")
+        page.wait_for_selector("details[data-tool=fails] .result:has-text('reported an error')")
 
         # Help: it closes by Escape, and the focus is where it was.
         page.focus("#keys")
@@ -151,7 +151,7 @@ def test_single_keys_can_be_switched_off_and_stay_off(chromium: Browser, daemon:
         page = opened.page
         page.wait_for_selector("details[data-tool]")
         page.keyboard.press("?")
-        page.get_by_label("keys without Ctrl").uncheck()
+        page.get_by_label("Enable single-key shortcuts").uncheck()
         page.keyboard.press("Escape")
         page.reload()
         page.wait_for_selector("details[data-tool]")
@@ -161,7 +161,7 @@ def test_single_keys_can_be_switched_off_and_stay_off(chromium: Browser, daemon:
         expect(page.locator("#tab-tools")).to_have_attribute("aria-selected", "true")
         expect(page.locator("dialog[open]")).to_have_count(0)
         page.click("#keys")
-        page.get_by_label("keys without Ctrl").check()
+        page.get_by_label("Enable single-key shortcuts").check()
         page.keyboard.press("Escape")
         page.keyboard.press("3")
         page.wait_for_selector("#tab-events[aria-selected=true]")

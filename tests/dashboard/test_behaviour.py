@@ -88,7 +88,7 @@ def test_a_list_that_changes_while_another_tab_is_looked_at_is_there_afterwards(
         page = opened.page
         page.click("summary:has(bdi:text-is('fail'))")
         form = page.locator("details[data-tool=fail]")
-        form.get_by_role("button", name="Write JSON").click()
+        form.get_by_role("button", name="Edit as JSON").click()
         form.locator("textarea").fill('{"message": "as it was"}')
         before = page.locator("details[data-tool]").count()
         page.click("#tab-events")
@@ -138,7 +138,7 @@ def test_a_line_that_breaks_is_opened_again_and_a_call_on_it_is_not_sent_twice(
         page.locator("details[data-tool=slow]").get_by_role("button", name="Call").click()
         page.wait_for_selector("text=3 of 8")
         routes[-1].close(code=1001)
-        page.wait_for_selector(".result:has-text('whether it was done is not known')")
+        page.wait_for_selector(".result:has-text('the request may or may not have been carried out')")
         page.wait_for_selector("#line[data-state=ok]")
         page.wait_for_selector("#gone", state="hidden")
         wait_in_page(page, lambda: len(routes) >= 2)
@@ -216,7 +216,7 @@ def test_when_mcpd_is_gone_the_page_says_so_and_how_old_it_is(chromium: Browser,
         page.wait_for_selector("details[data-tool]")
         stopping = threading.Thread(target=daemon.stop, daemon=True)
         stopping.start()
-        page.wait_for_selector("#gone >> text=mcpd does not answer; what you see is from")
+        page.wait_for_selector("#gone >> text=mcpd is not responding; last update at")
         stopping.join()
         expect(page.locator("#servers li"), "what was known stays").to_have_count(1)
         page.keyboard.press("r")
@@ -254,7 +254,7 @@ def test_a_configuration_that_cannot_be_used_is_told(chromium: Browser, start: S
         page = opened.page
         config_of = daemon.config.read_text()
         daemon.config.write_text('{"mcpServers": {"one": {"comand": "x"}}}')
-        page.wait_for_selector("#config:has-text('cannot be used'):has-text('comand')")
+        page.wait_for_selector("#config:has-text('has errors'):has-text('comand')")
         daemon.config.write_text(config_of)
         page.wait_for_selector("#config", state="hidden")
 
@@ -284,7 +284,7 @@ def test_a_failure_is_shown_with_its_last_words_and_its_age_goes_on(chromium: Br
         page = opened.page
         page.wait_for_selector("#head pre >> text=ECONNREFUSED 10.0.3.17")
         page.wait_for_selector("#head >> text=mcpctl why dead")
-        page.wait_for_selector("#panel-tools >> text=Its tools are not known")
+        page.wait_for_selector("#panel-tools >> text=Tools are unknown")
         ages = """async () => {
           const { distance, tick } = await import("/page/units.js");
           const at = Date.now(), age = distance(new Date(at).toISOString(), "ago"), now = Date.now;
@@ -299,7 +299,7 @@ def test_a_failure_is_shown_with_its_last_words_and_its_age_goes_on(chromium: Br
         }"""
         assert page.evaluate(ages) == ["1 s ago", "89 s ago", "2 min ago", "2 h ago"]
         page.keyboard.press("j")
-        page.get_by_role("button", name="Start it").click()
+        page.get_by_role("button", name="Start", exact=True).click()
         page.wait_for_selector("details[data-tool]")
 
 
@@ -319,7 +319,7 @@ def test_a_call_while_its_server_reconnects_waits_for_it(
         page.wait_for_selector("#servers li[data-state=pending]")
         page.locator("details[data-tool=bare]").get_by_role("button", name="Call").click()
         go.touch()
-        page.wait_for_selector("details[data-tool=bare] .result:has-text('Answered')")
+        page.wait_for_selector("details[data-tool=bare] .result:has-text('Completed')")
 
 
 def test_a_server_that_is_off_for_a_time_says_until_when(chromium: Browser, start: Start) -> None:
@@ -367,7 +367,7 @@ def test_two_windows_are_one_visit_and_end_together(chromium: Browser, start: St
         other.wait_for_selector("#servers li[data-state=disabled]")
         other.wait_for_selector("#head >> text=Enable")
         other.get_by_role("button", name="Log out").click()
-        opened.page.wait_for_selector("#gate >> text=Your visit is over")
+        opened.page.wait_for_selector("#gate >> text=You were logged out")
         expect(opened.page.locator("#main")).to_be_hidden()
         opened.page.goto(f"{opened.base}/#{code_of(daemon)}")
         opened.page.wait_for_selector("#line[data-state=ok]")

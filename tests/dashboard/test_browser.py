@@ -118,7 +118,7 @@ def test_nothing_that_a_server_says_is_run(chromium: Browser, start: Start) -> N
         result = page.locator("details[data-tool=tool-0] .result")
         expect(result).to_contain_text("<script>window.pwned=1</script>", use_inner_text=True)
         refused = page.locator("details[data-tool=tool-2]")  # the server answers with an error
-        refused.get_by_role("button", name="Write JSON").click()
+        refused.get_by_role("button", name="Edit as JSON").click()
         refused.get_by_label("Arguments as JSON").fill("{}")
         refused.get_by_role("button", name="Call", exact=True).click()
         refused.locator(".verdict >> text=pwned").wait_for()

@@ -134,11 +134,11 @@ def test_what_is_wrong_is_said_where_it_is_and_nothing_is_sent(opened: Window, d
     expect(what).to_be_focused()
     expect(what).to_have_attribute("aria-describedby", re.compile(r"\S"))
     described = what.get_attribute("aria-describedby") or ""
-    expect(page.locator(f"#{described.split()[0]}")).to_have_text(re.compile(r"^This is required\."))
+    expect(page.locator(f"#{described.split()[0]}")).to_have_text(re.compile(r"^This field is required\."))
     expect(form.locator(".result")).to_be_hidden()
 
     what.fill("tea")
-    expect(wrong, "typing takes it back").to_have_count(3)
+    expect(wrong, "typing clears the error").to_have_count(3)
     form.get_by_label("kind required").select_option("Book")
     form.get_by_label("price").fill("1001")
     press(form, "Remove parts 1")
@@ -147,7 +147,7 @@ def test_what_is_wrong_is_said_where_it_is_and_nothing_is_sent(opened: Window, d
     expect_names(wrong, "street", "name")
     form.get_by_role("group", name="door").get_by_label("count").fill("")
     press(form, "Call")
-    form.locator(".result:has-text('It was not called')").wait_for()
+    form.locator(".result:has-text('The tool was not called')").wait_for()
     expect_names(wrong, "price")
     expect(form).to_contain_text("1001 is not valid", use_inner_text=True)
     assert counts(daemon) == (cancelled, before + 1), "only our own question came through"
@@ -159,22 +159,22 @@ def test_a_form_can_be_left_for_json_and_come_back_to(opened: Window) -> None:
     form.get_by_label("number integer").fill("12345678901234567890")
     press(form, "Add to tags")
     form.get_by_label("tags 1 required").fill("hot")
-    press(form, "Write JSON")
+    press(form, "Edit as JSON")
     written = form.get_by_label("Arguments as JSON")
     expect(written).to_have_value(re.compile('"number": 12345678901234567890'))
     value = json.loads(written.input_value())
     assert value == {"number": 12345678901234567890, "terms": "agreed", "tags": ["hot"]}
     written.fill("{what")
     press(form, "Call")
-    expect(form).to_contain_text("This is not JSON", use_inner_text=True)
+    expect(form).to_contain_text("Invalid JSON", use_inner_text=True)
     written.fill('{"what": "tea", "other": 1}')
-    press(form, "Fill in a form")
-    expect(form).to_contain_text("no place for all of this", use_inner_text=True)
+    press(form, "Use the form")
+    expect(form).to_contain_text("cannot represent all of these arguments", use_inner_text=True)
     written.fill(
         '{"what": "tea", "number": 98765432109876543210, "kind": "b", "terms": "agreed", '
         '"days": ["mon", "wed"], "parts": [{"name": "cup"}], "to": {"street": "a"}}'
     )
-    press(form, "Fill in a form")
+    press(form, "Use the form")
     arguments = json.loads(sent(form))["params"]["arguments"]
     assert arguments == {
         "what": "tea",
@@ -265,7 +265,7 @@ def test_what_a_tool_answers_is_shown_as_what_it_is(opened: Window) -> None:
     """An error as one, the same thing once, pictures as pictures; what could be more than one is saved."""
     page = opened.page
     failed = call(opened, "fails")
-    expect(failed).to_contain_text("The tool says that it failed", use_inner_text=True)
+    expect(failed).to_contain_text("The tool reported an error", use_inner_text=True)
     expect(failed).to_contain_text("the table is locked", use_inner_text=True)
     data = call(opened, "data")
     expect(data.locator("pre")).to_have_count(1)

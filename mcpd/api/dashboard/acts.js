@@ -1,4 +1,4 @@
-// What a person wishes of a server, and what is said about it.
+// Actions on a server (reconnect, enable, disable), and the status message that reports them.
 
 import { byId, clean } from "./dom.js";
 import { line, servers } from "./state.js";
@@ -6,17 +6,17 @@ import { line, servers } from "./state.js";
 const SHOWN = 6000;
 let timer = 0;
 
-/** For a few seconds on the screen, and once by a reader of it. */
-export function say(words) {
+/** Show a message for a few seconds; screen readers announce it once. */
+export function say(message) {
   const place = byId("said");
-  place.textContent = clean(words);
+  place.textContent = clean(message);
   place.classList.add("shown");
   clearTimeout(timer);
   timer = setTimeout(() => place.classList.remove("shown"), SHOWN);
 }
 
-async function wish(method, name, words) {
-  say(`${name}: ${words}`);
+async function act(method, name, progress) {
+  say(`${name}: ${progress}`);
   try {
     const { server } = await line.get(method, { server: name, wait: 10 });
     say(`${name}: ${server.status}${server.reason ? `, ${server.reason}` : ""}`);
@@ -29,12 +29,12 @@ export const isOn = (server) => server?.status !== "disabled";
 
 export async function reconnect(name) {
   if (!servers.has(name)) return;
-  if (isOn(servers.get(name))) await wish("mcpd/reconnect", name, "connecting");
-  else say(`${name} is disabled: enable it first`);
+  if (isOn(servers.get(name))) await act("mcpd/reconnect", name, "connecting");
+  else say(`${name} is disabled. Enable it first.`);
 }
 
 export async function toggle(name) {
   if (!servers.has(name)) return;
-  if (isOn(servers.get(name))) await wish("mcpd/disable", name, "disabling");
-  else await wish("mcpd/enable", name, "enabling");
+  if (isOn(servers.get(name))) await act("mcpd/disable", name, "disabling");
+  else await act("mcpd/enable", name, "enabling");
 }

@@ -1,4 +1,4 @@
-// The dashboard: it comes in, opens the line, and hears what happens.
+// The dashboard: log in, connect to the daemon, show its state and follow its events.
 
 import { reconnect, say, toggle } from "./acts.js";
 import { draw, follow, leaveDetail, lookAgain, move } from "./choice.js";
@@ -21,14 +21,14 @@ const OF_MAIN = ["main", "logout", "filter", "totals", "keys"];
 
 let again = AGAIN_FIRST, waiting = 0, lastHeard = null, wasIn = false;
 
-// ── the line ────────────────────────────────────────────────────────────────────────────────────────
+// ── the connection ────────────────────────────────────────────────────────────────────────────────────────
 
 async function begin() {
   clearTimeout(waiting);
-  const refused = await enter().catch(() => "mcpd does not answer");
+  const refused = await enter().catch(() => "mcpd is not responding");
   const letIn = await isLetIn();
   if (letIn) line.open();
-  else if (letIn === false) showGate(refused && `It did not work: ${refused}.`);
+  else if (letIn === false) showGate(refused && `Login failed: ${refused}.`);
   else closed();
 }
 
@@ -55,7 +55,7 @@ async function opened() {
     const [status, past] = await Promise.all([line.get("mcpd/status"), line.get("mcpd/history", { limit: PAST })]);
     showAll(status, past);
   } catch {
-    return; // it broke again: `closed` was called
+    return; // disconnected again; `closed` was called
   }
   await followStats(draw);
 }
@@ -70,7 +70,7 @@ function showAll({ servers: all, daemon, config }, past) {
   draw();
 }
 
-/** The daemon tells this page no more: too much happened at once. */
+/** The daemon ended the event stream because this page read it too slowly: reconnect. */
 function fellBehind() {
   line.close();
   closed();
@@ -82,8 +82,8 @@ function closed() {
   linePill("not connected", "bad");
   byId("gone").hidden = false;
   byId("gone-words").replaceChildren(
-    `mcpd does not answer${lastHeard ? `; what you see is from ${clock(lastHeard)}` : ""}. Next try `,
-    Object.assign(distance(new Date(Date.now() + again).toISOString(), "in"), { ariaHidden: "true" }), "; ", make("code", {}, "mcpctl status"), " starts it.");
+    `mcpd is not responding${lastHeard ? `; last update at ${clock(lastHeard)}` : ""}. Retrying `,
+    Object.assign(distance(new Date(Date.now() + again).toISOString(), "in"), { ariaHidden: "true" }), ". Run ", make("code", {}, "mcpctl status"), " to start it.");
   waiting = setTimeout(comeBack, again);
   again = Math.min(again * 2, AGAIN_MOST);
 }
@@ -92,7 +92,7 @@ async function comeBack() {
   clearTimeout(waiting);
   const letIn = await isLetIn();
   if (letIn) line.open();
-  else if (letIn === false) showGate(wasIn && "Your visit is over: mcpd was started anew, or you logged out elsewhere.");
+  else if (letIn === false) showGate(wasIn && "You were logged out: mcpd was restarted, or you logged out in another tab.");
   else closed();
 }
 
@@ -106,7 +106,7 @@ function linePill(words, state) {
   byId("line").dataset.state = state;
 }
 
-// ── what happens ────────────────────────────────────────────────────────────────────────────────────
+// ── events ────────────────────────────────────────────────────────────────────────────────────
 
 function happened(event) {
   const name = event.server;
@@ -124,10 +124,10 @@ function happened(event) {
   draw();
 }
 
-/** Something about the chosen server. */
+/** Update the panel of the chosen server. */
 function showChange(kind) {
   if (kind === "removed") {
-    say(`${now.chosen} was removed from the configuration`);
+    say(`${now.chosen} was removed from the configuration.`);
     follow();
   }
   if (kind === "tools") showTools({ changed: true });
@@ -135,12 +135,12 @@ function showChange(kind) {
   if (kind === "status" && now.tab === "evidence") showEvidence();
 }
 
-/** A file that could not be used is nowhere else to be seen: the servers are those of the one before. */
+/** Show the errors of a rejected configuration; the servers shown are those of the previous one. */
 function showConfig({ path, problems }) {
   setText(byId("path"), clean(path));
   byId("config").hidden = !problems.length;
   const words = problems.map(({ message, path: at, fix }) => `${message} @ ${at}${fix ? ` (${fix})` : ""}`);
-  setText(byId("config"), words.length ? clean(`${path} cannot be used, so what was in force stays: ${words.slice(0, MOST_PROBLEMS).join("; ")}`) : "");
+  setText(byId("config"), words.length ? clean(`${path} has errors; the previous configuration stays active: ${words.slice(0, MOST_PROBLEMS).join("; ")}`) : "");
 }
 
 // ── keys and clicks ─────────────────────────────────────────────────────────────────────────────────
@@ -173,10 +173,10 @@ byId("try").addEventListener("click", comeBack);
 byId("logout").addEventListener("click", async () => {
   line.close();
   await leave();
-  location.reload(); // nothing of what was shown stays
+  location.reload(); // discards everything that was shown
 });
 document.addEventListener("visibilitychange", () => !document.hidden && followStats(draw));
-// An address with a new code, opened where the page is already, is no new page for the browser.
+// Opening an address with a new code in this tab only changes the hash.
 addEventListener("hashchange", () => (route() ? servers.size && follow() : begin()));
 setInterval(tick, 1000);
 

@@ -1,4 +1,4 @@
-// One call of a tool from its form: sent, told of while it runs, cancelled, answered.
+// One tool call from its form: send, show progress, cancel, show the result.
 
 import { button, clean, make, setText } from "./dom.js";
 import { formFor } from "./form.js";
@@ -8,7 +8,7 @@ import { took } from "./units.js";
 
 let calls = 0;
 
-/** The form of a tool, and under it what came of the last call. */
+/** The form of a tool, with the result of the last call below it. */
 export function tryOut(tool) {
   const form = formFor(tool.inputSchema);
   const result = resultView();
@@ -43,7 +43,7 @@ export function tryOut(tool) {
     } catch (error) {
       const problems = error.data?.problems ?? [];
       const isMarked = problems.length > 0 && form.complain(problems);
-      result.fail(isMarked ? "It was not called: what is marked does not fit the tool's schema." : `${error.message} (${after()})`);
+      result.fail(isMarked ? "The tool was not called: the marked fields do not match its schema." : `${error.message} (${after()})`);
     } finally {
       clearInterval(watch);
       streams.delete(token);
@@ -66,7 +66,7 @@ export function tryOut(tool) {
   return element;
 }
 
-/** As text: what was typed is sent as it was typed. */
+/** As JSON text, so that numbers are sent exactly as typed. */
 function paramsOf(tool, args, token) {
   const [server, name, key] = [tool.server, tool.name, token].map((each) => JSON.stringify(each));
   return `{"server":${server},"tool":${name},"arguments":${args},"_meta":{"progressToken":${key}}}`;

@@ -1,4 +1,4 @@
-// Which server is looked at: by click, by key, by address.
+// Which server is selected: by click, key or address.
 
 import { byId } from "./dom.js";
 import { drawHead } from "./head.js";
@@ -35,7 +35,7 @@ function show(name, tab, wanted) {
   draw();
 }
 
-/** As a person does it: the way back leads to what was looked at before. On a phone there is one thing at a time. */
+/** Select a server and add a history entry. On a narrow screen this switches from the list to the detail view. */
 export function choose(name) {
   const wasLooking = document.body.classList.contains("looking");
   document.body.classList.add("looking");
@@ -50,7 +50,7 @@ export function leaveDetail() {
   rowOf(now.chosen)?.pick.focus();
 }
 
-/** To the next one, or `-1` the one before. */
+/** Select the next server (`by` 1) or the previous one (-1). */
 export function move(by) {
   const names = shown().map((server) => server.name);
   const next = names[Math.min(names.length - 1, Math.max(0, names.indexOf(now.chosen) + by))];
@@ -63,14 +63,14 @@ export function move(by) {
   if (wasInList) row?.pick.focus();
 }
 
-/** The line was opened anew: what is looked at stays, if it is still there. */
+/** After a reconnect: keep the selection if that server still exists. */
 export function lookAgain() {
   if (!servers.has(now.chosen)) follow();
   else if (now.tab === "tools") showTools({ changed: true });
   else showTab(now.tab);
 }
 
-/** Look at what the address says; else at what was looked at, or the first. */
+/** Select the server of the address; otherwise keep the selection, or select the first server. */
 export function follow() {
   const { server, tab, tool } = route() ?? {};
   const isThere = servers.has(server);

@@ -1,9 +1,9 @@
-// Making elements out of text that nobody here wrote: always as text, never as markup.
+// Create elements from untrusted text: always as text nodes, never as markup.
 
-// What would reorder, hide or fake text: controls, bidirectional overrides, zero-width characters.
+// Characters that reorder, hide or fake text: controls, bidirectional overrides, zero-width characters.
 const HARMFUL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
-/** A server's text as it may be shown: what could deceive is spelt out. */
+/** Return a server's text with deceptive characters replaced by their code points. */
 export function clean(text) {
   const words = typeof text === "object" && text !== null ? JSON.stringify(text) : String(text ?? "");
   return words.replace(/\r\n/g, "\n").replace(HARMFUL, (found) =>
@@ -27,18 +27,22 @@ export const button = (words, onclick, facts = {}) => make("button", { type: "bu
 
 export const byId = (id) => document.getElementById(id);
 
-/** Without touching the document when nothing changes: that would disturb a selection, and readers of the screen. */
+/** Set the text only if it differs, so that selections and screen readers are not disturbed. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A text that may be long, in a box that scrolls: by key, too. */
+/** Untrusted text split into nodes, with `quoted` parts as code elements. */
+export const withCode = (text) =>
+  clean(text).split(/`([^`]*)`/).map((part, index) => (index % 2 ? make("code", {}, part) : part));
+
+/** A scrollable, focusable box for text that may be long. */
 export const block = (text, facts = {}) => make("pre", { tabIndex: 0, ...facts }, clean(text));
 
-/** Whether its newest is seen; what is not on the screen counts as seen. */
+/** Whether the end of the list is visible. A hidden list counts as at its end. */
 export const isAtEnd = (scroller) => scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 40;
 
-/** Add to what is looked at from its end, and forget its oldest. Measuring is dear: many at once, where many come. */
+/** Append to a list, drop its oldest entries, and keep it scrolled to the end. Measures layout once per call: add in batches. */
 export function addTo(list, most, ...items) {
   const scroller = list.closest("[tabindex]");
   const wasAtEnd = isAtEnd(scroller);

@@ -1,11 +1,11 @@
-// What happened, to one server or to all: time, server, state, words, and who asked for it.
+// Event entries: time, server, state, message, and who caused it.
 
 import { addTo, byId, clean, make } from "./dom.js";
 import { moment } from "./units.js";
 
 const MOST = 300;
 
-/** `server`: null where all are of the same one. `what` happened, where it is no new state. */
+/** `server`: null if the list is about one server. `what`: the kind of an event that is not a state change. */
 export function eventItem({ at, server, what, state, message, by }) {
   const said = state ?? what ?? "";
   return make("li", { "data-state": said },

@@ -1,4 +1,4 @@
-// What explains the chosen server's state: how it was reached, what it said, how it is defined.
+// The Evidence tab: what explains the chosen server's state.
 
 import { block, byId, clean, make } from "./dom.js";
 import { eventItem } from "./events.js";
@@ -20,12 +20,12 @@ function parts(detail) {
   return [
     make("dl", {}, ...facts(detail).map(([what, value]) =>
       make("div", {}, make("dt", {}, what), make("dd", {}, value instanceof Node ? value : make("bdi", {}, clean(value)))))),
-    ...section("Last failure", failure && status === "connected" && [ // else it stands above
+    ...section("Last failure", failure && status === "connected" && [ // otherwise it is shown above
       make("p", { className: "past" }, make("bdi", {}, clean(failure.message)), " (", clean(failure.kind), ", ", distance(failure.at, "ago"), ")"),
-      failure.stderr.length > 0 && block(failure.stderr.join("\n"), { "aria-label": "What it wrote to its stderr" })]),
-    ...section("How it was reached", detail.negotiation.length > 0 && [make("ol", { className: "steps" }, ...detail.negotiation.map((step) =>
+      failure.stderr.length > 0 && block(failure.stderr.join("\n"), { "aria-label": "stderr output" })]),
+    ...section("Connection steps", detail.negotiation.length > 0 && [make("ol", { className: "steps" }, ...detail.negotiation.map((step) =>
       make("li", {}, make("b", {}, clean(step.step)), " ", make("bdi", {}, clean(step.outcome)), make("span", { className: "dim" }, ` ${took(step.ms)}`))))]),
-    ...section("Lately", detail.history.length > 0 && [make("ol", { className: "steps" },
+    ...section("Recent events", detail.history.length > 0 && [make("ol", { className: "steps" },
       ...detail.history.map((entry) => eventItem({ ...entry, server: null })))]),
     ...section("Definition", [block(JSON.stringify(detail.definition, null, 2), { "aria-label": "Definition" })]),
   ];
@@ -36,15 +36,15 @@ const section = (title, children) => (children ? [make("h3", {}, title), ...chil
 function facts({ server, ...detail }) {
   const { name, version } = server.server_info ?? {};
   return [
-    ["Runs", detail.command.join(" ")],
-    ["Found at", detail.executable],
-    ["In", detail.cwd],
+    ["Command", detail.command.join(" ")],
+    ["Executable", detail.executable],
+    ["Working directory", detail.cwd],
     ["URL", detail.url],
-    ["Is", [name, version].filter(Boolean).join(" ")],
-    ["Can", server.capabilities.join(", ")],
-    ["Last answer", server.last_ok && distance(server.last_ok, "ago")],
-    ["Failed in a row", server.attempts && `${server.attempts}`],
-    ["Not messages", detail.junk_lines && `${detail.junk_lines} lines on stdout, such as ${detail.junk_sample}`],
+    ["Server", [name, version].filter(Boolean).join(" ")],
+    ["Capabilities", server.capabilities.join(", ")],
+    ["Last response", server.last_ok && distance(server.last_ok, "ago")],
+    ["Consecutive failures", server.attempts && `${server.attempts}`],
+    ["Unparsable output", detail.junk_lines && `${detail.junk_lines} lines on stdout, for example: ${detail.junk_sample}`],
     ["Log file", detail.log_file],
   ].filter(([, value]) => value);
 }

@@ -1,7 +1,7 @@
 // The fields of a form, one for each shape. What was typed stays the text that was typed, so no number loses digits.
 //
-// A field is `{ element, read, fill }`. `read(sink, path)` is its JSON text, null where it is left out; what is wrong goes to
-// `sink.wrong`, and who shows what is wrong at a path to `sink.places`. `fill(value)` shows a value, or says `false`: it cannot.
+// A field is `{ element, read, fill }`. `read(sink, path)` returns its JSON text, or null if it is left out; it adds errors to
+// `sink.wrong` and registers in `sink.places` who shows errors at a path. `fill(value)` shows a value, or returns `false`.
 
 import { button, clean, make } from "./dom.js";
 
@@ -12,7 +12,7 @@ const INPUTS = { date: "date", time: "text", "date-time": "text", email: "email"
 let last = 0;
 const newId = () => `field-${++last}`;
 
-/** `isRequired`: it may not be left out. */
+/** `isRequired`: the field must be filled in. */
 export function fieldFor(name, shape, isRequired) {
   if (shape.kind === "group") return group(name, shape, isRequired);
   if (shape.kind === "list") return several(name, shape, isRequired);
@@ -38,7 +38,7 @@ function about(shape, id) {
   return make("p", { id: `${id}-about`, className: "dim about" }, clean(title + shape.about).slice(0, LONGEST_ABOUT));
 }
 
-/** Where it is said what is wrong with `input`; typing takes it back. */
+/** The error message of `input`; typing clears it. */
 function complaint(id, element, input) {
   const place = make("p", { id: `${id}-wrong`, className: "wrong", hidden: true });
   const say = (words) => {
@@ -73,15 +73,15 @@ function single(name, shape, isRequired) {
     wrong.say("");
     const text = shape.kind === "text" ? input.value : input.value.trim();
     if (text === "" && !isRequired) return null;
-    if (text === "") return complain(sink, wrong, `This is required.${shape.kind === "text" ? " An empty text can be written as JSON." : ""}`);
+    if (text === "") return complain(sink, wrong, `This field is required.${shape.kind === "text" ? " To send an empty text, edit the arguments as JSON." : ""}`);
     if (shape.kind === "text") return JSON.stringify(text);
     if (shape.kind === "choice") return text;
-    if (shape.kind === "number" && !NUMBER.test(text)) return complain(sink, wrong, "This must be a number, such as 12 or -0.5.");
+    if (shape.kind === "number" && !NUMBER.test(text)) return complain(sink, wrong, "Enter a number, such as 12 or -0.5.");
     try {
       JSON.parse(text);
       return text;
     } catch (error) {
-      return complain(sink, wrong, `This must be JSON: ${error.message}.`);
+      return complain(sink, wrong, `Invalid JSON: ${error.message}.`);
     }
   };
   const fill = (value) => {
@@ -192,7 +192,7 @@ function group(name, shape, isRequired) {
   return { element, read, fill: (value) => inner.fill(value ?? {}) };
 }
 
-/** The fields of an object, without a frame: `{ element, read, fill, isEmpty }`. */
+/** The fields of an object, without a border: `{ element, read, fill, isEmpty }`. */
 export function groupOf(shape) {
   const fields = shape.fields.map(({ name, isRequired, shape: each }) => ({ name, ...fieldFor(name, each, isRequired) }));
   const element = make("div", {}, ...fields.map((field) => field.element));

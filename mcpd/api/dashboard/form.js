@@ -1,4 +1,4 @@
-// A form made from a tool's input schema; or the arguments as JSON, where it cannot say them, or a person would rather.
+// A form generated from a tool's input schema, with a JSON editor as the alternative.
 
 import { button, clean, make } from "./dom.js";
 import { groupOf } from "./fields.js";
@@ -8,8 +8,8 @@ import { shapeOf } from "./shape.js";
 const ARGUMENTS = "$.arguments"; // where the daemon's complaints begin
 
 /**
- * `{ element, other, read, complain }`: `other` is the button that changes between the two; `read()` is the arguments as JSON text, or null, when it shows what is wrong; `complain` shows
- * what the daemon found, `[{ path, message }]`, and says whether it had a place for all of it.
+ * `{ element, other, read, complain }`: `other` switches between the two; `read()` returns the arguments as JSON text, or null after showing the errors; `complain` shows
+ * the daemon's errors, `[{ path, message }]`, and returns whether all of them had a field.
  */
 export function formFor(schema) {
   const shape = shapeOf(schema);
@@ -17,7 +17,7 @@ export function formFor(schema) {
   const words = make("textarea", { rows: 4, className: "code", value: "{}", spellcheck: false, autocomplete: "off" });
   const wrong = make("p", { className: "wrong", hidden: true });
   const asJson = make("div", { className: "field" }, make("label", {}, "Arguments as JSON", words), wrong);
-  const none = make("p", { className: "dim" }, "It names no arguments.");
+  const none = make("p", { className: "dim" }, "This tool takes no arguments.");
   const asForm = fields?.element ?? none;
   const other = button("", change, { className: "quiet small" });
   const element = make("div", {}, asForm, asJson);
@@ -26,7 +26,7 @@ export function formFor(schema) {
   function show(isJson) {
     asJson.hidden = !isJson;
     asForm.hidden = isJson;
-    other.textContent = isJson ? "Fill in a form" : "Write JSON";
+    other.textContent = isJson ? "Use the form" : "Edit as JSON";
     other.hidden = isJson && !fields && !isEmpty(schema);
     scold("");
   }
@@ -47,9 +47,9 @@ export function formFor(schema) {
     try {
       const value = parse(words.value.trim() || "{}");
       if (typeof value === "object" && value !== null && !Array.isArray(value)) return value;
-      scold("The arguments must be an object: { … }.");
+      scold("The arguments must be a JSON object: { … }.");
     } catch (error) {
-      scold(`This is not JSON: ${error.message}.`);
+      scold(`Invalid JSON: ${error.message}.`);
     }
     words.focus();
     return null;
@@ -65,7 +65,7 @@ export function formFor(schema) {
     const value = readJson();
     if (!value) return;
     if (fields ? fields.fill(value) : !Object.keys(value).length) show(false);
-    else scold("The form has no place for all of this.");
+    else scold("The form cannot represent all of these arguments.");
   }
 
   function read() {
@@ -90,7 +90,7 @@ export function formFor(schema) {
   return { element, other, read, complain };
 }
 
-/** Whether nothing is said of arguments; then there are most likely none. */
+/** Whether the schema describes no arguments. */
 function isEmpty(schema) {
   const said = Object.keys(Object(schema)).filter((word) => !["type", "properties", "additionalProperties", "$schema", "title", "required"].includes(word));
   return !said.length && !Object.keys(Object(schema?.properties)).length && typeof schema?.additionalProperties !== "object";

@@ -1,7 +1,7 @@
-// The chosen server: how it is, why, since when, and what can be done.
+// The header of the chosen server: state, reason, duration and actions.
 
 import { isOn, reconnect, toggle } from "./acts.js";
-import { block, button, byId, clean, make } from "./dom.js";
+import { block, button, byId, clean, make, withCode } from "./dom.js";
 import { chosen, figures, now } from "./state.js";
 import { count, distance, moment, took } from "./units.js";
 
@@ -29,7 +29,7 @@ export function drawHead() {
     ...server.warnings.map((warning) => make("p", { className: "past" }, clean(warning))),
   ].filter(Boolean));
   const words = place.querySelector("pre");
-  if (words) words.scrollTop = words.scrollHeight; // the cause stands at the end
+  if (words) words.scrollTop = words.scrollHeight; // the cause is in the last lines
   if (focused) byId(focused)?.focus();
 }
 
@@ -46,15 +46,15 @@ function facts(server, counts) {
   ].filter(Boolean).map(String);
 }
 
-/** What went wrong last; when that is over, in a line. */
+/** The last error; a single line if the server has recovered. */
 function trouble(server) {
   const { kind, message, at, stderr } = server.last_error;
-  const words = make("bdi", {}, clean(message));
-  if (server.status === "connected") return make("p", { className: "past" }, "Before: ", words, " (", distance(at, "ago"), ")");
+  const words = make("bdi", {}, ...withCode(message));
+  if (server.status === "connected") return make("p", { className: "past" }, "Previous error: ", words, " (", distance(at, "ago"), ")");
   return make("div", { className: "trouble panel" },
     make("p", {}, words),
     make("p", { className: "when" }, clean(kind), " · ", distance(at, "ago"),
-      ...(server.retry_at ? [" · next try ", distance(server.retry_at, "in"), " (", moment(server.retry_at), ")"] : []),
-      " · ", make("code", {}, `mcpctl why ${clean(server.name)}`), " says more"),
-    stderr.length > 0 && block(stderr.join("\n"), { "aria-label": "Its last words on stderr" }));
+      ...(server.retry_at ? [" · next attempt ", distance(server.retry_at, "in"), " (", moment(server.retry_at), ")"] : []),
+      " · details: ", make("code", {}, `mcpctl why ${clean(server.name)}`)),
+    stderr.length > 0 && block(stderr.join("\n"), { "aria-label": "Last stderr output" }));
 }

@@ -1,11 +1,11 @@
-// The keyboard: single keys, where nothing is being written and the person has not switched them off (WCAG 2.1.4).
+// Single-key shortcuts, inactive while typing; they can be switched off (WCAG 2.1.4).
 
 import { byId } from "./dom.js";
 
 const OFF = "mcpd-page-no-keys";
 const TYPED_IN = "input:not([type=checkbox]), textarea, select, [contenteditable]";
 
-/** `acts`: key → what it does. */
+/** `acts`: key → action. */
 export function listen(acts) {
   const help = byId("help"), box = byId("single-keys");
   box.checked = localStorage.getItem(OFF) === null;

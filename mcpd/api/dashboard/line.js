@@ -1,8 +1,8 @@
-// The line to the daemon: JSON-RPC over a WebSocket.
+// The connection to the daemon: JSON-RPC over a WebSocket.
 
 import { key } from "./visit.js";
 
-/** An error that the daemon answered with. */
+/** An error response of the daemon. */
 export class Refused extends Error {
   constructor(error) {
     super(error.message);
@@ -12,14 +12,14 @@ export class Refused extends Error {
 
 const ODD_NUMBER = /\d{16}|\d[eE]/;
 
-/** JSON, with numbers that a browser cannot hold kept as they were written, where it knows how to (`JSON.rawJSON`). */
+/** Parse JSON; numbers beyond double precision keep their source text if the browser supports `JSON.rawJSON`. */
 export function parse(text) {
   if (!JSON.rawJSON || !ODD_NUMBER.test(text)) return JSON.parse(text);
   return JSON.parse(text, (_, value, { source }) =>
     (typeof value === "number" && digits(String(value)) !== digits(source) ? JSON.rawJSON(source) : value));
 }
 
-/** Those of a number that count: of `4.0` as of `4`, which are the same, and none of Infinity. */
+/** The significant digits of a number: the same for `4.0` and `4`, none for Infinity. */
 const digits = (number) => number.replace(/[eE].*/, "").replace(/\D/g, "").replace(/^0+|0+$/g, "");
 
 export class Line {
@@ -51,15 +51,15 @@ export class Line {
     socket?.close();
     const asked = [...this.#asked.values()];
     this.#asked.clear();
-    for (const { reject } of asked) reject(new Error("the line to mcpd broke; whether it was done is not known"));
+    for (const { reject } of asked) reject(new Error("the connection to mcpd was lost; the request may or may not have been carried out"));
   }
 
-  /** Ask, and get `{ id, answer }`; the answer is a promise of the result. `raw`: params as JSON text. */
+  /** Send a request; returns `{ id, answer }`, where `answer` is a promise of the result. `raw`: params as JSON text. */
   ask(method, params = {}, raw = null) {
     const id = ++this.#last;
     const answer = new Promise((resolve, reject) => {
       if (this.#socket?.readyState !== WebSocket.OPEN) {
-        reject(new Error("there is no line to mcpd now; nothing was sent"));
+        reject(new Error("not connected to mcpd; nothing was sent"));
         return;
       }
       this.#asked.set(id, { resolve, reject });

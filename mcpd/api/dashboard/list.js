@@ -1,4 +1,4 @@
-// The servers, one row each: state, evidence, latency, and what can be done.
+// The list of servers: state, summary, latency and actions of each.
 
 import { isOn, reconnect, toggle } from "./acts.js";
 import { button, byId, clean, make, setText } from "./dom.js";
@@ -6,15 +6,15 @@ import { sparkline } from "./spark.js";
 import { figures, matches, now, servers } from "./state.js";
 import { count, took } from "./units.js";
 
-const rows = new Map(); // name → what is on the screen for it
+const rows = new Map(); // name → its elements
 
-/** Those that the filter leaves; the chosen one stays. */
+/** The servers that match the filter, and the chosen one. */
 export const shown = () =>
   [...servers.values()].filter((server) => !now.wanted || matches(server.name) || server.name === now.chosen);
 
 export const rowOf = (name) => rows.get(name);
 
-/** Bring the rows up to date. `choose` is called with the name of a server that a person picks. */
+/** Update the rows. `choose` is called with the name of the server that the user selects. */
 export function drawList(choose) {
   const list = byId("servers"), wanted = shown();
   for (const [name, row] of rows) {
@@ -38,7 +38,7 @@ function newRow(name, choose) {
   const pick = make("button", { type: "button", className: "pick", title: label, onclick: () => choose(name) },
     make("span", { className: "first" }, make("bdi", { className: "name" }, label), state), make("span", { className: "second" }, about, latency));
   const again = button("↻", () => reconnect(name), { className: "quiet again", "aria-label": `Reconnect ${label}`, title: "Reconnect (r)" });
-  const onOff = button("", () => toggle(name), { className: "switch", role: "switch", "aria-label": `${label}: on`, title: "On or off (t)" });
+  const onOff = button("", () => toggle(name), { className: "switch", role: "switch", "aria-label": `${label}: on`, title: "Enable or disable (t)" });
   const row = { pick, state, about, latency, again, onOff };
   row.item = make("li", {}, pick, make("span", { className: "acts" }, again, onOff));
   rows.set(name, row);
@@ -56,9 +56,9 @@ function fill(row, server) {
   fillLatency(row, figures.get(server.name));
 }
 
-/** In a line: what is wrong, else what it offers, else why it is as it is. */
+/** One line: the error, else the number of tools, else the reason for the state. */
 function evidence(server) {
-  if (server.status === "failed" || server.status === "needs-auth") return server.last_error?.message ?? server.reason;
+  if (server.status === "failed" || server.status === "needs-auth") return (server.last_error?.message ?? server.reason).replaceAll("`", "");
   if (server.status === "connected") return count(server.tools, "tool");
   return server.reason;
 }

@@ -1,4 +1,4 @@
-// What the chosen server writes to its stderr, as it comes; while somebody reads further up, it waits.
+// The Log tab: the chosen server's stderr as it is written. Paused while the user has scrolled up.
 
 import { addTo, byId, clean, isAtEnd, make } from "./dom.js";
 import { line, now, streams } from "./state.js";
@@ -8,7 +8,7 @@ const LINES = 1000;
 const place = byId("log");
 let followed = 0, fresh = [], drawing = 0;
 
-/** Follow no log any more. */
+/** Stop following the log. */
 export function forgetLog() {
   if (followed) line.cancel(followed);
   followed = 0;
@@ -25,7 +25,7 @@ export async function showLog() {
   place.replaceChildren();
   const { id, answer } = line.ask("mcpd/logs", { server: now.chosen, lines: 300, follow: true });
   followed = id;
-  streams.set(id, (params) => id === followed && put(params.line ?? `… ${params.missed} lines came too fast to be shown`));
+  streams.set(id, (params) => id === followed && put(params.line ?? `… ${params.missed} lines were skipped because they arrived too fast`));
   try {
     const { lines } = await answer;
     if (id !== followed) return;
@@ -38,7 +38,7 @@ export async function showLog() {
 
 function put(text) {
   fresh.push(text);
-  if (fresh.length > 2 * LINES) fresh = fresh.slice(-LINES); // nothing is drawn while the window is hidden, or somebody reads
+  if (fresh.length > 2 * LINES) fresh = fresh.slice(-LINES); // nothing is drawn while the window is hidden or scrolled up
   later();
 }
 

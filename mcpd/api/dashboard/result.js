@@ -1,4 +1,4 @@
-// What came of a call: texts as texts, pictures and sounds only of kinds that can hold nothing else.
+// The result of a call. Images and sounds are shown only if their type cannot contain anything else.
 
 import { say } from "./acts.js";
 import { block, button, clean, make, setText } from "./dom.js";
@@ -9,7 +9,7 @@ const LONGEST_DATA = 120; // characters of base64 shown among the JSON
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const SOUNDS = ["audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3", "audio/ogg", "audio/flac", "audio/aac", "audio/mp4", "audio/webm"];
 
-/** `{ element, show, fail, clear }`: `show` takes a `ToolResult`, `fail` words for what was no result. */
+/** `{ element, show, fail, clear }`: `show` takes a `ToolResult`, `fail` an error message. */
 export function resultView() {
   const verdict = make("p", { className: "verdict", role: "status" });
   const body = make("div");
@@ -31,7 +31,7 @@ export function resultView() {
   }
 
   function show(result, words) {
-    begin(`${result.success ? "Answered" : "The tool says that it failed,"} ${words}`, result.success);
+    begin(`${result.success ? "Completed" : "The tool reported an error"} ${words}`, result.success);
     const text = result.output || result.error || "";
     const data = result.data === null || result.data === undefined ? "" : JSON.stringify(result.data, null, 2);
     const isSaidTwice = data && isSame(text, result.data);
@@ -46,7 +46,7 @@ export function resultView() {
       data && long(data, "Structured content"),
       ...result.content.map((each) => shown(each, links)),
       result.content.length > 0 && rest(result.content),
-      !text && !data && !result.content.length && make("p", { className: "dim" }, "It answered nothing, without an error."),
+      !text && !data && !result.content.length && make("p", { className: "dim" }, "The result is empty."),
     ].filter(Boolean));
     element.scrollIntoView({ block: "nearest" });
   }
@@ -59,7 +59,7 @@ export function resultView() {
   return { element, show, fail, clear };
 }
 
-/** A text that may be huge, and can be taken along. */
+/** A text that may be huge, with buttons to expand and copy it. */
 function long(text, label) {
   const whole = clean(text);
   const place = make("pre", { tabIndex: 0, "aria-label": label }, whole.slice(0, AT_ONCE));
@@ -69,12 +69,12 @@ function long(text, label) {
     place.focus();
   }, { className: "small" });
   const copy = navigator.clipboard && button("Copy", async () => {
-    await navigator.clipboard.writeText(whole).then(() => say(`${label} copied`), (error) => say(`not copied: ${error.message}`));
+    await navigator.clipboard.writeText(whole).then(() => say(`${label} copied`), (error) => say(`Copying failed: ${error.message}`));
   }, { className: "quiet small" });
   return make("div", { className: "part" }, make("p", { className: "acts" }, make("span", { className: "dim" }, label), more, copy), place);
 }
 
-/** A content block that is not text; null for what the text stands for already. */
+/** A content block that is not text; null if the text already covers it. */
 function shown(content, link) {
   const type = clean(content.mimeType).split(";")[0].trim().toLowerCase();
   if (content.type === "image" || content.type === "audio") return media(content, type, link);
@@ -89,7 +89,7 @@ function media({ type: kind, data }, type, link) {
   if (!bytes) return saved(data, `${kind} of ${type || "unknown type"}, not shown`, link);
   const words = `${kind}, ${type}, ${size(bytes.length)}`;
   const element = kind === "image"
-    ? make("img", { src: link(bytes, type), alt: `What the tool answered: ${words}` })
+    ? make("img", { src: link(bytes, type), alt: `Tool result: ${words}` })
     : make("audio", { src: link(bytes, type), controls: true, preload: "metadata" });
   const note = make("figcaption", { className: "dim" }, words);
   element.addEventListener("error", () => {
@@ -99,7 +99,7 @@ function media({ type: kind, data }, type, link) {
   return make("figure", {}, element, note);
 }
 
-/** To be saved as bytes of no kind: a browser opens nothing of it by itself. */
+/** A download without a media type, so that the browser does not open it. */
 function saved(data, words, link) {
   const bytes = decoded(data);
   if (!bytes) return make("p", { className: "past" }, clean(`${words}: its data is not base64`));
@@ -119,10 +119,10 @@ function decoded(base64) {
 
 function rest(content) {
   const short = (_, value) => (typeof value === "string" && value.length > 4 * LONGEST_DATA ? `${value.slice(0, LONGEST_DATA)}… (${size(value.length)})` : value);
-  return make("details", { className: "schema" }, make("summary", {}, "Content as it came"), block(JSON.stringify(content, short, 2)));
+  return make("details", { className: "schema" }, make("summary", {}, "Raw content"), block(JSON.stringify(content, short, 2)));
 }
 
-/** Whether a text is just the structured content once more, as the specification asks servers to write it. */
+/** Whether a text only repeats the structured content, as the MCP specification recommends for compatibility. */
 function isSame(text, data) {
   if (text.length > AT_ONCE) return false;
   try {

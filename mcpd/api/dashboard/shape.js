@@ -1,6 +1,6 @@
-// What a JSON schema asks for, as far as a form can ask for it; the rest is asked for as JSON. Values, no document.
+// Translate a JSON schema into form fields; what a form cannot represent becomes a JSON field. No DOM access.
 //
-// A server wrote the schema, so it may be anything: what is no sound schema is asked for as JSON, too.
+// Schemas are untrusted: an invalid one becomes a JSON field, too.
 
 const DEEPEST = 4, STEPS = 8, MOST_FIELDS = 100, MOST_IN_ALL = 300, MOST_CHOICES = 200, MOST_BOXES = 12;
 const COMBINED = ["anyOf", "oneOf", "allOf"];
@@ -10,7 +10,7 @@ const list = (value) => (Array.isArray(value) ? value : []);
 const string = (value) => (typeof value === "string" ? value : "");
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** A value as it is shown in a choice. */
+/** The label of a value in a choice. */
 export const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 /**
@@ -29,7 +29,7 @@ export function shapeOf(schema, whole = { root: schema, left: MOST_IN_ALL }, dep
   };
 }
 
-/** Without references into the same document, and without alternatives of which one is `null` and one is left. */
+/** Resolve local references, and unions of one type with `null`. */
 function settled(schema, root) {
   let plain = schema;
   for (let step = 0; step < STEPS; step += 1) {
@@ -45,7 +45,7 @@ function settled(schema, root) {
   return plain;
 }
 
-/** RFC 6901, of a fragment; only within the document, whatever it says. */
+/** Resolve a JSON pointer (RFC 6901) fragment within the document. */
 function pointed(root, ref) {
   const parts = ref.startsWith("#/") ? ref.slice(2).split("/") : [];
   return Object(parts.reduce((at, part) => own(Object(at), part.replaceAll("~1", "/").replaceAll("~0", "~")), ref.startsWith("#") ? root : {}));
@@ -105,7 +105,7 @@ function bounds(plain) {
   });
 }
 
-/** Its type, format and bounds, in words. */
+/** The type, format and bounds as text. */
 function facts(plain) {
   const pattern = string(own(plain, "pattern"));
   return [

@@ -1,4 +1,4 @@
-// A line as small as a word: what a server's latency has been lately.
+// A sparkline of a server's recent latency.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -8,7 +8,7 @@ function draw(tag, facts) {
   return element;
 }
 
-/** A line through `values` (null: nothing was measured then), newest at the right; from nought, so that heights compare. */
+/** Draw `values` (null: not measured), newest at the right, scaled from zero so that heights are comparable. */
 export function sparkline(values, label, width = 72, height = 18) {
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, class: "spark", role: "img", "aria-label": label });
   const top = Math.max(...values.filter((value) => value !== null), 0.001);

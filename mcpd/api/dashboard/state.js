@@ -1,4 +1,4 @@
-// What all parts of the page look at.
+// State shared by all modules of the page.
 
 import { Line } from "./line.js";
 

@@ -1,11 +1,11 @@
-// How long calls take: asked for while somebody looks.
+// Call statistics, polled while the page is visible.
 
 import { figures, line } from "./state.js";
 
 const POINTS = 60, EVERY = 2000; // two minutes
 let timer = 0, asking = false;
 
-/** Ask, now and then again; `fresh` is called with each answer. It ends with the line. */
+/** Poll until the connection ends; call `fresh` after each response. */
 export async function follow(fresh) {
   clearTimeout(timer);
   if (asking) return;

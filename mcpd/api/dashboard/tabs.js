@@ -1,4 +1,4 @@
-// The four views of a server, one at a time.
+// The four tabs of a server.
 
 import { byId } from "./dom.js";
 import { showEvidence } from "./evidence.js";
@@ -10,7 +10,7 @@ import { showTools } from "./tools.js";
 export const TABS = ["tools", "log", "events", "evidence"];
 const STEPS = { ArrowRight: (at) => at + 1, ArrowLeft: (at) => at - 1 + TABS.length, Home: () => 0, End: () => TABS.length - 1 };
 
-/** Show one; `wanted`: the tool to open there. */
+/** Show one tab. `wanted`: the tool to open. */
 export function showTab(name, { focus = false, wanted = "" } = {}) {
   now.tab = name;
   for (const each of TABS) {
@@ -27,7 +27,7 @@ export function showTab(name, { focus = false, wanted = "" } = {}) {
   else byId("events").scrollTop = byId("events").scrollHeight;
 }
 
-/** As a person does it: the address says so. */
+/** Show a tab and update the address. */
 export function turnTo(name, focus = false) {
   showTab(name, { focus });
   if (now.chosen) goTo([now.chosen, name]);

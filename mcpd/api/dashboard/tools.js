@@ -7,21 +7,21 @@ import { goTo } from "./route.js";
 import { chosen, line, matches, now } from "./state.js";
 
 const MOST = 400, LONGEST_BRIEF = 200;
-const HINTS = [["readOnlyHint", "reads only", "It says that it changes nothing"], ["destructiveHint", "may destroy", "It says that it may destroy something"]];
+const HINTS = [["readOnlyHint", "reads only", "The server declares that this tool is read-only"], ["destructiveHint", "destructive", "The server declares that this tool may destroy data"]];
 
 const sheets = new Map(); // server → its tools, with what was typed in
 let shownOf = ""; // whose are on the screen
 
-/** Another server is looked at. */
+/** Called when another server is selected. */
 export function leaveTools() {
   shownOf = "";
   byId("panel-tools").replaceChildren();
 }
 
-/** A server is no longer there. */
+/** Called when a server was removed. */
 export const forgetTools = (name) => sheets.delete(name);
 
-/** Show them, and open `wanted`. `changed`: what is shown may be out of date. */
+/** Show the tools and open `wanted`. `changed`: what is shown may be out of date. */
 export async function showTools({ changed = false, wanted = "" } = {}) {
   const place = byId("panel-tools"), server = chosen();
   if (changed) shownOf = "";
@@ -48,12 +48,12 @@ export async function showTools({ changed = false, wanted = "" } = {}) {
   }
 }
 
-/** Once more, when nothing could be shown before. */
+/** Try again if nothing could be shown before. */
 export const showToolsIfNone = () => shownOf || showTools();
 
 function noTools({ name, status }) {
-  const start = status === "idle" && button("Start it", () => reconnect(name));
-  const words = status === "pending" ? "Its tools are asked for when it is connected." : "Its tools are not known: it has not been connected yet.";
+  const start = status === "idle" && button("Start", () => reconnect(name));
+  const words = status === "pending" ? "Tools are listed once the server is connected." : "Tools are unknown: the server has not been connected yet.";
   return make("p", { className: "empty" }, words, start && " ", start);
 }
 
@@ -83,7 +83,7 @@ export function filterTools() {
   const note = byId("no-tools");
   if (!note) return;
   note.hidden = items.some((item) => !item.hidden);
-  setText(note, items.length ? "No tool matches the filter." : "It offers no tools.");
+  setText(note, items.length ? "No tool matches the filter." : "This server provides no tools.");
 }
 
 function open(place, wanted) {

@@ -1,4 +1,4 @@
-// Times, sizes and numbers, in words.
+// Format times, sizes and numbers.
 
 import { make, setText } from "./dom.js";
 
@@ -30,14 +30,14 @@ const TIME = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const WHOLE = new Intl.DateTimeFormat("en-GB", { dateStyle: "full", timeStyle: "long" });
 
-/** The time of day, and the day when that is not today. */
+/** The time of day, with the date if it is not today. */
 export function clock(at) {
   const date = new Date(at);
   const isToday = date.toDateString() === new Date().toDateString();
   return isToday ? TIME.format(date) : `${DAY.format(date)} ${TIME.format(date)}`;
 }
 
-/** When it was (ISO 8601); what is pointed at says the day and the zone as well. */
+/** A time element for an ISO 8601 timestamp; its tooltip has the date and zone. */
 export function moment(at) {
   return Number.isNaN(Date.parse(at)) ? make("time") : make("time", { dateTime: at, title: WHOLE.format(new Date(at)) }, clock(at));
 }
@@ -48,7 +48,7 @@ const WORDS = {
   in: (seconds) => (seconds < 0 ? `in ${lasted(-seconds)}` : "now"),
 };
 
-/** How far from now it is, as `how` says it, kept right by `tick`. */
+/** The distance from now, formatted by `how` and updated by `tick`. */
 export function distance(at, how) {
   const element = moment(at);
   element.dataset.how = how;
@@ -56,7 +56,7 @@ export function distance(at, how) {
   return element;
 }
 
-/** Time has passed. */
+/** Update all distances. */
 export function tick() {
   for (const each of document.querySelectorAll("time[data-how]")) {
     setText(each, WORDS[each.dataset.how]((Date.now() - Date.parse(each.dateTime)) / 1000));

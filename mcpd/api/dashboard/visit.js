@@ -1,8 +1,8 @@
-// Being let in: the code of an address becomes a visit, which ends when the person leaves.
+// Login: exchange the code in the address for a session, which ends at logout.
 
 const KEY = "mcpd-page-key";
 
-/** What the browser keeps for this port alone; the cookie goes to every port of the machine. */
+/** The half of the login that the browser stores for this port only; cookies are sent to all ports of a host. */
 export const key = () => localStorage.getItem(KEY) ?? "";
 
 async function session(method, key, body) {
@@ -11,18 +11,18 @@ async function session(method, key, body) {
   return fetch("/page/session", { method, headers, body, credentials: "same-origin" });
 }
 
-/** Use the code in the address, if there is one. Returns why it was refused, or nothing. */
+/** Redeem the code in the address, if there is one. Returns the error message, or "". */
 export async function enter() {
   const code = location.hash.slice(1);
-  if (!code || code.startsWith("/")) return ""; // none, or a place on the page
-  history.replaceState(null, "", location.pathname); // neither the history nor a bookmark is to keep it
+  if (!code || code.startsWith("/")) return ""; // no code, or a route
+  history.replaceState(null, "", location.pathname); // keep the code out of history and bookmarks
   const answer = await session("POST", "1", JSON.stringify({ code }));
   if (!answer.ok) return (await answer.text()).trim();
   localStorage.setItem(KEY, (await answer.json()).key);
   return "";
 }
 
-/** `true` let in, `false` not, `null` nobody answers. */
+/** `true`: logged in, `false`: not, `null`: no response. */
 export async function isLetIn() {
   if (!key()) return false;
   try {
