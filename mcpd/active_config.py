@@ -1,4 +1,4 @@
-"""Which set of servers is wished for, and where it came from: the file, a variable, or the API."""
+"""The active set of servers and its source: the file, an environment variable, or the API."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ log = logging.getLogger("mcpd.active_config")
 
 
 class ActiveConfig:
-    """The one way a set of servers comes into force. A bad one never replaces a good one.
+    """Applies sets of servers. An invalid set never replaces a valid one.
 
-    Reading and writing the user's file blocks for a moment: it is small, and it happens at start
-    and on request.
+    Reading and writing the configuration file blocks briefly: it is small, and only read at start, after
+    a change and on request.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ActiveConfig:
         redactor: Redactor,
     ) -> None:
         self.loaded = first
-        import_editor(first.path)  # what is installed in our place later may be of another version
+        import_editor(first.path)  # loads the editing modules now; an upgrade may replace them on disk
         self._config_path = flag
         self._environ = environ
         self._supervisor = supervisor
@@ -56,11 +56,9 @@ class ActiveConfig:
         self._problems: tuple[Problem, ...] = ()
         self._startup_settings = first.settings
         self.watch_enabled = AsyncValue(False)
-        """Whether a change of the file is to be noticed."""
+        """Whether changes of the file are applied automatically."""
         self._activate(first)
         self._restore_applied()
-
-    # ── reading it ──────────────────────────────────────────────────────────────────────────────
 
     def status(self) -> ConfigStatus:
         return ConfigStatus(
@@ -81,16 +79,14 @@ class ActiveConfig:
         )
 
     def definition(self, name: str) -> Mapping[str, object]:
-        """As it was written, secrets masked; empty for a server that has just left the set."""
+        """Return a definition as written, with secrets masked; empty for a removed server."""
         visible = mask_definition(self._definitions.get(name, {}))
-        # What is secret in one place may be written out in another, such as a shell's command.
+        # A value that is secret in one field may also appear in another, for example in a command.
         return {key: self._redactor.mask_within(value) for key, value in visible.items()}
 
-    # ── changing it ─────────────────────────────────────────────────────────────────────────────
-
     def reload(self) -> ApplyResult:
-        """Read the configuration again and apply it. Raises BadSpec, and then nothing has changed
-        but `status().problems`."""
+        """Reload the configuration and apply it. If it is invalid, raises BadSpec and changes only
+        `status().problems`."""
         try:
             loaded = load(self._config_path, self._environ)
         except BadSpec as error:
@@ -100,17 +96,19 @@ class ActiveConfig:
         return self._activate(loaded)
 
     def candidate_paths(self) -> tuple[Path, ...]:
-        """Every file that `load` might read, there or not."""
+        """Return every file that `load` might read, whether it exists or not."""
         return candidate_paths(self._config_path, self._environ)
 
     def reload_if_changed(self) -> None:
-        """The file may have been changed: if it was, as `reload`, but a refusal is only told, and a file
-        that is gone is refused too. Most often somebody is about to put another in its place."""
+        """Reload the configuration if the file changed. Errors are reported as events and in the log.
+
+        A missing file is an error too: most often, an editor is about to replace it.
+        """
         try:
             loaded = load(self._config_path, self._environ)
             if self.loaded.digest and not loaded.digest:
-                fix = "put it back, or `mcpctl reload` to go on without servers"
-                raise BadSpec([Problem("$", f"{self.loaded.path} is gone", fix)])
+                fix = "restore it, or run `mcpctl reload` to continue without servers"
+                raise BadSpec([Problem("$", f"{self.loaded.path} was deleted", fix)])
         except BadSpec as error:
             if tuple(error.problems) != self._problems:
                 self._reject(error)
@@ -120,12 +118,12 @@ class ActiveConfig:
             self._activate(loaded)
         elif self._problems:
             self._problems = ()
-            self._announce("good again, as it was before")
+            self._announce("valid again and unchanged")
 
     def _reject(self, error: BadSpec) -> None:
         self._problems = tuple(error.problems)
-        log.error("the configuration was refused, the last good one stays in force: %s", error)
-        self._announce(f"refused: {error}")
+        log.error("the configuration has errors, the last valid one stays active: %s", error)
+        self._announce(f"rejected: {error}")
 
     def set_servers(
         self,
@@ -134,7 +132,7 @@ class ActiveConfig:
         dry_run: bool = False,
         if_generation: int | None = None,
     ) -> ApplyResult:
-        """SetServers: all or nothing. Raises Conflict; an unusable set is an Applied with `errors`."""
+        """Replace the set of servers atomically. Raises Conflict; reports an invalid set in `errors`."""
         self._check_generation(if_generation)
         try:
             parsed = self._parse(servers)
@@ -149,10 +147,10 @@ class ActiveConfig:
     def add(
         self, name: str, definition: Mapping[str, object], *, save: bool, replace: bool = False
     ) -> ApplyResult:
-        """Add one server. Raises BadSpec, with nothing changed or written."""
+        """Add one server. Raises BadSpec before anything is changed or written."""
         if name in self._definitions and not replace:
-            fix = f"`mcpctl remove {name}` first, or replace it"
-            raise BadSpec([Problem(f"$.servers.{name}", f"there is a server named {name!r} already", fix)])
+            fix = f"run `mcpctl remove {name}` first, or replace it"
+            raise BadSpec([Problem(f"$.servers.{name}", f"a server named {name!r} already exists", fix)])
         parsed = self._parse({**self._definitions, name: definition})
         saved = None
         if save:
@@ -162,9 +160,9 @@ class ActiveConfig:
         return self._apply_edit(parsed, {**self._definitions, name: definition}, saved)
 
     def remove(self, name: str, *, save: bool) -> ApplyResult:
-        """Take one server out of the set. Raises UnknownServer, BadSpec."""
+        """Remove one server. Raises UnknownServer or BadSpec."""
         if name not in self._definitions:
-            self._supervisor.get(name)  # raises, with the names that come near
+            self._supervisor.get(name)  # raises UnknownServer with similar names
             raise UnknownServer(f"no server named {name!r} in the configuration", server=name)
         rest = {known: definition for known, definition in self._definitions.items() if known != name}
         parsed = self._parse(rest)
@@ -172,13 +170,11 @@ class ActiveConfig:
         if save:
             if self._source != "api":
                 self._require_file()
-            # Out of the file whatever set is in force, or it would be back after the next start.
+            # Remove it from the file even if a set from the API is active; the next start would restore it.
             if not self.loaded.source.startswith("$") and remove_server(self.loaded.path, name):
                 saved = str(self.loaded.path)
         self._state_file.clear_toggle(name)
         return self._apply_edit(parsed, rest, saved)
-
-    # ── how ─────────────────────────────────────────────────────────────────────────────────────
 
     def _activate(self, loaded: LoadedConfig) -> ApplyResult:
         ignored = [
@@ -187,7 +183,7 @@ class ActiveConfig:
             if _differ(loaded.settings, self._startup_settings, field)
         ]
         if ignored:
-            warning_text = f"{', '.join(ignored)}: read when the daemon starts; mcpctl daemon restart"
+            warning_text = f"{', '.join(ignored)}: read only when the daemon starts; mcpctl daemon restart"
             loaded = attrs.evolve(loaded, warnings=(*loaded.warnings, warning_text))
         self.loaded, self._source = loaded, loaded.source
         self.watch_enabled.set(loaded.settings.watch and not loaded.source.startswith("$"))
@@ -202,20 +198,18 @@ class ActiveConfig:
         )
 
     def _restore_applied(self) -> None:
-        """A set that came through the API outlives the daemon until the configuration changes."""
+        """Apply the set from the API again, unless the configuration has changed since."""
         applied = self._state_file.state.applied
         if applied is None:
             return
         if applied.config_digest != self.loaded.digest:
-            log.warning(
-                "the configuration has changed since a set was applied through the API: the file wins"
-            )
+            log.warning("the configuration changed after a set was applied through the API: using the file")
             self._state_file.set_applied(None)
             return
         try:
             self._set_servers(self._parse(applied.servers), applied.servers)
         except BadSpec as error:
-            log.error("the set applied through the API cannot be used any more, the file wins: %s", error)
+            log.error("the set applied through the API is no longer valid, using the file: %s", error)
             self._state_file.set_applied(None)
 
     def _apply_edit(
@@ -225,7 +219,7 @@ class ActiveConfig:
             fresh = load(self._config_path, self._environ)
             if self._source != "api":
                 return attrs.evolve(self._activate(fresh), saved=saved)
-            self.loaded = fresh  # the set from the API stays in force, on top of the file as it now is
+            self.loaded = fresh  # the set from the API stays active, now based on the changed file
         self._state_file.set_applied(AppliedSet(servers=definitions, config_digest=self.loaded.digest))
         return attrs.evolve(self._set_servers(parsed, definitions), saved=saved)
 
@@ -239,8 +233,10 @@ class ActiveConfig:
         changes = [f"{sign}{name}" for sign, names in _signed(plan) for name in names]
         self._announce(f"generation {generation} from {source}: {' '.join(changes) or 'nothing changed'}")
         for name in plan.changed:
-            parts = ", ".join(changed_parts(previous.get(name, {}), definitions[name])) or "what it refers to"
-            self._announce(f"its definition changed: {parts} (generation {generation})", name)
+            parts = (
+                ", ".join(changed_parts(previous.get(name, {}), definitions[name])) or "a referenced value"
+            )
+            self._announce(f"definition changed: {parts} (generation {generation})", name)
         return ApplyResult.plan(plan, generation)
 
     def _parse(self, servers: Mapping[str, Mapping[str, object]]) -> ParsedServers:
@@ -258,7 +254,7 @@ class ActiveConfig:
 
     def _require_file(self) -> None:
         if self.loaded.source.startswith("$"):
-            fix = "change the variable, or use --no-save for a change that lasts until the next reload"
+            fix = "change the variable, or use --no-save for a change until the next reload"
             raise BadSpec([Problem("$", f"the servers come from {self.loaded.source}, not from a file", fix)])
 
     def _announce(self, message: str, server: str | None = None) -> None:
@@ -267,7 +263,7 @@ class ActiveConfig:
 
 
 _STARTUP_ONLY = (("http", "http"), ("max_starts", "maxStarts"), ("log_level", "logLevel"))
-"""Settings that a new configuration does not change any more, and how they are written."""
+"""Settings that are read only at start, and their names in the configuration."""
 
 
 def _differ(one: Settings, other: Settings, field: str) -> bool:

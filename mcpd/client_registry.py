@@ -1,4 +1,4 @@
-"""Who is connected to the daemon now, and which servers each of them uses."""
+"""The clients connected to the daemon, and the servers that each of them uses."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _MAX_SERVERS = 256
 
 
 class SessionActivity(Protocol):
-    """What is of interest here of a client's MCP session."""
+    """The part of a client's MCP session that the registry shows."""
 
     peer: str
-    """What it calls itself in the protocol."""
+    """The client's name in the protocol (`clientInfo.name`)."""
 
     def calls_by_server(self) -> Mapping[str, int]: ...
 
 
 @attrs.define(eq=False)
 class ClientConnection:
-    """One connection to the socket, as far as others want to know of it."""
+    """One connection to the daemon, over the Unix socket or HTTP."""
 
     pid: int | None
-    """None: the kernel does not say (TCP)."""
+    """None over TCP, where the kernel does not report it."""
     door: str = "socket"
-    """The way in, of who does not speak MCP."""
+    """How a client that does not speak MCP is connected."""
     since: float = attrs.field(factory=time.time)
     attached: str = ""
-    """The server that it speaks MCP to, or EVERYTHING; empty when it does not."""
+    """The server that it speaks MCP to, or ALL_SERVERS; empty if it does not speak MCP."""
     _calls: dict[str, int] = attrs.field(factory=dict)
     """Server → calls by `mcpd/call`."""
     reported_name: str = ""
-    """What it says it is called."""
+    """The name that the client reports."""
     _session: SessionActivity | None = None
     _program_name: str | None = None
 
     @property
     def name(self) -> str:
-        """What it calls itself, else its program's name."""
+        """The name that the client reports, else the name of its program."""
         if reported := self.reported_name or (self._session and self._session.peer):
             return "".join(c for c in reported if c.isprintable())[:_MAX_NAME_LENGTH]
         if self._program_name is None:
@@ -51,37 +51,37 @@ class ClientConnection:
         return self._program_name
 
     def describe(self) -> str:
-        """For people: `mcpctl (pid 4711)`."""
+        """Return a description for people: `mcpctl (pid 4711)`."""
         if self.pid is None:
             return self.name
         return f"{self.name} (pid {self.pid})" if self.name else f"pid {self.pid}"
 
     def count_call(self, server: str) -> None:
-        """It made a call there."""
+        """Count a call to `server` by `mcpd/call`."""
         calls = self._calls
-        if server in calls or len(calls) < _MAX_SERVERS:  # a client may make up any number of names
+        if server in calls or len(calls) < _MAX_SERVERS:  # a client may invent any number of names
             calls[server] = calls.get(server, 0) + 1
 
     @property
     def calls(self) -> Mapping[str, int]:
-        """Server → tool calls, in all that it speaks."""
+        """Server → tool calls, by `mcpd/call` and in its MCP session."""
         calls = dict(self._calls)
         for server, count in self._session.calls_by_server().items() if self._session else ():
             calls[server] = calls.get(server, 0) + count
         return calls
 
     def set_identity(self, name: str, pid: int | None) -> None:
-        """Who it says it is; of a bridge in between, for whom it works."""
+        """Set the name and pid that the client reports; a bridge reports those of its editor."""
         self.reported_name = name or self.reported_name
         self.pid = pid or self.pid
 
     def set_session(self, attached: str, session: SessionActivity) -> None:
-        """To that server, or EVERYTHING."""
+        """Set the MCP session, and its server or ALL_SERVERS."""
         self.attached, self._session = attached, session
 
 
 class ClientRegistry:
-    """All of them."""
+    """All connected clients."""
 
     def __init__(self) -> None:
         self._clients: dict[ClientConnection, None] = {}
@@ -98,12 +98,12 @@ class ClientRegistry:
         return len(self._clients)
 
     def connected(self) -> list[ClientConnection]:
-        """In the order they came."""
+        """Return the clients in the order in which they connected."""
         return list(self._clients)
 
 
 def program_name(pid: int) -> str:
-    """The program a process runs, an interpreter's script rather than the interpreter; empty if unknown."""
+    """Return the name of a process's program, for interpreters that of the script; empty if unknown."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             arguments = [word.decode("utf-8", "replace") for word in file.read(4096).split(b"\0") if word]

@@ -1,4 +1,4 @@
-"""A changed configuration file comes into force by itself."""
+"""Apply changes of the configuration file automatically."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ log = logging.getLogger("mcpd.active_config")
 
 
 async def watch_config(configuration: ActiveConfig) -> None:
-    """As long as the settings want it, apply every change of the file. Runs until cancelled."""
+    """Apply every change of the file while the setting `watch` is on. Runs until cancelled."""
     while True:
         await configuration.watch_enabled.wait_until(bool)
         try:
             with watch_files(map(str, configuration.candidate_paths())) as changes:
                 while configuration.watch_enabled.value:
-                    _reload_if_changed(configuration)  # at first too: it may have changed since it was read
+                    _reload_if_changed(
+                        configuration
+                    )  # also before the first change: it may have changed since it was loaded
                     await changes.next_change()
         except OSError as error:
-            log.warning("changes of the configuration are not noticed (%s); use `mcpctl reload`", error)
+            log.warning("cannot watch the configuration file (%s); run `mcpctl reload` after changes", error)
             await configuration.watch_enabled.wait_until(lambda watched: not watched)
 
 
@@ -30,4 +32,4 @@ def _reload_if_changed(configuration: ActiveConfig) -> None:
         with acting_for(lambda: "a change of the file"):
             configuration.reload_if_changed()
     except Exception:
-        log.exception("reading the configuration again failed; nothing has changed")
+        log.exception("reloading the configuration failed; nothing was changed")

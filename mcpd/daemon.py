@@ -1,7 +1,7 @@
-"""The composition root: builds the pieces, nests the nurseries, and takes them down in order.
+"""The daemon: creates all components, runs them in nested nurseries, and shuts them down in order.
 
-Nesting is the shutdown order: accepting ends first, clients are drained, servers end, and only then
-the guardian and the state file.
+The nesting defines the shutdown order: stop accepting, let calls finish, disconnect clients, stop
+servers, and finally the guardian, the event history and the state file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import socket as sockets
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import attrs
@@ -47,13 +47,13 @@ from mcpd.support.redact import Redactor
 log = logging.getLogger("mcpd")
 
 DRAIN_TIMEOUT = 3.0
-"""Seconds for calls under way to finish once the daemon was told to stop."""
+"""Seconds that calls in progress have to finish when the daemon stops."""
 _KILL_INTERVAL = 0.05
 
 
 @attrs.frozen(kw_only=True)
 class DaemonOptions:
-    """How the daemon was started."""
+    """The daemon's command line and environment, with the loaded configuration."""
 
     config_path: Path | None
     """`--config`."""
@@ -62,15 +62,15 @@ class DaemonOptions:
     environ: Mapping[str, str]
     loaded: LoadedConfig
     http: Address | None = None
-    """`--http`; without it, the settings say where to listen for HTTP."""
+    """`--http`; if None, the setting `http` applies."""
     require_http_token: bool = True
-    """Whether HTTP clients need one."""
+    """False with `--http-auth none`."""
 
 
 async def run(options: DaemonOptions, redactor: Redactor) -> None:
-    """Be the daemon of `options.socket` until told to stop.
+    """Run the daemon until it is told to stop.
 
-    Raises AlreadyRunning, UnusablePath and OSError before anything was started.
+    Raises AlreadyRunning, UnusablePath or OSError before anything is started.
     """
     with ExitStack() as stack:
         inherited_fds = systemd.listen_fds()
@@ -85,10 +85,10 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         instances = os.path.join(runtime, "instances")
         paths.private_directory(instances)
         for instance, found in orphans.sweep_dead_instances(instances).items():
-            log.warning("ended %d processes that daemon %s had left behind", found, instance)
+            log.warning("killed %d processes left behind by daemon %s", found, instance)
         instance = secrets.token_hex(8)
         stack.enter_context(orphans.record_instance(instances, instance))
-        stack.callback(orphans.kill_marked, instance)  # normally nobody: each server's stop has ended its own
+        stack.callback(orphans.kill_marked, instance)  # normally none: stopping a server ends its processes
         orphans.become_subreaper()
         orphans.disable_core_dumps()
         await _Daemon(options, redactor, instance, unix, ports, runtime).run()
@@ -98,10 +98,10 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
 def _open_listeners(
     options: DaemonOptions, inherited_fds: Mapping[str, int], stack: ExitStack
 ) -> tuple[sockets.socket, list[sockets.socket], list[str]]:
-    """The Unix socket, the ports for HTTP, and what could not be had. What systemd gave us is not made anew.
+    """Return the Unix socket, the HTTP ports and warnings. Sockets inherited from systemd are reused.
 
-    Raises OSError for a port of the command line. One of the settings that is taken costs that port alone:
-    who comes by the socket must not be without servers for it.
+    Raises OSError if the port of `--http` cannot be opened. If that of the settings cannot, the daemon runs
+    without HTTP and returns a warning, so that clients of the Unix socket are not affected.
     """
     inherited = [stack.enter_context(listeners.adopt_fd(fd)) for fd in inherited_fds.values()]
     unix = next((each for each in inherited if each.family == sockets.AF_UNIX), None)
@@ -123,8 +123,7 @@ def _open_listeners(
 
 
 def _unlink(path: str) -> None:
-    with ExitStack() as quiet:
-        quiet.push(lambda kind, *_: kind is not None and issubclass(kind, OSError))
+    with suppress(OSError):
         os.unlink(path)
 
 
@@ -166,7 +165,7 @@ class _Daemon:
             clients=clients,
             debug=options.debug,
         )
-        self._history.record_daemon(f"mcpd {__version__} starts (pid {os.getpid()})")
+        self._history.record_daemon(f"mcpd {__version__} started (pid {os.getpid()})")
         self._supervisor = Supervisor(around)
         self._configuration = ActiveConfig(
             options.loaded, options.config_path, environ, self._supervisor, self._state_file, redactor
@@ -187,7 +186,7 @@ class _Daemon:
         self._http = HttpApi(self._gateway, self._socket_limit)
 
     def _publish(self, event: Event) -> None:
-        """Every event passes here: to whoever listens, and into the journal."""
+        """Send an event to all listeners and record it, with the actor that caused it."""
         if by := current_actor():
             event = attrs.evolve(event, by=by)
         self._events.send(event)
@@ -233,7 +232,7 @@ class _Daemon:
                             )
                         systemd.notify(READY="1", STATUS=self._summary())
                         log.info(
-                            "mcpd %s listens on %s (pid %d)",
+                            "mcpd %s is listening on %s (pid %d)",
                             __version__,
                             self._operations.socket,
                             os.getpid(),
@@ -255,25 +254,23 @@ class _Daemon:
             await SocketConnection(self._gateway, connection, pid, self._socket_limit).run()
 
     async def _drain(self) -> None:
-        """Let calls under way finish for a while, then answer the rest with an error."""
+        """Let calls in progress finish for DRAIN_TIMEOUT, then answer the rest with an error."""
         running = [server for server in self._all_servers() if server.upstream is not None]
         self._gateway.end_subscriptions()
         self._draining.deadline = trio.current_time() + DRAIN_TIMEOUT
         with self._draining:
-            # Polling, for DRAIN seconds at most, once in a daemon's life
+            # Polling is fine here: once per process, for at most DRAIN_TIMEOUT
             while any(server.upstream and server.upstream.link.is_busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         self._operations.close_all()
         self._http.close("mcpd is stopping")
-        await trio.sleep(0.05)  # the answers are on their way
-
-    # ── keepers ─────────────────────────────────────────────────────────────────────────────────
+        await trio.sleep(0.05)  # gives the outboxes time to send the answers
 
     async def _handle_signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
             async for number in received:
                 if number != signal.SIGHUP and self._stop_requested.is_set():
-                    log.warning("%s again: killing what is still running", signal.Signals(number).name)
+                    log.warning("%s again: killing the remaining processes", signal.Signals(number).name)
                     self._force_stop.set()
                 elif number == signal.SIGHUP:
                     self._reload()
@@ -281,31 +278,31 @@ class _Daemon:
                     self._stop(signal.Signals(number).name)
 
     def _reload(self) -> None:
-        systemd.notify(STATUS="reading the configuration again")
+        systemd.notify(STATUS="reloading the configuration")
         try:
             with acting_for(lambda: "SIGHUP"):
                 self._configuration.reload()
         except McpdError:
-            log.debug("the refusal is in the log and in `mcpctl status`")
+            log.debug("reload failed; the errors were logged and are in `mcpctl status`")
         except Exception:
-            log.exception("reading the configuration again failed; nothing has changed")
+            log.exception("reloading the configuration failed; nothing was changed")
         systemd.notify(STATUS=self._summary())
 
     async def _kill_when_forced(self) -> None:
-        """Somebody asked twice: no waiting for calls, and SIGKILL instead of the ladder."""
+        """After a second stop signal: do not wait for calls, and send SIGKILL to all servers."""
         await self._force_stop.wait()
-        self._draining.cancel(reason="asked to stop at once")
-        self._operations.close_all()  # before a killed server's own end is told as the reason
-        while True:  # again and again: one may have been starting just now
+        self._draining.cancel(reason="forced stop")
+        self._operations.close_all()  # first, so that clients see this reason and not the server's exit
+        while True:  # repeat: a server may just be starting
             self._supervisor.kill_all()
             await trio.sleep(_KILL_INTERVAL)
 
     async def _reap_strays(self) -> None:
-        """Grandchildren whose parents died come to us, the subreaper, and must not stay zombies."""
+        """Reap orphaned descendants. mcpd is their subreaper, so they would otherwise remain zombies."""
         with trio.open_signal_receiver(signal.SIGCHLD) as received:
             async for _ in received:
                 orphans.reap_orphans(self._own_children())
-                # By then each that is dead now is old enough to be told from a child that is being started.
+                # Wait until a zombie is old enough to be distinguished from a child that is being started.
                 await trio.sleep(orphans.MIN_REAP_AGE + 0.1)
                 orphans.reap_orphans(self._own_children())
 
@@ -318,7 +315,7 @@ class _Daemon:
         return pids | ({self._guardian.pid} if self._guardian.pid is not None else set())
 
     async def _notify_systemd(self) -> None:
-        """The status line, and the watchdog: fed by this loop, so that a stuck loop is noticed."""
+        """Send systemd the status line and the watchdog signal. A blocked event loop stops the latter."""
         interval = systemd.watchdog_interval()
         async with trio.open_nursery() as nursery:
             if interval is not None:

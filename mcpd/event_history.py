@@ -1,7 +1,7 @@
-"""The journal: what happened to servers and why, kept over restarts, bounded, written beside the loop.
+"""The event history: what happened to servers and why. Bounded, and kept over restarts.
 
-One JSON object a line in two files of at most a mebibyte each. A line that a crash cut in two is
-skipped; a disk that takes nothing costs the entries their duration, not the daemon its work.
+Stored as JSON lines in two rotated files of at most 1 MiB each, written in a thread. Lines truncated by a
+crash are skipped. If the disk is full, entries are kept in memory only.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from mcpd.model.text import shorten
 log = logging.getLogger("mcpd.event_history")
 
 MAX_FILE_SIZE = 1024 * 1024
-"""Bytes of a file, after which it becomes the older one."""
+"""Bytes after which a file is rotated."""
 MAX_ENTRIES = 200
-"""Entries in memory for each server, and for what concerns none."""
+"""Entries kept in memory for each server, and for the daemon itself."""
 _MAX_SERVERS = 1000
 _READ_AT_START = 512 * 1024
 _MAX_MESSAGE_LENGTH = 500
@@ -43,7 +43,7 @@ _KINDS = {
 
 
 class EventHistory:
-    """Reads once, at construction; `run` writes what has been noted since. Noting never blocks or raises."""
+    """Reads the files when constructed; `run` writes new entries. Recording never blocks or raises."""
 
     def __init__(self, path: Path, mask: Callable[[str], str]) -> None:
         self.path = path
@@ -59,10 +59,8 @@ class EventHistory:
             for entry in _read_entries(older):
                 self._remember(entry)
 
-    # ── noting ──────────────────────────────────────────────────────────────────────────────────
-
     def record(self, event: Event) -> None:
-        """Write down what is worth it: changes, not new evidence for a state that stays."""
+        """Record an event if it is a change; new details of an unchanged state are ignored."""
         if event.kind is EventKind.STATUS:
             self._record_state(event)
         elif (kind := _KINDS.get(event.kind)) is not None:
@@ -70,10 +68,10 @@ class EventHistory:
                 self._states.pop(event.server, None)
                 self._repeated.pop(event.server, None)
             if event.server is None or kind is HistoryEventKind.REMOVED or ":" in event.message:
-                self._add(event, kind)  # a list without names is the first one: no change
+                self._add(event, kind)  # without names, it is the first list: no change
 
     def record_daemon(self, message: str, by: str = "") -> None:
-        """About mcpd itself."""
+        """Record an entry about mcpd itself."""
         self._append(
             HistoryEntry(
                 at=rfc3339(time.time()), what=HistoryEventKind.DAEMON, message=self._masked(message), by=by
@@ -89,11 +87,11 @@ class EventHistory:
             failure = status.last_error
         message = failure.message if failure is not None else event.message
         if state is ServerState.PENDING and message in ("connecting", "queued"):
-            return  # it always comes before the outcome, which says more
+            return  # always followed by the outcome, which says more
         previous, self._states[event.server] = self._states.get(event.server), (state, message)
         unchanged = previous is not None and previous[0] is state and failure is None and not event.by
         if unchanged and (state is not ServerState.PENDING or previous == (state, message)):
-            return  # new evidence, or the same in other words
+            return  # new details, or the same state in other words
         repeated = self._repeated.setdefault(event.server, {})
         if state is ServerState.CONNECTED or event.by or len(repeated) > 100:
             repeated.clear()
@@ -119,7 +117,7 @@ class EventHistory:
     def _masked(self, message: str) -> str:
         return shorten(
             self._mask(message), _MAX_MESSAGE_LENGTH
-        )  # in this order: half a secret would not be known
+        )  # masks first: a truncated secret would not be recognized
 
     def _append(self, entry: HistoryEntry) -> None:
         self._remember(entry)
@@ -130,28 +128,24 @@ class EventHistory:
         entries = self._entries.get(entry.server)
         if entries is None:
             entries = self._entries[entry.server] = deque(maxlen=MAX_ENTRIES)
-            if len(self._entries) > _MAX_SERVERS:  # names that have come and gone over the years
+            if len(self._entries) > _MAX_SERVERS:  # forget the servers seen first
                 del self._entries[next(iter(self._entries))]
         entries.append(entry)
 
-    # ── looking ─────────────────────────────────────────────────────────────────────────────────
-
     def has_entries(self, server: str) -> bool:
-        """Whether anything is remembered of a server of that name."""
+        """Return whether the history has entries about `server`."""
         return server in self._entries
 
     def history(self, server: str | None, limit: int) -> History:
-        """The newest `limit` entries, of one server or of everything, oldest first."""
+        """Return the newest `limit` entries of one server or of all, oldest first."""
         if server is not None:
             entries = list(self._entries.get(server, ()))
         else:
             entries = sorted((e for kept in self._entries.values() for e in kept), key=lambda entry: entry.at)
         return History(entries=tuple(entries[-limit:] if limit > 0 else ()), dropped=self.dropped)
 
-    # ── the file ────────────────────────────────────────────────────────────────────────────────
-
     async def run(self) -> None:
-        """Write what was noted, soon. When cancelled, what is unwritten is written first."""
+        """Write new entries as they occur, and the remaining ones when cancelled."""
         try:
             while True:
                 await self._has_unwritten.wait()
@@ -170,7 +164,7 @@ class EventHistory:
             except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
                 if not self.dropped:
                     log.error(
-                        "cannot write %s: %s; history is kept in memory only",
+                        "cannot write %s: %s; keeping the history in memory only",
                         self.path,
                         getattr(error, "strerror", None) or error,
                     )
@@ -178,9 +172,9 @@ class EventHistory:
 
 
 def append_lines(path: Path, data: bytes, max_size: int = MAX_FILE_SIZE) -> None:
-    """Add whole lines to a file, starting a new one where it would grow over `quota`. Blocks; raises OSError.
+    """Append complete lines, rotating the file if it would exceed `max_size`. Blocks; raises OSError.
 
-    Where the last writer was cut off in the middle of a line, that line is ended first.
+    If the file ends in a truncated line, that line is terminated first.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -201,7 +195,7 @@ def append_lines(path: Path, data: bytes, max_size: int = MAX_FILE_SIZE) -> None
 
 
 def _read_entries(path: Path) -> list[HistoryEntry]:
-    """The entries at the end of a file, those that can be read; nothing when there is none."""
+    """Return the valid entries at the end of a file; none if it does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _READ_AT_START))
@@ -213,5 +207,5 @@ def _read_entries(path: Path) -> list[HistoryEntry]:
         try:
             entries.append(_decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue  # cut off by a crash, or the rest of a line that begins before what was read
+            continue  # truncated by a crash, or starts before the part that was read
     return entries

@@ -1,7 +1,7 @@
-"""The `mcpd` command: argv and environment → options, logging, exit code.
+"""The `mcpd` command: parse the command line, load the configuration, run the daemon.
 
-Exit codes: 0 stopped in order, 2 the configuration or the command line is wrong, 3 another daemon
-has this socket, 78 a path cannot be used (EX_CONFIG).
+Exit codes: 0 stopped normally, 2 invalid configuration or command line, 3 another daemon uses the
+socket, 78 a path cannot be used (EX_CONFIG).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXIT_OK, EXIT_USAGE, EXIT_ALREADY_RUNNING, EXIT_UNUSABLE_PATH = 0, 2, 3, 78
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """The console script."""
+    """Run `mcpd` and exit; the entry point of the console script."""
     sys.exit(_main(sys.argv[1:] if argv is None else argv, os.environ))
 
 
@@ -52,7 +52,7 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def _run(
     arguments: argparse.Namespace, environ: Mapping[str, str], loaded: LoadedConfig, http: Address | None
 ) -> int:
-    import trio  # only once there is something to run: --validate-config stays quick
+    import trio  # imported here so that --validate-config starts fast
 
     from mcpd import daemon
     from mcpd.support.instance_lock import AlreadyRunning
@@ -89,19 +89,19 @@ def _print_validation(loaded: LoadedConfig) -> int:
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     count = len(loaded.specs)
-    print(f"{loaded.source}: {count} server{'' if count == 1 else 's'}, all well")
+    print(f"{loaded.source}: {count} server{'' if count == 1 else 's'}, no errors")
     return EXIT_OK
 
 
 def _print_problems(error: BadSpec) -> None:
-    print(f"mcpd: {error.source or 'the configuration'} cannot be used:", file=sys.stderr)
+    print(f"mcpd: {error.source or 'the configuration'} has errors:", file=sys.stderr)
     for problem in error.problems:
         print(f"  {problem}", file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """What argparse says, and for an option that does not exist what may have been meant."""
+        """Print argparse's error, with a suggestion for a mistyped option."""
         import difflib
 
         _, unknown, unknown_words = message.partition("unrecognized arguments: ")
@@ -113,23 +113,30 @@ class _Parser(argparse.ArgumentParser):
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """What `mcpd` takes; its manual page is made from it."""
+    """Return the parser of the command line. The manual page is generated from it."""
     parser = _Parser(
         prog="mcpd",
-        description="Owns the connection to every MCP server you use, and lets every program share it.",
-        epilog="Environment: MCPD_CONFIG, MCPD_SERVERS (a JSON list, wins), MCPD_SOCKET, MCPD_DEBUG=1. "
-        "Signals: TERM and INT stop it, HUP reads the configuration again.",
+        description="Keep one connection to each of your MCP servers and share it between all programs.",
+        epilog="Environment: MCPD_CONFIG, MCPD_SERVERS (a JSON list; overrides the file), MCPD_SOCKET, "
+        "MCPD_DEBUG=1. Signals: TERM and INT stop the daemon (twice: immediately), "
+        "HUP reloads the configuration.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="JSON, YAML or TOML, by its suffix")
-    parser.add_argument("--socket", metavar="PATH", help="default: $XDG_RUNTIME_DIR/mcpd/mcpd.sock")
-    parser.add_argument("--http", metavar="HOST:PORT", help="listen for HTTP too, on 127.0.0.1 or [::1]")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="configuration file (.json, .yaml or .toml)"
+    )
+    parser.add_argument(
+        "--socket", metavar="PATH", help="Unix socket (default: $XDG_RUNTIME_DIR/mcpd/mcpd.sock)"
+    )
+    parser.add_argument(
+        "--http", metavar="HOST:PORT", help="also serve HTTP at this address (127.0.0.1 or [::1] only)"
+    )
     parser.add_argument(
         "--http-auth",
         choices=("token", "none"),
         default="token",
-        help="none: whoever can reach the port may come in, without the token",
+        help="none: accept HTTP requests without the token (default: token)",
     )
-    parser.add_argument("--log-level", choices=logs.LEVELS)
+    parser.add_argument("--log-level", choices=logs.LEVELS, help="default: info")
     parser.add_argument("--debug", action="store_true", help="log every message and its timing")
     parser.add_argument("--validate-config", action="store_true", help="check the configuration and exit")
     parser.add_argument("--version", action="version", version=f"mcpd {__version__}")

@@ -1,4 +1,4 @@
-"""Everything the daemon can do, as plain calls. Doors translate; they never decide."""
+"""Every operation of the daemon as a plain method. The API only translates requests into these calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from mcpd.active_config import ActiveConfig
 from mcpd.client_registry import ClientRegistry
 from mcpd.event_history import EventHistory
 from mcpd.model.api import (
-    ConfigStatus,
     DaemonInfo,
     DaemonStatus,
     DashboardLink,
@@ -51,7 +50,7 @@ _STOPPING = "mcpd is stopping"
 
 @attrs.define(eq=False)
 class Operations:
-    """The verbs. Synchronous ones cannot be interrupted half-way; waiting ones are bounded by the caller."""
+    """The operations. Synchronous ones run without interruption; callers limit how long async ones wait."""
 
     supervisor: Supervisor
     config: ActiveConfig
@@ -60,30 +59,30 @@ class Operations:
     instance: str
     socket: str
     stop: Callable[[str], None]
-    """End the daemon, with a reason for the log."""
+    """Stop the daemon; takes the reason for the log."""
     event_history: EventHistory
     list_clients: Callable[[], ClientsResult] = lambda: ClientsResult(clients=())
-    """Who is connected and what they use: the gateway knows."""
+    """Return the connected clients and their usage. Set by the gateway."""
     clients: ClientRegistry = attrs.field(factory=ClientRegistry)
     search_path: str = ""
-    """Our own PATH."""
+    """The daemon's own PATH."""
     http: HttpListener | None = None
-    """Set by the door when it is open."""
+    """Set while an HTTP port is open."""
     create_dashboard_link: Callable[[], DashboardLink] | None = None
-    """Too."""
+    """Set while an HTTP port is open."""
     _started_at: float = attrs.field(factory=time.time)
     _ready_waits: set[trio.CancelScope] = attrs.field(factory=set)
-    """Who waits for a server to be there."""
+    """The scopes of callers that wait for a server; cancelled when the daemon stops."""
     _stopping: bool = False
 
-    # ── looking ─────────────────────────────────────────────────────────────────────────────────
+    # ── status ──────────────────────────────────────────────────────────────────────────────────
 
     def status(self) -> DaemonStatus:
         return DaemonStatus(
             servers=tuple(
                 server.status() for server in (*self.supervisor.servers(), *self.supervisor.instances())
             ),
-            config=self.config_status(),
+            config=self.config.status(),
             daemon=DaemonInfo(
                 version=__version__,
                 pid=os.getpid(),
@@ -95,11 +94,8 @@ class Operations:
             ),
         )
 
-    def config_status(self) -> ConfigStatus:
-        return self.config.status()
-
     def server_detail(self, name: str) -> ServerDetail:
-        """Raises UnknownServer."""
+        """Return everything that explains a server's state. Raises UnknownServer."""
         server = self.supervisor.get_any(name)
         link = server.upstream.link if server.upstream is not None else None
         launch = server.launch
@@ -124,20 +120,22 @@ class Operations:
         )
 
     def dashboard_link(self) -> DashboardLink:
-        """Raises Unsupported when nobody listens for HTTP."""
+        """Return a one-time address of the dashboard. Raises Unsupported if HTTP is off."""
         if self.create_dashboard_link is None:
-            ways = "`--http 127.0.0.1:8931`, or `http` in its settings"
-            raise Unsupported(f"there is no page, since mcpd does not listen for HTTP ({ways})")
+            raise Unsupported(
+                "the dashboard needs HTTP; start mcpd with `--http 127.0.0.1:8931`, "
+                "or set `http` in the settings"
+            )
         return self.create_dashboard_link()
 
     def history(self, name: str | None, limit: int) -> History:
-        """Raises UnknownServer for a name that is neither in the set nor in the journal."""
+        """Return the newest entries. Raises UnknownServer if neither the set nor the history has `name`."""
         if name is not None and not self.event_history.has_entries(name):
             self.supervisor.get(name)
         return self.event_history.history(name, limit)
 
     async def stats(self, name: str | None, *, processes: bool = False) -> Stats:
-        """Raises UnknownServer."""
+        """Return usage statistics. Raises UnknownServer."""
         servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
         instances = [each for each in self.supervisor.instances() if each.original in servers]
         costs = await usage_report.measure_costs([*servers, *instances]) if processes else None
@@ -145,14 +143,14 @@ class Operations:
 
     @contextmanager
     def tap(self, params: TapParams) -> Iterator[Tap]:
-        """The frames of one server as they pass, until the block is left. Raises UnknownServer."""
+        """Record the messages of one server while the block runs. Raises UnknownServer."""
         server = self.supervisor.get_any(params.server)
         with server.taps.open_tap(params.methods, max(0, params.limit)) as tap:
             yield tap
 
     @contextmanager
     def watch(self) -> Iterator[tuple[list[Event], trio.MemoryReceiveChannel[Event]]]:
-        """A snapshot, and every event from then on; nothing falls between them."""
+        """Yield a snapshot and a channel with every later event, without a gap between them."""
         with self.events.listen() as changes:
             now = rfc3339(time.time())
             snapshot = [
@@ -164,7 +162,7 @@ class Operations:
     # ── lists ───────────────────────────────────────────────────────────────────────────────────
 
     def tools(self, name: str | None) -> ToolsResult:
-        """From the lists last fetched; each entry names its server. Raises UnknownServer."""
+        """Return the tools of one server or of all, from the cached catalogs. Raises UnknownServer."""
         tools: list[Raw] = []
         dropped = 0
         style = self.config.loaded.settings.tool_names
@@ -199,9 +197,9 @@ class Operations:
         return [(s.spec.name, s.catalog) for s in servers if s.catalog is not None]
 
     async def load_catalog(self, name: str) -> None:
-        """Wait until a server's lists are known, starting a lazy one never asked before. Raises NotReady.
+        """Wait until the server's catalog is known; this starts a lazy server. Raises NotReady.
 
-        Those that have expired are fetched again, where the server can be asked.
+        Expired lists are fetched again if the server is connected.
         """
         server = self.supervisor.get(name)
         if server.catalog is None:
@@ -209,19 +207,20 @@ class Operations:
         await server.refresh_expired_lists()
 
     async def refresh_catalogs(self, servers: Iterable[ManagedServer]) -> None:
-        """The same for several, as far as they are there: nothing is started, and none is waited for long."""
+        """Refresh the expired lists of connected servers. Starts nothing and waits only briefly."""
         async with trio.open_nursery() as nursery:
             for server in servers:
                 nursery.start_soon(server.refresh_expired_lists)
 
-    # ── wishes ──────────────────────────────────────────────────────────────────────────────────
+    # ── desired state ───────────────────────────────────────────────────────────────────────────
 
     async def change_desired_state(
         self, name: str, change: Callable[[ManagedServer], None], wait: float, *, persistent: bool = False
     ) -> ServerStatus:
-        """Leave a wish, and see what came of it for at most `wait` seconds. Raises UnknownServer.
+        """Apply `change` to a server, wait up to `wait` seconds until it settles, and return its status.
 
-        One that `lasts` is for the servers of definitions: an instance lasts no longer than its clients.
+        Persistent changes apply to configured servers only, not to dedicated instances.
+        Raises UnknownServer.
         """
         server = self.supervisor.get(name) if persistent else self.supervisor.get_any(name)
         change(server)
@@ -230,13 +229,10 @@ class Operations:
                 await server.wait_settled()
         return server.status()
 
-    # ── asking a server ─────────────────────────────────────────────────────────────────────────
+    # ── requests to servers ─────────────────────────────────────────────────────────────────────
 
     async def wait_ready(self, server: ManagedServer, timeout: float | None = None) -> Upstream:
-        """Wait for the server to be connected: `patience` seconds, or as long as its handshake may take.
-
-        Raises NotReady.
-        """
+        """Wait until the server is connected, by default for its connect timeout. Raises NotReady."""
         if self._stopping:
             raise self.not_ready_error(server)
         with trio.move_on_after(server.spec.timeouts.connect if timeout is None else timeout) as waiting:
@@ -250,7 +246,7 @@ class Operations:
         return upstream
 
     async def wait_reconnected(self, server: ManagedServer) -> Upstream | None:
-        """After one has ended, another to the same server; None when there is none in time."""
+        """After a connection was lost, return the server's next one, or None if there is none in time."""
         if server.is_closed:
             return None
         try:
@@ -259,17 +255,17 @@ class Operations:
             return None
 
     def not_ready_error(self, server: ManagedServer) -> NotReady:
-        """Why nothing can be sent to it now, and what to do."""
+        """Return the error that says why nothing can be sent to `server`, and what to do."""
         if not self._stopping:
             return server.not_ready()
         return NotReady(
-            f"{server.spec.name}: {_STOPPING}. Nothing was sent; try again when it has been started anew",
+            f"{server.spec.name}: {_STOPPING}. Nothing was sent; try again after it has restarted",
             server=server.spec.name,
             state=server.state.value,
         )
 
     def close_all(self) -> None:
-        """The daemon ends, and every server with it: whoever waits is told so, and whoever still comes."""
+        """Close all connections because the daemon stops. Current and later callers get NotReady."""
         self._stopping = True
         for server in (*self.supervisor.servers(), *self.supervisor.instances()):
             if server.upstream is not None:
@@ -279,15 +275,15 @@ class Operations:
             waiting.cancel(reason=_STOPPING)
 
     async def send_request(self, name: str, feature: str, method: str, params: Mapping[str, object]) -> Raw:
-        """An MCP request by its own name; the result's bytes.
+        """Send an MCP request and return the bytes of its result.
 
-        Raises UnknownServer, NotReady, Unsupported (the server did not declare `feature`),
-        UpstreamRefused, InputNeeded (it asks back, and nobody is here to answer), CallTimeout, LinkLost.
+        Raises UnknownServer, NotReady, Unsupported (the server does not declare `feature`),
+        UpstreamRefused, InputNeeded (the server requests input from the client), CallTimeout, LinkLost.
         """
         server = self.supervisor.get(name)
         upstream = await self.wait_ready(server)
         if not upstream.has(feature):
-            raise Unsupported(f"{name} offers no {feature}", server=name)
+            raise Unsupported(f"{name} does not support {feature}", server=name)
         timeout = server.spec.timeouts.call
         if upstream.era == "legacy":
             return await upstream.request(method, params, timeout=timeout)
@@ -297,7 +293,7 @@ class Operations:
         )
 
     async def ping(self, name: str, timeout: float) -> PingResult:
-        """A real round trip to a connected server, in the cheapest request it has; nothing is started for it.
+        """Measure a round trip to a connected server, with its cheapest request. Starts nothing.
 
         Raises UnknownServer, NotReady, CallTimeout, LinkLost, Overloaded.
         """
@@ -307,16 +303,16 @@ class Operations:
             raise self.not_ready_error(server)
         started = time.perf_counter()
         try:
-            with suppress(UpstreamRefused):  # an error is an answer
+            with suppress(UpstreamRefused):  # an error is a response too
                 await upstream.request(upstream.ping_method, {}, timeout=timeout)
-        except CallTimeout:  # whose words are about calls, and what limits those
+        except CallTimeout:  # replaced, because its message is about tool calls
             message = f"{name}: no answer to {upstream.ping_method} within {timeout:g} s"
             raise CallTimeout(message, server=name, after=timeout) from None
         return PingResult(server=name, ms=round((time.perf_counter() - started) * 1000, 2))
 
 
 def _add_server_member(item: Item, server: str, **extra: str) -> Raw:
-    """The server's own object with our members in front; theirs keep their bytes."""
+    """Return the server's object with `server` and `extra` added in front; its bytes are unchanged."""
     added = {"server": server, **extra}
     rest = item.raw.lstrip()[1:].lstrip()
     head = msgspec.json.encode(added)[:-1]

@@ -1,7 +1,7 @@
-"""State that must last: toggles, what was learnt about eras, an applied set, the servers' lists.
+"""State that survives restarts: toggles, detected protocol eras, an applied set, cached catalogs.
 
-The user's own file is never written from here. Saving happens beside the loop and is atomic; a file
-that cannot be read is kept aside, and the daemon starts with an empty one.
+The configuration file is never written here. Writes are atomic and run in a thread. A state file that
+cannot be parsed is renamed, and the daemon starts with an empty state.
 """
 
 from __future__ import annotations
@@ -22,63 +22,61 @@ from mcpd.support.atomic_files import remove_stale_temporaries, write_atomically
 log = logging.getLogger("mcpd.state_file")
 
 _RETRY_INTERVAL = 2.0
-"""Seconds until the next attempt to write what a full disk would not take."""
+"""Seconds until a failed write is retried."""
 _MAX_CACHED_LISTS = 500
-"""Files of lists that are kept: one for each definition that there ever was."""
+"""Catalog files to keep; every definition ever used has its own."""
 
 
 @attrs.frozen(kw_only=True)
 class AppliedSet:
-    """A set of servers that came through the API: in force until the configuration changes."""
+    """A set of servers applied through the API; active until the configuration file changes."""
 
     servers: Mapping[str, Mapping[str, object]]
     config_digest: str
-    """Of the configuration it replaced: when that is no longer what is on disk, the file wins."""
+    """Digest of the configuration it replaced. If the file differs from it, the file wins."""
 
 
 @attrs.frozen(kw_only=True)
 class PersistentState:
-    """Everything in the state file."""
+    """The contents of the state file."""
 
     toggles: Mapping[str, bool | float] = attrs.field(factory=dict)
-    """Name → on or off, or off until that moment (seconds since 1970) and on from then; for servers a person
-    has toggled, and wins over `enabled` in the definition."""
+    """Server → enabled, disabled, or disabled until a time (Unix seconds). Overrides `enabled` in the
+    definition."""
     eras: Mapping[str, str] = attrs.field(factory=dict)
     """Fingerprint of a definition → `modern` or `legacy`."""
     quiet: tuple[str, ...] = ()
-    """Fingerprints of servers that have shown that they never ask in the middle of a call."""
+    """Fingerprints of servers that were seen to send no requests during calls."""
     applied: AppliedSet | None = None
 
 
 class StateFile:
-    """Reads once, at construction; `run` writes whatever has been changed since."""
+    """Reads the file when constructed; `run` writes the changes."""
 
     def __init__(self, state_dir: Path, cache_dir: Path) -> None:
         self._path = state_dir / "state.json"
         self._cache_directory = cache_dir / "lists"
         self._unsaved_lists: dict[str, bytes] = {}
-        """Those still to be written, by fingerprint."""
+        """Catalogs that are not written yet, by fingerprint."""
         self._cache_failed = False
-        """Said already that lists cannot be written."""
+        """The failure was logged already."""
         self._changed = trio.Event()
         self.problem = ""
-        """Why the state could not be read or written; shown in the log, tried again until it can."""
+        """Why the state could not be read or written; empty if it could."""
         remove_stale_temporaries(self._path)
         self.state = self._saved = self._read()
 
-    # ── toggles, eras, the applied set ──────────────────────────────────────────────────────────
-
     def set_toggle(self, server: str, enabled: bool | float) -> None:
-        """On, off, or off until that moment."""
+        """Enable a server, disable it, or disable it until a time (Unix seconds)."""
         self._change(toggles={**self.state.toggles, server: enabled})
 
     def is_enabled(self, server: str) -> bool | None:
-        """What a person last said of now; None when nobody has."""
+        """Return whether the server is enabled now; None if it was never toggled."""
         value = self.state.toggles.get(server)
         return value if value is None or isinstance(value, bool) else value <= time.time()
 
     def disabled_until(self, server: str) -> float | None:
-        """The moment, gone by or not, that it was switched off until; None: no end was said."""
+        """Return the time, past or future, at which a disabled server is enabled again; None if not set."""
         value = self.state.toggles.get(server)
         return None if isinstance(value, bool) else value
 
@@ -96,7 +94,7 @@ class StateFile:
             self._change(eras={**newest, fingerprint: era})
 
     def is_quiet(self, fingerprint: str) -> bool:
-        """Whether that server is known never to ask."""
+        """Return whether the server is known not to send requests during calls."""
         return fingerprint in self.state.quiet
 
     def set_quiet(self, fingerprint: str, quiet: bool) -> None:
@@ -112,8 +110,6 @@ class StateFile:
         self.state = attrs.evolve(self.state, **changes)  # type: ignore[arg-type]  # checked by attrs
         self._changed.set()
 
-    # ── the lists that servers had ──────────────────────────────────────────────────────────────
-
     def cached_lists(self, fingerprint: str) -> bytes | None:
         try:
             return (self._cache_directory / f"{fingerprint}.json").read_bytes()
@@ -121,7 +117,7 @@ class StateFile:
             return None
 
     def cache_lists(self, fingerprint: str, data: bytes) -> None:
-        """Written soon, by `run`."""
+        """Keep a server's catalog for the next start. Does not block; `run` writes it."""
         self._unsaved_lists[fingerprint] = data
         self._changed.set()
 
@@ -132,7 +128,7 @@ class StateFile:
                 await trio.to_thread.run_sync(self._save_list, path, data)
             except (OSError, RuntimeError) as error:
                 if not self._cache_failed:
-                    log.warning("cannot cache lists: %s", error)
+                    log.warning("cannot write the catalog cache: %s", error)
                 self._cache_failed = True
                 continue
             self._cache_failed = False
@@ -140,17 +136,14 @@ class StateFile:
                 del self._unsaved_lists[fingerprint]
 
     def _save_list(self, path: Path, data: bytes) -> None:
-        """Each definition has a file; those not written for longest make room."""
+        """Write one catalog file and delete the oldest above the limit."""
         write_atomically(path, data, 0o600)
         by_age = sorted(self._cache_directory.glob("*.json"), key=lambda file: file.stat().st_mtime)
         for file in by_age[:-_MAX_CACHED_LISTS]:
             file.unlink(missing_ok=True)
 
-    # ── the file ────────────────────────────────────────────────────────────────────────────────
-
     async def run(self) -> None:
-        """Save every change, soon, and what the disk would not take as soon as it does again. When
-        cancelled, what is unsaved is saved first."""
+        """Save changes as they occur, retry failed writes, and save once more when cancelled."""
         try:
             while True:
                 unsaved = self._saved is not self.state or self._unsaved_lists
@@ -174,7 +167,7 @@ class StateFile:
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             problem = f"cannot write {self._path}: {getattr(error, 'strerror', None) or error}"
             if problem != self.problem:
-                log.error("%s; until it can, toggles would not survive a restart", problem)
+                log.error("%s; until this is fixed, toggles are lost at a restart", problem)
             self.problem = problem
         else:
             self._saved, self.problem = state, ""
@@ -192,15 +185,15 @@ class StateFile:
             return codec.decode(data, PersistentState)
         except codec.ShapeError as error:
             backup = self._path.with_name(f"state.json.unreadable-{int(time.time())}")
-            self.problem = f"{self._path} cannot be used ({error}); it was kept as {backup.name}"
+            self.problem = f"{self._path} is invalid ({error}); it was renamed to {backup.name}"
             log.error("%s; starting without toggles", self.problem)
             try:
                 self._path.rename(backup)
             except OSError:
-                log.error("and %s cannot be renamed", self._path)
+                log.error("cannot rename %s", self._path)
             return PersistentState()
 
 
 def fingerprint(identity: object) -> str:
-    """A stable name for a definition's identity, safe in a file name; tells nothing of its secrets."""
+    """Return a stable name for a definition, safe in file names. Does not reveal its secrets."""
     return hashlib.sha256(repr(identity).encode()).hexdigest()[:32]

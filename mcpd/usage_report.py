@@ -1,4 +1,4 @@
-"""Who uses which server how much, and what that costs: put together when somebody asks."""
+"""Usage statistics: calls by server, tool and client, with memory and CPU time, computed on request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mcpd.support.processes import TreeUsage
 from mcpd.transports.call_stats import ToolCallStats
 
 _MIN_BUCKET, _MAX_BUCKET = 0.00025, 300.0
-"""Seconds; the buckets that are told lie between."""
+"""Seconds; only buckets between them are reported."""
 
 
 def build_stats(
@@ -34,8 +34,8 @@ def build_stats(
     started_at: float,
     costs: Mapping[str, TreeUsage] | None = None,
 ) -> Stats:
-    """A snapshot, with an instance's use among that of the server it is one of; memory and processor time
-    only where `costs` has them."""
+    """Build a snapshot. The usage of a dedicated instance counts for its server. Memory and CPU time are
+    included where `costs` has them."""
     costs = costs or {}
     all_of = {
         server: [server, *(each for each in instances if each.original is server)] for server in servers
@@ -53,9 +53,9 @@ def build_stats(
 
 
 async def measure_costs(servers: Sequence[ManagedServer]) -> dict[str, TreeUsage]:
-    """What each server's processes cost, and under the empty name we ourselves; read in a thread.
+    """Return memory and CPU time by server name; the empty name is the daemon. Reads /proc in a thread.
 
-    Instances come with the server that they are of: what is spent is noted there.
+    Also adds the CPU time of instances to the total of their server.
     """
     roots = {
         server.spec.name: (server.child.pid, server.child.mark)

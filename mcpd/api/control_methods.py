@@ -1,4 +1,4 @@
-"""The `mcpd/…` methods: one table, each entry decode → one Operations call → encode."""
+"""The table of `mcpd/…` methods: parameters, result type, and the operation that each one calls."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ MAX_WAIT = 600.0
 
 @attrs.frozen
 class Method(Generic[P]):
-    """One entry: what it is for, what it takes and answers, and how."""
+    """A method of the control API. Either `handler` or `async_handler` is set."""
 
     summary: str
     params: type[P]
     result: object
-    """A class of `model`, or a sentence for what is MCP's own."""
+    """A class of `mcpd.model`, or a description of an MCP result that is passed through."""
     handler: Callable[[Operations, P], object] | None = None
-    """Answers without waiting."""
+    """Returns the result without waiting."""
     async_handler: Callable[[Operations, P], Awaitable[object]] | None = None
-    """Has to wait for something."""
+    """Returns the result after waiting for something."""
 
 
 def _desired_state_method(
@@ -77,15 +77,15 @@ async def _disable(core: Operations, params: api.DisableParams) -> api.ServerRes
 
 
 def _parse_future_time(text: str) -> float:
-    """Raises InvalidArguments for what is no moment, or gone by."""
+    """Parse a timestamp. Raises InvalidArguments if it is invalid or in the past."""
     try:
         until = parse_timestamp(text)
     except ValueError:
-        problem = f"{shorten(text)!r} is no time with its zone, such as 2026-11-21T18:00:00Z"
+        problem = f"{shorten(text)!r} is not a timestamp with a zone, such as 2026-11-21T18:00:00Z"
     else:
         if until > time.time():
             return until
-        problem = f"{text} has gone by"
+        problem = f"{text} is in the past"
     raise InvalidArguments(f"mcpd/disable: {problem}", [Problem("$.until", problem)])
 
 
@@ -147,7 +147,7 @@ async def _reload(core: Operations, _: api.NoParams) -> ApplyResult:
 
 
 async def _when_applied(core: Operations, applied: ApplyResult) -> ApplyResult:
-    """Answer when the change is made, so that a status asked for next shows it."""
+    """Return once the change is applied, so that the next status shows it."""
     if not applied.dry_run and not applied.errors:
         await core.supervisor.wait_applied(applied.generation)
     return applied
@@ -172,7 +172,7 @@ def _version(core: Operations, _: api.NoParams) -> api.VersionInfo:
 
 
 def _shutdown(core: Operations, _: api.NoParams) -> api.EmptyResult:
-    core.stop("a client asked for it")
+    core.stop("requested by a client")
     return api.EmptyResult()
 
 
@@ -180,119 +180,124 @@ MCP_RESULT = "MCP's own result object, byte for byte"
 
 METHODS: Mapping[str, Method[Any]] = {
     "mcpd/status": Method(
-        "How every server is, and which configuration is in force.",
+        "Return the status of all servers and the active configuration.",
         api.NoParams,
         api.DaemonStatus,
         handler=lambda core, _: core.status(),
     ),
     "mcpd/server": Method(
-        "One server with everything that explains its state.",
+        "Return one server with everything that explains its state.",
         api.ServerParam,
         api.ServerDetail,
         handler=lambda core, params: core.server_detail(params.server),
     ),
     "mcpd/tools": Method(
-        "The tools of one server or of all, from the lists last fetched.",
+        "List the tools of one server or of all.",
         api.OptionalServerParam,
         ToolsResult,
         async_handler=_tools,
     ),
     "mcpd/resources": Method(
-        "Resources and resource templates.",
+        "List resources and resource templates.",
         api.OptionalServerParam,
         ResourcesResult,
         async_handler=_resources,
     ),
     "mcpd/read": Method("Read a resource.", ReadParams, MCP_RESULT, async_handler=_read),
-    "mcpd/prompts": Method("Prompts.", api.OptionalServerParam, PromptsResult, async_handler=_prompts),
-    "mcpd/prompt": Method("Get a prompt, filled in.", PromptParams, MCP_RESULT, async_handler=_prompt),
+    "mcpd/prompts": Method("List prompts.", api.OptionalServerParam, PromptsResult, async_handler=_prompts),
+    "mcpd/prompt": Method(
+        "Get a prompt with its arguments filled in.", PromptParams, MCP_RESULT, async_handler=_prompt
+    ),
     "mcpd/complete": Method(
-        "Complete an argument of a prompt or of a resource template.",
+        "Complete an argument of a prompt or resource template.",
         CompleteParams,
         MCP_RESULT,
         async_handler=_complete,
     ),
     "mcpd/connect": _desired_state_method(
-        "Be connected; nothing happens to a connection that is there.", ManagedServer.connect
+        "Connect a server; an existing connection is kept.", ManagedServer.connect
     ),
     "mcpd/disconnect": _desired_state_method(
-        "Stop the server until connect, reconnect or the daemon's next start.", ManagedServer.disconnect
+        "Stop a server until it is connected again or the daemon restarts.", ManagedServer.disconnect
     ),
     "mcpd/reconnect": _desired_state_method(
-        "End the connection, if any, and start afresh at once.", ManagedServer.reconnect
+        "Close a server's connection, if any, and connect again immediately.", ManagedServer.reconnect
     ),
     "mcpd/enable": _desired_state_method(
-        "Switch on; remembered across restarts of the daemon.",
+        "Enable a server; persists across restarts of the daemon.",
         partial(ManagedServer.set_enabled, on=True),
         persistent=True,
     ),
     "mcpd/disable": Method(
-        "Switch off, for good or until a moment; remembered across restarts of the daemon.",
+        "Disable a server permanently or until a time; persists across restarts of the daemon.",
         api.DisableParams,
         api.ServerResult,
         async_handler=_disable,
     ),
     "mcpd/servers/set": Method(
-        "SetServers: replace the set, all or nothing; unchanged servers are not touched.",
+        "Replace the set of servers, all or nothing; unchanged servers keep running.",
         SetServersParams,
         ApplyResult,
         async_handler=_set_servers,
     ),
     "mcpd/add": Method("Add one server.", AddParams, ApplyResult, async_handler=_add),
-    "mcpd/remove": Method(
-        "Take one server out of the set.", RemoveParams, ApplyResult, async_handler=_remove
-    ),
-    "mcpd/reload": Method("Read the configuration again.", api.NoParams, ApplyResult, async_handler=_reload),
+    "mcpd/remove": Method("Remove one server.", RemoveParams, ApplyResult, async_handler=_remove),
+    "mcpd/reload": Method("Reload the configuration.", api.NoParams, ApplyResult, async_handler=_reload),
     "mcpd/config": Method(
-        "The definitions in force, secrets masked.",
+        "Return the active definitions, with secrets masked.",
         api.NoParams,
         ConfigView,
         handler=lambda core, _: core.config.view(),
     ),
     "mcpd/history": Method(
-        "What happened to a server, or to all, and why; kept over restarts.",
+        "Return the events of one server or of all, with their causes; kept over restarts.",
         HistoryParams,
         History,
         handler=lambda core, params: core.history(params.server, params.limit),
     ),
     "mcpd/clients": Method(
-        "Who is connected, from which process, and what they use.",
+        "List the connected clients, their processes and the servers that they use.",
         api.NoParams,
         ClientsResult,
         handler=lambda core, params: core.list_clients(),
     ),
     "mcpd/stats": Method(
-        "What servers are used for, how long their calls take, and what they cost.",
+        "Return call counts, latencies, memory and CPU time by server, tool and client.",
         StatsParams,
         Stats,
         async_handler=lambda core, params: core.stats(params.server, processes=params.processes),
     ),
     "mcpd/metrics": Method(
-        "Everything that is counted, in Prometheus' text format.",
+        "Return all metrics in the Prometheus text format.",
         api.NoParams,
         api.Metrics,
         async_handler=_metrics,
     ),
     "mcpd/page": Method(
-        "An address that opens the dashboard in a browser, once.",
+        "Return a one-time address that opens the dashboard in a browser.",
         api.NoParams,
         api.DashboardLink,
         handler=lambda core, _: core.dashboard_link(),
     ),
     "mcpd/ping": Method(
-        "Ask a connected server something harmless, and say how long it took.",
+        "Measure a round trip to a connected server.",
         api.PingParams,
         api.PingResult,
         async_handler=lambda core, params: core.ping(params.server, min(params.timeout, MAX_WAIT)),
     ),
-    "mcpd/version": Method("Who answers.", api.NoParams, api.VersionInfo, handler=_version),
-    "mcpd/shutdown": Method("End the daemon, in order.", api.NoParams, api.EmptyResult, handler=_shutdown),
+    "mcpd/version": Method(
+        "Return the versions of mcpd, its API and the supported protocol revisions.",
+        api.NoParams,
+        api.VersionInfo,
+        handler=_version,
+    ),
+    "mcpd/shutdown": Method("Stop the daemon.", api.NoParams, api.EmptyResult, handler=_shutdown),
 }
-"""Methods that answer once. Those that stream or take over the connection: `api/control_requests.py`."""
+"""Methods with a single response. `control_requests` has those that stream or change the connection."""
 
 
 def decode_params(method: str, params: object, into: type[P]) -> P:
-    """Raises InvalidArguments with every deviation."""
+    """Convert `params`. Raises InvalidArguments with all errors."""
     try:
         return codec.structure({} if params is None else params, into)
     except codec.ShapeError as error:

@@ -1,4 +1,4 @@
-"""The control API on one connection: each request, the streams among them, and what is under way."""
+"""The control API on one connection: dispatches requests, runs streams, and cancels them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ log = logging.getLogger("mcpd.client")
 
 P = TypeVar("P")
 StartTask = Callable[[Callable[[], Awaitable[None]], str], None]
-"""Begins a task, under a name, that ends with the connection."""
+"""Starts a named task that ends with the connection."""
 _METHOD_NOT_FOUND, _INTERNAL = -32601, -32603
 
 
 class ControlRequests:
-    """Of one connection. `speak` makes it speak MCP from now on, `pid` is who is at its other end."""
+    """The control requests of one connection. `open_session` switches the connection to MCP."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ControlRequests:
         """Request id → how to cancel it."""
 
     def receive(self, message: Message) -> None:
-        """Any but `call`: answered now, or begun."""
+        """Handle any request but `mcpd/call`: respond, or start a task that will."""
         with acting_for(self._client.describe):
             self._dispatch(message)
 
@@ -82,34 +82,31 @@ class ControlRequests:
             elif message.method == "mcpd/attach":
                 attach = self._params(message, api.AttachParams)
                 if attach.server is None or attach.wait <= 0:
-                    self._attach(message, attach)  # at once: what comes right behind it is for the session
+                    self._attach(message, attach)  # immediately: the messages that follow are for the session
                 else:
                     self._start(message, lambda: self._attach_when_ready(message, attach))
             elif message.method == "rpc.discover":
                 self._send(wire.result(message.key, openrpc_document()))
             else:
                 message_text = (
-                    f"no method {message.method[:100]!r}; `rpc.discover` describes all, and "
-                    "`mcpd/attach` makes this connection speak MCP to one server"
+                    f"no method {message.method[:100]!r}; `rpc.discover` describes all methods, and "
+                    "`mcpd/attach` switches this connection to MCP"
                 )
                 self._send(wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, message_text)))
         except Exception as error:
             self._send_error(message, error)
 
     def _send_error(self, message: Message, error: Exception) -> None:
-        """What went wrong as the response. A bug costs the request that met it, not its client's
-        connection, which has others under way."""
+        """Respond with an error. A bug in mcpd fails only the request, not the client's connection."""
         if isinstance(error, McpdError):
             self._send(error_response(message.key, error))
             return
         log.error("client %d: an error in mcpd itself, in %s", self._pid, message.method, exc_info=error)
-        text = f"{message.method}: an error in mcpd itself; its log says more"
+        text = f"{message.method}: an error in mcpd itself; see its log"
         self._send(wire.error(message.key, wire.error_body(_INTERNAL, text)))
 
-    # ── the methods ─────────────────────────────────────────────────────────────────────────────
-
     def call(self, message: Message) -> None:
-        """`mcpd/call`, which is most of what comes."""
+        """Handle `mcpd/call`, the most frequent request."""
         key = message.key
         try:
             request = read_call(message.params)
@@ -162,7 +159,9 @@ class ControlRequests:
                 self._notify(message, "mcpd/event", "event", event, event.server, params.servers)
             async for event in changes:
                 self._notify(message, "mcpd/event", "event", event, event.server, params.servers)
-        raise SlowConsumer("this client read its events too slowly; ask again for a new snapshot")
+        raise SlowConsumer(
+            "this client read its events too slowly; call mcpd/events again for a new snapshot"
+        )
 
     def _notify(
         self,
@@ -190,7 +189,7 @@ class ControlRequests:
                 self._notify(message, "mcpd/log", "missed", missed, None, ())
             for line in lines:
                 self._notify(message, "mcpd/log", "line", line, None, ())
-            await self._outbox.wait_drained()  # what comes meanwhile waits in the log, which is bounded
+            await self._outbox.wait_drained()  # meanwhile, new lines wait in the bounded log
 
     async def _tap(self, message: Message, params: TapParams) -> None:
         with self._core.tap(params) as tap:
@@ -227,8 +226,6 @@ class ControlRequests:
         )
         self._send(wire.result(message.key, codec.encode(answer)))
 
-    # ── under way ───────────────────────────────────────────────────────────────────────────────
-
     def _start(self, message: Message, work: Callable[[], Awaitable[None]]) -> None:
         scope = trio.CancelScope()
         key = message.key
@@ -257,7 +254,7 @@ class ControlRequests:
         return decode_params(message.method, params, into)
 
     def handle_cancelled(self, message: Message) -> None:
-        """Take a `notifications/cancelled`; what it names need not be here."""
+        """Handle `notifications/cancelled`. An unknown request id is ignored."""
         try:
             key = bytes(wire.members(message.params).get("requestId", b""))
         except BadFrame:

@@ -1,7 +1,7 @@
-"""`POST /rpc`: the control API for who has curl. A body is a line, its answer the response.
+"""`POST /rpc`: the control API over HTTP, for curl. The request body is one JSON-RPC request.
 
-Behind it is a connection of lines like any other, so every method is there, those that stream too. Only the
-Unix socket has it: whoever may change the set of servers may start programs, and no token is worth that.
+Requests are forwarded to a `SocketConnection`, so all methods work, streaming ones included. Served on the
+Unix socket only: a client that can change the set of servers can start any program.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_LINE = 4 * MAX_BODY
 
 
 class HttpRpc:
-    """Of one HTTP connection."""
+    """Handles `/rpc` on one HTTP connection."""
 
     def __init__(self, gateway: Gateway, pid: int, spawn: SpawnTask, limit: LruConnectionLimit) -> None:
         self._new_bridge = partial(_SocketBridge, gateway, pid, spawn, limit)
@@ -45,7 +45,7 @@ class HttpRpc:
 
     def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
         if head.method != "POST":
-            respond_error(exchange, 405, "POST a request here", headers=b"Allow: POST\r\n")
+            respond_error(exchange, 405, "send a POST request", headers=b"Allow: POST\r\n")
             return
         try:
             message = wire.parse(body)
@@ -53,9 +53,9 @@ class HttpRpc:
             respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
             return
         if message.id is ABSENT or not message.method:
-            respond_error(exchange, 400, "a request has an `id` and a `method`", key=message.key)
+            respond_error(exchange, 400, "a request must have an `id` and a `method`", key=message.key)
         elif not message.method.startswith(_CONTROL_PREFIXES) or message.method == "mcpd/attach":
-            text = "this is the control API; MCP is spoken at /mcp and /servers/NAME/mcp"
+            text = "this is the control API; MCP is served at /mcp and /servers/NAME/mcp"
             respond_error(exchange, 404, text, code=METHOD_NOT_FOUND, key=message.key)
         else:
             if self._bridge is None or self._bridge.is_closed:
@@ -68,7 +68,7 @@ class HttpRpc:
 
 
 class _SocketBridge:
-    """A connection of lines, and our end of it. HTTP asks one thing at a time."""
+    """A `SocketConnection` and the other end of its socket pair. Carries one request at a time."""
 
     def __init__(self, gateway: Gateway, pid: int, spawn: SpawnTask, limit: LruConnectionLimit) -> None:
         self._daemon_end, self._http_end = sockets.socketpair()
@@ -93,7 +93,7 @@ class _SocketBridge:
         self._outbox.put(body.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
 
     def close(self) -> None:
-        """Whoever asked is gone: what is under way is cancelled."""
+        """The HTTP client has left: cancel the request in progress."""
         if not self.is_closed:
             self.is_closed = True
             self._exchange = None
@@ -113,7 +113,7 @@ class _SocketBridge:
             self._outbox.close()
             self._http_end.close()
             if self._exchange is not None:
-                respond_error(self._exchange, 503, "the request was given up")
+                respond_error(self._exchange, 503, "the request was cancelled")
 
     def _received(self, portion: bytes) -> None:
         for line in self._splitter.feed(portion):

@@ -1,4 +1,4 @@
-"""Requests that came as one array, on a line: their responses leave as one array (2025-03-26 only)."""
+"""JSON-RPC batches, which only revision 2025-03-26 has: the responses are sent as one array."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
 MAX_MESSAGES = 100
-"""Messages in one array."""
+"""Messages in one batch."""
 
 
 class BatchReply:
-    """As `Reply`, for all requests of one array together."""
+    """The `Responder` of all requests of one batch."""
 
     def __init__(self, requests: int, send: Callable[[bytes], None]) -> None:
         self._remaining = requests
@@ -33,10 +33,10 @@ class BatchReply:
 
 
 def parse_batch(line: bytes) -> Sequence[Message]:
-    """The messages of an array. Raises BadFrame for what is none, for none in it, and for too many."""
+    """Parse a JSON array of messages. Raises BadFrame if it is invalid, empty or too long."""
     parts = wire.split_batch(line)
     if not 0 < len(parts) <= MAX_MESSAGES:
-        raise BadFrame(f"a batch has 1 to {MAX_MESSAGES} messages")
+        raise BadFrame(f"a batch must have 1 to {MAX_MESSAGES} messages")
     return [wire.parse(part) for part in parts]
 
 

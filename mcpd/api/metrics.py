@@ -1,4 +1,4 @@
-"""The figures in Prometheus' text format (version 0.0.4), from a status and the stats: a pure function.
+"""Render the status and statistics in the Prometheus text format (version 0.0.4).
 
 https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -18,7 +18,7 @@ Sample = tuple[dict[str, str], float]
 
 
 def render(status: DaemonStatus, stats: Stats) -> str:
-    """Ends with a newline. Server and tool names are escaped, whatever they hold."""
+    """Return the metrics page. Server and tool names are escaped."""
     servers = stats.servers
     costs = [(server, server.cost) for server in servers if server.cost is not None]
     tools = {each.name: each.tools for each in status.servers}
@@ -29,60 +29,80 @@ def render(status: DaemonStatus, stats: Stats) -> str:
         lines.append(f"# TYPE mcpd_{name} {kind}")
         lines.extend(f"mcpd_{name}{_labels(labels)} {_number(value)}" for labels, value in samples)
 
-    family("build_info", "gauge", "The version that runs.", [({"version": status.daemon.version}, 1)])
+    family(
+        "build_info",
+        "gauge",
+        "Version of the running mcpd daemon.",
+        [({"version": status.daemon.version}, 1)],
+    )
     started = datetime.fromisoformat(stats.since).timestamp()
-    family("start_time_seconds", "gauge", "When the daemon started, since the epoch.", [({}, started)])
-    family("clients", "gauge", "Connected clients.", [({}, len(stats.clients))])
+    family(
+        "start_time_seconds",
+        "gauge",
+        "Start time of the mcpd daemon, in seconds since the Unix epoch.",
+        [({}, started)],
+    )
+    family("clients", "gauge", "Clients connected to the mcpd daemon.", [({}, len(stats.clients))])
     if stats.daemon is not None:
-        family("memory_bytes", "gauge", "Resident, of the daemon itself.", [({}, stats.daemon.memory)])
+        family(
+            "memory_bytes",
+            "gauge",
+            "Resident memory of the mcpd daemon, without servers.",
+            [({}, stats.daemon.memory)],
+        )
         cpu = stats.daemon.cpu_seconds
-        family("cpu_seconds_total", "counter", "Processor time of the daemon itself.", [({}, cpu)])
+        family(
+            "cpu_seconds_total",
+            "counter",
+            "CPU seconds used by the mcpd daemon, without servers.",
+            [({}, cpu)],
+        )
     family(
         "server_up",
         "gauge",
-        "Whether the server is connected.",
+        "1 if the MCP server is connected, else 0.",
         [(_server(s), s.status is ServerState.CONNECTED) for s in servers],
     )
     family(
         "server_state",
         "gauge",
-        "1 for the state that the server is in.",
+        "1 for the current state of the MCP server, 0 for all others.",
         [({**_server(s), "state": state.value}, s.status is state) for s in servers for state in ServerState],
     )
     family(
         "server_restarts_total",
         "counter",
-        "Connections after the first one.",
+        "Times the MCP server was connected again after its first connection.",
         [(_server(s), s.restarts) for s in servers],
     )
     family(
         "server_tools",
         "gauge",
-        "Tools offered.",
+        "Tools provided by the MCP server.",
         [(_server(s), tools.get(s.server, 0)) for s in servers],
     )
     family(
         "server_in_flight",
         "gauge",
-        "Requests without an answer yet.",
+        "Requests sent to the MCP server that have no response yet.",
         [(_server(s), s.in_flight) for s in servers],
     )
     family(
         "server_clients",
         "gauge",
-        "Connected clients that use it.",
+        "Connected clients that use the MCP server.",
         [(_server(s), len(s.clients)) for s in servers],
     )
     family(
         "server_calls_total",
         "counter",
-        "Tool calls that have ended, by what they came to.",
+        "Finished tool calls of the MCP server, by outcome.",
         [({**_server(s), **label}, value) for s in servers for label, value in _outcomes(s.counts)],
     )
     family(
         "tool_calls_total",
         "counter",
-        "The same by tool.",
+        "Finished calls of each tool, by outcome.",
         [
             ({**_server(s), "tool": tool.tool, **label}, value)
             for s in servers
@@ -92,16 +112,26 @@ def render(status: DaemonStatus, stats: Stats) -> str:
     )
     lines.extend(_histogram(servers))
     if costs:
-        family("server_processes", "gauge", "In its tree.", [(_server(s), c.processes) for s, c in costs])
+        family(
+            "server_processes",
+            "gauge",
+            "Processes in the server's process tree.",
+            [(_server(s), c.processes) for s, c in costs],
+        )
         family(
             "server_memory_bytes",
             "gauge",
-            "Resident, of its process tree; shared pages count once for each process.",
+            "Resident memory of the server's process tree; shared pages count once per process.",
             [(_server(s), c.memory) for s, c in costs],
         )
     spent = [(_server(s), s.cpu_seconds) for s in servers if s.cost is not None or s.cpu_seconds]
     if spent:
-        family("server_cpu_seconds_total", "counter", "Of its processes, the ended ones included.", spent)
+        family(
+            "server_cpu_seconds_total",
+            "counter",
+            "CPU seconds used by the server's processes, including exited ones.",
+            spent,
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -122,7 +152,7 @@ def _outcomes(counts: CallCounts) -> Iterator[tuple[dict[str, str], int]]:
 
 def _histogram(servers: Iterable[ServerStats]) -> Iterator[str]:
     name = "mcpd_server_call_duration_seconds"
-    yield f"# HELP {name} How long tool calls took that were answered."
+    yield f"# HELP {name} Duration of answered tool calls of the MCP server, in seconds."
     yield f"# TYPE {name} histogram"
     for server in servers:
         counts = server.counts

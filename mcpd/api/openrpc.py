@@ -1,4 +1,4 @@
-"""The control API described by itself: an OpenRPC document made from the types."""
+"""The OpenRPC document of the control API, generated from its types."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from mcpd.model.tool_result import ToolResult
 
 STREAMING_METHODS: Mapping[str, tuple[str, type, object]] = {
     "mcpd/call": (
-        "Call a tool. Arguments are checked against its schema first; a cancelled or closed request is "
-        "cancelled upstream; progress comes as notifications/progress for `_meta.progressToken`; "
-        "all else in `_meta` (a trace, say) goes to the server.",
+        "Call a tool. Arguments are validated against its schema first. Cancelling the request or closing "
+        "the connection cancels the call. Progress is sent as `notifications/progress` for "
+        "`_meta.progressToken`; other members of `_meta`, such as trace context, are sent to the server.",
         CallParams,
         ToolResult,
     ),
     "mcpd/events": (
-        "Follow what happens: `mcpd/event` notifications, a snapshot first, until the request is cancelled.",
+        "Stream events as `mcpd/event` notifications, starting with a snapshot, until cancelled.",
         api.EventsParams,
         Event,
     ),
     "mcpd/logs": (
-        "The last lines of a server's stderr; with `follow`, `mcpd/log` notifications until cancelled. "
-        "Each carries a `line`, or as `missed` how many lines this client was too slow for.",
+        "Return the last lines of a server's stderr; with `follow`, stream new ones as `mcpd/log` "
+        "notifications until cancelled. Each has a `line`, or the number of lines `missed` by a slow client.",
         api.LogsParams,
         api.LogLines,
     ),
     "mcpd/tap": (
-        "Watch a server's messages pass: `mcpd/frame` notifications, secrets masked, over all its "
-        "connections, until the request is cancelled.",
+        "Stream a server's MCP messages as `mcpd/frame` notifications, with secrets masked, until "
+        "cancelled. The stream continues when the server reconnects.",
         TapParams,
         TapFrame,
     ),
     "mcpd/attach": (
-        "From the answer on, this connection speaks MCP to one server.",
+        "Switch this connection to MCP, to one server or to all, after the response.",
         api.AttachParams,
         api.AttachResult,
     ),
@@ -53,7 +53,7 @@ STREAMING_METHODS: Mapping[str, tuple[str, type, object]] = {
 
 @functools.cache
 def openrpc_document() -> bytes:
-    """What `rpc.discover` answers, as JSON."""
+    """Return the result of `rpc.discover` as JSON."""
     described: dict[str, tuple[str, type, object]] = {
         **{name: (method.summary, method.params, method.result) for name, method in METHODS.items()},
         **STREAMING_METHODS,
@@ -88,7 +88,7 @@ def openrpc_document() -> bytes:
 
 
 def json_schema(kind: object, schemas: dict[str, object]) -> dict[str, object]:
-    """JSON Schema of one of our types; classes are described once, in `schemas`, and referred to."""
+    """Return the JSON Schema of a type. Classes are added to `schemas` and referenced."""
     if isinstance(kind, type):
         if attrs.has(kind):
             return _class_schema(kind, schemas)
@@ -112,7 +112,7 @@ def json_schema(kind: object, schemas: dict[str, object]) -> dict[str, object]:
 
 def _class_schema(kind: type, schemas: dict[str, object]) -> dict[str, object]:
     if kind.__name__ not in schemas:
-        schemas[kind.__name__] = {}  # taken, should it refer to itself
+        schemas[kind.__name__] = {}  # a placeholder, in case the class refers to itself
         members = _members(kind, schemas)
         schemas[kind.__name__] = {
             "type": "object",

@@ -1,4 +1,4 @@
-"""JSON-RPC lines on one connection: the control API, and MCP to one server or to several."""
+"""A client connection with one JSON-RPC message per line: the control API, and MCP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger("mcpd.client")
 P = TypeVar("P")
 
 MAX_BACKLOG = 3 * 1024 * 1024
-"""What may wait for a client that takes nothing; one larger frame may still be added to nothing."""
+"""Bytes that may wait for a client that does not read. A larger message may wait if it is the only one."""
 STALL_TIMEOUT = 30.0
 MAX_FRAME = 32 * 1024 * 1024
 _DRAIN_TIMEOUT = 1.0
@@ -39,7 +39,7 @@ _PARSE_ERROR, _INVALID_REQUEST, _METHOD_NOT_FOUND = -32700, -32600, -32601
 
 
 class SocketConnection:
-    """One client. `run` serves it until it leaves, and then cancels what it had under way."""
+    """One client. `run` serves it until it disconnects, then cancels its requests."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class SocketConnection:
         self._nursery: trio.Nursery
         self._requests: ControlRequests
         self._session: ClientSession | None = None
-        """The conversation, once it speaks MCP."""
+        """Set once the client speaks MCP."""
         self._received_at = trio.current_time()
 
     async def run(self) -> None:
-        """The firewall: whatever a client does ends at most its own connection."""
+        """Serve the client. No error escapes: it ends at most this connection."""
         self._client = self._external_client or self._core.clients.add(self._pid)
         self._requests = ControlRequests(
             self._gateway, self._outbox, self._client, self._pid, self._start, self._open_session
@@ -83,44 +83,41 @@ class SocketConnection:
                         await self._outbox.wait_drained()
                 self._nursery.cancel_scope.cancel(reason="the client left")
         except* Exception:
-            log.exception("client %d: an error in mcpd itself; its connection is closed", self._pid)
+            log.exception("client %d: an error in mcpd itself; closing its connection", self._pid)
         finally:
             if self._external_client is None:
                 self._core.clients.remove(self._client)
             self._cancel_all("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
-            # They point back at us: without them, all of a connection goes at once, and not when the
-            # collector comes.
+            # These refer back to the connection; without the cycle it is freed immediately.
             self._session = None
             del self._requests, self._client
 
     @property
     def idle_since(self) -> float | None:
-        """See `Sitter`. An attached client is at work as long as it stays."""
+        """See `Evictable`. A client that speaks MCP is never idle."""
         return None if self._requests.running or self._session is not None else self._received_at
 
     def evict(self, reason: str) -> None:
         log.debug("client %d: closed: %s", self._pid, reason)
         self._nursery.cancel_scope.cancel(reason=reason)
 
-    # ── in ──────────────────────────────────────────────────────────────────────────────────────
-
     async def _read(self) -> None:
-        """Until the client leaves, or sends what cannot be framed."""
+        """Read until the client disconnects or sends a line that is too long."""
         try:
-            # In small portions: many requests in one go must not keep other clients from their turn.
+            # Small reads, so that a burst of requests does not delay other clients.
             await Reader(self._fd, self._received, largest=READ_SMALL).run()
         except LineTooLong as error:
             body = wire.error_body(_INVALID_REQUEST, f"{error}; the connection is closed")
             self._send(wire.error(b"null", body))
-            self._cancel_all("the client sent what cannot be framed")
+            self._cancel_all("the client sent a line that is too long")
             trim_heap()
         except OSError as error:
             log.debug("client %d: %s", self._pid, error)
 
     async def _finish_requests(self) -> None:
-        """A client that has only stopped writing (`… | nc -U`) still waits for its answers."""
-        # No event tells that the other direction was closed too; looked at for as long as a call takes.
+        """Wait for running requests: a client that only stopped writing (`… | nc -U`) still reads."""
+        # There is no event for the other direction being closed, so poll.
         while self._is_busy and not has_hung_up(self._fd):  # noqa: ASYNC110
             await trio.sleep(_POLL_INTERVAL)
 
@@ -146,7 +143,7 @@ class SocketConnection:
         session = self._session
         if session is not None and method[:5] != "mcpd/":
             if method == "notifications/cancelled" and self._requests.running:
-                self._requests.handle_cancelled(message)  # what it named may be a request to us
+                self._requests.handle_cancelled(message)  # the id may be that of a control request
             session.receive(message, self)
         elif not method:
             if message.id is ABSENT or (message.result is ABSENT and message.error is ABSENT):
@@ -155,7 +152,7 @@ class SocketConnection:
             if method == "notifications/cancelled":
                 self._requests.handle_cancelled(message)
         elif message.key in self._requests.running:
-            text = "a request with this id is under way: its answer could not be told from this one's"
+            text = "a request with this id is still in progress"
             self._send(wire.error(message.key, wire.error_body(_INVALID_REQUEST, text)))
         elif method == "mcpd/call":
             self._requests.call(message)
@@ -167,7 +164,7 @@ class SocketConnection:
             self._requests.receive(message)
 
     def _handle_batch(self, line: bytes) -> bool:
-        """Whether it was an array of messages, of a client whose revision has such."""
+        """Handle a batch if the session's revision has batches; return whether it was one."""
         session = self._session
         if session is None or not session.accepts_batches or not line.lstrip().startswith(b"["):
             return False
@@ -181,24 +178,22 @@ class SocketConnection:
         return True
 
     def _open_session(self, view: View, client: ClientIdentity) -> ClientSession:
-        """From now on this connection speaks MCP."""
+        """Switch this connection to MCP."""
         if self._session is not None:
-            self._session.close("the client attached itself elsewhere")
+            self._session.close("the client attached to another server")
         self._session = session = self._gateway.open_session(view, client, self._send, self._spawn)
         self._client.set_session(view.single.spec.name if view.single else ALL_SERVERS, session)
         return session
 
     def send(self, frame: bytes) -> None:
-        """As `Reply`: all of an MCP conversation goes over this one line."""
+        """See `Responder`. All messages of the session use this connection."""
         self._send(frame)
 
     def finish(self, frame: bytes, code: int = 0) -> None:
         self._send(frame)
 
     def drop(self) -> None:
-        """On a line, nothing said is nothing."""
-
-    # ── under way ───────────────────────────────────────────────────────────────────────────────
+        """No-op: a cancelled request gets no response on this transport."""
 
     def _start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         self._nursery.start_soon(work, name=name)
@@ -212,10 +207,8 @@ class SocketConnection:
             if self._session is not None:
                 self._session.close(reason)
 
-    # ── out ─────────────────────────────────────────────────────────────────────────────────────
-
     async def _watch_backlog(self) -> None:
-        """End a client that does not read: too much waits for it, or for too long."""
+        """Close the connection if the client does not read: too much data waits, or for too long."""
         with trio.CancelScope() as waiting:
 
             async def stalled() -> None:
@@ -232,6 +225,6 @@ class SocketConnection:
                 nursery.start_soon(stalled)
                 await self._outbox.overflowed.wait()
                 nursery.cancel_scope.cancel(reason="too much waits")
-        if self._outbox.broken is None:  # otherwise it has simply left
-            log.warning("client %d does not read its answers: its connection is closed", self._pid)
+        if self._outbox.broken is None:  # otherwise it has disconnected
+            log.warning("client %d does not read its responses; closing its connection", self._pid)
         self._nursery.cancel_scope.cancel(reason="the client does not read")

@@ -52,7 +52,7 @@ async def test_a_bug_costs_the_request_that_meets_it(
         await trio.testing.wait_all_tasks_blocked()
     (answer,) = map(json.loads, sent)
     assert (answer["id"], answer["error"]["code"]) == ("x", -32603)
-    assert "its log says more" in answer["error"]["message"]
+    assert "see its log" in answer["error"]["message"]
     assert "a bug" in caplog.text
     assert asked.running == {}
     caplog.clear()

@@ -119,7 +119,7 @@ def test_what_counts_only_after_a_restart_is_mended_by_one(start: Start) -> None
     done = mcpctl(environ, "doctor", "--json", "--no-shell")
     warned = next(one for one in json.loads(done.stdout)["findings"] if one["check"] == "configuration")
     assert (warned["result"], warned["fix"]) == ("warning", "mcpctl daemon restart")
-    assert warned["message"] == "maxStarts: read when the daemon starts"
+    assert warned["message"] == "maxStarts: read only when the daemon starts"
 
 
 @pytest.mark.parametrize("running", [True, False])

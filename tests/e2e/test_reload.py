@@ -54,7 +54,7 @@ def test_a_written_file_changes_only_the_servers_that_changed(start: Start) -> N
     for name, part in (("other", "args"), ("note", "timeout")):
         entries = daemon.client().request("mcpd/history", server=name)["entries"]
         changed = [(entry["message"], entry["by"]) for entry in entries if entry["what"] == "config"]
-        assert changed == [(f"its definition changed: {part} (generation 2)", "a change of the file")]
+        assert changed == [(f"definition changed: {part} (generation 2)", "a change of the file")]
     entries = daemon.client().request("mcpd/history", server="same")["entries"]
     assert not [entry for entry in entries if entry["what"] == "config"]
 
@@ -144,7 +144,7 @@ def test_what_counts_only_at_the_start_is_told(start: Start) -> None:
     daemon.config.write_text(whole({"a": fake()}, maxStarts=3, http="127.0.0.1:8931"))
     wait_until(lambda: bool(config(daemon)["warnings"]), lambda: daemon.log)
     assert config(daemon)["warnings"] == [
-        "http, maxStarts: read when the daemon starts; mcpctl daemon restart"
+        "http, maxStarts: read only when the daemon starts; mcpctl daemon restart"
     ]
 
 

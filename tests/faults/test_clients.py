@@ -125,7 +125,7 @@ def test_a_client_that_never_reads_is_closed_and_costs_little(start: Start) -> N
         calls = [{"jsonrpc": "2.0", "id": n, "method": "mcpd/call", "params": params} for n in range(100)]
         # in one go: it may be closed on the way
         slow.socket.sendall(b"".join(json.dumps(call).encode() + b"\n" for call in calls))
-        wait_until(lambda: "does not read its answers" in daemon.log, lambda: daemon.log)
+        wait_until(lambda: "does not read its responses" in daemon.log, lambda: daemon.log)
         time.sleep(0.2)  # for the peak: what was under way may still arrive
 
     assert peak.bytes - base < 8 * MIB, f"{(peak.bytes - base) / MIB:.1f} MiB"

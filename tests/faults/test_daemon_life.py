@@ -177,7 +177,7 @@ def start_fifty_clients(tmp_path: Path) -> float:
         assert len(pids) == 1
         assert sum("starting mcpd" in talk for _, talk in answers) == 1
         log = (tmp_path / "state" / "mcpd" / "daemon.log").read_text()
-        assert log.count("listens on") == 1
+        assert log.count("is listening on") == 1
         assert "already running" not in log
     finally:
         for pid in pids:

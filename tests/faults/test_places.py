@@ -92,7 +92,7 @@ def test_without_a_place_to_keep_things_it_serves_and_says_so(tmp_path: Path, va
         client.request("mcpd/enable", server="calm")
         assert client.call("calm", "echo")["success"]
         if variable in ("XDG_STATE_HOME", "HOME"):
-            wait_until(lambda: "toggles would not survive a restart" in daemon.log, lambda: daemon.log)
+            wait_until(lambda: "toggles are lost at a restart" in daemon.log, lambda: daemon.log)
             wait_until(lambda: daemon.status("calm")["warnings"], lambda: "no warning that its log is lost")
         assert "Traceback" not in daemon.log
         assert daemon.stop() == 0

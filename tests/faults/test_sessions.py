@@ -88,7 +88,7 @@ def test_a_session_that_never_reads_is_closed_and_costs_little(start: Start, vie
         params = {"name": f"{prefix}big", "arguments": {"mb": 1}, "_meta": meta()}
         calls = [rpc(n, "tools/call", params) for n in range(10, 110)]
         slow.socket.sendall(b"".join(json.dumps(call).encode() + b"\n" for call in calls))
-        wait_until(lambda: "does not read its answers" in daemon.log, lambda: daemon.log)
+        wait_until(lambda: "does not read its responses" in daemon.log, lambda: daemon.log)
         time.sleep(0.2)  # for the peak: what was under way may still arrive
     assert peak.bytes - usual.bytes < 8 * MIB, f"{(peak.bytes - usual.bytes) / MIB:.1f} MiB"
     assert is_closed(slow, BOUND)

@@ -102,7 +102,7 @@ async def test_a_disk_that_takes_nothing_is_said_and_survived(
     store = StateFile(state, tmp_path)
     caplog.set_level(logging.ERROR)
     await saving(store, lambda: store.set_toggle("it", False))
-    assert "toggles would not survive a restart" in caplog.text
+    assert "toggles are lost at a restart" in caplog.text
     assert store.problem
     state.unlink()
     await saving(store, lambda: store.set_toggle("it", True))

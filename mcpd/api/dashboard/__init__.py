@@ -1,1 +1,1 @@
-"""The dashboard: a page in the browser, for whoever `mcpctl ui` has let in."""
+"""The dashboard: a web page for a browser that was logged in with `mcpctl ui`."""

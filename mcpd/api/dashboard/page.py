@@ -1,4 +1,4 @@
-"""What the browser is sent: the page's files, a visit in exchange for a code, and the way to the socket."""
+"""The HTTP side of the dashboard: static files, login, and the upgrade to its WebSocket."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _FILES = {
     "/page/icon.svg": ("icon.svg", b"image/svg+xml"),
 }
 PATHS = frozenset({*_FILES, SESSION, SOCKET})
-"""Reached without the token: the files are no secret, the rest asks for a visit's own two."""
+"""Served without the token: the files are public, the other paths require a dashboard session."""
 _KEY_HEADER = b"x-mcpd-page"
-"""A header that no form can send, and no script of another origin without being refused first."""
+"""Forms cannot send this header, and other origins' scripts only after a CORS preflight, which fails."""
 _KEY_PROTOCOL = "key."
 _MAX_SOCKETS = 16
 _MAX_CODE_LENGTH = 512
@@ -49,28 +49,28 @@ class _StaticFile:
 
 
 class Dashboard:
-    """Of one port."""
+    """The dashboard of one port."""
 
     def __init__(self, gateway: Gateway, base: str, port: int) -> None:
-        """`base`: where the page is, without a slash at the end."""
+        """`base`: the URL of the page, without a trailing slash."""
         self._gateway = gateway
         self._base = base
         self._sessions = DashboardSessions(time.monotonic)
-        # Cookies are shared by all ports of a host, so each daemon's has a name of its own. `__Host-` would
-        # want `Secure`, which not every browser takes over plain HTTP on loopback, and the path `/`.
+        # Browsers share cookies between all ports of a host, so the name includes the port. The `__Host-`
+        # prefix requires `Secure`, which some browsers refuse over plain HTTP on loopback, and the path `/`.
         self._cookie_name = f"mcpd-page-{port}"
-        for path in _FILES:  # the page of this program, whatever is installed in its place later
+        for path in _FILES:  # load now: an upgrade may replace the files
             _file(path)
 
     def create_link(self) -> DashboardLink:
-        """An address that opens the page, once. The code is behind a `#`: browsers send that to nobody."""
+        """Return a one-time address. The code is in the fragment, which browsers do not send."""
         return DashboardLink(url=f"{self._base}{INDEX}#{self._sessions.create_code()}", seconds=CODE_LIFETIME)
 
     def close(self, reason: str) -> None:
         self._sessions.close(reason)
 
     def handle(self, head: Head, body: bytes, exchange: HttpExchange, client: ClientConnection) -> None:
-        """`head.path` is one of PATHS, and the guard has let it in."""
+        """Handle an admitted request for one of PATHS."""
         if head.path == SOCKET:
             self._open_socket(head, exchange, client)
         elif head.path == SESSION:
@@ -80,18 +80,16 @@ class Dashboard:
         else:
             exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
 
-    # ── letting in ──────────────────────────────────────────────────────────────────────────────
-
     def _handle_session(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
         key = head.get(_KEY_HEADER)
         if head.method not in ("GET", "POST", "DELETE"):
             exchange.respond(405, headers=b"Allow: GET, POST, DELETE\r\n")
         elif not key or (head.method != "GET" and b"origin" not in head.headers):
-            exchange.respond(403, b"this is for the page's own script\n", TEXT)
+            exchange.respond(403, b"only the dashboard's own script may use this address\n", TEXT)
         elif head.method == "POST":
             self._log_in(head, body, exchange)
         elif (session := self._sessions.find(self._cookie_of(head), key)) is None:
-            exchange.respond(401, b"run `mcpctl ui` to open the page\n", TEXT)
+            exchange.respond(401, b"run mcpctl ui to open the dashboard\n", TEXT)
         elif head.method == "DELETE":
             self._sessions.end(session)
             exchange.respond(204, headers=self._set_cookie("", b"; Max-Age=0"))
@@ -106,24 +104,24 @@ class Dashboard:
             code = msgspec.json.decode(body[:_MAX_CODE_LENGTH], type=dict[str, str])["code"]
             session = self._sessions.redeem(code)
         except (msgspec.MsgspecError, KeyError, RecursionError):
-            exchange.respond(400, b"a code is missing\n", TEXT)
+            exchange.respond(400, b"the code is missing\n", TEXT)
         except CodeReused:
             log.warning(
-                "the page's address was used twice: whoever it has let in is sent away. If that was not you "
-                "both times, another user of this machine reads command lines: say `mcpctl ui --print`, and "
-                "paste the address"
+                "the dashboard's address was used twice: its session was ended. If one of them was not you, "
+                "another user of this machine reads command lines: run `mcpctl ui --print` and paste the "
+                "address"
             )
-            exchange.respond(403, b"this address was used before, and is worth nothing any more\n", TEXT)
+            exchange.respond(403, b"this address was already used and is no longer valid\n", TEXT)
         else:
             if session is None:
-                exchange.respond(403, b"this address is too old, or from another start of mcpd\n", TEXT)
+                exchange.respond(403, b"this address has expired, or mcpd was restarted\n", TEXT)
             else:
-                log.info("a browser was let in to the page")
+                log.info("a browser logged in to the dashboard")
                 answer = msgspec.json.encode({"key": session.key})
                 exchange.respond(200, answer, JSON, self._set_cookie(session.cookie))
 
     def _set_cookie(self, value: str, more: bytes = b"") -> bytes:
-        # Sent to the page's own two addresses only, never to `/mcp`.
+        # Sent below /page only, never to /mcp.
         head = f"Set-Cookie: {self._cookie_name}={value}; Path=/page; HttpOnly; SameSite=Strict".encode()
         return head + more + b"\r\n"
 
@@ -138,13 +136,13 @@ class Dashboard:
         protocols = [each.strip() for each in (head.get(b"sec-websocket-protocol") or "").split(",")]
         keys = [each.removeprefix(_KEY_PROTOCOL) for each in protocols if each.startswith(_KEY_PROTOCOL)]
         if not _offers_websocket(head) or PROTOCOL not in protocols:
-            exchange.respond(426, b"this is a WebSocket\n", TEXT, b"Upgrade: websocket\r\n")
+            exchange.respond(426, b"this address requires a WebSocket\n", TEXT, b"Upgrade: websocket\r\n")
         elif b"origin" not in head.headers or len(keys) != 1:
-            exchange.respond(403, b"this is for the page's own script\n", TEXT)
+            exchange.respond(403, b"only the dashboard's own script may use this address\n", TEXT)
         elif (session := self._sessions.find(self._cookie_of(head), keys[0])) is None:
-            exchange.respond(401, b"run `mcpctl ui` to open the page\n", TEXT)
+            exchange.respond(401, b"run mcpctl ui to open the dashboard\n", TEXT)
         elif self._sessions.socket_count >= _MAX_SOCKETS:
-            exchange.respond(503, b"the page is open too many times\n", TEXT)
+            exchange.respond(503, b"the dashboard is open in too many tabs\n", TEXT)
         else:
             self._start_socket(session, exchange, client)
 
@@ -165,7 +163,7 @@ class Dashboard:
 
 
 def _offers_websocket(head: Head) -> bool:
-    """RFC 6455, 4.2.1."""
+    """Return whether the request is a valid WebSocket handshake (RFC 6455, 4.2.1)."""
     try:
         key = base64.b64decode(head.headers.get(b"sec-websocket-key", b""), validate=True)
     except ValueError:
@@ -174,12 +172,9 @@ def _offers_websocket(head: Head) -> bool:
     return head.upgrade == b"websocket" and head.method == "GET" and version == b"13" and len(key) == 16
 
 
-# ── files ───────────────────────────────────────────────────────────────────────────────────────────
-
-
 @functools.cache
 def _file(path: str) -> _StaticFile:
-    """Read once; the page changes with the program."""
+    """Return a static file, which is read once."""
     name, kind = _FILES[path]
     body = (Path(__file__).parent / name).read_bytes()
     return _StaticFile(kind, body, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode())
@@ -195,8 +190,8 @@ def _send_file(head: Head, exchange: HttpExchange) -> None:
 
 
 def _security_headers(head: Head) -> bytes:
-    """What the page may do: run our files, talk to us, nothing else. Whatever a server's texts say."""
-    host = head.headers[b"host"]  # one of ours: the guard has looked
+    """Return headers that restrict the page to its own files and connections, whatever servers send."""
+    host = head.headers[b"host"]  # checked by the guard
     policy = (
         b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; "
         b"connect-src 'self' ws://%b; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "

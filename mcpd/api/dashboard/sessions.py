@@ -1,8 +1,8 @@
-"""Who may use the page: codes that are good once and for a minute, and the visits they open.
+"""Dashboard login: one-time codes that expire after a minute, and the sessions that they open.
 
-A visit is proved by two secrets. The cookie is out of reach of scripts, but a browser sends it to every port
-of this machine, whoever listens there (RFC 6265, 8.5). The key is kept by the browser for our port alone, and
-is sent in a header that neither a form nor a link can send. Neither opens `/mcp`.
+A session requires two secrets. Scripts cannot read the cookie, but browsers send it to every port of this
+machine (RFC 6265, 8.5). The key is stored by the browser for this port only, and sent in a header that forms
+and links cannot send. Neither grants access to `/mcp`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable
 import attrs
 
 CODE_LIFETIME = 60.0
-"""Seconds in which a code must be used."""
+"""Seconds after which a code expires."""
 SESSION_LIFETIME = 12 * 3600.0
-"""Seconds without anything open on the page."""
+"""Seconds without an open WebSocket after which a session expires."""
 _MAX_CODES = 16
 _MAX_SESSIONS = 16
 _BYTES = 32
@@ -25,7 +25,7 @@ _BYTES = 32
 
 @attrs.define(eq=False)
 class DashboardSession:
-    """One browser that was let in. `sockets`: what it has open, each with how to close it."""
+    """A logged-in browser. `sockets`: its open WebSockets, each with its close function."""
 
     cookie: str
     key: str
@@ -37,15 +37,15 @@ class DashboardSession:
 class _LoginCode:
     created_at: float
     session: DashboardSession | None = None
-    """Whom it has let in."""
+    """The session that it has opened."""
 
 
 class CodeReused(Exception):
-    """Two have the same code, so one of them has stolen it: neither is let in any more."""
+    """A code was used twice, so one user has stolen it. Its session is ended."""
 
 
 class DashboardSessions:
-    """Of one port. Codes and visits do not outlive the daemon."""
+    """The codes and sessions of one port. They end with the daemon."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -53,7 +53,7 @@ class DashboardSessions:
         self._sessions: list[DashboardSession] = []
 
     def create_code(self) -> str:
-        """A new code, for a person who has proved on the Unix socket who they are."""
+        """Return a new code for a user who was authenticated by the Unix socket."""
         self._expire()
         while len(self._codes) >= _MAX_CODES:
             del self._codes[next(iter(self._codes))]
@@ -62,10 +62,10 @@ class DashboardSessions:
         return code
 
     def redeem(self, code: str) -> DashboardSession | None:
-        """The visit that a code opens; None when it is unknown or too old. Raises UsedTwice.
+        """Return the session that a code opens; None if it is unknown or expired. Raises CodeReused.
 
-        Command lines can be read by everybody on the machine, and a browser is given the address on its own.
-        So a thief may be the first; then the second one, who is you, ends what the thief has opened.
+        Other users can read the browser's command line, which contains the code. If a thief is first, the
+        user's own attempt is the second one and ends the thief's session.
         """
         self._expire()
         known = self._codes.get(_digest(code))
@@ -84,7 +84,7 @@ class DashboardSessions:
         return session
 
     def find(self, cookie: str, key: str) -> DashboardSession | None:
-        """The visit that both belong to."""
+        """Return the session that both secrets belong to."""
         self._expire()
         found = None
         for session in self._sessions:
@@ -100,7 +100,7 @@ class DashboardSessions:
             self._close(session, "logged out")
 
     def close(self, reason: str) -> None:
-        """End them all."""
+        """End all sessions."""
         sessions, self._sessions = self._sessions, []
         for session in sessions:
             self._close(session, reason)
@@ -124,7 +124,7 @@ class DashboardSessions:
 
 
 def _digest(code: str) -> bytes:
-    """What is looked up says nothing, by the time it takes, about what is known."""
+    """Return the lookup key of a code; hashing prevents timing attacks."""
     return hashlib.sha256(code.encode("utf-8", "replace")).digest()
 
 

@@ -1,7 +1,7 @@
-"""The page's WebSocket: a connection of control lines, of which only what the page needs gets through.
+"""The dashboard's WebSocket: the control API, restricted to the methods that the page needs.
 
-Behind it is a connection of lines like any other, so calls are cancelled and streams ended as there. What the
-browser does not take waits in the daemon's bounded logs, and is then told as missed.
+Messages are forwarded to a `SocketConnection`, which cancels calls and ends streams. Log lines that a slow
+browser does not read stay in the daemon's bounded logs and are reported as missed.
 """
 
 from __future__ import annotations
@@ -45,36 +45,36 @@ ALLOWED_METHODS = frozenset(
         "disable",
     )
 )
-"""Nothing that changes the set of servers: who may do that may start programs; it takes the Unix socket."""
+"""Nothing that changes the set of servers: that can start programs, so it requires the Unix socket."""
 PROTOCOL = "mcpd.page"
 MAX_MESSAGE = 4 * 1024 * 1024
-"""Characters of one message from the page."""
+"""Maximum length of a message from the page."""
 _MAX_LINE = 128 * 1024 * 1024
 _CLOSE_TIMEOUT = 0.5
-"""Seconds for what is being sent, and the closing handshake."""
+"""Seconds for pending output and the closing handshake."""
 _GOING_AWAY, _PROTOCOL_ERROR, _UNSUPPORTED_DATA, _INVALID_UTF8, _INTERNAL_ERROR = 1001, 1002, 1003, 1007, 1011
 _PARSE_ERROR, _METHOD_NOT_FOUND = -32700, -32601
 
 
 class DashboardSocket:
-    """The conversation with one page. `client`: whom its calls are counted for."""
+    """The WebSocket of one page. `client`: its entry in the client registry."""
 
     def __init__(self, gateway: Gateway, client: ClientConnection) -> None:
         self._gateway = gateway
         self._client = client
         self._closing = trio.Event()
-        self._close_frame = (_INTERNAL_ERROR, "the daemon ended this conversation")
+        self._close_frame = (_INTERNAL_ERROR, "closed by the daemon")
 
     def close(self, reason: str, code: int = _GOING_AWAY) -> None:
-        """Say goodbye, and end."""
+        """Close the WebSocket with a close frame. Does not wait."""
         if not self._closing.is_set():
             self._close_frame = (code, reason[:100])
             self._closing.set()
 
     async def run(self, head: Head, stream: trio.abc.Stream) -> None:
-        """Take what `asked` offers, and serve until either side ends it.
+        """Accept the upgrade request `head` and serve until either side closes.
 
-        The stream may be closed by then, or not. Raises OSError when there are no descriptors left.
+        May leave the stream open. Raises OSError if there are no descriptors left.
         """
         wire_stream = GuardedStream(stream, STALL_TIMEOUT, 4 * MAX_MESSAGE, _minimal_request(head))
         daemon_end, page_end = sockets.socketpair()
@@ -96,18 +96,16 @@ class DashboardSocket:
                         nursery.start_soon(self._run_part, part)
                     await self._closing.wait()
                     await self._send_close(connection, wire_stream)
-                    nursery.cancel_scope.cancel(reason="the conversation is over")
+                    nursery.cancel_scope.cancel(reason="closed")
             except* CONNECTION_ENDED as group:
-                log.debug("the page: %s", group.exceptions)
+                log.debug("dashboard: %s", group.exceptions)
         if wire_stream.close_reason:
-            log.info("the page is left alone: %s", wire_stream.close_reason)
+            log.info("dashboard: connection given up: %s", wire_stream.close_reason)
 
     async def _run_part(self, part: Callable[[], Awaitable[None]]) -> None:
         with suppress(ConnectionClosed, trio.BrokenResourceError):
             await part()
         self._closing.set()
-
-    # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
     async def _forward_requests(
         self, connection: WebSocketConnection, below: GuardedStream, lines: trio.SocketStream
@@ -116,17 +114,15 @@ class DashboardSocket:
             said = await connection.get_message()
             below.message_received()
             if isinstance(said, bytes):
-                self.close("text is spoken here", _UNSUPPORTED_DATA)
+                self.close("only text messages are supported", _UNSUPPORTED_DATA)
                 return
             line = said.encode("utf-8", "replace")
             refusal = _error_for(line)
             if refusal is None:
-                # The same bytes are parsed again, by the same parser: what was looked at is what is done.
+                # The same parser reads these bytes again, so what was checked is what is executed.
                 await lines.send_all(line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
             elif refusal:
                 await connection.send_message(refusal.decode().rstrip("\n"))
-
-    # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
     async def _forward_responses(self, connection: WebSocketConnection, lines: trio.SocketStream) -> None:
         splitter = LineSplitter(_MAX_LINE)
@@ -141,12 +137,12 @@ class DashboardSocket:
             if code in (
                 _PROTOCOL_ERROR,
                 _INVALID_UTF8,
-            ):  # the library only stops; RFC 6455, 7.1.7 wants it said
+            ):  # the library sends no close frame, which RFC 6455, 7.1.7 asks for
                 await below.send_all(struct.pack("!BBH", 0x88, 2, code))
 
 
 def _error_for(line: bytes) -> bytes | None:
-    """What is answered to what does not get through, if anything; None for what does."""
+    """Return the error for a message that is not allowed (empty: ignore it), or None to forward it."""
     try:
         message = wire.parse(line)
     except BadFrame as error:
@@ -156,12 +152,12 @@ def _error_for(line: bytes) -> bytes | None:
         return None
     if not message.method or message.id is ABSENT:
         return b""
-    words = f"{message.method[:100]} is not for the page: mcpctl does that, over the Unix socket"
+    words = f"{message.method[:100]} is not available to the dashboard; use mcpctl"
     return wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, words))
 
 
 def _minimal_request(head: Head) -> bytes:
-    """The request, for the library to answer. It has been judged: only what an answer is made of."""
+    """Return the upgrade request for the library. It was validated; only the needed headers are included."""
     return (
         b"GET / HTTP/1.1\r\nHost: mcpd\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: %b\r\nSec-WebSocket-Key: %b\r\n\r\n"

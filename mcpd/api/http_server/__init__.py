@@ -1,1 +1,1 @@
-"""An HTTP/1.1 server that knows nothing of MCP: bytes → requests, responses and streams → bytes."""
+"""An HTTP/1.1 server, independent of MCP: request parsing, responses and streams."""

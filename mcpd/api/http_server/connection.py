@@ -1,4 +1,4 @@
-"""One client's HTTP/1.1 connection: requests in order, one response at a time, no task for each."""
+"""An HTTP/1.1 connection of one client. Requests are handled in order, without a task per request."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from mcpd.support.reader import Reader, has_hung_up
 log = logging.getLogger("mcpd.client")
 
 HEAD_TIMEOUT = 5.0
-"""Seconds for the head of a request, from its first byte."""
+"""Seconds within which the head of a request must arrive, from its first byte."""
 BODY_TIMEOUT = 30.0
-"""Seconds that may pass within a body without anything coming."""
+"""Seconds without data after which a request body is given up."""
 KEEP_ALIVE_TIMEOUT = 120.0
-"""Seconds that a connection may stay without a request."""
+"""Seconds after which an idle connection is closed."""
 QUIET_INTERVAL = 15.0
-"""Seconds of silence before somebody who waits for a response is told that we are still here."""
+"""Seconds without output after which `HttpExchange.on_quiet` is called."""
 MAX_BACKLOG = 3 * 1024 * 1024
-"""What may wait for a client that takes nothing; one larger response may still be added to nothing."""
+"""Bytes that may wait for a client that does not read. A larger response may wait if it is the only one."""
 STALL_TIMEOUT = 30.0
 MAX_PIPELINED = 64
-"""Requests that may wait behind one that is being answered; their bodies together: MAX_BODY."""
+"""Requests that may wait behind the current one; their bodies may total MAX_BODY."""
 _DRAIN_TIMEOUT = 1.0
 _LINGER_TIMEOUT = 1.0
-"""Seconds in which a client may finish sending what nobody reads: a reset would overtake our answer."""
+"""Seconds in which the rest of a rejected request is discarded; a reset would overtake the response."""
 _POLL_INTERVAL = 0.05
 
 SpawnTask = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 class ConnectionHandler(Protocol):
-    """What one connection is for. Nothing here may block, and only `admit` raises."""
+    """Handles the requests of one connection. The methods must not block; only `admit` may raise."""
 
     def admit(self, head: Head) -> None:
-        """Raise BadRequest for a request whose body is not even to be read."""
+        """Raise BadRequest to reject a request before its body is read."""
 
     def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
-        """Answer, now or later. The next request of this connection comes when this one is answered."""
+        """Respond, now or later. The next request is handled after this one is answered."""
 
     def closed(self, reason: str) -> None:
-        """The connection is over."""
+        """The connection has ended."""
 
 
 class HttpServerConnection:
-    """`run` serves it until it ends; whatever a client does ends at most its own connection."""
+    """`run` serves the connection until it ends. Errors end at most this connection."""
 
     def __init__(
         self,
@@ -82,15 +82,15 @@ class HttpServerConnection:
         self._pipelined: deque[tuple[Head, bytes]] = deque()
         self._pipelined_size = 0
         self._error: BadRequest | None = None
-        """Said when all before it are answered; nothing is read any more."""
+        """Sent after all earlier responses. Nothing more is read."""
         self._received_at = self._sent_at = trio.current_time()
         self._incomplete_since: float | None = None
-        """When the first byte came of the request that is not complete."""
+        """When the first byte of the incomplete request arrived."""
         self._wake = trio.Event()
         self._closed = False
         self.is_last = False
         self._upgraded: ServeUpgraded | None = None
-        """Who has the connection from now on, instead of requests."""
+        """Serves the connection after an upgrade."""
 
     async def run(self) -> None:
         reason = "the client left"
@@ -104,18 +104,17 @@ class HttpServerConnection:
                         await self._close_gracefully()
                 self._nursery.cancel_scope.cancel(reason=reason)
         except* Exception:
-            log.exception("%s: an error in mcpd itself; its connection is closed", self._name)
+            log.exception("%s: an error in mcpd itself; closing its connection", self._name)
         finally:
             self._hang_up(reason)
             self._outbox.close()  # the descriptor's number may soon be another client's
-            # They point back at us: without them, all of a connection goes at once, and not when the
-            # collector comes.
+            # These refer back to the connection; without the cycle it is freed immediately.
             self._parser.release()
             del self._parser, self._handler, self._handle
 
     @property
     def idle_since(self) -> float | None:
-        """See `Sitter`. Who has sent something that only has not been read yet is not idle."""
+        """See `Evictable`. A connection with unread input is not idle."""
         if self._exchange is not None or not self._parser.is_between or _has_unread_input(self._socket):
             return None
         return self._received_at
@@ -124,8 +123,6 @@ class HttpServerConnection:
         log.debug("%s: closed: %s", self._name, reason)
         self._hang_up(reason)
         self._nursery.cancel_scope.cancel(reason=reason)
-
-    # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
     async def _read(self) -> None:
         try:
@@ -139,10 +136,13 @@ class HttpServerConnection:
             log.debug("%s: %s", self._name, error)
 
     async def _await_last_response(self) -> None:
-        """The client sends no more. Over TCP nothing tells that from having left; a Unix socket does."""
+        """After the client stopped sending: on a Unix socket, wait until it has its response.
+
+        Over TCP, this cannot be distinguished from a client that has disconnected.
+        """
         if self._socket.family != sockets.AF_UNIX:
             return
-        # No event tells that the other direction was closed too; looked at while a response is under way.
+        # There is no event for the other direction being closed, so poll.
         while self._exchange is not None and not has_hung_up(self._fd):  # noqa: ASYNC110
             await trio.sleep(_POLL_INTERVAL)
 
@@ -175,7 +175,7 @@ class HttpServerConnection:
             self._pipelined_size += len(body)
             if len(self._pipelined) > MAX_PIPELINED or self._pipelined_size > self._max_body:
                 self._pipelined.clear()
-                raise BadRequest(503, "too many requests were sent without waiting for answers")
+                raise BadRequest(503, "too many pipelined requests")
         elif not self.is_last:
             self._begin(head, body)
 
@@ -195,7 +195,7 @@ class HttpServerConnection:
     def _reject(self, error: BadRequest) -> None:
         self._error = error
         self._parser.release()
-        error.__traceback__ = error.__context__ = None  # their frames hold what has come of a body
+        error.__traceback__ = error.__context__ = None  # their frames hold the partial body
         if self._exchange is None:
             self._send_error()
 
@@ -206,18 +206,16 @@ class HttpServerConnection:
         head = Head("GET", "", "", {}, frozenset(), True, False)
         HttpExchange(self, head).respond(error.status, error.message.encode() + b"\n", TEXT, error.headers)
 
-    # ── out ─────────────────────────────────────────────────────────────────────────────────────
-
     def put(self, data: bytes) -> None:
         self._outbox.put(data)
         if self._outbox.overflowed.is_set() and not self._closed:
-            log.warning("%s does not read its answers: its connection is closed", self._name)
+            log.warning("%s does not read its responses; closing its connection", self._name)
             self.evict("the client does not read")
 
     def upgrade(self, serve: ServeUpgraded) -> None:
         self._upgraded = serve
         self.is_last = True
-        self._reading.cancel(reason="no more requests come")
+        self._reading.cancel(reason="upgraded")
 
     def ended(self, exchange: HttpExchange) -> None:
         self._exchange = None
@@ -232,7 +230,7 @@ class HttpServerConnection:
             self._send_error()
 
     async def _close_gracefully(self) -> None:
-        """Everything leaves, our direction is closed, and what still comes is thrown away for a moment."""
+        """Send what is left, close our direction, and discard input for a moment (RFC 9112, 9.6)."""
         with trio.move_on_after(_DRAIN_TIMEOUT):
             await self._outbox.wait_drained()
         if self._error is None and self._upgraded is None:
@@ -257,10 +255,8 @@ class HttpServerConnection:
                 exchange.hang_up(reason)
             self._handler.closed(reason)
 
-    # ── time ────────────────────────────────────────────────────────────────────────────────────
-
     async def _watch_deadlines(self) -> None:
-        """Every deadline of the connection, in one task that seldom wakes: no request arms a timer."""
+        """Watch all deadlines of the connection in one task, so that requests need no timers."""
         while True:
             deadline = self._check_deadlines(trio.current_time())
             with trio.move_on_at(deadline):
@@ -268,12 +264,12 @@ class HttpServerConnection:
             self._wake = trio.Event()
 
     def _check_deadlines(self, now: float) -> float:
-        """End what is over its time; when to look again."""
+        """Act on expired deadlines; return when to check again."""
         outbox = self._outbox
         if outbox.backlog and not self._closed:
             stalled_at = outbox.last_progress_at + STALL_TIMEOUT
             if stalled_at <= now:
-                log.warning("%s does not read its answers: its connection is closed", self._name)
+                log.warning("%s does not read its responses; closing its connection", self._name)
                 self.evict("the client does not read")
         else:
             stalled_at = now + QUIET_INTERVAL
@@ -290,8 +286,8 @@ class HttpServerConnection:
             in_head = self._parser.is_in_head
             late_at = self._incomplete_since + HEAD_TIMEOUT if in_head else self._received_at + BODY_TIMEOUT
             if late_at <= now and self._error is None:
-                what = "the head of a request" if in_head else "more of a request's body"
-                self._reject(BadRequest(408, f"{what} did not come in time"))
+                what = "the head of the request" if in_head else "the body of the request"
+                self._reject(BadRequest(408, f"{what} did not arrive in time"))
             deadlines.append(late_at)
         else:
             idle_at = self._received_at + KEEP_ALIVE_TIMEOUT

@@ -1,4 +1,4 @@
-"""One request's response: whole, or as a stream; written by whoever has the answer, whenever it is there."""
+"""A request and its response, which is sent at once or as a stream, at any later time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 ServeUpgraded = Callable[[trio.abc.Stream], Awaitable[None]]
-"""What has a connection to itself, for as long as it runs."""
+"""Serves an upgraded connection until it returns."""
 
 
 class ResponseChannel(Protocol):
-    """The connection, as a response sees it."""
+    """The connection that carries a response."""
 
     is_last: bool
-    """Nothing will be read after this response, and the client is told so."""
+    """This is the last response of the connection; it is sent with `Connection: close`."""
 
     def put(self, data: bytes) -> None: ...
     def upgrade(self, serve: ServeUpgraded) -> None: ...
@@ -31,10 +31,10 @@ class ResponseChannel(Protocol):
 
 
 class HttpExchange:
-    """A request that has come whole, and its response: `respond` once, or `stream`, `write`…, `end`.
+    """A complete request and its response: call `respond` once, or `stream`, `write` and `end`.
 
-    All of it is synchronous, never raises, and does nothing once the client has hung up or the response
-    has ended. The one who answers later sets `on_hang_up`, and `on_quiet` for what keeps a client patient.
+    The methods do not block or raise, and do nothing once the client has disconnected or the response has
+    ended. To respond later, set `on_hang_up`, and `on_quiet` to send keep-alive data.
     """
 
     __slots__ = (
@@ -56,19 +56,19 @@ class HttpExchange:
         self.head = head
         self.is_finished = False
         self.on_hang_up: Callable[[str], None] | None = None
-        """Called once, with the reason, when the connection ended before the response did."""
+        """Called once, with the reason, if the connection ends before the response."""
         self.on_quiet: Callable[[], None] | None = None
-        """Called when nothing was written for a while (`connection.QUIET`)."""
+        """Called after `connection.QUIET_INTERVAL` without output."""
 
     @property
     def is_streaming(self) -> bool:
-        """The head of a stream has been written: the status cannot change any more."""
+        """Whether the head of a streamed response was sent, so that the status is final."""
         return self._is_streaming
 
     def respond(
         self, status: int, body: bytes = b"", content_type: bytes = JSON, headers: bytes = b""
     ) -> None:
-        """`headers`: whole lines, each with its end."""
+        """Send the whole response. `headers`: complete lines, each with its CRLF."""
         if self.is_finished or self._is_streaming:
             return
         self._finish()
@@ -91,7 +91,7 @@ class HttpExchange:
         channel.ended(self)
 
     def stream(self, content_type: bytes, headers: bytes = b"") -> None:
-        """Begin a response of unknown length, with status 200."""
+        """Start a response of unknown length, with status 200."""
         if self.is_finished or self._is_streaming:
             return
         self._is_streaming = True
@@ -104,21 +104,21 @@ class HttpExchange:
         self._channel.put(head + headers + self._connection_header() + b"\r\n")
 
     def write(self, data: bytes) -> None:
-        """A part of the stream; must not be empty."""
+        """Send a part of the stream; `data` must not be empty."""
         if not self.is_finished and not self._is_head:
             self._channel.put(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def upgrade(self, serve: ServeUpgraded) -> None:
-        """Give the connection away: `serve` answers on its stream, in the protocol that was offered.
+        """Switch protocols: `serve` sends the response and owns the stream until it returns.
 
-        When it returns, the connection ends; the stream may be closed by then, or not.
+        Then the connection ends; `serve` may close the stream, but need not.
         """
         if not self.is_finished and not self._is_streaming:
             self._is_streaming = True
             self._channel.upgrade(serve)
 
     def end(self) -> None:
-        """The stream is complete."""
+        """End the stream."""
         if not self.is_finished:
             self._finish()
             if self._chunked and not self._is_head:
@@ -126,7 +126,7 @@ class HttpExchange:
             self._channel.ended(self)
 
     def hang_up(self, reason: str) -> None:
-        """For the connection: there is nobody left to answer."""
+        """Called by the connection when the client has disconnected."""
         if not self.is_finished:
             on_hang_up = self.on_hang_up
             self._finish()
@@ -135,7 +135,7 @@ class HttpExchange:
 
     def _finish(self) -> None:
         self.is_finished = True
-        self.on_hang_up = self.on_quiet = None  # whoever set them holds us: a circle for each request
+        self.on_hang_up = self.on_quiet = None  # breaks the reference cycle of each request
 
     def _connection_header(self) -> bytes:
         return b"Connection: close\r\n" if self._channel.is_last else b""
@@ -146,7 +146,7 @@ def _status_line(status: int) -> bytes:
 
 
 def continue_line() -> bytes:
-    """The interim answer to `Expect: 100-continue`."""
+    """Return the interim response to `Expect: 100-continue`."""
     return _status_line(100) + b"\r\n"
 
 
@@ -156,7 +156,7 @@ _headers = b""
 
 
 def _common_headers() -> bytes:
-    """The headers of every response. `Date` costs ten times the rest, so it is made once a second."""
+    """Return the headers of every response. They are cached for a second, since formatting `Date` is slow."""
     global _second, _headers
     now = int(time.time())
     if now != _second:

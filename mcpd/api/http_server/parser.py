@@ -1,9 +1,8 @@
-"""HTTP/1.1 requests from the bytes of one connection, without I/O and with bounds.
+"""A bounded HTTP/1.1 request parser for one connection, without I/O.
 
-llhttp (through httptools) reads what has not been seen before, strictly: no bare line feeds, no folded
-headers, no second length, no length beside chunks. A client that keeps its connection sends the same head
-over and over, only the body differs. Such a head is recognised by its bytes, and neither parsed nor judged
-again: a tenth of the cost.
+llhttp (httptools) parses strictly: no bare line feeds, folded headers, repeated Content-Length, or
+Content-Length with chunks. Clients usually repeat the same head with a different body, so known heads are
+recognized by their bytes and neither parsed nor checked again, at a tenth of the cost.
 """
 
 from __future__ import annotations
@@ -18,38 +17,38 @@ from httptools.parser.parser import HttpRequestParser
 MAX_HEAD = 64 * 1024
 MAX_HEADERS = 100
 MAX_BODY = 32 * 1024 * 1024
-"""Bytes of a body, once its chunks are joined."""
+"""Bytes of a body after joining its chunks."""
 _KNOWN_HEADS = 16
 _MAX_KNOWN_HEAD = 4096
 _SINGLE = (b"authorization", b"content-type", b"host", b"origin")
-"""What must not be there twice: nobody could tell which one was meant."""
+"""Headers that must not be repeated, because the values would be ambiguous."""
 
 
 class Head(msgspec.Struct, frozen=True, eq=False):
-    """What stands before a body."""
+    """The request line and headers of a request."""
 
     method: str
     path: str
-    """As it was sent: percent signs and all."""
+    """As sent, with percent-encoding."""
     query: str
     headers: Mapping[bytes, bytes]
-    """Names in lower case, values without the blanks around them; several of a name joined by commas."""
+    """Names in lower case, values stripped; values of repeated headers are joined by commas."""
     repeated: frozenset[bytes]
-    """The names of those."""
+    """The names of repeated headers."""
     is_11: bool
-    """HTTP/1.1; else 1.0, whose clients know no chunks."""
+    """True for HTTP/1.1, False for 1.0, which has no chunked encoding."""
     keep_alive: bool
     upgrade: bytes = b""
-    """The protocol it offers to go on with; whoever does not take it answers as if there were none."""
+    """The protocol offered in `Upgrade`. A handler that does not support it ignores the offer."""
 
     def get(self, name: bytes) -> str | None:
-        """A header's text. Bytes beyond ASCII are Latin-1, as the RFC has it."""
+        """Return a header's text, decoded as Latin-1 (RFC 9110, 5.5)."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
 
 class BadRequest(Exception):
-    """What came cannot be framed, or must not be read on. The connection ends with this answer."""
+    """A request that cannot be parsed or must not be read. The connection ends after this response."""
 
     def __init__(self, status: int, message: str, headers: bytes = b"") -> None:
         super().__init__(message)
@@ -59,10 +58,10 @@ class BadRequest(Exception):
 
 
 class ParserCallbacks(Protocol):
-    """Whom the parser tells."""
+    """Callbacks that RequestParser invokes."""
 
     def take_head(self, head: Head, *, awaits_continue: bool) -> None:
-        """A new head is complete; its body has not been looked at. May raise BadRequest."""
+        """A new head is complete; its body has not been read. May raise BadRequest."""
 
     def take_request(self, head: Head, body: bytes) -> None:
         """A request is complete."""
@@ -74,11 +73,11 @@ class _KnownHead(msgspec.Struct, frozen=True, eq=False):
 
 
 _INERT_PARSER = HttpRequestParser(object())
-"""In place of one that nothing is fed to any more."""
+"""Replaces the parser of a finished connection."""
 
 
 class RequestParser:
-    """Of one connection. After BadRequest it must not be fed again."""
+    """Parses the requests of one connection. Do not feed it again after BadRequest."""
 
     def __init__(self, callbacks: ParserCallbacks, max_body: int = MAX_BODY) -> None:
         self._callbacks = callbacks
@@ -91,21 +90,21 @@ class RequestParser:
         self._headers: dict[bytes, bytes] = {}
         self._repeated: set[bytes] = set()
         self._head_size = 0
-        """Bytes of the head, or of what is beside the data in a chunked body, so far."""
+        """Bytes so far of the head, or of the chunk framing and trailers."""
         self._header_count = 0
         self._body: list[bytes] = []
         self._size = 0
         self._skipping_upgrade = False
         self._offered_upgrade = b""
         self.is_between = True
-        """Nothing of a request has come that is not complete."""
+        """True if no request is partially received."""
 
     @property
     def is_in_head(self) -> bool:
         return not self.is_between and self._head is None
 
     def feed(self, data: bytes) -> None:
-        """Raises BadRequest."""
+        """Parse `data` and invoke the callbacks. Raises BadRequest."""
         if self.is_between:
             end = data.find(b"\r\n\r\n") + 4
             known = self._known_heads.get(data[:end])
@@ -120,13 +119,13 @@ class RequestParser:
             self._remember(data, end)
 
     def release(self) -> None:
-        """Nothing will be fed any more: keep nothing of what was."""
+        """Release all data; nothing will be fed any more."""
         self._body.clear()
         self._known_heads.clear()
-        self._parser = _INERT_PARSER  # ours holds us, and we hold it
+        self._parser = _INERT_PARSER  # breaks the reference cycle
 
     def _remember(self, data: bytes, end: int) -> None:
-        """One whole request came alone, and its connection goes on."""
+        """Remember the head of a complete request that arrived in one piece."""
         head = self._head
         self._head = None
         if (
@@ -153,17 +152,17 @@ class RequestParser:
             raise
         except HttpParserError as error:
             raise BadRequest(400, f"not HTTP/1.1: {error}") from None
-        if rest is not None:  # outside of the handler: a refusal is known by its context
+        if rest is not None:  # outside of the handler, because BadRequest is recognized by its context
             self._parse_without_upgrade(rest)
         if self._head_size > MAX_HEAD:
-            raise BadRequest(431, f"the head of a request may have {MAX_HEAD} bytes")
+            raise BadRequest(431, f"the head of a request is limited to {MAX_HEAD} bytes")
         if self.is_in_head:
             self._head_size += len(
                 data
-            )  # llhttp keeps a header that does not end; bounded by the next portion
+            )  # llhttp buffers an unfinished header; the next call checks the limit
 
     def _parse_without_upgrade(self, rest: bytes) -> None:
-        """An offer of HTTP/2 or WebSocket is no demand. llhttp passes over the body of such a request."""
+        """Parse again without `Upgrade`, since llhttp skips the body of a request that offers one."""
         skipped = (b"upgrade", b"connection", b"http2-settings")
         lines = [
             b"%b %b HTTP/1.1" % (self._parser.get_method(), self._target),
@@ -194,9 +193,11 @@ class RequestParser:
         self._header_count += 1
         self._head_size += len(name) + len(value) + 4
         if self._header_count > MAX_HEADERS or self._head_size > MAX_HEAD:
-            raise BadRequest(431, f"at most {MAX_HEADERS} headers of {MAX_HEAD} bytes together")
+            raise BadRequest(
+                431, f"at most {MAX_HEADERS} headers with {MAX_HEAD} bytes in total are accepted"
+            )
         if self._head is not None:
-            return  # a trailer: whatever it says, it comes too late to be judged
+            return  # trailers arrive after the request was admitted, so they are ignored
         name = name.lower()
         value = value.strip(b" \t")
         if name in self._headers:
@@ -210,7 +211,7 @@ class RequestParser:
         parser, headers = self._parser, self._headers
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
-            raise BadRequest(505, "HTTP/1.1 is spoken here")
+            raise BadRequest(505, "only HTTP/1.0 and HTTP/1.1 are supported")
         method = parser.get_method()
         if parser.should_upgrade() and method != b"CONNECT":
             self._skipping_upgrade = True
@@ -232,7 +233,7 @@ class RequestParser:
         if int(headers.get(b"content-length", b"0")) > self._max_body:
             raise self._too_large()
         if expected not in (b"", b"100-continue"):
-            raise BadRequest(417, "only 100-continue may be expected")
+            raise BadRequest(417, "only `Expect: 100-continue` is supported")
 
     def on_body(self, portion: bytes) -> None:
         self._size += len(portion)
@@ -255,14 +256,14 @@ class RequestParser:
     def _origin_form(self) -> tuple[str, str]:
         target = self._target.decode("latin-1")
         if not target.startswith("/"):
-            # The absolute form is for proxies, and every server has to take it.
+            # Servers must accept the absolute form, too (RFC 9112, 3.2.2).
             scheme, _, rest = target.partition("://")
             authority, slash, path = rest.partition("/")
             if scheme.lower() != "http" or authority.encode("latin-1") != self._headers.get(b"host"):
-                raise BadRequest(400, "the request line must name a path of this host")
+                raise BadRequest(400, "the request target must be a path on this host")
             target = slash + path or "/"
         path, _, query = target.partition("#")[0].partition("?")
         return path, query
 
     def _too_large(self) -> BadRequest:
-        return BadRequest(413, f"the body of a request may have {self._max_body} bytes")
+        return BadRequest(413, f"the body of a request is limited to {self._max_body} bytes")

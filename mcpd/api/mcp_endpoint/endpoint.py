@@ -1,4 +1,4 @@
-"""One address for MCP clients of every revision: to which era a request belongs, and what HTTP asks of it."""
+"""The MCP endpoint over Streamable HTTP: decides the era of each request and dispatches it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ONLY_POST = b"Allow: POST\r\n"
 
 @attrs.frozen
 class EndpointScope:
-    """What a path shows: one server, or a profile's servers as one."""
+    """The servers behind an endpoint path: one server, or the servers of a profile as one."""
 
     server: str | None = None
     profile: str | None = None
@@ -32,19 +32,19 @@ class EndpointScope:
 
 @attrs.define(eq=False)
 class McpEndpoint:
-    """One for the daemon, whatever the way in."""
+    """The state shared by all connections of the daemon to its MCP endpoints."""
 
     gateway: Gateway
     sessions: legacy.LegacyHttpSessions
     parameter_headers: modern.ParameterHeaderCheck = attrs.field(factory=modern.ParameterHeaderCheck)
 
     def view(self, place: EndpointScope) -> View:
-        """Raises UnknownServer, UnknownProfile."""
+        """Return the virtual server of a path. Raises UnknownServer or UnknownProfile."""
         return self.gateway.view(place.server, place.profile)
 
 
 class McpHandler:
-    """One connection at the endpoint. What modern clients do on it is one conversation for each view."""
+    """Handles MCP requests of one connection. Modern requests share one session per scope."""
 
     def __init__(self, endpoint: McpEndpoint, principal: Principal, spawn: SpawnTask) -> None:
         self._endpoint = endpoint
@@ -59,14 +59,12 @@ class McpHandler:
         elif method in ("GET", "DELETE"):
             self._get_or_delete(scope, head, exchange)
         else:
-            respond_error(exchange, 405, "POST a message here", headers=_ALLOW)
+            respond_error(exchange, 405, "send messages with POST", headers=_ALLOW)
 
     def close(self, reason: str) -> None:
         for session in self._sessions.values():
             session.close(reason)
         self._sessions.clear()
-
-    # ── POST ────────────────────────────────────────────────────────────────────────────────────
 
     def _post(self, scope: EndpointScope, head: Head, body: bytes, exchange: HttpExchange) -> None:
         if not _check_media_types(head, exchange):
@@ -96,9 +94,9 @@ class McpHandler:
         self, scope: EndpointScope, view: View, head: Head, message: Message, exchange: HttpExchange
     ) -> None:
         if message.id is ABSENT and message.method:
-            exchange.respond(202)  # over HTTP this revision has none that would mean anything
+            exchange.respond(202)  # this revision has no client notifications over HTTP
         elif not message.method:
-            respond_error(exchange, 400, "in this revision clients send requests", key=message.key)
+            respond_error(exchange, 400, "in this revision clients send only requests", key=message.key)
         else:
             modern.handle_request(
                 head, message, exchange, self._modern_session(scope, view), self._endpoint.parameter_headers
@@ -109,9 +107,9 @@ class McpHandler:
         if session is not None:
             if legacy.same_view(view, session.view):
                 return session
-            session.close("its server is no longer there")
+            session.close("the server was removed")
         elif len(self._sessions) >= _MAX_SESSIONS:
-            self.close("another of its many views was needed")
+            self.close("evicted: this connection uses too many endpoints")
         session = self._endpoint.gateway.open_session(view, self._principal.client, _discard, self._spawn)
         self._sessions[scope] = session
         self._principal.set_session(session)
@@ -138,30 +136,24 @@ class McpHandler:
         http = sessions.find(head, view, scope_key, self._principal.name) if named else None
         if version is not None and not legacy.is_known_version(version):
             if http is None and not batch and messages[0].method and messages[0].id is not ABSENT:
-                # Said by no session of ours, so it is for the modern rules to refuse.
+                # Without a session, the modern rules apply: they define the error.
                 self._modern(scope, view, head, messages[0], exchange)
                 return
-            message = f"MCP-Protocol-Version {version.decode('latin-1')[:40]!r} is not spoken here"
+            message = f"MCP-Protocol-Version {version.decode('latin-1')[:40]!r} is not supported"
             respond_error(exchange, 400, message, key=key)
         elif not named:
-            message = (
-                "the session's header is missing: begin with a handshake, or say the revision in `_meta`"
-            )
+            message = "missing Mcp-Session-Id: send initialize first, or the protocol version in `_meta`"
             respond_error(exchange, 400, message, key=key)
         elif http is None:
-            respond_error(
-                exchange, 404, "there is no such session (any more): begin with a new handshake", key=key
-            )
+            respond_error(exchange, 404, "unknown or expired session: send initialize again", key=key)
         elif any(not message.method and message.id is ABSENT for message in messages):
-            respond_error(exchange, 400, "neither a request, nor a notification, nor a response", key=key)
+            respond_error(exchange, 400, "not a request, notification or response", key=key)
         else:
             legacy.receive(http, messages, exchange, batch=batch)
 
-    # ── GET and DELETE ──────────────────────────────────────────────────────────────────────────
-
     def _get_or_delete(self, scope: EndpointScope, head: Head, exchange: HttpExchange) -> None:
         if legacy.SESSION_HEADER not in head.headers:
-            respond_error(exchange, 405, "POST a message here", headers=_ONLY_POST)
+            respond_error(exchange, 405, "send messages with POST", headers=_ONLY_POST)
             return
         try:
             view: View | None = self._endpoint.view(scope)
@@ -170,7 +162,7 @@ class McpHandler:
         sessions = self._endpoint.sessions
         http = sessions.find(head, view, str(scope), self._principal.name)
         if http is None:
-            respond_error(exchange, 404, "there is no such session (any more): begin with a new handshake")
+            respond_error(exchange, 404, "unknown or expired session: send initialize again")
         elif head.method == "DELETE":
             sessions.delete(http, exchange)
         elif not legacy.accepts_event_stream(head):
@@ -180,7 +172,7 @@ class McpHandler:
 
 
 def _check_media_types(head: Head, exchange: HttpExchange) -> bool:
-    """Whether the body is said to be JSON, and both kinds of answer are taken."""
+    """Check Content-Type and Accept; respond with an error and return False if they are wrong."""
     kind = head.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if kind != b"application/json":
         respond_error(exchange, 415, "Content-Type must be application/json")
@@ -197,4 +189,4 @@ def _is_modern_request(message: Message) -> bool:
 
 
 def _discard(_: bytes) -> None:
-    """A modern client hears what belongs to no request on its subscription, which is one."""
+    """Discard a message. Modern clients receive unrelated messages only by subscriptions/listen."""

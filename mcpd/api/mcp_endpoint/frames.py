@@ -1,4 +1,4 @@
-"""How a JSON-RPC frame stands in an HTTP response: as its body, as an event, as a refusal with a status."""
+"""JSON-RPC messages in HTTP responses: SSE events, error bodies and status codes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mcpd.wire import message as wire
 
 EVENT_STREAM = b"text/event-stream"
 EVENT_HEADERS = b"X-Accel-Buffering: no\r\n"
-"""Proxies must not keep events back."""
+"""Keeps proxies from buffering events."""
 KEEP_ALIVE = b": still at work\n\n"
-"""A comment: it keeps whoever is in between from thinking that nobody is there."""
+"""An SSE comment that keeps proxies from closing a silent stream."""
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 STATUS: Mapping[int, int] = {
     PARSE_ERROR: 400,
@@ -23,11 +23,14 @@ STATUS: Mapping[int, int] = {
     -32021: 400,
     -32022: 400,
 }
-"""The HTTP status of an error towards modern clients (2026-07-28, Streamable HTTP); else 200."""
+"""JSON-RPC code → HTTP status for modern clients; 200 for all others.
+
+https://modelcontextprotocol.io/specification/2026-07-28/basic/transports#streamable-http
+"""
 
 
 def sse_event(frame: bytes) -> bytes:
-    """A line break in a frame can only be white space between tokens, and would end the line of the event."""
+    """Return an SSE event. Line breaks in JSON text are insignificant white space, so they become spaces."""
     frame = frame.rstrip(b"\n")
     if b"\n" in frame or b"\r" in frame:
         frame = frame.replace(b"\r", b" ").replace(b"\n", b" ")

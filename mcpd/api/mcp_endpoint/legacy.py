@@ -1,4 +1,4 @@
-"""Clients of revisions 2025-03-26 to 2025-11-25: a session from `initialize` on, named by a header."""
+"""Streamable HTTP for revisions 2025-03-26 to 2025-11-25: sessions identified by `Mcp-Session-Id`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ SESSION_HEADER = b"mcp-session-id"
 _SESSION_HEADER_SENT = b"Mcp-Session-Id"
 MAX_SESSIONS = 256
 IDLE_TIMEOUT = 4 * 3600.0
-"""Seconds without a request or an open stream after which a session is over; its client starts a new one."""
+"""Seconds without a request or open stream after which a session ends."""
 MAX_LISTEN_STREAMS = 16
-"""Streams that one session may hold open for what belongs to no request."""
+"""Open GET streams per session."""
 _PRIMED_FROM = "2025-11-25"
 _HEADERS = frozenset(version.encode() for version in VERSIONS)
 
 
 def is_initialize(message: Message) -> bool:
-    """Whether a session begins with this."""
+    """Return whether the message is an `initialize` request."""
     return message.method == "initialize" and message.id is not ABSENT
 
 
@@ -46,32 +46,32 @@ def is_known_version(version: bytes) -> bool:
 
 @attrs.frozen
 class Principal:
-    """At the other end of a connection."""
+    """The authenticated client of a connection."""
 
     name: str
-    """As whom the guard let it in; what one has begun, another cannot go on with."""
+    """The identity verified by the guard. Sessions can only be used by the same identity."""
     client: ClientIdentity
     connection: ClientConnection
-    """Where it is kept what the connection is used for."""
+    """Its entry in the client registry."""
 
     def set_session(self, session: ClientSession) -> None:
-        """A conversation has begun."""
+        """Record that the connection has an MCP session."""
         single = session.view.single
         self.connection.set_session(single.spec.name if single else ALL_SERVERS, session)
 
 
 class LegacyHttpSession:
-    """One client, over any number of connections."""
+    """The session of one client, over any number of connections."""
 
     def __init__(self, key: str, scope: str, principal: str) -> None:
         self.key = key
         self.scope = scope
         self.principal = principal
-        """Who came in with it; a session's name alone lets nobody in."""
+        """The identity that created the session; the session id alone does not grant access."""
         self.session: ClientSession
         self.streams = ResumableStreams(send_priming_event=False)
         self.pending: set[LegacyReply] = set()
-        """Of the requests whose connections wait, with nothing said yet."""
+        """Replies that have not sent anything yet."""
         self.used_at = trio.current_time()
 
     @property
@@ -89,9 +89,9 @@ class LegacyHttpSession:
 
 
 class LegacyReply:
-    """Answers in JSON, unless something has to be said before, or the answer takes its time.
+    """Replies with JSON, or with a resumable event stream if there are earlier messages or it takes long.
 
-    Then it is a stream that the client can come back to. A client that hangs up has not cancelled.
+    A client that disconnects does not cancel its request.
     """
 
     def __init__(self, exchange: HttpExchange, http: LegacyHttpSession) -> None:
@@ -116,7 +116,7 @@ class LegacyReply:
             self._exchange.respond(200, frame)
 
     def drop(self) -> None:
-        """A stream of events without a response: the only way in which HTTP has nothing said."""
+        """End an event stream without a response, since HTTP requires some answer."""
         if self._stream is not None:
             self._stream.end()
         elif not self._disconnected:
@@ -125,7 +125,7 @@ class LegacyReply:
             self._exchange.end()
 
     def abort(self, reason: str) -> None:
-        """The session ends before there is an answer."""
+        """Reply with an error because the session has ended."""
         self._http.pending.discard(self)
         self._disconnected = True
         respond_error(self._exchange, 404, f"the session has ended: {reason}")
@@ -141,13 +141,13 @@ class LegacyReply:
         self._start_stream()
 
     def _on_hang_up(self, _: str) -> None:
-        """Before the stream began: the client has nothing to come back with."""
+        """The client disconnected before the stream started, so it cannot resume."""
         self._http.pending.discard(self)
         self._disconnected = True
 
 
 class _InitializeReply(LegacyReply):
-    """The reply to the handshake: it is what gives the session its name."""
+    """The reply to `initialize`, which registers the session and sends its id."""
 
     def __init__(self, exchange: HttpExchange, http: LegacyHttpSession, sessions: LegacyHttpSessions) -> None:
         super().__init__(exchange, http)
@@ -170,7 +170,7 @@ class _InitializeReply(LegacyReply):
 
 
 class _HttpBatchReply(LegacyReply):
-    """One response for several requests: an array, unless something had to be said before."""
+    """The reply to a batch: an array, or an event stream if there are earlier messages."""
 
     def __init__(self, exchange: HttpExchange, http: LegacyHttpSession, requests: int) -> None:
         super().__init__(exchange, http)
@@ -185,7 +185,7 @@ class _HttpBatchReply(LegacyReply):
         self._request_finished()
 
     def _request_finished(self) -> None:
-        """One of them is done with."""
+        """Send the responses once the last request of the batch has finished."""
         self._remaining -= 1
         if self._stream is not None:
             for answer in self._responses:
@@ -200,7 +200,7 @@ class _HttpBatchReply(LegacyReply):
 
 
 class LegacyHttpSessions:
-    """Of all legacy clients, by their names."""
+    """All legacy sessions, by session id."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -214,7 +214,7 @@ class LegacyHttpSessions:
         self, message: Message, exchange: HttpExchange, view: View, scope: str, principal: Principal
     ) -> None:
         http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal.name)
-        # What it spawns is the gateway's: a session is longer than any connection.
+        # Tasks run in the gateway, because a session outlives its connections.
         http.session = self._gateway.open_session(view, principal.client, http.send, self._gateway.spawn)
         principal.set_session(http.session)
         http.session.receive(message, _InitializeReply(exchange, http, self))
@@ -223,26 +223,26 @@ class LegacyHttpSessions:
         if len(self._sessions) >= MAX_SESSIONS:
             idle = [each for each in self._sessions.values() if each.is_idle]
             oldest = min(idle or self._sessions.values(), key=lambda each: each.used_at)
-            log.warning("more than %d sessions over HTTP: the one idle longest is ended", MAX_SESSIONS)
-            self._end(oldest, "its place was needed")
+            log.warning("more than %d HTTP sessions: ending the one that has been idle longest", MAX_SESSIONS)
+            self._end(oldest, "too many sessions")
         self._sessions[http.key] = http
         if not self._watching:
             self._watching = True
             self._gateway.spawn(self._watch)
 
     def find(self, head: Head, view: View | None, scope: str, principal: str) -> LegacyHttpSession | None:
-        """The live session that a request names; not another's, nor one whose server is another by now."""
+        """Return the session of a request if it belongs to this principal, path and server."""
         http = self._sessions.get((head.get(SESSION_HEADER) or "").strip())
         if http is None or http.scope != scope or http.principal != principal:
             return None
         if view is None or not same_view(view, http.session.view):
-            self._end(http, "its server is no longer there")
+            self._end(http, "the server was removed")
             return None
         http.used_at = trio.current_time()
         return http
 
     def close(self, reason: str) -> None:
-        """The daemon stops."""
+        """End all sessions."""
         for http in list(self._sessions.values()):
             self._end(http, reason)
 
@@ -251,7 +251,7 @@ class LegacyHttpSessions:
         http.close(reason)
 
     async def _watch(self) -> None:
-        """End sessions that nobody uses. Here as long as there are any."""
+        """End idle sessions. Runs as long as there are sessions."""
         while self._sessions:
             idle = [http.used_at for http in self._sessions.values()]
             await trio.sleep_until(max(min(idle) + IDLE_TIMEOUT, trio.current_time() + IDLE_TIMEOUT / 100))
@@ -260,26 +260,24 @@ class LegacyHttpSessions:
                     self._end(http, "idle for too long")
         self._watching = False
 
-    # ── requests ────────────────────────────────────────────────────────────────────────────────
-
     def delete(self, http: LegacyHttpSession, exchange: HttpExchange) -> None:
         self._end(http, "the client ended its session")
         exchange.respond(204)
 
 
 def listen(http: LegacyHttpSession, head: Head, exchange: HttpExchange) -> None:
-    """GET: a stream for what belongs to no request, or going on with one that broke off."""
+    """Handle GET: open a stream for unrelated messages, or resume a stream after `Last-Event-ID`."""
     last = head.get(b"last-event-id")
     if last is not None:
         found = http.streams.find(last)
         if found is None:
-            respond_error(exchange, 400, "that event is no longer known; the request it belonged to is lost")
+            respond_error(exchange, 400, "unknown `Last-Event-ID`: the stream cannot be resumed")
             return
         stream, number = found
         stream.attach(exchange, number)
     else:
         if http.streams.attached_count >= MAX_LISTEN_STREAMS:
-            respond_error(exchange, 429, f"a session may hold {MAX_LISTEN_STREAMS} streams open")
+            respond_error(exchange, 429, f"a session may have at most {MAX_LISTEN_STREAMS} open streams")
             return
         stream = http.streams.new(standalone=True)
         stream.attach(exchange)
@@ -290,17 +288,17 @@ def listen(http: LegacyHttpSession, head: Head, exchange: HttpExchange) -> None:
 def receive(
     http: LegacyHttpSession, messages: Sequence[Message], exchange: HttpExchange, *, batch: bool
 ) -> None:
-    """What was posted in a session: one message, or a batch."""
+    """Handle POST in a session: one message, or a batch."""
     session = http.session
     if batch:
         if not session.accepts_batches:
             respond_error(
-                exchange, 400, f"revision {session.version} has no batches: post one message at a time"
+                exchange, 400, f"revision {session.version} has no batches: send one message per POST"
             )
             return
         if not messages or len(messages) > MAX_MESSAGES or any(map(is_initialize, messages)):
             respond_error(
-                exchange, 400, f"a batch has 1 to {MAX_MESSAGES} messages, and a handshake is none of them"
+                exchange, 400, f"a batch must have 1 to {MAX_MESSAGES} messages, without initialize"
             )
             return
     requests = count_requests(messages)
@@ -315,7 +313,7 @@ def receive(
 
 
 class NullReply:
-    """Notifications and responses are not answered."""
+    """The reply to notifications and responses: none."""
 
     def send(self, frame: bytes) -> None: ...
     def finish(self, frame: bytes, code: int = 0) -> None: ...
@@ -326,7 +324,7 @@ _NULL_REPLY = NullReply()
 
 
 def same_view(one: View, other: View) -> bool:
-    """Whether both show the same: a server that was removed and added again is another, as is a profile."""
+    """Return whether both are the same server. One that was removed and added again is different."""
     return one is other or (one.single is not None and one.single is other.single)
 
 

@@ -1,6 +1,7 @@
-"""Clients of revision 2026-07-28: every request stands alone, its headers repeat what proxies want to see.
+"""Streamable HTTP for revision 2026-07-28: stateless requests, with headers that repeat parts of the body.
 
-The ladder of checks is the specification's, in its order; what is not about HTTP is the gateway's.
+The checks follow the specification's order; the gateway does those that are independent of HTTP.
+https://modelcontextprotocol.io/specification/2026-07-28/basic/transports#streamable-http
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Params(msgspec.Struct):
     meta: _Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
     name: Raw | UnsetType = UNSET
     uri: Raw | UnsetType = UNSET
-    taskId: Raw | UnsetType = UNSET  # as the protocol spells it
+    taskId: Raw | UnsetType = UNSET  # the name in the protocol
 
 
 _decode = msgspec.json.Decoder(_Params).decode
@@ -56,12 +57,12 @@ _text = msgspec.json.Decoder(str).decode
 
 
 def is_modern_version(header: bytes | None) -> bool:
-    """Whether `MCP-Protocol-Version` alone says so."""
+    """Return whether the `MCP-Protocol-Version` header names a modern revision."""
     return header in _HEADERS
 
 
 def has_modern_meta(message: Message) -> bool:
-    """Whether a request's `_meta` names a revision, whichever."""
+    """Return whether a request's `_meta` names any protocol version."""
     if message.params is ABSENT or not may_have_meta(bytes(message.params)):
         return False
     try:
@@ -72,7 +73,7 @@ def has_modern_meta(message: Message) -> bool:
 
 
 class RequestMismatch(Exception):
-    """A request that must not be passed on: the JSON-RPC code, and words."""
+    """A request whose headers or `_meta` are invalid, with its JSON-RPC code."""
 
     def __init__(self, code: int, words: str) -> None:
         super().__init__(words)
@@ -80,7 +81,7 @@ class RequestMismatch(Exception):
 
 
 def check_headers(head: Head, message: Message, view: View, parameter_headers: ParameterHeaderCheck) -> None:
-    """Rungs 1, 2 and 4: `_meta` is there, and the headers say what the body says. Raises Mismatch."""
+    """Check that `_meta` is complete and the headers match the body. Raises RequestMismatch."""
     try:
         params = _decode(message.params if message.params is not ABSENT else b"{}")
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -94,7 +95,7 @@ def check_headers(head: Head, message: Message, view: View, parameter_headers: P
     version = _decode_string(meta.version)
     if version is None or bytes(meta.capabilities)[:1] != b"{":
         raise RequestMismatch(
-            INVALID_PARAMS, "params._meta: the revision is a string, the capabilities are an object"
+            INVALID_PARAMS, "params._meta: the version must be a string, the capabilities an object"
         )
     headers = head.headers
     if headers.get(b"mcp-protocol-version") != version.encode("utf-8", "replace"):
@@ -110,7 +111,7 @@ def check_headers(head: Head, message: Message, view: View, parameter_headers: P
         if named_by == "name" and message.method == "tools/call" and name is not None:
             parameter_headers.check(head, message, name, view)
     if head.repeated and any(name.startswith(b"mcp-") for name in head.repeated):
-        raise RequestMismatch(HEADER_MISMATCH, "a Mcp- header is there more than once")
+        raise RequestMismatch(HEADER_MISMATCH, "an Mcp- header is repeated")
 
 
 def _decode_string(raw: Raw) -> str | None:
@@ -121,7 +122,7 @@ def _decode_string(raw: Raw) -> str | None:
 
 
 def _check_header(head: Head, header: str, expected: str | None) -> None:
-    """The header is there and says `wanted`; or neither is there."""
+    """Raise RequestMismatch unless the header equals `expected`, or both are absent."""
     text = head.get(header.lower().encode())
     if text is None and expected is None:
         return
@@ -135,17 +136,17 @@ def _check_header(head: Head, header: str, expected: str | None) -> None:
 
 def _header_mismatch(head: Head, header: str, expected: str | None) -> RequestMismatch:
     said = head.get(header.lower().encode())
-    there = "is missing" if said is None else f"says {shorten(said, 80)!r}"
-    body = "the body names nothing there" if expected is None else f"the body says {shorten(expected, 80)!r}"
-    return RequestMismatch(HEADER_MISMATCH, f"{header} {there}, and {body}")
+    there = "is missing" if said is None else f"is {shorten(said, 80)!r}"
+    body = "the body has no such value" if expected is None else f"the body has {shorten(expected, 80)!r}"
+    return RequestMismatch(HEADER_MISMATCH, f"{header} {there}, but {body}")
 
 
 _AnnotatedTools = Mapping[str, Mapping[str, object]]
-"""Tool → its input schema; of those tools that want arguments repeated in headers."""
+"""Tool → input schema, for tools whose schema has `x-mcp-header` annotations."""
 
 
 class ParameterHeaderCheck:
-    """Which tools do: nearly none. Looked up once for each list of a server, and per view once a second."""
+    """Checks arguments that are repeated in headers. Few tools have them, so the lookup is cached."""
 
     def __init__(self) -> None:
         self._of: weakref.WeakKeyDictionary[ManagedServer, tuple[Catalog, _AnnotatedTools]] = (
@@ -154,7 +155,7 @@ class ParameterHeaderCheck:
         self._views: weakref.WeakKeyDictionary[View, tuple[float, bool]] = weakref.WeakKeyDictionary()
 
     def check(self, head: Head, message: Message, name: str, view: View) -> None:
-        """Raises Mismatch when an argument and its header differ."""
+        """Raise RequestMismatch if an argument and its header differ."""
         server = view.single
         if server is None:
             if not self._any(view):
@@ -162,7 +163,7 @@ class ParameterHeaderCheck:
             try:
                 route = view.route(message.method, message.params)
             except McpdError:
-                return  # the gateway will say why
+                return  # the gateway reports the error
             server, name = route.server, route.tool
         schema = self._annotated(server).get(name)
         if schema is None:
@@ -208,7 +209,7 @@ def _input_schema(tool: bytes) -> Mapping[str, object]:
 
 
 def _check_value(head: Head, header: str, expected: str | None) -> None:
-    """As `_same`; integers are equal however they are written."""
+    """Like `_check_header`, but integers are compared by value."""
     text = head.get(header.lower().encode())
     if text is not None and expected is not None and text != expected:
         try:
@@ -220,7 +221,7 @@ def _check_value(head: Head, header: str, expected: str | None) -> None:
 
 
 class ModernReply:
-    """Answers in JSON, unless something has to be said before: then as a stream of events."""
+    """Replies with JSON, or with an event stream if there are earlier messages."""
 
     __slots__ = ("_exchange", "_key", "_session")
 
@@ -246,7 +247,7 @@ class ModernReply:
             exchange.respond(STATUS.get(code or _error_code(frame), 200), frame)
 
     def drop(self) -> None:
-        """In this revision a client cancels by hanging up."""
+        """No-op: the request was cancelled because the client disconnected."""
 
     def _on_quiet(self) -> None:
         if not self._exchange.is_streaming:
@@ -254,12 +255,12 @@ class ModernReply:
         self._exchange.write(KEEP_ALIVE)
 
     def _on_hang_up(self, _: str) -> None:
-        """In this revision that means: cancel."""
-        self._session.cancel(self._key, "the client hung up")
+        """Cancel the request: in this revision, disconnecting means cancelling."""
+        self._session.cancel(self._key, "the client disconnected")
 
 
 def _error_code(frame: bytes) -> int:
-    """The code of an error that a server has answered with; 0 for a result."""
+    """Return the code of a server's error response; 0 for a result."""
     if b'"error"' not in frame:
         return 0
     try:
@@ -277,7 +278,7 @@ def handle_request(
     session: ClientSession,
     parameter_headers: ParameterHeaderCheck,
 ) -> None:
-    """One request. A notification says nothing here, and a response answers nothing: see `endpoint`."""
+    """Handle one request."""
     try:
         check_headers(head, message, session.view, parameter_headers)
     except RequestMismatch as error:

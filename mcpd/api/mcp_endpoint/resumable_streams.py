@@ -1,4 +1,4 @@
-"""Streams of events that a client can come back to: what it missed is kept for a while, within bounds."""
+"""SSE streams that a client can resume after a disconnect: recent events are kept, within limits."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, KEEP_ALIVE, sse_event
 
 MAX_KEPT_BYTES = 512 * 1024
-"""Bytes of events kept for a session's client to come back to; the last event is kept whatever its size."""
+"""Bytes of events kept per session. The last event is kept whatever its size."""
 MAX_KEPT_EVENTS = 1000
 _EVENT_ID = re.compile(r"([0-9]{1,9})-([0-9]{1,15})")
 _RETRY = b"retry: 1000\n"
 
 
 class ResumableStream:
-    """Events in order, each with an id of its own; to a client that is there, or one that may come back."""
+    """An ordered stream of events with ids, for a connected client or one that may resume it."""
 
     def __init__(self, streams: ResumableStreams, number: int, *, standalone: bool) -> None:
         self._streams = streams
         self.number = number
         self.standalone = standalone
-        """Opened by the client for what belongs to no request."""
+        """Opened by the client (GET) for messages that belong to no request."""
         self.kept: deque[tuple[int, bytes]] = deque()
         self.ended = False
         self._last = 0
@@ -33,7 +33,7 @@ class ResumableStream:
         return self._exchange is not None
 
     def attach(self, exchange: HttpExchange, after: int | None = None) -> None:
-        """Go on to this client; with `after`, what came behind that event is told again first."""
+        """Send to this client from now on. With `after`, first repeat the events after that number."""
         old, self._exchange = self._exchange, None
         if old is not None:
             old.end()
@@ -46,7 +46,7 @@ class ResumableStream:
                 if number > after:
                     exchange.write(kept)
         elif self._streams.primes:
-            # An id to come back with, should the line break before the first event.
+            # An event id to resume from if the connection breaks before the first event.
             exchange.write(b"id: %d-0\n%bdata: \n\n" % (self.number, _RETRY))
         if self.ended:
             self._exchange = None
@@ -61,7 +61,7 @@ class ResumableStream:
             self._exchange.write(told)
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """End the stream."""
         self.ended = True
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
@@ -72,17 +72,17 @@ class ResumableStream:
 
 
 class ResumableStreams:
-    """Those of one session. `primes`: its client knows an event that only brings an id (from 2025-11-25)."""
+    """The streams of one session. `send_priming_event`: send an empty event first (from 2025-11-25)."""
 
     def __init__(self, *, send_priming_event: bool) -> None:
         self.primes = send_priming_event
         self._streams: dict[int, ResumableStream] = {}
         self._order: deque[tuple[ResumableStream, int]] = deque()
-        """Of the kept events, oldest first, with their sizes."""
+        """The kept events, oldest first, with their sizes."""
         self._size = 0
         self._count = 0
         self._undelivered: dict[bytes, None] = {}
-        """What belongs to no request, while nobody listens: each kind of it once, and in order."""
+        """Unrelated messages that wait for a GET stream, in order and without duplicates."""
 
     @property
     def attached_count(self) -> int:
@@ -96,13 +96,13 @@ class ResumableStreams:
         return stream
 
     def find(self, event_id: str) -> tuple[ResumableStream, int] | None:
-        """The stream that an event was on, and its number there; None when it is no longer known."""
+        """Return the stream and number of an event id, or None if it is unknown."""
         found = _EVENT_ID.fullmatch(event_id)
         stream = None if found is None else self._streams.get(int(found[1]))
         return None if found is None or stream is None else (stream, int(found[2]))
 
     def send_unrelated(self, frame: bytes) -> None:
-        """What belongs to no request: on the newest stream for that, or kept until there is one."""
+        """Send a message that belongs to no request, on the newest GET stream or once there is one."""
         for stream in reversed(list(self._streams.values())):
             if stream.standalone and stream.is_attached:
                 stream.send(frame)
@@ -112,7 +112,7 @@ class ResumableStreams:
             del self._undelivered[next(iter(self._undelivered))]
 
     def deliver_pending(self, stream: ResumableStream) -> None:
-        """Tell what was kept, now that somebody listens."""
+        """Send the waiting messages on a new GET stream."""
         untold, self._undelivered = self._undelivered, {}
         for frame in untold:
             stream.send(frame)
@@ -134,7 +134,7 @@ class ResumableStreams:
         self._undelivered.clear()
 
     def _discard_old(self) -> None:
-        """Streams of which nothing is left, and all but the newest of those that clients left."""
+        """Drop finished streams without kept events, and all but the newest 8 detached GET streams."""
         detached = [
             stream for stream in self._streams.values() if stream.standalone and not stream.is_attached
         ]

@@ -203,7 +203,7 @@ async def test_there_are_only_so_many_sessions(
         assert len(here.sessions) == legacy.MAX_SESSIONS
         assert here.find(working.key) is working
         assert here.find(oldest.key) is None
-    assert "sessions over HTTP" in caplog.text
+    assert "HTTP sessions" in caplog.text
 
 
 async def test_a_session_holds_only_so_many_streams() -> None:
