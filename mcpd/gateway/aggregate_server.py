@@ -1,8 +1,8 @@
-"""Several servers as one: public names, one list of each kind, and the way back from a name to its server.
+"""Several servers shown as one: unique names, merged lists, and the route from a name back to its server.
 
-Tools and prompts are renamed, and say whose they are. Resources keep their URIs, which texts and links
-mention; where two servers have the same one, the later server's is called `mcpd://<server>/<uri>`, and
-that form is understood for every resource.
+Tools and prompts get public names and a `[server]` prefix in their descriptions. Resources keep their URIs,
+because texts and links mention them. If two servers list the same URI, the later server's is published as
+`mcpd://<server>/<uri>`; that form is accepted for every resource.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from mcpd.wire.message import BadFrame
 
 _ALIAS_SCHEME = "mcpd://"
 _MAX_INSTRUCTIONS = 8000
-"""Characters in all: they end up in a model's context."""
+"""Total characters of the merged instructions: they end up in a model's context."""
 _MAX_SERVER_INSTRUCTIONS = 2000
 
 
 @attrs.frozen
 class _AggregateIndex:
-    """What the catalogs came to; made anew when one of them changes."""
+    """The merged catalogs. Rebuilt when one of them changes."""
 
     tools: Mapping[str, OwnedName]
     prompts: Mapping[str, OwnedName]
     entries: Mapping[str, Sequence[bytes]]
     resources: Mapping[str, tuple[str, str]]
-    """URI or alias → (server, the server's URI)."""
+    """URI or alias → (server, the server's own URI)."""
     templates: Sequence[tuple[UriTemplate, str, str]]
-    """(what matches, server, prefix that is not the server's)."""
+    """(template, server, prefix that is not part of the server's own URIs)."""
 
 
 class AggregateServer:
-    """All servers of a profile. Which they are is looked up anew each time."""
+    """All servers of a profile. The set is looked up on each use, so it is always current."""
 
     single: ManagedServer | None = None
 
@@ -58,7 +58,7 @@ class AggregateServer:
         self.label = f"*{profile.name}"
         self._indexed_catalogs: list[tuple[str, Catalog | None]] = []
         self._indexed_style = self.announced_style = self.style
-        """`told`: the style that clients were told of last; for who tells them."""
+        """The naming style that clients were last notified of; maintained by `Gateway`."""
         self._cached_index = _AggregateIndex({}, {}, {}, {}, ())
 
     def servers(self) -> Sequence[ManagedServer]:
@@ -70,7 +70,7 @@ class AggregateServer:
 
     def covers(self, server: ManagedServer) -> bool:
         patterns = self.profile.servers
-        if server.original is not None:  # lists are those of the definition's own
+        if server.original is not None:  # a dedicated server has the lists of its original
             return False
         return patterns is None or any(fnmatch.fnmatchcase(server.spec.name, each) for each in patterns)
 
@@ -92,7 +92,7 @@ class AggregateServer:
             raise InvalidArguments(f"{method}: {error}", [Problem("$", str(error))]) from None
 
     def _route_by_name(self, method: str, members: dict[str, Raw]) -> Route:
-        """A tool or a prompt by its public name."""
+        """Route a tool or prompt by its public name."""
         name = _required_string(members, "name")
         server, own = self._owner_of("prompts" if method == "prompts/get" else "tools", name)
         return Route(server=server, params=_replace_member(members, "name", own), tool=own)
@@ -107,7 +107,7 @@ class AggregateServer:
         return self._core.supervisor.get(owned[0]), owned[1]
 
     def _unknown_name_hint(self, member: str) -> str:
-        """Where a name that is unknown may come from."""
+        """Say where an unknown name may come from."""
         unheard = [s.spec.name for s in self.servers() if s.catalog is None and not s.state.is_settled]
         if unheard:
             names = ", ".join(unheard[:5]) + (" and others" if len(unheard) > 5 else "")
@@ -134,7 +134,8 @@ class AggregateServer:
         return None
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
-        """By the lists, then by the templates, then by who else has such URIs. Raises UnknownResource."""
+        """Return the owner and its own URI: by lists, then templates, then servers with similar URIs. Raises
+        UnknownResource."""
         index, supervisor = self._index(), self._core.supervisor
         if (known := index.resources.get(uri)) is not None:
             return supervisor.get(known[0]), known[1]
@@ -170,7 +171,7 @@ class AggregateServer:
 
     @property
     def style(self) -> ClientStyle:
-        """How things are named by now."""
+        """The naming style in effect now."""
         return self.profile.style or self._core.config.loaded.settings.client_tool_names
 
     # ── the index ───────────────────────────────────────────────────────────────────────────────
@@ -230,7 +231,8 @@ def _any_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
 def _renamed_entries(
     names: Mapping[str, OwnedName], items: Iterable[tuple[str, str, bytes]]
 ) -> Sequence[bytes]:
-    """The entries under their public names, each saying whose it is; all else keeps its bytes."""
+    """Return the entries under their public names, marked with their server; other members keep their
+    bytes."""
     public = {owned: name for name, owned in names.items()}
     entries = []
     for server, name, raw in items:
@@ -248,7 +250,7 @@ def _renamed_entries(
 def _unique_entries(
     index: dict[str, tuple[str, str]], catalogs: Sequence[tuple[str, Catalog]], member: str, key: str
 ) -> Sequence[bytes]:
-    """The entries under URIs that are unique; the index learns whose they are."""
+    """Return the entries under unique URIs, and add the owner of each to `index`."""
     entries = []
     for server, catalog in catalogs:
         for item in catalog_items(catalog, member):
@@ -284,20 +286,25 @@ def _string_or_empty(raw: Raw | None) -> str:
 
 _SLOT = re.compile(r"\{[^{}]*\}")
 _MAX_LENGTH = 2000
-"""Characters of a template, and of a URI that is compared with one."""
+"""Characters of a template, or of a URI compared with one."""
 _MAX_SLOTS = 20
-"""Slots; what comes after them may be anything."""
+"""Slots; anything matches after the last one."""
 _Spans = list[tuple[int, int]]
-"""Where the next literal may begin: disjoint, in order, both ends included."""
+"""Where the next literal may start: disjoint, ordered, both ends included."""
 
 
 @attrs.frozen
 class UriTemplate:
-    """`{x}` is within one segment, `{+x}`, `{/x}` and the like are anything; both may be empty."""
+    """A parsed URI template, matched without backtracking: a template comes from a server and a URI from a
+    client, so a regular expression with twenty slots could run for years. The work here is bounded by slots
+    × length.
+
+    `{x}` matches within one path segment; `{+x}`, `{/x}` and similar match anything. Both may be empty.
+    """
 
     start: str
     parts: tuple[tuple[bool, str], ...]
-    """Of each slot: whether it may be anything, and the text behind it."""
+    """For each slot: whether it matches anything, and the literal text after it."""
 
     def matches(self, uri: str) -> bool:
         if len(uri) > _MAX_LENGTH or not uri.startswith(self.start):
@@ -318,7 +325,7 @@ class UriTemplate:
 
 
 def parse_template(text: str) -> UriTemplate:
-    """As a server lists it (`uriTemplate`)."""
+    """Parse a `uriTemplate` as servers list it."""
     text = text[:_MAX_LENGTH]
     slots, literals = _SLOT.findall(text), _SLOT.split(text)
     parts = [
@@ -330,7 +337,7 @@ def parse_template(text: str) -> UriTemplate:
 
 
 def _within_segments(uri: str, spans: _Spans) -> _Spans:
-    """Each of them on to the end of its segment."""
+    """Extend each span to the end of its path segment."""
     reached: _Spans = []
     for start, end in spans:
         slash = uri.find("/", end)
@@ -343,7 +350,7 @@ def _within_segments(uri: str, spans: _Spans) -> _Spans:
 
 
 def _after_literal(uri: str, spans: _Spans, literal: str) -> _Spans:
-    """Behind each place where the literal stands and may."""
+    """Return the positions after each possible occurrence of `literal`."""
     found: _Spans = []
     for start, end in spans:
         at = uri.find(literal, start, end + len(literal))

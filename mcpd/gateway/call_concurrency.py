@@ -1,8 +1,8 @@
-"""Which calls must wait for others at the same server, and when they may go.
+"""Turns: which calls must wait for other calls to the same server, and when they may start.
 
-A legacy server that cannot say for whom it asks gets the calls of one client at a time, of those that
-could be asked, until it has shown that it never asks (DESIGN D6). A server that loses overlapping
-updates gets one call at a time, if its definition says so.
+A legacy server that cannot tell which call its requests belong to gets the calls of one client at a time (if
+that client can be asked at all), until it has shown that it never asks. A server whose definition sets
+`concurrency` gets exclusive calls one at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 _TIMEOUT_CHECK_INTERVAL = 1.0
-"""Seconds between two looks at who has waited too long."""
+"""Seconds between two checks for calls that have waited too long."""
 
 
 class TurnQueue:
@@ -101,9 +101,9 @@ def turn_queue(server: ManagedServer) -> TurnQueue:
 
 
 def acquire_turn(call: ForwardedCall, request: ClientRequest, start: Callable[[ForwardedCall], None]) -> bool:
-    """Whether the relay may be submitted at once; else `start` does that when its turn has come.
+    """Return True if the call may be submitted now; otherwise `start` submits it when its turn comes.
 
-    Nobody waits for it longer than for a server that is silent (`timeout` in the definition).
+    A call waits at most as long as a silent server may take to answer (`timeout` in the definition).
     """
     server = call.server
     owner: object = None
@@ -127,10 +127,10 @@ def acquire_turn(call: ForwardedCall, request: ClientRequest, start: Callable[[F
 def wait_for_turn(
     server: ManagedServer, call: Exchange, owner: object, go: Callable[[], None], spawn: call_tasks.Spawn
 ) -> bool:
-    """Whether the call may go on at once; else `go` is called when its turn has come (see `TurnQueue`), or it
-    fails, when it has waited for as long as its server might be silent. `spawn`: for what outlives the call.
+    """Return True if the call may start now. Otherwise `go` is called when its turn comes, or the call fails
+    once it has waited for its idle timeout. `spawn` must run tasks that outlive the call.
 
-    Raises Overloaded where too many wait; it stands in no line then.
+    Raises Overloaded if too many calls wait; the call is not queued then.
     """
     queue = turn_queue(server)
     if queue.acquire(call, owner, go):
@@ -147,22 +147,22 @@ def wait_for_turn(
 
 
 def release_turn(call: ForwardedCall) -> None:
-    """It is over."""
+    """End the call's turn."""
     call.holds_turn = False
-    if call.context.accepts_server_requests and call.key:  # it was sent
+    if call.context.accepts_server_requests and call.key:  # the call was sent
         call.server.elicitation_history.record_call()
     turn_queue(call.server).release(call)
 
 
 def is_exclusive(server: ManagedServer, method: str, tool: str) -> bool:
-    """Whether the server's definition keeps other calls away from this one."""
+    """Return whether the server's definition forbids other calls at the same time."""
     if method != "tools/call" or server.spec.concurrency == "free":
         return False
     return server.spec.concurrency == "serial" or not _is_read_only(server, tool)
 
 
 def _start_turn(call: ForwardedCall, start: Callable[[ForwardedCall], None]) -> None:
-    """Its turn has come; the server may be another process by now, or about to be."""
+    """Submit the call now. Its server may have been restarted since, or may be restarting."""
     upstream = call.server.upstream
     if upstream is None:
         call_tasks.spawn_for_call(call, lambda: _start_turn_when_ready(call, start))
@@ -174,7 +174,7 @@ def _start_turn(call: ForwardedCall, start: Callable[[ForwardedCall], None]) -> 
         start(call)
     except BadFrame as error:
         call.failed(InvalidArguments(f"params: {error}", [Problem("$", str(error))]))
-    except Exception as error:  # those behind it in the line must have their turn
+    except Exception as error:  # calls behind it must still get their turn
         call.failed(call_tasks.to_mcpd_error(error, call.server.spec.name))
 
 
@@ -186,7 +186,7 @@ async def _start_turn_when_ready(call: ForwardedCall, start: Callable[[Forwarded
 
 
 async def _refuse_overdue(server: ManagedServer) -> None:
-    """Refuse those who have waited too long, for as long as anybody waits."""
+    """Refuse calls that have waited too long. Runs while any call waits."""
     queue, name = turn_queue(server), server.spec.name
     try:
         while queue.waiting():
@@ -213,7 +213,7 @@ def _is_read_only(server: ManagedServer, tool: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def declares_read_only(tool: bytes) -> bool:
-    """The server's own word, `annotations.readOnlyHint`."""
+    """Return the server's `annotations.readOnlyHint` for the tool."""
     try:
         annotations = wire.value(wire.members(tool).get("annotations", b"null"))
     except BadFrame:

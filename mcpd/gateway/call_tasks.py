@@ -1,4 +1,4 @@
-"""What cannot be answered at once is worked on in a task of its own, which its client can cancel."""
+"""Tasks for work that cannot be finished immediately. Each can be cancelled by its client."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("mcpd.gateway")
 
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
-"""Begins a task. Whose it is, and with what it ends, says who gives it."""
+"""Starts a task. The provider decides how long it may live."""
 _FIRST_CONNECT_TIMEOUT = 10.0
-"""Seconds that a client's first words wait for the one server that they are meant for."""
+"""Seconds that a new client's first request waits for its server to connect."""
 
 
 def spawn_request(
     session: ClientSession, request: ClientRequest, work: Callable[[], Awaitable[None]]
 ) -> None:
-    """Answer a request in a task of its own; an McpdError that `work` raises is its response.
+    """Answer a request in a task of its own; an McpdError raised by `work` becomes the response.
 
-    What `work` waited for may come together with the cancellation: before it acts, it has to look.
-    What it did before it is cancelled it has to take back itself.
+    A result that `work` waited for may arrive together with the cancellation, so `work` must check for
+    cancellation before it acts. It must undo whatever it did before being cancelled.
     """
     scope, waiting = trio.CancelScope(), session.request_tasks
     waiting[request.key] = scope
@@ -53,7 +53,7 @@ def spawn_request(
 
 
 def when_catalog_known(session: ClientSession, request: ClientRequest, work: Callable[[], None]) -> None:
-    """Answer when it is known what the one server offers, if that is soon; else with what may be."""
+    """Run `work` once the client's server is connected; after a timeout, run it anyway with what is known."""
     single = session.view.single
     asleep = single is not None and single.spec.lazy and single.catalog is not None
     if single is None or single.upstream is not None or asleep:
@@ -61,7 +61,7 @@ def when_catalog_known(session: ClientSession, request: ClientRequest, work: Cal
         return
 
     async def wait() -> None:
-        with suppress(McpdError):  # then all that it may offer is said, and each request says why not
+        with suppress(McpdError):  # then every capability is offered, and each request reports the failure
             await session.gateway.core.wait_ready(single, _FIRST_CONNECT_TIMEOUT)
         await trio.lowlevel.checkpoint_if_cancelled()
         work()
@@ -70,7 +70,7 @@ def when_catalog_known(session: ClientSession, request: ClientRequest, work: Cal
 
 
 def spawn_for_call(call: ForwardedCall, work: Callable[[], Awaitable[None]]) -> None:
-    """Do something for a relay that is not with its server; it can still be cancelled: see `later`."""
+    """Do something for a call while it is not at its server. It can be cancelled, as in `spawn_request`."""
     session, scope = call.session, trio.CancelScope()
     call.cancel_task = lambda reason: scope.cancel(reason=reason)
 
@@ -93,7 +93,7 @@ def spawn_for_call(call: ForwardedCall, work: Callable[[], Awaitable[None]]) -> 
 
 
 def to_mcpd_error(error: Exception, server: str) -> McpdError:
-    """What went wrong in what is done for a call, as its client is told."""
+    """Convert an exception raised on behalf of a call into the error that its client gets."""
     if isinstance(error, McpdError):
         return error
     if isinstance(error, BadFrame):

@@ -1,4 +1,4 @@
-"""On whose behalf a request is made: what its client speaks, and what it can be asked."""
+"""What is known about a client and its request: identity, revision, capabilities, and where responses go."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from msgspec import Raw
 
 
 class Responder(Protocol):
-    """Frames are JSON text; a newline at the end is no part of them. Must not block or raise.
+    """Where the messages for one request go; each transport provides one. Frames are JSON text without a
+    trailing newline. Methods must neither block nor raise.
 
-    Exactly one of `finish` and `drop` is called, once, unless the session ends before.
+    Exactly one of `finish` and `drop` is called, once, unless the session ends first.
     """
 
     def send(self, frame: bytes) -> None:
-        """A notification, or a request of ours, that belongs to this request: it comes before the end."""
+        """Send a notification or a server-initiated request that belongs to this request, before its
+        response."""
 
     def finish(self, frame: bytes, code: int = 0) -> None:
-        """The response. `code`: the JSON-RPC code of an error of our own, 0 for all else."""
+        """Send the response. `code` is the JSON-RPC code if the error is mcpd's own, otherwise 0."""
 
     def drop(self) -> None:
-        """There will be no response: the client has cancelled the request."""
+        """End without a response: the client has cancelled the request."""
 
 
 @attrs.frozen(kw_only=True)
 class ClientIdentity:
-    """Who is at the other end, as far as is known; all of it is the client's own word but for `door`."""
+    """Who the client is. Self-reported, except for `via`."""
 
     via: str
-    """How it came in: `socket`, `bridge`, `http`."""
+    """How it connected: `socket`, `bridge` or `http`."""
     name: str = ""
     pid: int = 0
     cwd: str = ""
@@ -41,19 +43,20 @@ _NOTHING: Mapping[str, object] = {}
 
 
 class ClientContext(msgspec.Struct, frozen=True, eq=False):
-    """A legacy client says it once, a modern one with every request."""
+    """What a client speaks and supports. A legacy client declares it once, a modern one with every
+    request."""
 
     version: str
     modern: bool = False
     capabilities: Mapping[str, object] = _NOTHING
-    """What it declared that it can be asked; untrusted."""
+    """Untrusted, as declared by the client."""
     log_level: str = ""
-    """The least severe log messages it wants with its answer; empty: it did not say."""
+    """The least severe log level that it wants with its responses; empty if it did not say."""
     accepts_server_requests: bool = False
-    """Whether there is anything that a server may want of it in the middle of a call; see `who_asks`."""
+    """Whether a server may send it elicitation or sampling requests during a call."""
 
     def supports(self, feature: str, part: str | None = None) -> bool:
-        """Whether it declared that it can be asked for `feature`, or for that part of it."""
+        """Return whether it declared the capability `feature`, or that part of it."""
         declared = self.capabilities.get(feature)
         if not isinstance(declared, Mapping):
             return False
@@ -63,16 +66,16 @@ class ClientContext(msgspec.Struct, frozen=True, eq=False):
 def make_client_context(
     version: str, capabilities: Mapping[str, object], *, modern: bool = False, log_level: str = ""
 ) -> ClientContext:
-    """An Asker with what follows from its capabilities."""
+    """Return a context, with `accepts_server_requests` derived from the capabilities."""
     context = ClientContext(version, modern, capabilities, log_level)
     asked = context.supports("elicitation") or context.supports("sampling")
     return msgspec.structs.replace(context, accepts_server_requests=True) if asked else context
 
 
 def forwarded_capabilities(context: ClientContext, *, is_single_server: bool) -> Mapping[str, object]:
-    """What a modern server is told that this client can be asked (digest 4.3).
+    """Return the client capabilities to declare to a modern server.
 
-    `whole`: the client sees that one server alone, so extensions that both know work between them.
+    If the client sees that server alone (`is_single_server`), extensions that both sides know are included.
     """
     told: dict[str, object] = {}
     for feature in ("elicitation", "sampling", "roots"):
@@ -80,7 +83,7 @@ def forwarded_capabilities(context: ClientContext, *, is_single_server: bool) ->
         if isinstance(declared, Mapping):
             told[feature] = declared
     if told.get("elicitation") == {}:
-        told["elicitation"] = {"form": {}}  # what it meant before there was another way
+        told["elicitation"] = {"form": {}}  # the meaning of `{}` before 2025-11-25
     if "roots" in told:
         told["roots"] = {}
     if context.modern and is_single_server and isinstance(context.capabilities.get("extensions"), Mapping):
@@ -89,21 +92,22 @@ def forwarded_capabilities(context: ClientContext, *, is_single_server: bool) ->
 
 
 class ClientRequest(msgspec.Struct, eq=False):
-    """A client's request, as its session took it in."""
+    """A client's request as received by its session."""
 
     key: bytes
-    """Its id, as the client wrote it."""
+    """The id, as the client wrote it."""
     method: str
     params: bytes
-    """JSON, or empty; without what `_meta` said to us, see `modern.open_meta`."""
+    """JSON, or empty; without the parts of `_meta` meant for mcpd (see
+    `client_modern.apply_request_meta`)."""
     responder: Responder
     context: ClientContext
     progress_token: bytes = b""
-    """The client's progress token as JSON; empty for none."""
+    """The client's progress token as JSON; empty if none."""
     has_no_meta: bool = False
-    """Whether there is surely no `_meta` in its params."""
+    """Whether the params are known to contain no `_meta`."""
 
     @property
     def raw_key(self) -> Raw:
-        """The id, for putting it into a message by its own bytes."""
+        """The id, to be embedded in a message byte for byte."""
         return Raw(self.key)

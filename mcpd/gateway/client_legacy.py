@@ -1,4 +1,5 @@
-"""What a client of revisions 2024-11-05 to 2025-11-25 asks of its own hop: handshake, ping, interests."""
+"""Clients of revisions 2024-11-05 to 2025-11-25: handshake, ping, log level, subscriptions, roots, and
+requests to them."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 NEWEST_VERSION = VERSIONS[0]
 RESOURCE_NOT_FOUND = -32002
-"""What these revisions say of a resource that there is not."""
+"""These revisions' error code for an unknown resource."""
 _INVALID_PARAMS = -32602
 _MAX_ROOTS = 100
 MAX_SUBSCRIPTIONS = 1000
-"""Resources that one client may follow: each change of them looks at all."""
+"""Resources that one client may subscribe to: every update is compared with all of them."""
 _SUBSCRIBE_TIMEOUT = 10.0
-"""Seconds for a server to agree to tell of a resource; after that it is asked on, and may do so later."""
+"""Seconds to wait for a server to confirm a subscription; afterwards it may still confirm."""
 
 
 def _initialize(session: ClientSession, request: ClientRequest) -> None:
@@ -56,7 +57,8 @@ def _initialize(session: ClientSession, request: ClientRequest) -> None:
 
 
 def _negotiated_version(asked: Raw | None) -> str:
-    """The client's version where we know it, else our newest: the client decides whether it can go on."""
+    """Return the client's version if we support it, else our newest: the client then decides whether to
+    continue."""
     try:
         version = "" if asked is None else msgspec.json.decode(asked, type=str)
     except msgspec.MsgspecError:
@@ -148,16 +150,16 @@ METHODS: Mapping[str, Callable[[ClientSession, ClientRequest], None]] = {
     "resources/subscribe": _subscribe,
     "resources/unsubscribe": _unsubscribe,
 }
-"""What is answered here, for a client of these revisions."""
+"""The methods that mcpd answers itself for these clients."""
 
 
 def _request_roots(session: ClientSession) -> None:
-    """Learn the client's roots: servers are told those of all who use them."""
+    """Fetch the client's roots: servers get the roots of all clients that use them."""
     if not session.context.supports("roots"):
         return
     session.roots_requests += 1
     if session.roots_requests > 1:
-        return  # an answer is on its way; after it, once more, however often they have changed
+        return  # a response is under way; ask once more after it, however often the roots have changed
 
     def answered(message: Message | None) -> None:
         changed_since, session.roots_requests = session.roots_requests > 1, 0
@@ -187,16 +189,17 @@ NOTIFICATIONS: Mapping[str, Callable[[ClientSession], None]] = {
 
 
 def resource_not_found(key: bytes, error: McpdError) -> bytes:
-    """The response for a resource that there is not."""
+    """Return the response for an unknown resource."""
     return wire.error(key, wire.error_body(RESOURCE_NOT_FOUND, error.message, error.data()))
 
 
 ResponseCallback = Callable[[Message | None], None]
-"""Called with a client's response to a question, or None when there will be none."""
+"""Called with the client's response, or with None if there will be none."""
 
 
 class ClientRequests:
-    """Of one client; `tell` sends it a frame that belongs to no request."""
+    """The requests that one client has been sent and has not answered. `send` sends it a frame outside of
+    any request."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
@@ -210,9 +213,10 @@ class ClientRequests:
     def send_request(
         self, method: str, params: bytes, reply: Responder | None, on_response: ResponseCallback
     ) -> bytes:
-        """Ask something, on the line of the request it belongs to; the question's id.
+        """Send a request to the client and return its id. `reply` is the client's request that it belongs
+        to.
 
-        `answered` is called exactly once, unless `withdraw` came first.
+        `on_response` is called exactly once, unless `cancel` comes first.
         """
         key = b"%d" % next(self._ids)
         if self._is_closed:
@@ -223,19 +227,19 @@ class ClientRequests:
         return key
 
     def cancel(self, key: bytes, reason: str) -> None:
-        """Nobody wants to know any more."""
+        """Cancel a request; its response will be ignored."""
         if self._pending.pop(key, None) is not None:
             body = msgspec.json.encode({"requestId": Raw(key), "reason": reason})
             self._send(wire.notification("notifications/cancelled", body))
 
     def handle_response(self, response: Message) -> None:
-        """Ignored where nothing was asked, or nobody wants to know any more."""
+        """Handle a response. Responses to unknown or cancelled requests are ignored."""
         answered = self._pending.pop(bytes(response.id), None)
         if answered is not None:
             answered(response)
 
     def close(self) -> None:
-        """The client is gone."""
+        """The client has disconnected: end all requests with None."""
         self._is_closed = True
         questions, self._pending = list(self._pending.values()), {}
         for answered in questions:

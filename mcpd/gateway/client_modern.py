@@ -1,4 +1,5 @@
-"""What a client of revision 2026-07-28 says with every request, and what it asks of its own hop."""
+"""Clients of revision 2026-07-28: their `_meta` with every request, `server/discover` and
+`subscriptions/listen`."""
 
 from __future__ import annotations
 
@@ -32,15 +33,15 @@ _SUBSCRIPTION = f"{RESERVED_PREFIX}subscriptionId"
 _LISTS = ("tools", "prompts", "resources")
 _MAX_SUBSCRIPTIONS = 1000
 _MAX_CACHED_META = 4096
-"""Bytes of a `_meta` that is remembered: hundreds are, and clients may put anything into theirs."""
+"""Larger `_meta` objects are not cached: the cache keeps hundreds, and clients may put anything into them."""
 _NOT_CACHEABLE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 def apply_request_meta(request: ClientRequest) -> None:
-    """Take from a request what its `_meta` says to its next hop: the progress token and, in this revision,
-    who asks. Where it says nothing else, the params go on without it.
+    """Read from `_meta` what is meant for mcpd: the progress token and, in this revision, the client's
+    context. If nothing else is in it, `_meta` is removed from the params.
 
-    Raises BadFrame for what is malformed, UnsupportedRevision.
+    Raises BadFrame if it is malformed, UnsupportedRevision.
     """
     members = wire.members(request.params)
     raw = members.get("_meta")
@@ -66,7 +67,8 @@ def apply_request_meta(request: ClientRequest) -> None:
 
 @functools.lru_cache(maxsize=512)
 def _parse_meta(raw: bytes) -> tuple[bytes, ClientContext | None, bool]:
-    """Token, asker, and whether anything is said to the server. Remembered: clients repeat themselves."""
+    """Return token, context, and whether `_meta` holds anything for the server. Cached: clients repeat
+    themselves."""
     meta = wire.members(raw)
     token = bytes(meta.get("progressToken", b""))
     says_more = any(name != "progressToken" and not name.startswith(RESERVED_PREFIX) for name in meta)
@@ -80,7 +82,7 @@ def _parse_meta(raw: bytes) -> tuple[bytes, ClientContext | None, bool]:
 
 
 def _client_context(version: str, declared: bytes, level: str) -> ClientContext:
-    """One for all that say the same, whatever their tokens. Raises BadFrame."""
+    """Return one shared context for equal declarations. Raises BadFrame."""
     known = _cached_context if len(declared) <= _MAX_CACHED_META else _cached_context.__wrapped__
     return known(version, declared, level)
 
@@ -130,7 +132,7 @@ def _send_discover_result(session: ClientSession, request: ClientRequest) -> Non
 
 @attrs.frozen(eq=False)
 class ClientListenStream:
-    """One subscription: everything told on it carries the id of the request that opened it."""
+    """One open `subscriptions/listen` request. Every notification on it carries the request's id."""
 
     request: ClientRequest
     features: frozenset[str]
@@ -140,13 +142,13 @@ class ClientListenStream:
         self.request.responder.send(wire.notification(method, msgspec.json.encode(body)))
 
     def end(self) -> None:
-        """The subscription is over, in order (the daemon stops)."""
+        """End the subscription with a result (the daemon stops)."""
         result = {"resultType": "complete", "_meta": {_SUBSCRIPTION: self.request.raw_key}}
         self.request.responder.finish(wire.result(self.request.key, msgspec.json.encode(result)))
 
 
 def _listen(session: ClientSession, request: ClientRequest) -> None:
-    """Acknowledged first, with what will be told; what nobody can tell is left out."""
+    """Acknowledge first, listing what will be reported; what no server can report is left out."""
     wanted = wire.value(wire.members(request.params).get("notifications", Raw(b"null")))
     if not isinstance(wanted, dict):
         raise BadFrame("`notifications` must be an object")
@@ -185,4 +187,4 @@ METHODS: Mapping[str, Callable[[ClientSession, ClientRequest], None]] = {
     "server/discover": _discover,
     "subscriptions/listen": _listen,
 }
-"""What is answered here, for a client of this revision."""
+"""The methods that mcpd answers itself for clients of this revision."""

@@ -1,7 +1,8 @@
-"""One client's conversation, whatever carries it: what it sees, what it has under way, what it is asked.
+"""One MCP client's session, independent of its transport: what it sees, what is in flight, what it was
+asked.
 
-A door hands in every message it reads and says where the answers go; nothing here waits or knows of
-sockets. A client of the modern revision says what it is with each request, a legacy one once.
+The transport passes in every message it reads, with a `Responder` for the answer. Nothing here blocks or
+knows about sockets.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _VALID_ID_START = frozenset(b'"-0123456789')
 
 
 def is_mcp(method: str) -> bool:
-    """Whether it is one of the protocol's own methods."""
+    """Return whether `method` is one of the protocol's own methods."""
     return (
         method in _FORWARDED
         or method in LIST_MEMBERS
@@ -58,7 +59,8 @@ def is_mcp(method: str) -> bool:
 
 
 class ClientSession:
-    """Made by `Gateway.open`. `receive` and `close` never block; `close` ends what is under way."""
+    """Made by `Gateway.open_session`. `receive` and `close` never block; `close` ends everything in
+    flight."""
 
     def __init__(
         self,
@@ -74,32 +76,32 @@ class ClientSession:
         self.send = tell
         """Sends a frame that belongs to no request."""
         self.context = ClientContext(version=client_legacy.NEWEST_VERSION)
-        """What is known of a client that does not say it with its requests."""
+        """What is known of a client that does not declare it with each request."""
         self.version = ""
-        """The revision agreed in a handshake; empty before, and for a client that needs none."""
+        """The revision negotiated in a handshake; empty before it, and for a client that needs none."""
         self.is_initialized = False
-        """Whether the handshake has been answered: nothing is told before."""
+        """Whether the handshake has been answered: no notification is sent before that."""
         self.roots_requests = 0
-        """How often its roots were to be learnt since it was asked for them; 0 while it is not."""
+        """How often the roots were requested since `roots/list` was sent; 0 if no response is pending."""
         self.peer: str = ""
         """What the client calls itself, as `name version`."""
         self.listen_streams: dict[bytes, client_modern.ClientListenStream] = {}
         self.roots: tuple[Raw, ...] = ()
         self.calls_by_live_server: dict[ManagedServer, int] = {}
-        """How many tool calls went to which, of those that were there when it last took up another."""
+        """Tool calls by server, for servers that existed when it last used a new one."""
         self.calls_by_ended_server: dict[str, int] = {}
-        """The same of those that are no more, by the name of the definition."""
+        """Tool calls to servers that no longer exist, by definition name."""
         self.client_requests = ClientRequests(tell)
         self.last_version = ""
         """The revision of its last request."""
         self._opened_at = trio.current_time()
         self.spawn = spawn
         self.active_calls: dict[bytes, ForwardedCall] = {}
-        """What is under way at servers, by the id of the request to be answered."""
+        """Calls in flight at servers, by the id of the client's request."""
         self.request_tasks: dict[bytes, trio.CancelScope] = {}
-        """Requests that are being worked on here, or go out once their server is there."""
+        """Requests that are being worked on in mcpd, or wait for their server to start."""
         self.cached_meta: tuple[object, object, bytes] = (None, None, b"")
-        """What a request to that server, for that asker, is dressed in."""
+        """(upstream, context, `_meta` members) of the last call."""
         self.is_closed = False
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
@@ -138,7 +140,6 @@ class ClientSession:
             self.respond_exception(request, error)
 
     def _receive_without_id(self, message: Message) -> None:
-        """A notification, or the response to a question."""
         try:
             if message.method:
                 self._on_notification(message)
@@ -148,7 +149,7 @@ class ClientSession:
             log.exception("an error in mcpd itself, in a client's %s", message.method[:100] or "response")
 
     def _handle_own_method(self, request: ClientRequest) -> None:
-        """What is asked of this hop, or of a single server in words that we do not know."""
+        """Answer a method of this hop, or forward an unknown method to a single server."""
         methods = client_modern.METHODS if request.context.modern else client_legacy.METHODS
         own = methods.get(request.method)
         if own is not None:
@@ -158,7 +159,7 @@ class ClientSession:
                 request, _INVALID_PARAMS, f"{request.method} needs a `_meta` that says the revision"
             )
         elif (
-            request.method not in client_legacy.METHODS  # those of the other revisions are ours to refuse
+            request.method not in client_legacy.METHODS  # methods of the other revisions are refused here
             and request.method not in client_modern.METHODS
             and self.view.single is not None
             and input_required.can_pass_through(self.view.single, request)
@@ -182,7 +183,7 @@ class ClientSession:
     # ── answers ─────────────────────────────────────────────────────────────────────────────────
 
     def finish_call(self, call: ForwardedCall, frame: bytes, code: int = 0) -> None:
-        """Give the client its response; `code`: see `Reply.finish`."""
+        """Send the client its response; `code`: see `Responder.finish`."""
         request = call.request
         assert request is not None
         self.active_calls.pop(request.key, None)
@@ -191,7 +192,8 @@ class ClientSession:
             self.release_call(call)
 
     def release_call(self, call: ForwardedCall) -> None:
-        """Nothing comes for it any more: what was asked for it goes to others, the next has its turn."""
+        """The call has ended: re-attach its open requests to other calls, and let the next call have its
+        turn."""
         if call.open_questions:
             self.gateway.server_requests.on_call_ended(call)
         if call.holds_turn:
@@ -200,25 +202,25 @@ class ClientSession:
             self.gateway.suspended_calls.remove(call)
 
     def poll_task(self, call: ForwardedCall, created: Raw) -> None:
-        """The server works on it, and is asked after it until it is done."""
+        """Poll the task that the server created, until it is done."""
         call_tasks.spawn_for_call(call, lambda: input_required.poll_task(self, call, created))
 
     def retry_call(self, call: ForwardedCall, until: Callable[[], Awaitable[None]]) -> None:
-        """It is to be put to its server once more, when `until` has ended."""
+        """Send the call to its server once more when `until` has returned."""
         dispatch.retry_call(call, until)
 
     def handle_input_required(self, call: ForwardedCall, request: ClientRequest, result: Raw) -> bool:
-        """Whether a modern server's answer is a question, which is being seen to."""
+        """Handle a modern server's `input_required` result. Returns False for any other result."""
         return input_required.handle_input_required(self, call, request, result)
 
     def suspend_call(self, call: ForwardedCall, request: ClientRequest, frame: bytes) -> None:
-        """Answer the request for now; the relay goes on without one."""
+        """Answer the request for now; the call continues without one."""
         self.active_calls.pop(request.key, None)
         call.request = None
         request.responder.finish(frame)
 
     def resume_call(self, call: ForwardedCall, request: ClientRequest) -> None:
-        """The client has come back."""
+        """Continue the call for the client's next request."""
         call.session, call.request = self, request
         self.active_calls[request.key] = call
 
@@ -229,8 +231,8 @@ class ClientSession:
         request.responder.finish(wire.error(request.key, wire.error_body(code, words)), code)
 
     def respond_exception(self, request: ClientRequest, error: Exception) -> None:
-        """What went wrong as the response. A bug costs the request that met it, not its client's
-        connection, which has others under way."""
+        """Send an exception as the response. A bug in mcpd fails only the request, not the whole
+        connection."""
         if isinstance(error, McpdError):
             self.respond_mcpd_error(request, error)
         elif isinstance(error, BadFrame):
@@ -244,7 +246,7 @@ class ClientSession:
     def respond_mcpd_error(
         self, request: ClientRequest, error: McpdError, call: ForwardedCall | None = None
     ) -> None:
-        """Our own error as the response."""
+        """Send an error of mcpd's own as the response."""
         modern_client = request.context.modern
         self.active_calls.pop(request.key, None)
         frame = error_response(request.key, error, modern=modern_client)
@@ -261,13 +263,13 @@ class ClientSession:
     # ── telling the client ──────────────────────────────────────────────────────────────────────
 
     def effective_roots(self) -> Sequence[Raw]:
-        """Where the client works: what it says, else where its bridge was started."""
+        """The client's roots; if it declared none, the directory its bridge was started in."""
         if self.roots or not self.client.cwd:
             return self.roots
         return (Raw(msgspec.json.encode({"uri": Path(self.client.cwd).as_uri()})),)
 
     def message_prefix(self, server: str) -> str:
-        """What a question of that server begins with, for a client that sees several."""
+        """The prefix for a server's questions, if the client sees several servers."""
         return "" if self.view.single is not None else f"[{server}] "
 
     def notify_list_changed(self, feature: str) -> None:
@@ -279,11 +281,11 @@ class ClientSession:
                 listen.notify(method)
 
     def notify_resource_updated(self, listen: bytes, uri: str) -> None:
-        """A resource changed; `listen` is the subscription that follows it, empty for a legacy client."""
+        """Report a changed resource; `listen` is the id of the subscription, empty for a legacy client."""
         if listen:
             if (
                 subscription := self.listen_streams.get(listen)
-            ) is not None:  # the daemon may be ending them all
+            ) is not None:  # the daemon may be ending all of them
                 subscription.notify("notifications/resources/updated", {"uri": uri})
         else:
             self.send(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
@@ -292,16 +294,17 @@ class ClientSession:
 
     @property
     def accepts_batches(self) -> bool:
-        """Whether its revision knows arrays of messages."""
+        """Whether its revision knows JSON-RPC batches."""
         return self.version == BATCH_VERSION
 
     @property
     def call_count(self) -> int:
-        """Tool calls that went to servers."""
+        """The number of tool calls sent to servers."""
         return sum(self.calls_by_live_server.values()) + sum(self.calls_by_ended_server.values())
 
     def count_call(self, server: ManagedServer) -> None:
-        """A tool call goes there. Who stays for days keeps alive no server that has ended."""
+        """Count a tool call. Ended servers are forgotten, so that a session of many days does not keep them
+        alive."""
         if server not in self.calls_by_live_server:
             for gone in [each for each in self.calls_by_live_server if each.is_closed]:
                 name = (gone.original or gone).spec.name
@@ -311,7 +314,7 @@ class ClientSession:
         self.calls_by_live_server[server] = self.calls_by_live_server.get(server, 0) + 1
 
     def calls_by_server(self) -> dict[str, int]:
-        """By the name of the definition, whichever instance it was."""
+        """Return tool calls by definition name, dedicated servers included."""
         calls = dict(self.calls_by_ended_server)
         for server, count in self.calls_by_live_server.items():
             name = (server.original or server).spec.name
@@ -320,7 +323,7 @@ class ClientSession:
 
     @property
     def age(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the session was opened."""
         return trio.current_time() - self._opened_at
 
     @property
@@ -334,11 +337,11 @@ class ClientSession:
 
     @property
     def is_busy(self) -> bool:
-        """Whether answers are still to come."""
+        """Whether responses are still due."""
         return bool(self.active_calls or self.request_tasks)
 
     def cancel(self, key: bytes, reason: str) -> None:
-        """The client does not want that answer any more: it gets none."""
+        """Cancel a request, call or subscription: the client gets no response."""
         scope = self.request_tasks.pop(key, None)
         if scope is not None:
             scope.cancel(reason=reason)
@@ -359,7 +362,7 @@ class ClientSession:
         self.release_call(call)
 
     def close(self, reason: str) -> None:
-        """The client is gone. Idempotent."""
+        """The client has disconnected. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,4 +1,4 @@
-"""Who wants to hear of which resource: many clients, one wish to each server."""
+"""Resource subscriptions of all clients, combined into one subscription per server and resource."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ if TYPE_CHECKING:
     from mcpd.gateway.client_session import ClientSession
 
 UPDATE_INTERVAL = 0.1
-"""Seconds between two words about the same resource."""
+"""Minimum seconds between two notifications about the same resource."""
 _SubscribedResources = dict[tuple[bytes, str], tuple[ManagedServer, str]]
-"""(subscription's id, empty for a legacy client's own; the URI as the client says it) → (server, its URI)."""
+"""(id of the listen request, empty for a legacy client; the URI the client uses) → (server, its own URI)."""
 
 
 class ClientSubscriptions:
-    """Of all clients. What a client no longer wants, and nobody else does, the server is told to forget."""
+    """The subscriptions of all clients. A server is unsubscribed when the last client is."""
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self._by_session: dict[ClientSession, _SubscribedResources] = {}
         self._recent_updates: dict[tuple[ManagedServer, str], bool] = {}
-        """What was told just now, and whether it was said again since."""
+        """Updates reported within the last interval, and whether each has been repeated since."""
 
     def count(self, session: ClientSession) -> int:
-        """How many that client has."""
         return len(self._by_session.get(session, ()))
 
     def add(self, session: ClientSession, listen: bytes, uri: str, server: ManagedServer, own: str) -> bool:
-        """Whether it was there before."""
+        """Add a subscription. Returns whether it already existed."""
         watched = self._by_session.setdefault(session, {})
         known = (listen, uri) in watched
         watched[listen, uri] = (server, own)
@@ -46,17 +45,15 @@ class ClientSubscriptions:
             self._update_interest(session, found[0])
 
     def on_stream_closed(self, session: ClientSession, listen: bytes) -> None:
-        """That subscription is over."""
         for key, uri in [key for key in self._by_session.get(session, {}) if key[0] == listen]:
             self.drop(session, key, uri)
 
     def on_session_closed(self, session: ClientSession) -> None:
-        """That client is gone."""
         for server in {server for server, _ in self._by_session.pop(session, {}).values()}:
             server.interests.forget(session)
 
     def on_server_replaced(self, server: ManagedServer) -> None:
-        """A definition has a new server: what was followed on the one before is followed on it."""
+        """A definition has a new server: move subscriptions from the old one to it."""
         for session, watched in self._by_session.items():
             for key, (owner, own) in watched.items():
                 if owner is not server and owner.is_closed and owner.spec.name == server.spec.name:
@@ -64,8 +61,8 @@ class ClientSubscriptions:
             self._update_interest(session, server)
 
     def on_resource_updated(self, server: ManagedServer, uri: str) -> None:
-        """Tell those who follow it: at once, and while it goes on changing every EVERY seconds. It only says
-        that there is something to read; a hundred thousand times so would cost clients their connections."""
+        """Notify subscribers immediately, then at most every UPDATE_INTERVAL seconds: the notification only
+        says that there is something new to read, and a flood of them would cost clients their connections."""
         if (server, uri) in self._recent_updates:
             self._recent_updates[server, uri] = True
         elif self._notify_subscribers(server, uri):
@@ -85,14 +82,14 @@ class ClientSubscriptions:
             self._recent_updates.clear()
 
     def _notify_subscribers(self, server: ManagedServer, uri: str) -> bool:
-        """Whether anybody follows it."""
+        """Return whether anybody is subscribed."""
         concerned = list(self._subscribers(server, uri))
         for session, listen, public in concerned:
             session.notify_resource_updated(listen, public)
         return bool(concerned)
 
     def _subscribers(self, server: ManagedServer, uri: str) -> Iterator[tuple[ClientSession, bytes, str]]:
-        """Who follows `uri`, or something that it is a part of: (client, subscription, URI to be told)."""
+        """Yield (client, subscription, URI to report) for `uri` and for subscribed parents of it."""
         for session, watched in list(self._by_session.items()):
             for (listen, public), (owner, own) in watched.items():
                 if owner is server and (uri == own or uri.startswith(own.rstrip("/") + "/")):

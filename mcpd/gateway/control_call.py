@@ -1,7 +1,7 @@
-"""One `mcpd/call`: check the arguments, send, and make the answer what the caller asked for.
+"""`mcpd/call`, the control API's tool call: validate the arguments, send the call, and shape the result.
 
-When the server is connected and the tool's schemas are compiled, all of it happens in the caller's
-own step, with no task: that is nearly every call.
+If the server is connected and the tool's schemas are compiled, as in nearly every call, everything runs in
+the caller's step, without a task.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mcpd.wire.request_meta import RESERVED_PREFIX
 
 
 class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """`model.features.CallParams` with the arguments still as bytes: they are not ours to rebuild."""
+    """`model.features.CallParams`, but with the arguments as bytes, which are forwarded unchanged."""
 
     server: str
     tool: str
@@ -50,11 +50,11 @@ class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def progress_token(self) -> bytes:
-        """The token that progress is to be reported under, as JSON; empty for none."""
+        """The token for progress notifications, as JSON; empty if none."""
         return b"" if self.meta is UNSET else bytes(self.meta.get("progressToken", b""))
 
     def forwarded_meta(self) -> dict[str, Raw]:
-        """What `_meta` says that is not for us: a trace (SEP-414), or what caller and server know."""
+        """The members of `_meta` that are meant for the server, such as a trace context (SEP-414)."""
         if self.meta is UNSET:
             return {}
         return {
@@ -68,7 +68,7 @@ _decode = msgspec.json.Decoder(CallRequest).decode
 
 
 def read_call(params: Raw) -> CallRequest:
-    """Raises InvalidArguments."""
+    """Parse the params of `mcpd/call`. Raises InvalidArguments."""
     try:
         request = _decode(bytes(params) or b"{}")
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -80,30 +80,31 @@ def read_call(params: Raw) -> CallRequest:
 
 
 class ControlCall(Exchange, kw_only=True):
-    """Exactly one of `done` (the result as JSON) and `fail` is called, unless it is cancelled first."""
+    """One tool call. Exactly one of `on_result` (the result as JSON) and `on_error` is called, unless it is
+    cancelled first."""
 
     request: CallRequest
     on_result: Callable[[bytes | Raw], None]
     on_error: Callable[[McpdError], None]
     on_progress: Callable[[bytes], None]
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
-    """Runs what needs a task of its own, until the caller leaves; McpdErrors it raises are the call's."""
+    """Runs a task until the caller leaves; an McpdError it raises fails the call."""
     spawn_detached: Spawn
-    """Runs what is for others, too."""
+    """Runs a task that outlives the caller."""
     holds_turn: bool = False
-    """Whether it stands in its server's `line`."""
+    """Whether it is in its server's turn queue."""
     as_task: bool = False
     status_reports: int = 0
-    """How often its task was told of."""
+    """Number of status messages received for its task."""
     server: ManagedServer | None = None
     upstream: Upstream | None = None
     schemas: ToolSchemas = ToolSchemas()
     core: Operations | None = None
 
     def try_send(self, core: Operations) -> bool:
-        """Send without waiting for anything. False when something has to be waited for first.
+        """Send the call without waiting. Returns False if something must be waited for first.
 
-        Raises UnknownServer, UnknownTool, InvalidArguments, Overloaded, LinkLost: nothing was sent then.
+        Raises UnknownServer, UnknownTool, InvalidArguments, Overloaded, LinkLost; nothing was sent then.
         """
         self.core = core
         server = core.supervisor.get(self.request.server)
@@ -113,7 +114,7 @@ class ControlCall(Exchange, kw_only=True):
         try:
             tool = _find_tool(server, self.request.tool)
         except UnknownTool:
-            if server.lists_expired:  # it may be there by now
+            if server.lists_expired:  # the tool may exist by now
                 return False
             raise
         schemas = server.validators.get(self.request.tool)
@@ -123,7 +124,7 @@ class ControlCall(Exchange, kw_only=True):
         return True
 
     async def prepare_and_send(self, core: Operations) -> None:
-        """The long way: wait for the server, compile the schemas, send. Raises as `try_now`, and NotReady."""
+        """Wait for the server, compile the schemas, send. Raises as `try_send`, and NotReady."""
         self.core = core
         server = core.supervisor.get(self.request.server)
         if server.upstream is None:
@@ -137,9 +138,11 @@ class ControlCall(Exchange, kw_only=True):
             tool = _find_tool(server, self.request.tool)
         schemas = ToolSchemas() if tool is None else await _compiled_schemas(server, tool)
         upstream = server.upstream
-        if upstream is None:  # it ended while we compiled
+        if upstream is None:  # the connection ended while we compiled
             raise core.not_ready_error(server)
-        await trio.lowlevel.checkpoint_if_cancelled()  # it may have come together with what was waited for
+        await (
+            trio.lowlevel.checkpoint_if_cancelled()
+        )  # cancellation may have arrived together with what we waited for
         self._send(server, upstream, schemas)
 
     def cancel(self, reason: str) -> None:
@@ -171,7 +174,7 @@ class ControlCall(Exchange, kw_only=True):
                 self._submit_exclusive(upstream, params)
 
     def _start_turn(self, params: bytes) -> None:
-        """Its turn has come."""
+        """Submit the call now that its turn has come."""
         assert self.server is not None
         try:
             if self.server.upstream is None:
@@ -191,7 +194,6 @@ class ControlCall(Exchange, kw_only=True):
             raise
 
     def _release_turn(self) -> None:
-        """The next may go."""
         if self.holds_turn and self.server is not None:
             self.holds_turn = False
             call_concurrency.turn_queue(self.server).release(self)
@@ -211,7 +213,7 @@ class ControlCall(Exchange, kw_only=True):
             self._finish(message.result)
 
     async def _continue(self, first: Raw) -> None:
-        """See a call to its end that is not done yet: it became a task, or the server wants something."""
+        """Finish a call whose first result was a task or a request for input."""
         core, server = self.core, self.server
         assert core is not None
         assert server is not None
@@ -248,7 +250,7 @@ class ControlCall(Exchange, kw_only=True):
         )
 
     def _report_task_status(self, words: str) -> None:
-        """What the server says of a task is what it has for progress: one more step, with these words."""
+        """Report a task's status message as progress: one more step, with this message."""
         self.status_reports += 1
         told = {"progressToken": Raw(self.key), "progress": self.status_reports, "message": words}
         self.on_progress(msgspec.json.encode(told))
@@ -261,7 +263,8 @@ class ControlCall(Exchange, kw_only=True):
             self.on_result(codec.encode(normalize_result(result, notes)))
 
     def _check_output(self, raw: Raw) -> list[str]:
-        """Where the result breaks the tool's own output schema; a failed one promises nothing."""
+        """Return notes on how the result violates the tool's output schema; failed results are not
+        checked."""
         if self.schemas.output is None:
             return []
         if len(raw) > MAX_CHECKED:
@@ -284,7 +287,7 @@ class ControlCall(Exchange, kw_only=True):
 
 
 async def _compiled_schemas(server: ManagedServer, tool: Item) -> ToolSchemas:
-    """The tool's schemas; however many ask at once, one compiles."""
+    """Return the tool's compiled schemas. Concurrent callers share one compilation."""
     while not isinstance(known := server.validators.get(tool.name), ToolSchemas):
         if isinstance(known, trio.Event):
             await known.wait()
@@ -293,7 +296,7 @@ async def _compiled_schemas(server: ManagedServer, tool: Item) -> ToolSchemas:
         try:
             compiled = await compile_schemas(tool.raw)
         finally:
-            ours = server.validators.get(tool.name) is over  # not when its list was fetched anew meanwhile
+            ours = server.validators.get(tool.name) is over  # unless the list was fetched again meanwhile
             if ours:
                 del server.validators[tool.name]
             over.set()
@@ -304,14 +307,14 @@ async def _compiled_schemas(server: ManagedServer, tool: Item) -> ToolSchemas:
 
 
 def _find_tool(server: ManagedServer, name: str) -> Item | None:
-    """The tool; None when the server's list cannot tell. Raises UnknownTool."""
+    """Return the tool, or None if the list is unavailable. Raises UnknownTool."""
     if not is_tool_allowed(server.spec, name):
         raise UnknownTool(
             f"{server.spec.name}: its definition excludes tool {name!r}", server=server.spec.name
         )
     catalog = server.catalog
     if catalog is None or (not catalog.tools and catalog.warnings):
-        return None  # the list could not be had: the server decides
+        return None  # the list could not be fetched: let the server decide
     tool = catalog.tool(name)
     if tool is None:
         hint = did_you_mean(name, catalog.tools) or f"`mcpctl list-tools {server.spec.name}` lists them"
@@ -321,11 +324,11 @@ def _find_tool(server: ManagedServer, name: str) -> Item | None:
 
 def _check_arguments(request: CallRequest, schemas: ToolSchemas) -> None:
     if len(request.arguments) > MAX_CHECKED:
-        return  # decoding it would hold up everybody else
+        return  # parsing it would block the event loop
     try:
         arguments = wire.value(request.arguments)
     except BadFrame:
-        return  # legal JSON that we cannot hold (a number like 1E+400): the server decides
+        return  # valid JSON that Python cannot hold (a number like 1E+400): let the server decide
     problems = schemas.check_arguments(arguments)
     if problems:
         raise InvalidArguments(

@@ -1,4 +1,4 @@
-"""A prompt or a resource for who speaks no MCP: what is unknown is told as such, with what comes near."""
+"""Prompts and resources for the control API, with suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 _RESOURCE_NOT_FOUND = (-32002, -32602)
-"""What servers say of it: until 2025-11-25, and since. Only the URI can be what is invalid there."""
+"""Error codes for an unknown resource: until 2025-11-25, and since. Only the URI can be the invalid
+parameter."""
 
 
 async def get_prompt(core: Operations, name: str, prompt: str, arguments: Mapping[str, str]) -> Raw:
-    """The result of prompts/get. Raises UnknownPrompt, InvalidArguments, and as `Operations.send_request`."""
+    """Return the result of prompts/get. Raises UnknownPrompt, InvalidArguments, and as
+    `Operations.send_request`."""
     server = core.supervisor.get(name)
     upstream = await core.wait_ready(server)
     known = _find_prompt(server, prompt)
-    if known is None and server.lists_expired:  # it may be there by now
+    if known is None and server.lists_expired:  # the prompt may exist by now
         await server.refresh_expired_lists()
         known = _find_prompt(server, prompt)
     catalog = server.catalog
@@ -39,9 +41,9 @@ async def get_prompt(core: Operations, name: str, prompt: str, arguments: Mappin
 
 
 async def read_resource(core: Operations, name: str, uri: str) -> Raw:
-    """The result of resources/read. Raises UnknownResource, and as `Operations.send_request`.
+    """Return the result of resources/read. Raises UnknownResource, and as `Operations.send_request`.
 
-    Resources need not be listed to be there, so it is the server that is asked.
+    The server is always asked, because resources need not be listed to exist.
     """
     try:
         return await core.send_request(name, "resources", "resources/read", {"uri": uri})
@@ -60,7 +62,7 @@ def _find_prompt(server: ManagedServer, prompt: str) -> Item | None:
 
 
 def _check_prompt_arguments(server: ManagedServer, prompt: Item, arguments: Mapping[str, str]) -> None:
-    """Raises InvalidArguments for those that are missing."""
+    """Raise InvalidArguments if required arguments are missing."""
     missing = [name for name in required_arguments(prompt) if name not in arguments]
     if missing:
         words = "is a required argument"
@@ -74,7 +76,7 @@ def _check_prompt_arguments(server: ManagedServer, prompt: Item, arguments: Mapp
 
 
 def required_arguments(prompt: Item) -> list[str]:
-    """The arguments that must be given, as far as its server tells of them in a way that can be read."""
+    """Return the names of the prompt's required arguments, as far as its declaration is readable."""
     try:
         declared = wire.mapping(Raw(prompt.raw)).get("arguments")
     except BadFrame:

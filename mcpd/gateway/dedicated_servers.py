@@ -1,8 +1,7 @@
-"""Servers that not all clients share: one instance for each client, or for each root that clients work in.
+"""Dedicated servers: one instance for each client, or for each root, instead of one shared by all (`share`).
 
-The definition's own server goes on being there, for lists and for the shell. An instance is a server
-like any other; it starts when its first call comes and ends with its last client (a root's a little
-later: windows are closed and opened again).
+The definition's own server remains, for lists and for the shell. A dedicated server starts with its first
+call and ends with its last client; a root's lingers for a while, since windows are closed and reopened.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
     from mcpd.gateway.client_session import ClientSession
 
 LINGER_SECONDS = 60.0
-"""Seconds that a root's instance stays without a client."""
+"""Seconds that a root's server keeps running without a client."""
 _UNUSED = "its last client left"
 _Key = tuple[str, object]
-"""The definition's name, and the client or the root it is for."""
+"""(definition name, the client or root it is for)."""
 
 
 @attrs.define(eq=False)
@@ -40,7 +39,7 @@ class _Instance:
 
 
 class DedicatedServers:
-    """All there are. `spawn` starts tasks that outlive clients."""
+    """All dedicated servers. `spawn` must run tasks that outlive clients."""
 
     def __init__(self, core: Operations, spawn: Spawn) -> None:
         self._core = core
@@ -48,12 +47,12 @@ class DedicatedServers:
         self._instances: dict[_Key, _Instance] = {}
 
     def server_for(self, session: ClientSession, server: ManagedServer) -> ManagedServer:
-        """The one that this client uses; the server itself where all share it or cannot be told apart."""
+        """Return the server that this client uses: its dedicated one, or `server` if it is shared."""
         owner: object = session
         if server.spec.share == "all" or server.original is not None or session.is_anonymous:
             return server
         if server.state is ServerState.DISABLED:
-            return server  # which refuses the call, and says who brings it back
+            return server  # it refuses the call and says how to enable it
         if server.spec.share == "root":
             owner = root = working_directory(session)
             if not root:
@@ -69,21 +68,20 @@ class DedicatedServers:
         return found.server
 
     def on_disabled(self, server: ManagedServer) -> None:
-        """What is off for the one of the definition is off for everybody."""
+        """A disabled definition disables its dedicated servers, too."""
         for key, instance in list(self._instances.items()):
             if instance.server.original is server:
                 self._end(key, instance, "it was switched off")
 
     def used_by(self, session: ClientSession) -> list[ManagedServer]:
-        """The instances that this client uses."""
+        """Return the dedicated servers that this client uses."""
         return [each.server for each in self._instances.values() if session in each.users]
 
     def users(self, server: ManagedServer) -> list[ClientSession]:
-        """The clients of an instance."""
+        """Return the clients of a dedicated server."""
         return [user for each in self._instances.values() if each.server is server for user in each.users]
 
     def on_session_closed(self, session: ClientSession) -> None:
-        """That client is gone."""
         for key, instance in list(self._instances.items()):
             if instance.users.pop(session, self) is None and not instance.users:
                 if key[1] is session:
@@ -103,7 +101,8 @@ class DedicatedServers:
         return _Instance(self._core.supervisor.start_instance(server, spec))
 
     def _name_for(self, server: ManagedServer) -> str:
-        """Used again, once free: each has a log file, and clients come and go while the daemon runs."""
+        """Return the first free number: each server has a log file, and clients come and go while the daemon
+        runs."""
         taken = {instance.spec.name for instance in self._core.supervisor.instances()}
         names = (f"{server.spec.name}~{number}" for number in itertools.count(1))
         return next(name for name in names if name not in taken)
@@ -114,7 +113,7 @@ class DedicatedServers:
 
 
 def working_directory(session: ClientSession) -> str:
-    """The directory a client works in: its first root that is one, else where its bridge was started."""
+    """Return the directory a client works in: its first file root, else where its bridge was started."""
     for root in session.roots:
         try:
             uri = msgspec.json.decode(wire.members(root).get("uri", b'""'), type=str)

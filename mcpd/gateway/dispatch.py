@@ -1,4 +1,5 @@
-"""A client's request goes to the server that its view names: now, when that is there, or in its turn."""
+"""Dispatch of a client's request to the server it names: immediately, once the server is ready, or in its
+turn."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     from mcpd.gateway.client_session import ClientSession
 
 DEFAULT_LOG_LEVEL = "info"
-"""What a legacy client gets of a modern server's log messages as long as it has not said."""
+"""The log level of a modern server's messages for a legacy client that did not set one."""
 
 
 def forward(session: ClientSession, request: ClientRequest) -> None:
-    """Raises McpdError, BadFrame: then nothing was sent, and the request is to be answered with that."""
+    """Forward a request to its server. Raises McpdError, BadFrame; nothing was sent then."""
     route = session.view.route(request.method, request.params)
     server, params = route.server, route.params
     if server.spec.share != "all":
@@ -54,7 +55,8 @@ def _send_when_ready(
 
 
 def _with_verified_state(session: ClientSession, server: ManagedServer, params: bytes) -> bytes:
-    """With the state as the server wrote it. Raises InvalidArguments for one that is not from it."""
+    """Return the params with the server's own `requestState`. Raises InvalidArguments if it is not
+    authentic."""
     members = wire.members(params)
     if "requestState" in members:
         state = session.gateway.state_signer.verify(server.spec.name, members["requestState"])
@@ -101,14 +103,14 @@ def _send(
 
 
 def _send_in_turn(call: ForwardedCall, request: ClientRequest) -> None:
-    """To its server, now or in its turn."""
+    """Submit the call now, or when its turn comes."""
     alone = call.server.spec.concurrency != "free" or call.context.accepts_server_requests
     if not alone or call_concurrency.acquire_turn(call, request, _submit):
         _submit(call)
 
 
 def retry_call(call: ForwardedCall, until: Callable[[], Awaitable[None]]) -> None:
-    """Its server has answered, but not what it was asked. Meanwhile others have their turn."""
+    """Send the call once more when `until` has returned. Other calls may have their turn meanwhile."""
     if call.holds_turn:
         call_concurrency.release_turn(call)
 
@@ -123,7 +125,7 @@ def retry_call(call: ForwardedCall, until: Callable[[], Awaitable[None]]) -> Non
 
 
 def _submit(call: ForwardedCall) -> None:
-    """`Relay.submit` for the first time: whose it is has not been written on it yet."""
+    """Submit the call for the first time, with the client's context in its `_meta`."""
     request, upstream, context, session = call.request, call.upstream, call.context, call.session
     assert request is not None
     dressed = session.cached_meta

@@ -1,8 +1,8 @@
-"""Whom a legacy server's own requests are for, and what it hears where nobody can be asked.
+"""Routes a legacy server's elicitation, sampling and roots requests to the right client, or declines them.
 
-Over Streamable HTTP a question comes on the stream of the call that it belongs to. Elsewhere it comes
-with nothing to tell by: it belongs to the one client that has a call under way. While several have,
-it waits for a few seconds until one is left; a wrong person is never asked.
+Over Streamable HTTP a request arrives on the stream of the call it belongs to. Other transports do not tell,
+so it belongs to the only client with a call in flight. If several clients have one, it waits a few seconds
+until only one is left. The wrong person is never asked.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from mcpd.gateway.gateway import Gateway
 
 AMBIGUITY_TIMEOUT = 10.0
-"""Seconds to wait for all but one of the clients that may be meant to have their answers."""
+"""Seconds to wait until only one client is left that a request may belong to."""
 ANSWER_TIMEOUT = 900.0
-"""Seconds for a person to answer; while they think, the call is not timed out."""
+"""Seconds for a person to answer. Meanwhile the call does not time out."""
 MAX_OPEN_REQUESTS = 100
-"""Questions of one server that have no answer yet: a client must not be flooded with more."""
+"""Unanswered requests per server connection, so that a client is not flooded."""
 _METHOD_NOT_FOUND, _INVALID_PARAMS, _REJECTED = -32601, -32602, -1
 
 
 @attrs.define(eq=False)
 class ServerRequest:
-    """One question of a server, out with a client or waiting to be."""
+    """An elicitation, sampling or roots request of a server, until it is answered."""
 
     server: ManagedServer
     link: Channel
     message: Message
     call: ForwardedCall | None = None
     client_request_key: bytes = b""
-    """Our id of it, where a legacy client is asked."""
+    """The id of our request, if a legacy client is asked."""
     client_params: bytes = b""
-    """What the client is asked: the params in its own revision."""
+    """The params in the client's own revision."""
     is_settled: bool = False
 
     @property
@@ -63,28 +63,28 @@ class ServerRequest:
             self.link.refuse(self.message, code, words)
 
     def decline(self, why: str) -> None:
-        """The answer to a question that reaches nobody (digest 4.3): servers know what to do with it."""
+        """Answer for a client that cannot be asked: `decline` for elicitation, otherwise an error."""
         if self.feature == "elicitation":
             self.respond(b'{"action":"decline"}')
         else:
             self.refuse(_REJECTED, why)
 
     def _settle(self) -> bool:
-        """False when it was over before."""
+        """Return False if it was settled before, or its connection has ended."""
         was, self.is_settled = self.is_settled, True
         if not was:
             self.detach()
         return not was and self.link.end_error is None
 
     def attach(self, call: ForwardedCall) -> None:
-        """It is taken to be about that call. While a person thinks, no call that it may be about is late."""
+        """Assign the request to `call`, and extend the deadlines of all calls it may belong to."""
         self.call = call
         call.open_questions += 1
         for each in ambiguous_with(call):
             self.link.extend_deadline(each, ANSWER_TIMEOUT)
 
     def detach(self) -> None:
-        """It is about no call any more; when nothing else is open, the server is at work again."""
+        """Take the request off its call. With no other request open, normal deadlines apply again."""
         call, self.call = self.call, None
         if call is not None:
             call.open_questions -= 1
@@ -95,7 +95,7 @@ class ServerRequest:
 
 
 class ServerRequestRouter:
-    """Those under way; `asked` is what a server's connection calls."""
+    """The open requests of all servers. `route` is called by each server's connection."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -104,7 +104,7 @@ class ServerRequestRouter:
     def route(
         self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
     ) -> bool:
-        """See `Hooks.asked`."""
+        """Handle a request; returns False if mcpd does not support it (see `Hooks.on_request`)."""
         question = ServerRequest(server, link, message)
         if message.method == "roots/list":
             self._answer_roots(question, exchange)
@@ -122,13 +122,13 @@ class ServerRequestRouter:
         elif not any(
             isinstance(each, ForwardedCall) and each.context.supports(question.feature) for each in meant
         ):
-            self._send_to_client(question, None)  # whoever of them it is for: none can be asked
+            self._send_to_client(question, None)  # none of the candidates can be asked
         else:
             self._gateway.spawn(lambda: self._wait_until_unambiguous(question))
         return True
 
     def cancel(self, link: Channel, params: Raw) -> None:
-        """The server does not want to know any more."""
+        """Handle `notifications/cancelled` from the server."""
         key = bytes(wire.members(params).get("requestId", b""))
         question = self._open.pop((link, key), None)
         if question is not None:
@@ -143,8 +143,8 @@ class ServerRequestRouter:
                 question.detach()
 
     def on_call_ended(self, call: ForwardedCall) -> None:
-        """That call has ended, and the link knows it no more: what is still asked must be about another one
-        of the same client, where it cannot be told which it is about; else it is moot."""
+        """The call ended. Re-attach its open requests to another in-flight call of this client on the same
+        connection; if there is none, decline them."""
         reason = "the call that it belongs to is over"
         for question in [each for each in self._open.values() if each.call is call]:
             question.detach()
@@ -160,7 +160,7 @@ class ServerRequestRouter:
                 self._gateway.suspended_calls.ask(other, question, question.client_params)
 
     def forget(self, link: Channel, message: Message) -> None:
-        """It was not taken on after all, and is answered by who said so."""
+        """Drop a request that failed in mcpd; the caller answers it."""
         question = self._open.pop((link, message.key), None)
         if question is not None:
             question.is_settled = True
@@ -172,9 +172,9 @@ class ServerRequestRouter:
             del self._open[key]
 
     async def _wait_until_unambiguous(self, question: ServerRequest) -> None:
-        """Until the calls of only one client are left that may be meant."""
+        """Wait until the request can belong to one client only, then send it there; otherwise decline it."""
         with trio.move_on_after(AMBIGUITY_TIMEOUT):
-            # Polling, seldom and briefly: else every answer of every server would have to look here.
+            # Rare and brief polling; otherwise every response of every server would have to check here.
             while len(candidates(question.link, None)) > 1 and not question.is_settled:  # noqa: ASYNC110
                 await trio.sleep(0.02)
         meant = candidates(question.link, None)
@@ -192,7 +192,7 @@ class ServerRequestRouter:
             self._send_to_client(question, meant[0] if meant else None)
 
     def _send_to_client(self, question: ServerRequest, exchange: Exchange | None) -> None:
-        """Ask the client whose call it is, if it can be asked."""
+        """Ask the client that made the call, if it can be asked."""
         name = question.server.spec.name
         call = exchange if isinstance(exchange, ForwardedCall) else None
         request = call.request if call is not None else None
@@ -254,7 +254,8 @@ class ServerRequestRouter:
             question.refuse(code, words)
 
     def _answer_roots(self, question: ServerRequest, exchange: Exchange | None) -> None:
-        """The roots of all who use the server, from what is known: some ask before they are ready."""
+        """Answer with the known roots of all clients of the server: some servers ask before they are
+        ready."""
         meant = candidates(question.link, exchange)
         call = meant[0] if len(meant) == 1 and isinstance(meant[0], ForwardedCall) else None
         if (
@@ -270,7 +271,7 @@ class ServerRequestRouter:
 
 
 def candidates(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:
-    """One call of each client that a question may be for; what cannot be asked counts as a client, too."""
+    """Return one call per client that a request may belong to. A call without a client counts as one, too."""
     if exchange is not None:
         return (exchange,)
     found: dict[object, Exchange] = {}
@@ -289,8 +290,8 @@ def candidates(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:
 
 
 def ambiguous_with(call: ForwardedCall) -> list[ForwardedCall]:
-    """That call, and those that a question about it could be about just as well: of the same client, at a
-    server that cannot say."""
+    """Return the call and those it cannot be told apart from: of the same client, on a connection that does
+    not correlate requests."""
     link = call.upstream.link
     if link.correlates_server_requests:
         return [call]

@@ -1,4 +1,4 @@
-"""A client's MCP request passed to one server, and its answer passed back: ids changed, bytes kept."""
+"""A client's request forwarded to one server, and its response sent back: ids replaced, other bytes kept."""
 
 from __future__ import annotations
 
@@ -25,50 +25,50 @@ if TYPE_CHECKING:
     from mcpd.gateway.client_session import ClientSession
 
 INTERACTIVE_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
-"""The requests during which a server may want something of the client."""
+"""Methods during which a server may request input from the client."""
 _INPUT_REQUIRED = b'"input_required"'
 
 
 class ForwardedCall(Exchange):
-    """One request under way. The client gets exactly one response, unless it cancelled.
+    """One request in flight. The client gets exactly one response, unless it cancels.
 
-    It outlives its first request when the server asks something that the client answers with a
-    second one: `request` is the one to be answered next, None while there is none.
+    A call may outlive its first request: if the server asks something, a modern client answers with a second
+    request, and `request` is the one to be answered next.
     """
 
     session: ClientSession
     context: ClientContext
     request: ClientRequest | None
-    """What the client waits with; None while a question is out with a client that holds no line."""
+    """The client's pending request; None while the call is suspended."""
     upstream: Upstream
     server: ManagedServer
     params: bytes
-    """As they were sent, for asking again with what the server wanted to know."""
+    """As sent, to be sent again with the input that the server requires."""
     translation: Translation
     alias: tuple[str, str] | None = None
-    """See `Route`."""
+    """See `Route.alias`."""
     as_task: bool = False
-    """Whether its tool runs as a task only, and its client knows nothing of tasks."""
+    """Whether the call runs as a task that the client does not know of."""
     open_questions: int = 0
-    """Questions of the server that the client has not answered yet."""
+    """Requests of the server that the client has not answered."""
     rounds: int = 0
     is_suspended: bool = False
-    """Whether a modern client was asked something in the middle of it."""
+    """Whether `SuspendedCalls` keeps it: a modern client was asked something."""
     missing_capabilities: dict[str, object] | None = None
-    """The client's missing capabilities for which its server's questions were refused."""
+    """Client capabilities whose absence made us decline requests of the server."""
     resumed_after_url: bool = False
-    """Whether the client comes back from having been sent to a page (`url_elicitation`)."""
+    """Whether the client has returned from visiting a URL (`url_elicitation`)."""
     progress_high: float = -math.inf
-    """The progress that the client was told last."""
+    """The progress last reported to the client."""
     progress_base: float = 0.0
-    """What it was told in earlier rounds, on top of which this round's counts."""
+    """Progress of earlier rounds, added to that of this round."""
     holds_turn: bool = False
-    """Whether it stands in its server's `line`."""
+    """Whether it is in its server's turn queue."""
     cancel_task: Callable[[str], None] | None = None
-    """How to end what is done for it between two requests to the server, while that is under way."""
+    """Cancels the task that works on the call between two requests to the server, while there is one."""
 
     def submit(self) -> None:
-        """Put it to its server now. Raises LinkLost, Overloaded, BadFrame, with nothing sent."""
+        """Send the call to its server now. Raises LinkLost, Overloaded, BadFrame; nothing was sent then."""
         request, translation = self.request, self.translation
         assert request is not None
         params = self.params if translation.same else translation.params(request.method, self.params)
@@ -106,7 +106,7 @@ class ForwardedCall(Exchange):
         )
 
     def _advance_progress(self, members: dict[str, Raw]) -> bool:
-        """Keep what one token is told growing, over all rounds of a call; False for a step back."""
+        """Keep progress increasing over all rounds of a call; returns False if it does not increase."""
         try:
             done = msgspec.json.decode(members.get("progress", Raw(b"null")), type=float)
             if self.progress_base:
@@ -123,12 +123,13 @@ class ForwardedCall(Exchange):
         return True
 
     def start_round(self) -> None:
-        """It goes to its server once more, and what that says of progress starts anew."""
+        """Begin another round: the server's progress starts at zero again."""
         self.rounds += 1
         self.progress_base = max(self.progress_high, 0.0)
 
     def _handle_url_elicitation(self, request: ClientRequest, message: Message) -> bool:
-        """Whether a legacy server's error is no answer yet, or said otherwise to this client."""
+        """Handle a legacy server's error that this client needs in another form, or not yet. Returns False
+        for others."""
         if not self.translation.to_modern:
             if url_elicitation.is_url_required(message):
                 url_elicitation.record_urls(self, message.error)
@@ -164,7 +165,7 @@ class ForwardedCall(Exchange):
             self.session.respond_mcpd_error(self.request, error, self)
 
     def abandon(self, reason: str) -> None:
-        """Nobody waits for it any more: tell the server, or end what is done between two requests to it."""
+        """Cancel the call at its server, or the task that works on it."""
         if self.cancel_task is not None:
             self.cancel_task(reason)
         else:
@@ -172,7 +173,7 @@ class ForwardedCall(Exchange):
 
 
 def _restore_alias(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
-    """A read resource under the URI that the client asked for."""
+    """Return a read resource under the URI that the client asked for."""
     try:
         members = wire.members(result)
         contents = wire.value(members["contents"])
@@ -188,13 +189,13 @@ def _restore_alias(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
 
 
 def error_response(key: bytes, error: McpdError, *, modern: bool = False) -> bytes:
-    """Our own error as a response line. The modern revision keeps -32000 to -32019 for others."""
+    """Return an error of mcpd's own as a response. The modern revision reserves -32000 to -32019."""
     code = -32603 if modern and -32019 <= error.rpc <= -32000 else error.rpc
     return wire.error(key, wire.error_body(code, error.message, error.data()))
 
 
 def tool_name(params: bytes) -> str:
-    """The tool that a `tools/call` names; empty for none."""
+    """Return the tool named by the params of a `tools/call`; empty if none."""
     try:
         return msgspec.json.decode(wire.members(params).get("name", Raw(b'""')), type=str)
     except (BadFrame, msgspec.MsgspecError):

@@ -1,4 +1,5 @@
-"""All clients that speak MCP, as one: who they are, and what servers say to more than one of them."""
+"""The gateway: all MCP clients of the daemon, their views, and the notifications that servers send to
+them."""
 
 from __future__ import annotations
 
@@ -43,12 +44,12 @@ from mcpd.wire.request_meta import strip_reserved
 log = logging.getLogger("mcpd.gateway")
 
 CAPABILITIES = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {"listChanged": True}}
-"""What some client may be able to do: declared to every server that is told once for all."""
+"""Declared to every legacy server: what some client may support."""
 _LISTS = ("tools", "resources", "prompts")
 
 
 class Gateway:
-    """One for a daemon. `run` must run for as long as there are sessions."""
+    """One per daemon. `run` must run for as long as there are sessions."""
 
     def __init__(self, core: Operations, clients: ClientHooks) -> None:
         self.core = core
@@ -62,7 +63,7 @@ class Gateway:
         self._nursery: trio.Nursery | None = None
         self._disabled: dict[str, bool] = {}
         self._synced_servers: dict[str, ManagedServer] = {}
-        """Servers that have been told of all interests, by name: a name may get a new server."""
+        """Servers that know all interests, by name. A name may get a new server."""
         self._aggregates: dict[Profile, AggregateServer] = {}
         core.list_clients = lambda: connected_clients(self.sessions, core.clients.connected())
         clients.capabilities = CAPABILITIES
@@ -72,7 +73,7 @@ class Gateway:
     # ── clients come and go ─────────────────────────────────────────────────────────────────────
 
     def view(self, server: str | None = None, profile: str | None = None) -> View:
-        """What a client is to see. Raises UnknownServer, UnknownProfile."""
+        """Return what a client sees. Raises UnknownServer, UnknownProfile."""
         if server is not None:
             return SingleServer(self.core, self.core.supervisor.get(server))
         chosen = self._profile(profile)
@@ -82,9 +83,9 @@ class Gateway:
         return view
 
     def profile_for(self, directory: str | None) -> str | None:
-        """The profile of a client that named none, by the directory it works in.
+        """Return the profile for a client that named none, by its working directory.
 
-        Only the user's own configuration has a say: nothing in that directory is read.
+        Only the user's configuration decides; nothing in that directory is read.
         """
         if directory is None or not directory.startswith("/"):
             return None
@@ -103,13 +104,12 @@ class Gateway:
     def open_session(
         self, view: View, client: ClientIdentity, tell: Callable[[bytes], None], spawn: Spawn
     ) -> ClientSession:
-        """A client's conversation. Whoever opened it closes it; `spawn` starts tasks that end with it."""
+        """Open a client's session. The caller closes it; `spawn` must run tasks that end with it."""
         session = ClientSession(self, view, client, tell, spawn)
         self.sessions[session] = None
         return session
 
     def on_session_closed(self, session: ClientSession) -> None:
-        """Called by a session that closes."""
         self.sessions.pop(session, None)
         self.subscriptions.on_session_closed(session)
         used = self._servers_of(session)
@@ -121,7 +121,7 @@ class Gateway:
             _notify_roots_changed(used)
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something that outlives the client it is for."""
+        """Run a task that outlives the client it is for."""
 
         async def contained() -> None:
             try:
@@ -133,7 +133,7 @@ class Gateway:
             self._nursery.start_soon(contained)
 
     async def run(self) -> NoReturn:
-        """Tell clients of changes; ends by cancellation."""
+        """Notify clients of changes until cancelled."""
         async with trio.open_nursery() as self._nursery:
             while True:
                 with self.core.events.listen() as events:
@@ -145,7 +145,7 @@ class Gateway:
         raise AssertionError("cancelled")
 
     def end_subscriptions(self) -> None:
-        """The daemon stops: every subscription ends in order."""
+        """End every subscription with a result: the daemon stops."""
         for session in list(self.sessions):
             for listen in list(session.listen_streams.values()):
                 listen.end()
@@ -156,7 +156,7 @@ class Gateway:
     def _on_server_request(
         self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
     ) -> bool:
-        """See `Hooks.asked`. A bug costs the question, not the server's connection."""
+        """See `Hooks.on_request`. A bug in mcpd fails the request, not the server's connection."""
         try:
             return self.server_requests.route(server, link, message, exchange)
         except Exception:
@@ -182,11 +182,12 @@ class Gateway:
 
     def _notify_list_changed(self, server: ManagedServer, feature: str) -> None:
         for session in list(self.sessions):
-            if session.view.covers(server):  # not for an instance: lists are those of its definition's server
+            if session.view.covers(server):  # not for a dedicated server, whose lists nobody sees
                 session.notify_list_changed(feature)
 
     def _forward_log_message(self, server: ManagedServer, said: ServerNotification) -> None:
-        """To the client whose call it is about, where that is certain; the daemon's log has it anyway."""
+        """Send a log message to the client whose call it belongs to, if that is certain; mcpd logs it in any
+        case."""
         call = said.exchange
         if call is None and server.upstream is not None:
             calls = {
@@ -209,8 +210,7 @@ class Gateway:
             call.request.responder.send(frame)
 
     def _on_event(self, event: Event) -> None:
-        """A server that is switched on or off, or removed, changes what clients of several see; so does a
-        configuration that names things otherwise."""
+        """Notify clients if a server was enabled, disabled or removed, or if the naming style changed."""
         if event.server is None:
             for view in self._aggregates.values():
                 if view.announced_style is not view.style:
@@ -222,7 +222,7 @@ class Gateway:
             if self._disabled.pop(event.server, True) is False:
                 self._notify_all_lists_changed(None)
         elif event.status is not None and (server := self.core.supervisor.find(event.server)) is not None:
-            # Not for an instance: who sees several servers sees that of the definition.
+            # Not for a dedicated server: clients see the lists of its original.
             if server.state is ServerState.DISABLED:
                 self.dedicated_servers.on_disabled(server)
             off = event.status.status is ServerState.DISABLED
@@ -249,12 +249,12 @@ class Gateway:
     # ── the interests of all in one server ──────────────────────────────────────────────────────
 
     def on_log_level_changed(self, session: ClientSession) -> None:
-        """A legacy client said how talkative its servers are to be."""
+        """A legacy client has set its log level."""
         for server in self._servers_of(session):
             server.interests.set_log_level(session, session.context.log_level)
 
     def _sync_interests(self, name: str) -> None:
-        """A server that was not there before learns what clients want to hear of it."""
+        """Tell a new server what clients subscribe to."""
         server = self.core.supervisor.find(name)
         if server is None or self._synced_servers.get(name) is server:
             return
@@ -265,7 +265,7 @@ class Gateway:
                 server.interests.set_log_level(session, session.context.log_level)
 
     def roots(self, server: ManagedServer) -> Iterable[Raw]:
-        """The roots of all clients that use the server, each once."""
+        """Return the roots of all clients that use the server, without duplicates."""
         users = (
             self.dedicated_servers.users(server)
             if server.original is not None
@@ -278,7 +278,7 @@ class Gateway:
         _notify_roots_changed(self._servers_of(session))
 
     def _servers_of(self, session: ClientSession) -> Sequence[ManagedServer]:
-        """What it sees, switched off or not, and the instances that are its own."""
+        """Return the servers it sees, disabled or not, and its dedicated servers."""
         seen = [server for server in self.core.supervisor.servers() if session.view.covers(server)]
         return [*seen, *self.dedicated_servers.used_by(session)]
 
@@ -290,9 +290,9 @@ def _notify_roots_changed(servers: Iterable[ManagedServer]) -> None:
 
 
 def _wants_log_message(level: str, modern: bool, params: Raw) -> bool:
-    """Whether a client that asked for messages from `level` on is to get this one."""
+    """Return whether a client with log level `level` gets this message."""
     if not level:
-        return not modern  # a legacy client that never said gets what its server sends
+        return not modern  # a legacy client that set none gets everything
     try:
         said = msgspec.json.decode(wire.members(params).get("level", Raw(b'"info"')), type=str)
     except (BadFrame, msgspec.MsgspecError):
@@ -303,7 +303,7 @@ def _wants_log_message(level: str, modern: bool, params: Raw) -> bool:
 def connected_clients(
     sessions: Iterable[ClientSession], connections: Iterable[ClientConnection]
 ) -> ClientsResult:
-    """Every conversation in MCP, then everybody else on the socket."""
+    """Describe every MCP session, then the other clients on the socket."""
     speaking = [_session_report(session) for session in sessions]
     others = [
         ConnectedClient(

@@ -1,8 +1,9 @@
-"""A modern server answers that it needs input: passed on to a modern client, asked of a legacy one.
+"""Results of type `input_required` (2026-07-28): passed on to modern clients, resolved by asking legacy
+ones.
 
-A modern client gets the answer as it is, the server's state under our seal, and comes back with a new
-request. A legacy client is asked within its open call, which goes to the server again with what it
-said (digest 4.4); the client sees one call.
+A modern client gets the result with a signed `requestState`, and sends a new request with its answers. A
+legacy client is asked within its open call, which is then sent to the server again with the answers; the
+client sees one call. See https://modelcontextprotocol.io/specification/2026-07-28/basic/utilities/mrtr.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
     from mcpd.gateway.client_session import ClientSession
 
 _FIRST_PAUSE = 0.05
-"""Seconds before asking again a server that wants nothing but that."""
+"""Seconds before repeating a request whose server asks for nothing but that."""
 
 
 def can_pass_through(server: ManagedServer, request: ClientRequest) -> bool:
-    """Whether a method that we do not know may be known to both ends: they speak the same revision."""
+    """Return whether client and server share a revision, so that both may know a method that mcpd does
+    not."""
     upstream = server.upstream
     if upstream is None or request.method.startswith("notifications/"):
         return False
@@ -48,7 +50,7 @@ def can_pass_through(server: ManagedServer, request: ClientRequest) -> bool:
 def handle_input_required(
     session: ClientSession, call: ForwardedCall, request: ClientRequest, result: Raw
 ) -> bool:
-    """Do with a result what an `input_required` one needs. False when it is none."""
+    """Handle an `input_required` result. Returns False for any other result."""
     try:
         members = wire.members(result)
         if wire.value(members.get("resultType", b"null")) != "input_required":
@@ -89,13 +91,13 @@ async def _run_round(
     call.cancel_task = None
     try:
         call.submit()
-    except (LinkLost, Overloaded) as error:  # not this round, but one before reached the server
+    except (LinkLost, Overloaded) as error:  # an earlier round has reached the server
         words = f"{name}: {call.method} was begun, and could not be gone on with; it may have run in part"
         raise LinkLost(f"{words}, so it is not repeated ({error.message})", server=name) from error
 
 
 def add_required_task(call: ForwardedCall) -> bool:
-    """Whether the tool insists on becoming a task, and the client has not asked for one; then we do."""
+    """Add the `task` param if the tool requires it and the client did not. Returns whether it was added."""
     try:
         members = wire.members(call.params or b"{}")
         name = wire.value(members.get("name", b"null"))
@@ -112,7 +114,7 @@ def add_required_task(call: ForwardedCall) -> bool:
 
 
 async def poll_task(session: ClientSession, call: ForwardedCall, created: Raw) -> None:
-    """Ask after the task until it is done, and give the client its result as if it had been a call."""
+    """Poll the task until it is done, and send its result as the response to the call."""
     request = call.request
     assert request is not None
 
@@ -137,7 +139,7 @@ async def poll_task(session: ClientSession, call: ForwardedCall, created: Raw) -
 async def _ask_all(
     session: ClientSession, call: ForwardedCall, questions: Mapping[str, Raw]
 ) -> dict[str, Raw]:
-    """All at once: which of them a person sees first is the client's business."""
+    """Ask all at once: the client decides which one a person sees first."""
     answers: dict[str, Raw] = {}
     trouble: list[McpdError] = []
     async with trio.open_nursery() as nursery:
@@ -156,7 +158,8 @@ async def _ask_all(
 
 
 async def _ask_client(session: ClientSession, call: ForwardedCall, raw: Raw) -> Raw:
-    """The client's bare result; where it refuses, what says so to the server, if anything does."""
+    """Return the client's result. If the client refuses, cancel an elicitation; otherwise raise
+    ProtocolViolation."""
     name, request = call.server.spec.name, call.request
     assert request is not None
     try:
@@ -200,18 +203,19 @@ _SIGNATURE_LENGTH = 32
 
 
 class StateSigner:
-    """Good for as long as the daemon runs."""
+    """Signs `requestState` values, which pass through clients, with a key that lives as long as the
+    daemon."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
     def sign(self, server: str, state: Raw) -> str:
-        """A `requestState` as a server wrote it (JSON), as the client is to send it back."""
+        """Return the server's `requestState` (JSON) with a signature."""
         text = bytes(state).decode("utf-8", "surrogatepass")
         return f"{_SIGNED_PREFIX}{self._signature(server, text)}.{text}"
 
     def verify(self, server: str, raw: Raw) -> Raw | None:
-        """What `close` was given, by its bytes, from what the client sent (JSON); None for anything else."""
+        """Return the state passed to `sign`, byte for byte; None if the signature does not match."""
         try:
             sealed = msgspec.json.decode(raw, type=str)
         except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""A client asks for a list: from what is known, in pages of its own."""
+"""List requests (`tools/list` and others), answered from the catalogs in pages of mcpd's own."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from mcpd.gateway.client_session import ClientSession
 
 PAGE_SIZE = 1000
-"""Entries at most on one page: with fewer in all, nobody has to turn any."""
+"""Entries per page; most lists fit on one."""
 FIRST_START_TIMEOUT = 5.0
-"""Seconds that a list of several waits for servers that are being started for the first time, so that nothing
-is known of them yet: many clients ask once, as they start, and give up after ten."""
+"""Seconds that a merged list waits for servers that start for the first time: many clients ask once, at
+their own start, and give up after ten seconds."""
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 _REQUIRED_CAPABILITY = {
     "tools": "tools",
@@ -36,7 +36,7 @@ _REQUIRED_CAPABILITY = {
 
 
 def answer_list(session: ClientSession, request: ClientRequest) -> None:
-    """Raises BadFrame for a cursor that is none, or of a list that is no more."""
+    """Answer a list request. Raises BadFrame if the cursor is invalid or its list has changed."""
     member = LIST_MEMBERS[request.method]
     if _REQUIRED_CAPABILITY[member] not in session.view.capabilities(request.context.version):
         session.respond_error(
@@ -99,7 +99,7 @@ def _cursor_position(request: ClientRequest, entries: Sequence[bytes]) -> int:
 
 
 def _cursor(entries: Sequence[bytes], start: int) -> str:
-    """Where to go on, in exactly this list."""
+    """Return the cursor for `start`, valid for exactly this list."""
     digest = hashlib.sha256()
     for entry in entries:
         digest.update(b"%d:" % len(entry))

@@ -28,28 +28,28 @@ R1, R2, R3, R4, R5 = sorted(PROTOCOL_VERSIONS)[:5]
 _WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603
 _NEEDS_PARSING = re.compile(rb'"(?:_meta|resultType|ttlMs|cacheScope)"|\\u')
-"""What has to be looked at before a result is completed; an escape may spell any of it otherwise."""
+"""Results without any of these need no parsing; an escape may spell any of them differently."""
 _COMPLETE_FIRST = re.compile(rb'\s*\{\s*"resultType"\s*:\s*"complete"\s*(?:,|(?=\}))')
 _ENVELOPE = frozenset({"ttlMs", "cacheScope"})
 _HEADER_ERRORS = frozenset({-32020, -32022})
-"""What a server says of the request's dress, which is this daemon's own."""
+"""Errors about the headers of our own request."""
 
 
 @attrs.frozen
 class Translation:
-    """From what a client speaks to what a server does, and back."""
+    """Translates from a client's revision to a server's, and back."""
 
     client: str
     server: str
     to_modern: bool
     from_modern: bool
     same: bool
-    """Whether nothing has to be changed, or even looked at: both speak the same legacy revision."""
+    """Whether both speak the same legacy revision, so that nothing changes."""
     narrows: bool
-    """Whether the server may say what the client's revision does not know."""
+    """Whether the server may send what the client's revision does not know."""
 
     def params(self, method: str, params: bytes) -> bytes:
-        """Raises BadFrame for params that are no object."""
+        """Translate params. Raises BadFrame if they are not an object."""
         if method == "completion/complete" and self.server < R3:
             return _drop_param(params, "context")
         if method == "tools/call" and self.server != R4 and b'"task"' in params:
@@ -57,7 +57,8 @@ class Translation:
         return params
 
     def result(self, method: str, result: Raw) -> Raw | bytes:
-        """What cannot be read passes as it is: the client is to see what its server said."""
+        """Translate a result. What cannot be parsed passes unchanged, so that the client sees what the
+        server sent."""
         if self.to_modern and self.from_modern:
             return result
         narrow = self.narrows and method in _WITH_CONTENT
@@ -82,7 +83,7 @@ class Translation:
         return _add_envelope(method, body) if self.to_modern else body
 
     def error(self, method: str, error: Raw) -> Raw | bytes:
-        """The error object; the distinction between it and a failed tool is kept by not touching either."""
+        """Translate an error object. Errors stay errors, and failed tool results stay results."""
         if self.to_modern == self.from_modern and not self.from_modern:
             return error
         try:
@@ -102,7 +103,6 @@ class Translation:
 
 @functools.lru_cache(maxsize=64)
 def translation(client: str, server: str) -> Translation:
-    """Between two revisions."""
     return Translation(
         client=client,
         server=server,
@@ -114,7 +114,8 @@ def translation(client: str, server: str) -> Translation:
 
 
 def _strip_envelope(result: bytes, members: Mapping[str, Raw]) -> bytes | None:
-    """The result without the envelope's members, its other bytes as they are; None where that takes more."""
+    """Return the result without the envelope's members, other bytes unchanged; None if that needs
+    re-encoding."""
     found = _COMPLETE_FIRST.match(result)
     if found is None or members.keys() & _ENVELOPE or ("_meta" in members and has_reserved(members["_meta"])):
         return None
@@ -134,10 +135,10 @@ def _translate_code(method: str, code: int, *, to_modern: bool, from_modern: boo
 
 
 def _add_envelope(method: str, body: bytes) -> bytes:
-    """A legacy result as the modern revision has it: complete, and of no lasting truth."""
+    """Add what the modern revision requires to a legacy result: complete, and not to be cached."""
     body = body.lstrip()
     if body[:1] != b"{":
-        return body  # no result in any revision: the client is to see what its server said
+        return body  # not a valid result in any revision: the client sees what the server sent
     rest = body[1:].lstrip()
     head = b'{"resultType":"complete"'
     if method == "resources/read":
@@ -152,7 +153,7 @@ def _drop_param(params: bytes, name: str) -> bytes:
 
 
 def needs_narrowing(method: str, members: Mapping[str, Raw], client: str) -> bool:
-    """Whether it may hold what that revision does not know. The newest legacy one knows all but one thing."""
+    """Return whether the result may hold something unknown to the revision `client`."""
     if client < R4:
         return True
     structured = members.get("structuredContent")
@@ -164,7 +165,7 @@ def _is_object(raw: Raw) -> bool:
 
 
 def narrow_content(method: str, members: dict[str, Raw], client: str) -> dict[str, Raw]:
-    """The content in a result, as far as `client` knows it. Raises BadFrame."""
+    """Reduce the content of a result to what `client` knows. Raises BadFrame."""
     narrowed = dict(members)
     if method == "tools/call":
         content = _list(members.get("content"))
@@ -198,7 +199,6 @@ def _without_members(item: object, *names: str) -> object:
 
 
 def _narrow_item(item: object, client: str) -> object:
-    """One piece of content."""
     if not isinstance(item, dict):
         return item
     kind = item.get("type")
@@ -227,7 +227,7 @@ _MAY_NEED_CHANGE = (b'"execution"', b'"x-mcp-header"', b'"outputSchema"', b"\\u"
 
 
 def entry_translation(member: str, client: str) -> Entry | None:
-    """How an entry of the list `member` reads to `client`; None when it stays as it is."""
+    """Return the translation for entries of the list `member`; None if they stay unchanged."""
     if client >= R4 and member != "tools":
         return None
     return functools.partial(_translate_entry, member, client)
@@ -242,15 +242,13 @@ def _translate_entry(member: str, client: str, raw: bytes) -> bytes:
         return msgspec.json.encode(
             _translate_tool(entry, client) if member == "tools" else _translate_other(entry, client)
         )
-    except (BadFrame, RecursionError):  # how deep a schema nests is the server's choice
+    except (BadFrame, RecursionError):  # the server decides how deeply a schema nests
         return raw
 
 
 def _translate_tool(tool: dict[str, Raw], client: str) -> dict[str, Raw]:
     if client >= R5:
-        tool.pop(
-            "execution", None
-        )  # the modern revision has no such member; its tasks are the server's choice
+        tool.pop("execution", None)  # the modern revision has no such member; its servers decide about tasks
         return tool
     output = tool.get("outputSchema")
     if output is not None and (client < R3 or wire.mapping(output).get("type") != "object"):
@@ -281,7 +279,7 @@ def _translate_other(entry: dict[str, Raw], client: str) -> dict[str, Raw]:
 
 
 def _without_headers(schema: object) -> object:
-    """The schema without the words for mirroring arguments in HTTP headers: they are for modern clients."""
+    """Return the schema without `x-mcp-header`, which is for modern clients."""
     if isinstance(schema, Mapping):
         return {name: _without_headers(value) for name, value in schema.items() if name != "x-mcp-header"}
     return [_without_headers(value) for value in schema] if isinstance(schema, list) else schema
@@ -291,8 +289,8 @@ _Object = dict[str, Any]
 
 
 def translate_server_request(method: str, params: Raw, client: str, label: str) -> bytes | None:
-    """What a server asks, as a client's revision says it, `label` before its message; None where that has
-    no words for it. Raises BadFrame for params that are no object."""
+    """Return the params of a server's request in the client's revision, with `label` before its message;
+    None if that revision cannot express it. Raises BadFrame if they are not an object."""
     if client < R3 and method == "elicitation/create":
         return None
     members = wire.members(params or b"{}")
@@ -309,7 +307,7 @@ def translate_server_request(method: str, params: Raw, client: str, label: str) 
                 return None
             members["requestedSchema"] = Raw(msgspec.json.encode(simple))
         elif client < R5 and wire.value(members.get("mode", Raw(b'"form"'))) == "url":
-            if "elicitationId" not in members:  # this revision cannot do without
+            if "elicitationId" not in members:  # required by this revision
                 members["elicitationId"] = Raw(msgspec.json.encode(secrets.token_urlsafe(12)))
         elif client >= R5:
             members.pop("elicitationId", None)
@@ -320,7 +318,8 @@ def translate_server_request(method: str, params: Raw, client: str, label: str) 
 
 
 def _simplify_form(schema: _Object) -> _Object | None:
-    """A form as 2025-06-18 has it: one choice by name, defaults for yes and no only; None if it cannot."""
+    """Return a form as 2025-06-18 knows it (single choices, defaults for booleans only); None if that is
+    impossible."""
     properties: _Object = {}
     fields = schema.get("properties")
     for name, field in fields.items() if isinstance(fields, dict) else ():

@@ -1,12 +1,12 @@
-"""How much work a schema can make of an instance: an upper bound, so that no validator holds up the daemon.
+"""Upper bound on the work that validating against a schema can take, so that no validator blocks the daemon.
 
-A validator cannot be interrupted, and a server can write a small schema that takes years: definitions
-that refer twice to the next one, or to themselves twice for each level of the instance. So the
-references are followed here first, counting; what counts too high is not validated by us.
+A validator cannot be interrupted, and a small schema can take years: definitions that refer to the next one
+twice, or to themselves twice per level of the instance. So the references are followed and counted first,
+and a schema that counts too high is not used.
 
-Counted is what happens at one place of an instance, `depth` levels below the place the schema is
-applied to. Properties of different names meet different places, and no place is both an array and
-an object: only what can come together is added up.
+What is counted is the work at one place of an instance, `depth` levels below the place where the schema
+applies. Properties of different names apply to different places, and no place is both an array and an
+object, so only what can coincide is added up.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import re
 from collections.abc import Mapping
 
 BUDGET = 2_000_000
-"""Steps that one validation may take: about 50 ms."""
+"""Steps allowed for one validation: about 50 ms."""
 MAX_DEPTH = 64
-"""Instances deeper than this are not checked against a schema that refers to itself."""
+"""Deeper instances are not checked against a schema that refers to itself."""
 _MAX_VISITS = 500_000
-"""Schemas times levels that are looked at before giving up: a second's work."""
+"""Schemas times levels visited before giving up: about a second of work."""
 _REGEX_STEPS, _BACKTRACKING_STEPS = 20, 1000
-"""Steps of matching one pattern; one of those that can go back."""
+"""Steps for matching one pattern: without and with backtracking."""
 _BACKTRACKS = re.compile(r"\\[1-9]|\\k<|\(\?[=!<>]")
 
 _IN_PLACE = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else")
@@ -29,19 +29,19 @@ _FOR_EVERY_CHILD: Mapping[type, tuple[str, ...]] = {
     list: ("items", "additionalItems", "contains", "unevaluatedItems"),
     dict: ("additionalProperties", "propertyNames", "unevaluatedProperties"),
 }
-"""What is applied to each element; to each member."""
+"""Applied to every element; to every member."""
 _FOR_ONE_CHILD: Mapping[type, str] = {list: "prefixItems", dict: "properties"}
-"""What is applied to one element; to one member."""
+"""Applied to one element; to one member."""
 
 
 class SchemaTooComplex(ValueError):
-    """The schema asks for more than BUDGET of any instance."""
+    """Validating any instance would take more than BUDGET."""
 
 
 class ValidationCost:
-    """What one schema costs. Making it raises TooMuch for one that costs too much by itself.
+    """The cost of one schema. Raises SchemaTooComplex if even the smallest instance costs too much.
 
-    Making it may take a fraction of a second: do it in a thread.
+    Construct it in a thread: that may take a fraction of a second.
     """
 
     def __init__(self, schema: Mapping[str, object]) -> None:
@@ -49,7 +49,7 @@ class ValidationCost:
         self._counted: dict[tuple[int, int, type], int] = {}
         self._sizes: dict[int, int] = {}
         self._steps: list[int] = []
-        """The most that can happen at one place so many levels down."""
+        """Maximum steps at one place, by depth."""
         self._is_finite = False
         try:
             while len(self._steps) < MAX_DEPTH and not self._is_finite:
@@ -63,14 +63,15 @@ class ValidationCost:
         self._sizes.clear()
 
     def allows(self, instance: object) -> bool:
-        """Whether checking this instance stays within BUDGET."""
+        """Return whether checking this instance stays within BUDGET."""
         widths = _widths(instance)
         if len(widths) > len(self._steps) and not self._is_finite:
             return False
         return sum(map(int.__mul__, self._steps, widths)) <= BUDGET
 
     def _count(self, schema: object, depth: int, kind: type) -> int:
-        """Steps at one place, `depth` levels below; `kind` is what the instance is at this level."""
+        """Return the steps at one place, `depth` levels below; `kind` is the instance's type at this
+        level."""
         if isinstance(schema, str):
             schema = self._target(schema)
         if isinstance(schema, list):
@@ -80,7 +81,7 @@ class ValidationCost:
         key = (id(schema), depth, kind)
         known = self._counted.get(key)
         if known is None:
-            # Around in a circle without going down counts nothing: validators notice.
+            # A cycle that does not descend costs nothing: validators detect it.
             self._counted[key] = 0 if depth else 1
             known = sum(self._count(schema[name], depth, kind) for name in _IN_PLACE if name in schema)
             known += sum(self._count(each, depth, kind) for each in _values(schema.get("dependentSchemas")))
@@ -100,7 +101,7 @@ class ValidationCost:
         return steps + max((self._count(one, depth, k) for one in one_each for k in both), default=0)
 
     def _own_steps(self, schema: Mapping[str, object]) -> int:
-        """Steps of the schema's own words, applied to one value."""
+        """Return the steps of the schema's own keywords for one value."""
         size = self._sizes.get(id(schema))
         if size is None:
             size = 1 + sum(sum(_widths(schema.get(name))) for name in ("enum", "const", "required"))
@@ -115,7 +116,7 @@ class ValidationCost:
         return size
 
     def _target(self, reference: str) -> object:
-        """What a reference points to; the whole schema where that is not plain to see."""
+        """Return the schema that a reference points to; the whole schema if it cannot be resolved."""
         found: object = self._root
         for part in reference[1:].split("/")[1:] if reference.startswith("#") else []:
             part = part.replace("~1", "/").replace("~0", "~")
@@ -135,7 +136,7 @@ def _values(found: object) -> list[object]:
 
 
 def _widths(value: object) -> list[int]:
-    """How many values a decoded document has at each level of nesting."""
+    """Return the number of values at each nesting level."""
     widths, level = [], [value]
     while level:
         widths.append(len(level))

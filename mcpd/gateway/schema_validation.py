@@ -1,8 +1,8 @@
-"""Arguments against a tool's input schema, results against its output schema. The schemas are hostile.
+"""Validation of arguments and results against a tool's schemas, which are untrusted.
 
-They come from servers: they may be huge, refer to files or URLs, or be made to keep a validator busy
-for ever. Nothing is ever fetched, compiling happens in a thread and is bounded, so is the effort of
-checking, and what cannot be checked passes, with a note: the server's own validation decides then.
+A server's schema may be huge, refer to files or URLs, or keep a validator busy for years. Nothing is ever
+fetched; compilation runs in a thread and is bounded, and so is the cost of checking. What cannot be checked
+passes with a note, and the server's own validation decides.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 MAX_SCHEMA = 1024 * 1024
 MAX_CHECKED = 1024 * 1024
-"""Larger arguments and results pass unchecked."""
+"""Larger arguments and results are not checked."""
 _MAX_PROBLEMS = 10
 
 
 _BACKTRACK_LIMIT = 10_000
-"""Steps back that matching one pattern may take, about 1 ms; the default of a million takes 70."""
+"""Backtracking steps per pattern, about 1 ms; the default of a million takes 70 ms."""
 
 
 @attrs.frozen
 class CompiledSchema:
-    """A schema that can be used."""
+    """A validator and the cost of using it."""
 
     validator: jsonschema_rs.Validator
     cost: ValidationCost
@@ -42,14 +42,14 @@ class CompiledSchema:
 
 @attrs.frozen
 class ToolSchemas:
-    """One tool's compiled schemas; None lets everything through."""
+    """One tool's compiled schemas; None accepts everything."""
 
     input: CompiledSchema | None = None
     output: CompiledSchema | None = None
     notes: tuple[str, ...] = ()
     """Why a schema is not checked."""
     requires_task: bool = False
-    """Whether the tool refuses to be called in any other way (`execution.taskSupport`, 2025-11-25)."""
+    """Whether the tool can only be called as a task (`execution.taskSupport`, 2025-11-25)."""
 
     def check_arguments(self, arguments: object) -> list[Problem]:
         return _problems(self.input, arguments, "$.arguments")
@@ -59,7 +59,7 @@ class ToolSchemas:
 
 
 async def compile_schemas(tool: bytes) -> ToolSchemas:
-    """Compile what a tool object declares. Never raises on account of the tool, or of a lack of threads."""
+    """Compile a tool's schemas. Never raises, neither for a bad tool nor for a lack of threads."""
     try:
         return await trio.to_thread.run_sync(_compile_both, tool)
     except RuntimeError as error:
@@ -89,8 +89,8 @@ def _compile(raw: Raw | None, name: str, notes: list[str]) -> CompiledSchema | N
         notes.append(f"its {name} is larger than {MAX_SCHEMA} bytes and is not checked here")
         return None
     try:
-        import jsonschema_rs  # 4 MB, needed once somebody calls a tool
-    except ImportError as error:  # what was installed with us has been replaced, or taken away, since
+        import jsonschema_rs  # 4 MB, needed only once a tool is called
+    except ImportError as error:  # the installed package was replaced or removed while mcpd runs
         notes.append(f"its {name} is not checked here until mcpd is restarted: {error}")
         return None
     try:
@@ -118,7 +118,7 @@ def _problems(schema: CompiledSchema | None, instance: object, root: str) -> lis
         return []
     import jsonschema_rs
 
-    unknown = jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded  # neither matched nor not
+    unknown = jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded  # neither a match nor a mismatch
     found = []
     for error in schema.validator.iter_errors(instance):
         if isinstance(error.kind, unknown):

@@ -1,8 +1,8 @@
-"""Calls that wait while a modern client answers a legacy server's questions (digest 4.5).
+"""Calls that are suspended while a modern client answers a legacy server's questions.
 
-The call to the server stays open; the client's request is answered with the questions and a state
-that names the parked call. The client comes back with a request of its own, its answers go to the
-server, and the call goes on. A state is good once, for the same request, and for a while.
+The call stays open at the server. The client's request is answered with the questions and a `requestState`
+that names the call; the client then sends a new request with its answers, and the call continues. A state is
+valid once, for the same request, and for a limited time.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from mcpd.gateway.gateway import Gateway
 
 RESUME_TIMEOUT = 900.0
-"""Seconds for the client to come back."""
+"""Seconds for the client to return."""
 ORPHAN_TIMEOUT = 30.0
-"""Seconds, from when its connection has ended."""
+"""The same, once its connection has ended."""
 _GATHER_DELAY = 0.03
-"""Seconds in which further questions of the same call are asked together with the first."""
+"""Seconds in which further questions of the same call are collected."""
 _STATE_PREFIX = "p."
 _MAX_CALLS = 1000
 _IGNORED_MEMBERS = ("inputResponses", "requestState", "_meta")
@@ -42,25 +42,25 @@ _IGNORED_MEMBERS = ("inputResponses", "requestState", "_meta")
 
 @attrs.define(eq=False)
 class _SuspendedCall:
-    """A parked call; there from its first question to its end."""
+    """A suspended call, from its first question to its end."""
 
     call: ForwardedCall
     digest: bytes
-    """Of what was asked: the client must come back with the same request."""
+    """Of the request: the client must return with the same one."""
     number: int = 0
     questions: dict[str, tuple[ServerRequest, bytes]] = attrs.field(factory=dict)
-    """Those without an answer, by the name under which the client is asked."""
+    """Unanswered questions, by the key the client sees."""
     state: str = ""
-    """What the client must bring; empty while a request of its waits."""
+    """The `requestState` that the client must bring; empty while it has a request pending."""
     outcome: Message | McpdError | None = None
-    """The server's response, for a client that is not here to take it."""
+    """The server's response, kept until the client returns."""
     is_gathering: bool = False
     expiry: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    """As long as it waits for its client; whoever takes it up, or ends it, cancels this."""
+    """Ends the call if the client does not return; cancelled when it does."""
 
 
 class SuspendedCalls:
-    """All parked calls of the daemon: a client may come back over another connection."""
+    """All suspended calls of the daemon: a client may return over another connection."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -76,7 +76,7 @@ class SuspendedCalls:
     # ── the server asks ─────────────────────────────────────────────────────────────────────────
 
     def ask(self, call: ForwardedCall, question: ServerRequest, params: bytes) -> None:
-        """Put a question to the client that the relay's request came from, or will come from."""
+        """Put a question to the client that made the call, now or when it returns."""
         suspended = self._calls.get(call)
         if suspended is None:
             if len(self._calls) >= _MAX_CALLS:
@@ -123,14 +123,15 @@ class SuspendedCalls:
             self._drop(suspended, "the client did not come back")
 
     def on_session_closed(self, session: ClientSession) -> None:
-        """Whoever was asked on that connection is gone. It may come back over another, but others wait."""
+        """A client has disconnected: its calls are kept for a shorter time, since others wait for their
+        turn."""
         until = trio.current_time() + ORPHAN_TIMEOUT
         for suspended in self._states.values():
             if suspended.call.session is session:
                 suspended.expiry.deadline = min(suspended.expiry.deadline, until)
 
     def on_request_cancelled(self, question: ServerRequest) -> None:
-        """The server took a question back: its answer will be ignored."""
+        """The server cancelled a question: an answer will be ignored."""
         suspended = self._calls.get(question.call) if question.call is not None else None
         if suspended is not None:
             suspended.questions = {
@@ -140,10 +141,9 @@ class SuspendedCalls:
     # ── the client comes back ───────────────────────────────────────────────────────────────────
 
     def resume(self, session: ClientSession, request: ClientRequest) -> bool:
-        """Go on with the call that the request's state names. False when the state is a server's.
+        """Continue the call that the request's state names. Returns False if the state is a server's own.
 
-        Raises InvalidArguments for a state that is not, or no longer, good for this request; nothing
-        is executed then.
+        Raises InvalidArguments if the state is not valid for this request; nothing is executed then.
         """
         members = wire.members(request.params)
         try:
@@ -166,12 +166,12 @@ class SuspendedCalls:
         session.resume_call(suspended.call, request)
         self._answer(
             suspended, answers
-        )  # even if this call is over: they may be about another of this client
+        )  # even if this call has ended: they may belong to another call of this client
         if suspended.outcome is not None:
             self._finish(suspended, request)
             return True
         if suspended.questions:
-            self._suspend(suspended, request)  # what is missing is asked again
+            self._suspend(suspended, request)  # ask again for what is missing
         return True
 
     def _answer(self, suspended: _SuspendedCall, answers: Mapping[str, Raw]) -> None:
@@ -184,7 +184,7 @@ class SuspendedCalls:
     # ── the server is done ──────────────────────────────────────────────────────────────────────
 
     def on_answered(self, call: ForwardedCall, message: Message) -> None:
-        """The server has answered a call whose client is away: kept until it comes, or for a while."""
+        """The server answered while the client is away: keep the response until the client returns."""
         suspended = self._calls.get(call)
         if suspended is None:
             return
@@ -198,7 +198,7 @@ class SuspendedCalls:
             self._release_turn(call)
 
     def _release_turn(self, call: ForwardedCall) -> None:
-        """The server is done with it, whenever the client comes."""
+        """Let the next call have its turn, whenever the client returns."""
         if call.holds_turn:
             call_concurrency.release_turn(call)
 
@@ -214,7 +214,7 @@ class SuspendedCalls:
             call.answered(outcome)
 
     def remove(self, call: ForwardedCall) -> None:
-        """The call is over, or nobody's."""
+        """Forget a call that has ended or been abandoned."""
         suspended = self._calls.pop(call, None)
         if suspended is not None:
             self._states.pop(suspended.state, None)
@@ -230,11 +230,11 @@ class SuspendedCalls:
 
 
 def _digest(method: str, params: bytes) -> bytes:
-    """Of what a request asks, whatever the order and the spelling of its members. Raises BadFrame."""
+    """Return a digest of the request that ignores order and spelling of its members. Raises BadFrame."""
     members = {k: v for k, v in wire.members(params or b"{}").items() if k not in _IGNORED_MEMBERS}
     asked: dict[str, object]
     try:
         asked = {k: wire.value(v) for k, v in members.items()}
-    except BadFrame:  # legal JSON that we cannot hold (a number like 1E+400): its spelling counts
+    except BadFrame:  # valid JSON that Python cannot hold (a number like 1E+400): compare its spelling
         asked = {k: bytes(v).hex() for k, v in members.items()}
     return hashlib.sha256(method.encode() + msgspec.json.encode(asked, order="sorted")).digest()

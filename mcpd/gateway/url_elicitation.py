@@ -1,7 +1,7 @@
-"""A legacy server wants its user to visit a page first (-32042): asked of the client, then called again.
+"""URL elicitation errors (-32042, 2025-11-25): a legacy server requires its user to visit a URL first.
 
-To a modern client it is a question like any other. It comes back with a request of its own when its
-person has agreed; the call is then made anew, again if need be, until the server has what it waits for.
+A modern client is asked with an ordinary `input_required` result. When it returns with the user's consent,
+the call is repeated until the server accepts it.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ URL_ELICITATION_REQUIRED = -32042
 MISSING_CLIENT_CAPABILITY = -32021
 """`MissingRequiredClientCapabilityError` of 2026-07-28."""
 RETRY_INTERVAL = 5.0
-"""Seconds until a call is made again whose server did not say that its user is back from the page."""
+"""Seconds until the call is repeated, if the server does not report that the user is done."""
 MAX_RETRIES = 12
-"""Such calls, before the person is asked once more."""
+"""Repeated calls before the user is asked again."""
 _REQUEST_KEY = "page"
 _MAX_URLS = 32
 _MAX_RECORDED = 1000
 
 
 class UrlElicitations:
-    """Who was sent to a page, by server and the page's id, so that its end can be told."""
+    """Which client was sent to which URL, so that its completion can be reported."""
 
     def __init__(self) -> None:
         self._sent: dict[tuple[ManagedServer, str], ClientSession] = {}
         self._done = trio.Event()
 
     def record(self, session: ClientSession, server: ManagedServer, params: Raw) -> None:
-        """A client is shown a question or an error with these params; ignored without an id."""
+        """Remember that a client was shown this elicitation; ignored if it has no id."""
         try:
             key = wire.value(wire.members(params).get("elicitationId", b"null"))
         except BadFrame:
@@ -60,8 +60,8 @@ class UrlElicitations:
         self._sent = {key: sent for key, sent in self._sent.items() if sent is not session}
 
     def on_completed(self, server: ManagedServer, said: ServerNotification) -> None:
-        """`notifications/elicitation/complete`: for the client that was sent there, if its revision knows
-        that; a modern one learns it from its call, which goes on."""
+        """Handle `notifications/elicitation/complete`: forward it if the client's revision knows it. A
+        modern client's call continues instead."""
         try:
             key = wire.value(wire.members(said.params).get("elicitationId", b"null"))
         except BadFrame:
@@ -74,8 +74,8 @@ class UrlElicitations:
         self._done = trio.Event()
 
     def next_completion(self) -> Callable[[], Awaitable[None]]:
-        """What to wait for until some page is done with from now on, or AGAIN: a person may have agreed and
-        still be there, and not every server says when."""
+        """Return a wait that ends at the next completion, or after RETRY_INTERVAL: the user may not be done
+        yet, and not every server says when."""
         done = self._done
 
         async def wait() -> None:
@@ -86,8 +86,8 @@ class UrlElicitations:
 
 
 def accept_visit(server: str, params: Raw | bytes) -> bytes | None:
-    """The params of a call to a legacy server, where the client has been asked to visit a page first and has
-    agreed; None where it was not asked. Raises InputNeeded when its person did not agree."""
+    """Return the params of the repeated call once the client has agreed to visit the URL; None if it was not
+    asked. Raises InputNeeded if the user declined."""
     members = wire.members(params)
     raw = members.pop("inputResponses", None)
     if raw is None:
@@ -102,7 +102,7 @@ def accept_visit(server: str, params: Raw | bytes) -> bytes | None:
 
 
 def record_urls(call: ForwardedCall, error: Raw) -> None:
-    """A legacy client reads which pages it is to visit from the error itself."""
+    """Record the URLs in an error that a legacy client handles itself."""
     for params in _url_requests(error):
         call.session.gateway.url_elicitations.record(call.session, call.server, params)
 
@@ -110,8 +110,8 @@ def record_urls(call: ForwardedCall, error: Raw) -> None:
 def translate_error(
     call: ForwardedCall, request: ClientRequest, message: Message
 ) -> tuple[bytes, int] | None:
-    """The modern client's response to a legacy server's error, where its revision has other words for it;
-    both for `Session.finished`."""
+    """Translate a legacy server's error for a modern client: arguments for `finish_call`, or None if
+    unchanged."""
     context = request.context
     code = _error_code(message.error)
     if code == URL_ELICITATION_REQUIRED and (pages := _url_requests(message.error)):
@@ -140,7 +140,7 @@ def is_url_required(message: Message) -> bool:
 def missing_capability_error(
     request: ClientRequest, capabilities: Mapping[str, object], error: Raw
 ) -> tuple[bytes, int]:
-    """-32021: the call failed for want of what the client did not declare."""
+    """Return error -32021: the call failed because the client lacks these capabilities."""
     try:
         words = wire.value(wire.members(error).get("message", b'""'))
     except BadFrame:
@@ -151,7 +151,7 @@ def missing_capability_error(
 
 
 def _url_requests(error: Raw) -> list[Raw]:
-    """What an error says is to be visited: params of elicitations by URL."""
+    """Return the URL elicitations in an error, as params."""
     try:
         data = wire.members(wire.members(error).get("data", Raw(b"{}")))
         pages = msgspec.json.decode(data.get("elicitations", Raw(b"[]")), type=list[Raw])

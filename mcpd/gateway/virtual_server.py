@@ -1,4 +1,4 @@
-"""What one client sees: a single server as it is, or several as one. Sessions ask; a view does not act."""
+"""What one client sees: a single server, or several merged into one (`aggregate_server`)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LIST_MEMBERS = {
     "resources/templates/list": "resourceTemplates",
     "prompts/list": "prompts",
 }
-"""A method that lists → the member of its result that is the list."""
+"""List method → the member of its result."""
 MAX_TTL = 3600.0
-"""Seconds: what a client keeps longer than that, it cannot be told about."""
+"""Seconds: clients cannot be notified about lists that they cache longer."""
 NOT_CACHEABLE = (0, "private")
-"""A list that tells when it changes need not be kept, and may be another's tomorrow."""
+"""For lists with change notifications: no need to cache, and contents may differ per client."""
 _SAME_REVISION_ONLY = ("tasks", "extensions", "experimental")
-"""Capabilities that work only between two that speak the same revision."""
+"""Capabilities that work only if client and server speak the same revision."""
 CAPABILITIES: Mapping[str, Mapping[str, object]] = {
     "tools": {"listChanged": True},
     "resources": {"listChanged": True, "subscribe": True},
@@ -38,18 +38,18 @@ CAPABILITIES: Mapping[str, Mapping[str, object]] = {
 
 
 class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Where a request goes, and what it says there."""
+    """Where a request goes, and with which params."""
 
     server: ManagedServer
     params: bytes
     tool: str = ""
-    """The tool's own name, of a `tools/call`."""
+    """The tool's own name, for a `tools/call`."""
     alias: tuple[str, str] | None = None
-    """A resource's own URI, and what the client calls it instead."""
+    """A resource's own URI, and the URI that the client uses."""
 
 
 class View(Protocol):
-    """Raises UnknownTool for what it does not have."""
+    """What a client sees. `route` and `resource` raise UnknownTool and UnknownResource."""
 
     @property
     def title(self) -> str: ...
@@ -60,28 +60,28 @@ class View(Protocol):
 
     @property
     def single(self) -> ManagedServer | None:
-        """The one server that this is a view of, and all of it; None for several."""
+        """The server, if the view consists of exactly one; otherwise None."""
 
     def servers(self) -> Sequence[ManagedServer]:
-        """In a stable order, without the disabled ones."""
+        """Return the enabled servers in a stable order."""
 
     def covers(self, server: ManagedServer) -> bool: ...
 
     def entries(self, member: str) -> Sequence[bytes]:
-        """The list called `member`, from what is known now, under the names that `route` takes."""
+        """Return the list `member` as currently known, under the names that `route` accepts."""
 
     def route(self, method: str, params: bytes) -> Route: ...
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
-        """Whose resource it is, and what that server calls it."""
+        """Return the owner of a resource, and its own URI for it."""
 
     def capabilities(self, version: str) -> Mapping[str, object]:
-        """What is offered to a client of that revision: kept to whatever servers come and go."""
+        """Return what is offered to a client of that revision; it does not depend on which servers are up."""
 
     def instructions(self) -> str: ...
 
     def freshness(self, member: str) -> tuple[int, str]:
-        """How long that list may be kept, milliseconds, and by whom (`ttlMs`, `cacheScope`)."""
+        """Return `ttlMs` and `cacheScope` of a list."""
 
 
 def catalog_items(catalog: Catalog, member: str) -> Sequence[Item]:
@@ -89,11 +89,11 @@ def catalog_items(catalog: Catalog, member: str) -> Sequence[Item]:
 
 
 def combined_freshness(catalogs: Sequence[Catalog | None], member: str) -> tuple[int, str]:
-    """What holds for a list of all of them: as long as the first of them, and privately if one is private."""
+    """Return the freshness of a merged list: the shortest TTL, and private if any part is."""
     feature = "resources" if member == "resourceTemplates" else member
     hints = [catalog.hints.get(feature) for catalog in catalogs if catalog is not None]
     said = [hint for hint in hints if hint is not None]
-    if not said or len(said) < len(hints):  # an older server, which says nothing of that
+    if not said or len(said) < len(hints):  # a legacy server, which does not say
         return NOT_CACHEABLE
     left = min(hint.fresh_until for hint in said) - trio.current_time()
     scope = "private" if any(hint.private for hint in said) else "public"
@@ -102,11 +102,11 @@ def combined_freshness(catalogs: Sequence[Catalog | None], member: str) -> tuple
 
 @attrs.define(eq=False)
 class SingleServer:
-    """A server unrenamed and whole, but for what its definition filters."""
+    """One server, unrenamed; only its definition filters tools."""
 
     core: Operations
     last: ManagedServer
-    """As it was last seen: its name may by now be another's, or nobody's."""
+    """The server as last seen; its name may belong to another server by now, or to none."""
 
     @property
     def single(self) -> ManagedServer:
@@ -150,7 +150,7 @@ class SingleServer:
         return self.single, uri
 
     def capabilities(self, version: str) -> Mapping[str, object]:
-        """What the server itself declared, as far as it passes; all of it while that is not known."""
+        """Return what the server declared and mcpd can forward; everything while that is unknown."""
         upstream = self.single.upstream
         if upstream is None:
             return CAPABILITIES
@@ -161,7 +161,7 @@ class SingleServer:
             for name, parts in CAPABILITIES.items()
             if upstream.has(name) or (name == "logging" and upstream.era == "modern")
         }
-        if upstream.version == version:  # then both know what we do not, and it passes through
+        if upstream.version == version:  # then both sides know what mcpd does not
             offered |= {
                 name: upstream.capabilities[name] for name in _SAME_REVISION_ONLY if upstream.has(name)
             }
