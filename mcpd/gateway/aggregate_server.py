@@ -111,8 +111,8 @@ class AggregateServer:
         unheard = [s.spec.name for s in self.servers() if s.catalog is None and not s.state.is_settled]
         if unheard:
             names = ", ".join(unheard[:5]) + (" and others" if len(unheard) > 5 else "")
-            return f"still starting, so that their {member} are not known: {names}; try again soon"
-        return f"{member}/list has them all"
+            return f"{member} of servers that are still starting are not known: {names}; try again soon"
+        return f"{member}/list shows all of them"
 
     def _route_completion(self, members: dict[str, Raw]) -> Route:
         ref = wire.members(members.get("ref", Raw(b"{}")))
@@ -153,7 +153,7 @@ class AggregateServer:
         for candidates in (alike, able):
             if len(candidates) == 1:
                 return candidates[0], uri
-        raise UnknownResource(f"no server here has the resource {shorten(uri)!r}", uri)
+        raise UnknownResource(f"none of these servers has the resource {shorten(uri)!r}", uri)
 
     def capabilities(self, version: str) -> Mapping[str, object]:
         return CAPABILITIES
@@ -297,7 +297,7 @@ _Spans = list[tuple[int, int]]
 class UriTemplate:
     """A parsed URI template, matched without backtracking: a template comes from a server and a URI from a
     client, so a regular expression with twenty slots could run for years. The work here is bounded by slots
-    × length.
+    times length.
 
     `{x}` matches within one path segment; `{+x}`, `{/x}` and similar match anything. Both may be empty.
     """

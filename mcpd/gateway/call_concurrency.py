@@ -137,7 +137,7 @@ def wait_for_turn(
         return True
     if len(queue.waiting()) > server.spec.max_queued:
         queue.release(call)
-        words = f"{server.spec.name}: {server.spec.max_queued} calls wait for their turn already"
+        words = f"{server.spec.name}: {server.spec.max_queued} calls are already waiting for their turn"
         raise Overloaded(f"{words}; nothing was sent, try again later", server=server.spec.name)
     call.deadline = trio.current_time() + call.idle_timeout
     if not queue.has_timeout_watcher:
@@ -195,9 +195,9 @@ async def _refuse_overdue(server: ManagedServer) -> None:
             for entry in queue.waiting():
                 if isinstance(entry, Exchange) and entry.deadline <= now:
                     words = (
-                        f"{name}: waited {entry.idle_timeout:g} s for calls of other clients, which must not "
-                        "overlap with this one; nothing was sent, try again later"
+                        f"{name}: waited {entry.idle_timeout:g} s for other calls, which must not overlap "
                     )
+                    words += "with this one; nothing was sent, try again later"
                     if server.spec.concurrency == "free":
                         words += f" (`share: client` in the definition of {name} gives each client its own)"
                     entry.failed(Overloaded(words, server=name))

@@ -98,5 +98,5 @@ def to_mcpd_error(error: Exception, server: str) -> McpdError:
         return error
     if isinstance(error, BadFrame):
         return ProtocolViolation(f"{server}: {error}", server=server)
-    log.error("%s: an error in mcpd itself, in seeing a call through", server, exc_info=error)
-    return ProtocolViolation(f"{server}: an error in mcpd itself; its log says more", server=server)
+    log.error("%s: an error in mcpd itself, while handling a call", server, exc_info=error)
+    return ProtocolViolation(f"{server}: an error in mcpd itself; see its log", server=server)

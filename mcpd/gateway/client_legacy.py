@@ -107,9 +107,11 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
         upstream = await session.gateway.core.wait_ready(server)
         await trio.lowlevel.checkpoint_if_cancelled()
         if not upstream.has("resources", "subscribe"):
-            raise Unsupported(f"{name} does not tell when a resource changes", server=name)
+            raise Unsupported(f"{name} does not support resource subscriptions", server=name)
         if subscriptions.count(session) >= MAX_SUBSCRIPTIONS:
-            words = f"{MAX_SUBSCRIPTIONS} resources are the most that a client may follow; nothing was asked"
+            words = (
+                f"{MAX_SUBSCRIPTIONS} resources are the most that a client can subscribe to; not subscribed"
+            )
             raise Overloaded(words, server=name)
         followed_before = subscriptions.add(session, b"", uri, server, own)
         outcome = ""

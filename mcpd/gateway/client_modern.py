@@ -91,7 +91,7 @@ def _client_context(version: str, declared: bytes, level: str) -> ClientContext:
 def _cached_context(version: str, declared: bytes, level: str) -> ClientContext:
     capabilities = wire.value(declared)
     if not isinstance(capabilities, dict):
-        raise BadFrame(f"`_meta` must say {_CAPABILITIES}, an object")
+        raise BadFrame(f"`_meta` must contain {_CAPABILITIES}, an object")
     if level and level not in LEVELS:
         raise BadFrame(f"{_LEVEL} must be one of {', '.join(LEVELS)}")
     return make_client_context(version, capabilities, modern=True, log_level=level)

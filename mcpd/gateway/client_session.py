@@ -115,15 +115,14 @@ class ClientSession:
         request = ClientRequest(key, method, params, reply, self.context)
         if key[0] not in _VALID_ID_START:
             request.key = b"null"
-            self.respond_error(request, _INVALID_REQUEST, "the id of a request is a string or a number")
+            self.respond_error(request, _INVALID_REQUEST, "a request id must be a string or a number")
             return
         if (
             key in self.active_calls
             or (self.request_tasks and key in self.request_tasks)
             or key in self.listen_streams
         ):
-            words = "a request with this id is under way: its answer could not be told from this one's"
-            self.respond_error(request, _INVALID_REQUEST, words)
+            self.respond_error(request, _INVALID_REQUEST, "a request with this id is already in flight")
             return
         try:
             if may_have_meta(params):
@@ -156,7 +155,7 @@ class ClientSession:
             own(self, request)
         elif request.method in client_modern.METHODS and self.version == "":
             self.respond_error(
-                request, _INVALID_PARAMS, f"{request.method} needs a `_meta` that says the revision"
+                request, _INVALID_PARAMS, f"{request.method} requires the protocol version in `_meta`"
             )
         elif (
             request.method not in client_legacy.METHODS  # methods of the other revisions are refused here
@@ -241,7 +240,7 @@ class ClientSession:
             method = request.method[:100]
             log.error("an error in mcpd itself, in a client's %s", method, exc_info=error)
             self.active_calls.pop(request.key, None)
-            self.respond_error(request, _INTERNAL, f"{method}: an error in mcpd itself; its log says more")
+            self.respond_error(request, _INTERNAL, f"{method}: an error in mcpd itself; see its log")
 
     def respond_mcpd_error(
         self, request: ClientRequest, error: McpdError, call: ForwardedCall | None = None

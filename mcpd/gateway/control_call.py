@@ -18,12 +18,7 @@ from mcpd.gateway.call_tasks import Spawn, to_mcpd_error
 from mcpd.gateway.call_timeouts import set_control_call_timeouts
 from mcpd.gateway.schema_validation import MAX_CHECKED, ToolSchemas, compile_schemas
 from mcpd.model import codec
-from mcpd.model.errors import (
-    InvalidArguments,
-    McpdError,
-    Problem,
-    UnknownTool,
-)
+from mcpd.model.errors import InvalidArguments, McpdError, Problem, UnknownTool
 from mcpd.model.tool_result import normalize_result
 from mcpd.operations import Operations
 from mcpd.protocol import mcp_tasks
@@ -276,7 +271,7 @@ class ControlCall(Exchange, kw_only=True):
         if not isinstance(result, dict) or result.get("isError") is True:
             return []
         problems = self.schemas.check_structured_content(result.get("structuredContent"))
-        return [f"the result breaks the tool's outputSchema: {problem}" for problem in problems]
+        return [f"the result violates the tool's outputSchema: {problem}" for problem in problems]
 
     def progressed(self, params: Raw) -> None:
         self.on_progress(bytes(params))
@@ -332,7 +327,7 @@ def _check_arguments(request: CallRequest, schemas: ToolSchemas) -> None:
     problems = schemas.check_arguments(arguments)
     if problems:
         raise InvalidArguments(
-            f"{request.tool}@{request.server} was not called, its arguments break the tool's schema: "
+            f"{request.tool}@{request.server} was not called: its arguments violate the tool's schema: "
             + "; ".join(map(str, problems)),
             problems,
             server=request.server,

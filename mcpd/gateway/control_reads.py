@@ -52,7 +52,7 @@ async def read_resource(core: Operations, name: str, uri: str) -> Raw:
         listed = () if catalog is None else catalog.resources
         if error.upstream_code not in _RESOURCE_NOT_FOUND or any(item.name == uri for item in listed):
             raise
-        advice = did_you_mean(uri, listed) or f"`mcpctl resources {name}` lists what it tells of"
+        advice = did_you_mean(uri, listed) or f"`mcpctl resources {name}` lists its resources"
         raise UnknownResource(f"{error.message}; {advice}", uri, server=name) from None
 
 
@@ -68,7 +68,7 @@ def _check_prompt_arguments(server: ManagedServer, prompt: Item, arguments: Mapp
         words = "is a required argument"
         problems = [Problem("$.arguments", f'"{shorten(name, 80)}" {words}') for name in missing]
         raise InvalidArguments(
-            f"{prompt.name}@{server.spec.name} was not asked for, arguments are missing: "
+            f"{prompt.name}@{server.spec.name} was not requested: arguments are missing: "
             + "; ".join(map(str, problems)),
             problems,
             server=server.spec.name,

@@ -71,7 +71,7 @@ class DedicatedServers:
         """A disabled definition disables its dedicated servers, too."""
         for key, instance in list(self._instances.items()):
             if instance.server.original is server:
-                self._end(key, instance, "it was switched off")
+                self._end(key, instance, "it was disabled")
 
     def used_by(self, session: ClientSession) -> list[ManagedServer]:
         """Return the dedicated servers that this client uses."""

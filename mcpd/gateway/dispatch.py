@@ -61,8 +61,8 @@ def _with_verified_state(session: ClientSession, server: ManagedServer, params: 
     if "requestState" in members:
         state = session.gateway.state_signer.verify(server.spec.name, members["requestState"])
         if state is None:
-            words = "`requestState` is not what this server gave, or the daemon has started anew since"
-            raise InvalidArguments(f"{words}; call again", [Problem("$.requestState", words)])
+            words = "`requestState` is not from this server, or mcpd has been restarted since"
+            raise InvalidArguments(f"{words}; send the call again", [Problem("$.requestState", words)])
         members["requestState"] = state
     return msgspec.json.encode(members)
 

@@ -113,7 +113,7 @@ class ServerRequestRouter:
             return False
         server.elicitation_history.record_request()
         if sum(known is link for known, _ in self._open) >= MAX_OPEN_REQUESTS:
-            question.refuse(_REJECTED, f"{MAX_OPEN_REQUESTS} questions have no answer yet")
+            question.refuse(_REJECTED, f"{MAX_OPEN_REQUESTS} requests are still unanswered")
             return True
         self._open[link, message.key] = question
         meant = candidates(link, exchange)
@@ -137,7 +137,7 @@ class ServerRequestRouter:
             if call is not None:
                 if question.client_request_key:
                     call.session.client_requests.cancel(
-                        question.client_request_key, "the server does not want to know any more"
+                        question.client_request_key, "the server cancelled its request"
                     )
                 self._gateway.suspended_calls.on_request_cancelled(question)
                 question.detach()
@@ -145,7 +145,7 @@ class ServerRequestRouter:
     def on_call_ended(self, call: ForwardedCall) -> None:
         """The call ended. Re-attach its open requests to another in-flight call of this client on the same
         connection; if there is none, decline them."""
-        reason = "the call that it belongs to is over"
+        reason = "its call has ended"
         for question in [each for each in self._open.values() if each.call is call]:
             question.detach()
             others = [each for each in ambiguous_with(call)[1:] if each.context.modern is call.context.modern]
@@ -183,10 +183,10 @@ class ServerRequestRouter:
         if len(meant) > 1:
             name = question.server.spec.name
             question.server.log.add_line(
-                f"[mcpd] a question ({question.message.method}) came while several clients had calls under "
-                f"way, and was declined: `share: client` in the definition of {name} gives each its own"
+                f"[mcpd] a request ({question.message.method}) arrived while several clients had calls in "
+                f"flight, and was declined: `share: client` in the definition of {name} gives each its own"
             )
-            question.decline("it cannot be told which client this is for")
+            question.decline("it is unclear which client this is for")
             self.remove(question)
         else:
             self._send_to_client(question, meant[0] if meant else None)
@@ -196,7 +196,7 @@ class ServerRequestRouter:
         name = question.server.spec.name
         call = exchange if isinstance(exchange, ForwardedCall) else None
         request = call.request if call is not None else None
-        why = f"nobody can be asked for {question.feature}"
+        why = f"no client can be asked for {question.feature}"
         if call is None or (request is None and not call.session.gateway.suspended_calls.holds(call)):
             question.decline(why)
             self.remove(question)
@@ -210,7 +210,7 @@ class ServerRequestRouter:
                 question.feature: {"url": {}} if url else {},
             }
             if url and context.supports("elicitation"):
-                question.refuse(_INVALID_PARAMS, "the client takes no elicitation by URL")
+                question.refuse(_INVALID_PARAMS, "the client does not support URL elicitation")
             else:
                 question.decline(why)
             self.remove(question)
@@ -221,11 +221,11 @@ class ServerRequestRouter:
                 question.message.method, params, context.version, session.message_prefix(name)
             )
         except BadFrame as error:
-            question.refuse(_INVALID_PARAMS, f"cannot be read: {error}")
+            question.refuse(_INVALID_PARAMS, f"invalid params: {error}")
             self.remove(question)
             return
         if told is None:
-            question.decline("the client's revision has no words for it")
+            question.decline("the client's protocol version does not support it")
             self.remove(question)
             return
         question.client_params = told
@@ -246,7 +246,7 @@ class ServerRequestRouter:
     def _on_response(self, question: ServerRequest, response: Message | None) -> None:
         self.remove(question)
         if response is None:
-            question.decline("the client is gone")
+            question.decline("the client has disconnected")
         elif response.result is not ABSENT:
             question.respond(response.result)
         else:

@@ -97,8 +97,8 @@ class Gateway:
             return Profile()
         profiles = self.core.config.loaded.settings.profiles
         if name not in profiles:
-            known = ", ".join(sorted(profiles)) or "none; `settings.profiles` in the configuration names them"
-            raise UnknownProfile(f"no profile named {name!r}; known are {known}")
+            known = ", ".join(sorted(profiles)) or "none (define them in `settings.profiles`)"
+            raise UnknownProfile(f"no profile named {name!r}; known profiles: {known}")
         return profiles[name]
 
     def open_session(
@@ -127,7 +127,7 @@ class Gateway:
             try:
                 await work()
             except Exception:
-                log.exception("an error in mcpd itself, in what one client wanted")
+                log.exception("an error in mcpd itself, in a task of a client")
 
         if self._nursery is not None:
             self._nursery.start_soon(contained)
@@ -141,7 +141,7 @@ class Gateway:
                         try:
                             self._on_event(event)
                         except Exception:
-                            log.exception("an error in mcpd itself, in telling clients of %s", event.kind)
+                            log.exception("an error in mcpd itself, notifying clients of %s", event.kind)
         raise AssertionError("cancelled")
 
     def end_subscriptions(self) -> None:
@@ -160,7 +160,7 @@ class Gateway:
         try:
             return self.server_requests.route(server, link, message, exchange)
         except Exception:
-            log.exception("%s: an error in mcpd itself, in asking for it", server.spec.name)
+            log.exception("%s: an error in mcpd itself, handling a request of this server", server.spec.name)
             self.server_requests.forget(link, message)
             return False
 

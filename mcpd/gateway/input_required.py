@@ -3,7 +3,7 @@ ones.
 
 A modern client gets the result with a signed `requestState`, and sends a new request with its answers. A
 legacy client is asked within its open call, which is then sent to the server again with the answers; the
-client sees one call. See https://modelcontextprotocol.io/specification/2026-07-28/basic/utilities/mrtr.
+client sees one call.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def _run_round(
     name = call.server.spec.name
     call.start_round()
     if call.rounds > MAX_ROUNDS:
-        raise ProtocolViolation(f"{name}: still wants something after {MAX_ROUNDS} rounds", server=name)
+        raise ProtocolViolation(f"{name}: still requires input after {MAX_ROUNDS} rounds", server=name)
     members = wire.members(call.params or b"{}")
     members.pop("inputResponses", None)
     members.pop("requestState", None)
@@ -92,8 +92,8 @@ async def _run_round(
     try:
         call.submit()
     except (LinkLost, Overloaded) as error:  # an earlier round has reached the server
-        words = f"{name}: {call.method} was begun, and could not be gone on with; it may have run in part"
-        raise LinkLost(f"{words}, so it is not repeated ({error.message})", server=name) from error
+        words = f"{name}: {call.method} was interrupted after it had started and may have partly run"
+        raise LinkLost(f"{words}; not retried ({error.message})", server=name) from error
 
 
 def add_required_task(call: ForwardedCall) -> bool:
@@ -169,7 +169,9 @@ async def _ask_client(session: ClientSession, call: ForwardedCall, raw: Raw) -> 
             method, asked.get("params", Raw(b"{}")), session.context.version, session.message_prefix(name)
         )
     except (BadFrame, msgspec.MsgspecError) as error:
-        raise ProtocolViolation(f"{name}: asks what cannot be read: {error}", server=name) from None
+        raise ProtocolViolation(
+            f"{name}: sent an unreadable request for input: {error}", server=name
+        ) from None
     message: list[Message | None] = []
     done = trio.Event()
 
@@ -179,12 +181,12 @@ async def _ask_client(session: ClientSession, call: ForwardedCall, raw: Raw) -> 
 
     if params is not None and session.context.supports(method.partition("/")[0]):
         key = session.client_requests.send_request(method, params, request.responder, answered)
-        reason = "the call that it belongs to is over"
+        reason = "its call has ended"
         try:
             with trio.move_on_after(ANSWER_TIMEOUT) as patience:
                 await done.wait()
             if patience.cancelled_caught:
-                reason = f"it had no answer for {ANSWER_TIMEOUT:g} s"
+                reason = f"no answer within {ANSWER_TIMEOUT:g} s"
         finally:
             if not done.is_set():
                 session.client_requests.cancel(key, reason)

@@ -92,9 +92,9 @@ def _cursor_position(request: ClientRequest, entries: Sequence[bytes]) -> int:
         cursor = msgspec.json.decode(raw, type=str)
         start = int(base64.urlsafe_b64decode(cursor).split(b".")[0])
     except (msgspec.MsgspecError, ValueError):
-        raise BadFrame("`cursor` is none of ours") from None
+        raise BadFrame("`cursor` is not from mcpd") from None
     if not 0 < start < len(entries) or cursor != _cursor(entries, start):
-        raise BadFrame("`cursor` is of a list that has changed; ask for it again from the beginning")
+        raise BadFrame("`cursor` is from a list that has changed; list again from the beginning")
     return start
 
 

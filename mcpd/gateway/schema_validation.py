@@ -110,7 +110,7 @@ def _compile(raw: Raw | None, name: str, notes: list[str]) -> CompiledSchema | N
 
 
 def _fetch_nothing(uri: str) -> Never:
-    raise ValueError(f"refers to {uri}, and nothing is fetched for a schema")
+    raise ValueError(f"refers to {uri}, but mcpd does not fetch schemas")
 
 
 def _problems(schema: CompiledSchema | None, instance: object, root: str) -> list[Problem]:

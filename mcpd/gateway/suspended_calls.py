@@ -80,7 +80,7 @@ class SuspendedCalls:
         suspended = self._calls.get(call)
         if suspended is None:
             if len(self._calls) >= _MAX_CALLS:
-                question.decline("too many calls wait for their clients")
+                question.decline("too many calls are waiting for their clients")
                 self._gateway.server_requests.remove(question)
                 return
             request = call.request
@@ -120,7 +120,7 @@ class SuspendedCalls:
         with kept:
             await trio.sleep_forever()
         if self._states.get(state) is suspended:
-            self._drop(suspended, "the client did not come back")
+            self._drop(suspended, "the client did not return")
 
     def on_session_closed(self, session: ClientSession) -> None:
         """A client has disconnected: its calls are kept for a shorter time, since others wait for their
@@ -154,15 +154,15 @@ class SuspendedCalls:
             return False
         suspended = self._states.get(state)
         if suspended is None or suspended.digest != _digest(request.method, request.params):
-            words = "`requestState` is of no call that waits here for this request: expired, or used"
-            raise InvalidArguments(f"{words}; call again", [Problem("$.requestState", words)])
+            words = "unknown, expired or already used `requestState`"
+            raise InvalidArguments(f"{words}; send the call again", [Problem("$.requestState", words)])
         answers = wire.members(members.get("inputResponses", Raw(b"{}")))
         for name, answer in answers.items():
             if name in suspended.questions and not bytes(answer).lstrip().startswith(b"{"):
                 raise BadFrame(f"`inputResponses`: the answer to {name} must be an object")
         del self._states[state]
         suspended.state = ""
-        suspended.expiry.cancel(reason="the client has come back")
+        suspended.expiry.cancel(reason="the client has returned")
         session.resume_call(suspended.call, request)
         self._answer(
             suspended, answers
@@ -218,7 +218,7 @@ class SuspendedCalls:
         suspended = self._calls.pop(call, None)
         if suspended is not None:
             self._states.pop(suspended.state, None)
-            suspended.expiry.cancel(reason="the call is over")
+            suspended.expiry.cancel(reason="the call has ended")
 
     def _drop(self, suspended: _SuspendedCall, reason: str) -> None:
         self.remove(suspended.call)

@@ -95,7 +95,7 @@ def accept_visit(server: str, params: Raw | bytes) -> bytes | None:
     answers = wire.value(raw)
     given = answers.values() if isinstance(answers, dict) else ()
     if not all(isinstance(each, Mapping) and each.get("action") == "accept" for each in given):
-        words = f"{server}: needs its user to visit a page first, which was declined; call again"
+        words = f"{server}: requires its user to visit a URL first, which was declined; send the call again"
         raise InputNeeded(words, server=server, asked="elicitation/create")
     members.pop("requestState", None)
     return msgspec.json.encode(members)
@@ -145,7 +145,7 @@ def missing_capability_error(
         words = wire.value(wire.members(error).get("message", b'""'))
     except BadFrame:
         words = ""
-    told = f"the client did not declare what this call needs: {words}"
+    told = f"the client lacks a capability that this call requires: {words}"
     body = wire.error_body(MISSING_CLIENT_CAPABILITY, told, {"requiredCapabilities": capabilities})
     return wire.error(request.key, body), MISSING_CLIENT_CAPABILITY
 

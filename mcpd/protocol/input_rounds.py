@@ -1,7 +1,7 @@
-"""A modern server that needs something to finish a request says so in its result; then it is asked again.
+"""Requests that a modern server completes in several rounds, asking for input in between (`input_required`).
 
-Each round is a new request with the original params, the answers, and the server's own note to
-itself. Nothing else connects the rounds, so nothing has to be remembered here between them.
+Each round is a new request with the original params, the answers, and the server's own `requestState`.
+Nothing else connects the rounds, so no state is kept between them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests that may take more than one round."""
 MAX_ROUNDS = 10
 _FIRST_PAUSE, _MAX_PAUSE = 0.05, 0.25
-"""Seconds before asking again a server that wants nothing but that; they double in between."""
+"""Seconds before repeating a request whose server asks for nothing but that; doubled each time, up to the
+maximum."""
 
 InputHandler = Callable[[str, Raw], Awaitable[Mapping[str, object]]]
-"""Given one of the server's questions (method, params): the bare result. What it raises ends the request:
-there is no way to tell a server that nobody answers."""
+"""Called with a server's question (method, params); returns the bare result. An exception ends the request,
+because a server cannot be told that nobody answers."""
 
 
 async def request_with_input(
@@ -40,11 +41,12 @@ async def request_with_input(
     meta: bytes = b"",
     first: Raw | None = None,
 ) -> Raw:
-    """Ask until the result is complete; its bytes. `timeout` is for each round, not for the answers.
+    """Repeat the request until its result is complete; return the result's bytes. `timeout` applies to each
+    round, not to the answers.
 
-    `meta`: see `Exchange.meta`. `first`: the result of the first round, when that has been asked.
-    Raises ProtocolViolation for a result of no known type, for more than MOST_ROUNDS, and for a
-    question where none is allowed; besides what `Upstream.request` and `answer` raise.
+    `meta`: see `Exchange.meta`. `first`: the result of the first round, if it was already sent. Raises
+    ProtocolViolation for a result of unknown type, for more than MAX_ROUNDS, and for a question that is not
+    allowed, and whatever `Upstream.request` and `answer` raise.
     """
     pause = _FIRST_PAUSE
     asks = params
@@ -66,34 +68,34 @@ async def request_with_input(
             again["requestState"] = state
         asks = again
     raise ProtocolViolation(
-        f"{upstream.link.name}: still wants something after {MAX_ROUNDS} rounds of {method}",
+        f"{upstream.link.name}: still requires input after {MAX_ROUNDS} rounds of {method}",
         server=upstream.link.name,
     )
 
 
 def _parse_input_required(name: str, method: str, result: Raw) -> tuple[Mapping[str, Raw], Raw | None] | None:
-    """The questions and the server's state, by its bytes; None when the result is complete."""
+    """Return the questions and the server's state, byte for byte; None if the result is complete."""
     try:
         members = wire.members(result)
         kind = wire.value(members.get("resultType", b'"complete"'))
         questions = wire.members(members.get("inputRequests", b"{}"))
     except BadFrame as error:
         raise ProtocolViolation(
-            f"{name}: its answer to {method} cannot be read: {error}", server=name
+            f"{name}: its response to {method} is invalid: {error}", server=name
         ) from None
     if kind == "complete":
         return None
     state = members.get("requestState")
     if kind != "input_required" or method not in INPUT_METHODS or not (questions or state is not None):
         raise ProtocolViolation(
-            f"{name}: answered {method} with a result of type {shorten(str(kind), 40)}, which it may not",
+            f"{name}: answered {method} with a result of type {shorten(str(kind), 40)}, not allowed here",
             server=name,
         )
     return questions, state
 
 
 async def answer_all(name: str, questions: Mapping[str, Raw], answer: InputHandler) -> dict[str, object]:
-    """One answer for each question, one after the other: it may be one person who gives them.
+    """Answer the questions one after the other, because one person may have to answer them all.
 
     Raises ProtocolViolation, and what `answer` raises.
     """
@@ -103,32 +105,34 @@ async def answer_all(name: str, questions: Mapping[str, Raw], answer: InputHandl
             asked = wire.members(question)
             method = msgspec.json.decode(asked.get("method", b"null"), type=str)
         except (BadFrame, msgspec.MsgspecError) as error:
-            raise ProtocolViolation(f"{name}: asks what cannot be read: {error}", server=name) from None
+            raise ProtocolViolation(
+                f"{name}: sent an unreadable request for input: {error}", server=name
+            ) from None
         given[key] = await answer(method, asked.get("params", Raw(b"{}")))
     return given
 
 
 def result_type(result: Raw) -> str:
-    """What kind of result a server of 2026-07-28 gave; `complete` where it does not say."""
+    """Return the `resultType` of a modern result; `complete` if it has none."""
     data = bytes(result)
     if data.find(b'"resultType"') < 0 and data.find(b"\\u") < 0:
         return "complete"
     try:
         kind = wire.value(wire.members(data).get("resultType", b'"complete"'))
     except BadFrame:
-        return "complete"  # whoever reads on finds out what is wrong with it
+        return "complete"  # the next parser reports the error
     return kind if isinstance(kind, str) else shorten(repr(kind), 40)
 
 
 def no_client(server: str, what: str) -> InputHandler:
-    """An `Answer` where nobody can be asked: it raises InputNeeded, naming what the server wanted."""
+    """Return an InputHandler that raises InputNeeded, for callers without a client."""
 
     async def answer(method: str, params: Raw) -> Mapping[str, object]:
         await trio.lowlevel.checkpoint()
         question = _describe_question(method, params)
         raise InputNeeded(
-            f"{server}: {what} wants an answer before it goes on ({question}), and nobody can be asked "
-            "here; use an MCP client that can answer, or give all that is needed in the arguments",
+            f"{server}: {what} requires input to continue ({question}), and nobody can be asked here; "
+            "use an MCP client that can answer, or provide everything in the arguments",
             server=server,
             asked=question,
         )
@@ -137,7 +141,7 @@ def no_client(server: str, what: str) -> InputHandler:
 
 
 def _describe_question(method: str, params: Raw) -> str:
-    """The question in the server's words, as far as they are for a person."""
+    """Return the question as the server phrased it, for error messages."""
     try:
         asked = wire.value(params)
     except BadFrame:

@@ -1,4 +1,4 @@
-"""Revisions 2024-11-05 to 2025-11-25: a handshake, then a session in which both sides may ask."""
+"""Revisions 2024-11-05 to 2025-11-25: a handshake, then a session in which both sides may send requests."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from mcpd.wire.message import Message
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Newest first."""
 BATCH_VERSION = "2025-03-26"
-"""The one revision whose messages may come in arrays."""
+"""The only revision with JSON-RPC batches."""
 
 _METHOD_NOT_FOUND = -32601
 _REQUEST_TIMEOUT = 30.0
-"""Seconds for a server to agree to what clients want to hear."""
+"""Seconds for a server to confirm a subscription or a log level."""
 _MAX_ATTEMPTS = 30
 _MAX_CONCURRENT = 8
-"""Of these requests: clients' own must not have to wait for their turn behind thousands."""
+"""Such requests at a time, so that thousands of them do not delay the clients' own requests."""
 _LISTEN_WAIT = 1.0
 
 
 def dialect(version: str = "") -> Dialect:
-    """How messages are dressed: before the handshake, and after it has agreed on `version`."""
+    """Return the dialect before the handshake, or for the negotiated `version`."""
     headers = {"MCP-Protocol-Version": version} if version else {}
     return Dialect(
         headers=lambda method, frame: headers,
@@ -54,8 +54,8 @@ def dialect(version: str = "") -> Dialect:
 
 @attrs.define(eq=False)
 class _Inbound:
-    """What a legacy server may begin. It is never left waiting: pings are answered, and what nobody
-    takes on is refused."""
+    """Handles messages from a legacy server. Every request gets a response: pings are answered, and requests
+    that nobody handles are refused."""
 
     link: Channel
     hooks: Hooks
@@ -73,8 +73,8 @@ class _Inbound:
 async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) -> Upstream:
     """Do the handshake. Raises UpstreamRefused, NoCommonVersion, ProtocolViolation, LinkLost.
 
-    Requests of the server are answered from before the handshake on: some ask for roots at once,
-    and would wait for ever.
+    Requests from the server are answered even before the handshake ends: some servers ask for roots
+    immediately, and would otherwise wait forever.
     """
     link.set_dialect(dialect())
     link.inbound = _Inbound(link, hooks)
@@ -88,13 +88,14 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
     negotiated = body.get("protocolVersion")
     if negotiated not in VERSIONS:
         raise NoCommonVersion(
-            f"{link.name}: speaks protocol {shorten(str(negotiated), 40)}; known are {', '.join(VERSIONS)}",
+            f"{link.name}: speaks version {shorten(str(negotiated), 40)};"
+            f" mcpd supports {', '.join(VERSIONS)}",
             server=link.name,
         )
     link.allows_batches = negotiated == BATCH_VERSION
     link.set_dialect(dialect(str(negotiated)))
     link.notify("notifications/initialized")
-    await link.wait_flushed()  # a request that overtakes it is refused by some
+    await link.wait_flushed()  # some servers refuse a request that overtakes this notification
     upstream = Upstream(
         link=link,
         era="legacy",
@@ -113,7 +114,7 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
         upstream.announces_changes
         or upstream.has("logging")
         or upstream.has("resources", "subscribe")
-        or hooks.capabilities  # then it may ask, and some do so outside of the call that it is about
+        or hooks.capabilities  # then it may send requests, and some do so outside of the call they belong to
     )
     return upstream
 
@@ -127,19 +128,19 @@ def _declares_task_calls(capabilities: Mapping[str, object]) -> bool:
 
 @attrs.define(eq=False)
 class _LegacySubscriptions:
-    """Listens to what the server says unasked, lists anew what it may have said to nobody, and keeps
-    the server to what clients want to hear."""
+    """Listens for notifications, reports what may have been missed, and keeps the server's subscriptions and
+    log level in line with `Hooks.interests`."""
 
     link: Channel
     hooks: Hooks
     upstream: Upstream
     subscribed: set[str] = attrs.field(factory=set)
-    """What it was asked to tell of, and agreed."""
+    """Resources whose subscription the server has confirmed."""
     sent_level: str | None = None
-    """What it was last told of it."""
+    """The log level last sent."""
     limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(_MAX_CONCURRENT))
     may_notify: bool = True
-    """Whether it may say anything unasked."""
+    """Whether it may send notifications or requests outside of calls."""
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -160,9 +161,9 @@ class _LegacySubscriptions:
             report_possible_update(self.hooks, uri)
 
     async def _sync_interests(self) -> None:
-        """Tell the server of every change of the interests; what it refuses is not asked again."""
+        """Send every change of the interests to the server. Refused subscriptions are not retried."""
         interests, can_tell = self.hooks.interests, self.upstream.has("resources", "subscribe")
-        with trio.move_on_after(_LISTEN_WAIT):  # what it tells before we listen is told to nobody
+        with trio.move_on_after(_LISTEN_WAIT):  # notifications sent before we listen are lost
             await self.upstream.notifications_ready.wait()
         while self.link.end_error is None:
             changed, wanted = interests.changed, interests.resources
@@ -173,7 +174,7 @@ class _LegacySubscriptions:
                     nursery.start_soon(self._unsubscribe, uri)
                 for uri in wanted - self.subscribed:
                     if not can_tell:
-                        interests.reject(uri, "it does not tell of changes of its resources")
+                        interests.reject(uri, "it does not support resource subscriptions")
                     elif not interests.subscribe_result(uri):
                         nursery.start_soon(self._subscribe, uri)
             await changed.wait()
@@ -195,10 +196,10 @@ class _LegacySubscriptions:
         self.sent_level = level
         why = await self._request("logging/setLevel", {"level": level})
         if why:
-            self.hooks.on_log(f"[mcpd] does not take log level {level}: {why}")
+            self.hooks.on_log(f"[mcpd] rejects log level {level}: {why}")
 
     async def _request(self, method: str, params: Mapping[str, object]) -> str:
-        """Why it does not do so; empty when it does."""
+        """Send a request; return why it failed, or an empty string."""
         for _ in range(_MAX_ATTEMPTS):
             try:
                 async with self.limiter:

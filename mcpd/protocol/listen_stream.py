@@ -1,7 +1,7 @@
-"""Revision 2026-07-28: one `subscriptions/listen` is kept open, for what is wanted at any time.
+"""The `subscriptions/listen` stream of a modern server: one stays open, for all that is wanted at the time.
 
-What it is to tell of cannot be changed: another is opened, and the old one ended once the new one has
-been acknowledged, so that nothing is missed in between.
+The contents of a stream cannot be changed. To change them, another one is opened, and the old one is closed
+only after the new one is acknowledged, so that nothing is missed.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import RESERVED_PREFIX
 
 FIRST_RETRY_DELAY, MAX_RETRY_DELAY = 5.0, 60.0
-"""Seconds of pause when a subscription has ended; they double, and vary by half, until one lasts."""
+"""Seconds before a stream that has ended is reopened; doubled, with ±50 % jitter, until one is stable."""
 _STABLE_AFTER = 10.0
 _ACKNOWLEDGE_TIMEOUT = 10.0
-"""A server that never says so is believed after this time: it was asked, and did not refuse."""
+"""After this time a server that neither acknowledges nor refuses is taken to have accepted."""
 _TEMPORARY = (408, 429)
 
 
 class _ListenRequest(Exchange, kw_only=True):
-    """One subscription: the feature lists and the resources it is about, and how far it has come."""
+    """One `subscriptions/listen` request: what it covers, and its progress."""
 
     server: str
     features: frozenset[str]
     resources: frozenset[str]
-    """Once it is acknowledged: those that the server agreed to."""
+    """Once acknowledged: those that the server accepted."""
     after_gap: bool
-    """Whether nobody listened before it: something may have changed."""
+    """Whether no stream was open before, so that changes may have been missed."""
     opened_at: float = msgspec.field(default_factory=trio.current_time)
     acknowledged: trio.Event = msgspec.field(default_factory=trio.Event)
     ended: trio.Event = msgspec.field(default_factory=trio.Event)
     error: McpdError | None = None
-    """Why it ended; None: the server ended it in order."""
+    """Why it ended; None if the server ended it with a result."""
 
     def answered(self, message: Message) -> None:
         if message.error is not ABSENT:
@@ -60,14 +60,14 @@ class _ListenRequest(Exchange, kw_only=True):
 
     @property
     def is_refused(self) -> bool:
-        """Whether asking again would be answered in the same way."""
+        """Whether repeating the request would be refused again."""
         if isinstance(self.error, HttpRefused):
             return self.error.status < 500 and self.error.status not in _TEMPORARY
         return self.error is not None and not isinstance(self.error, LinkLost)
 
 
 class UpstreamListenStream:
-    """Fulfils what it can of `Hooks.interests`, and calls `Hooks.changed`, while `run` runs."""
+    """While `run` runs, fulfils the subscriptions in `Hooks.interests` and calls `Hooks.on_list_changed`."""
 
     def __init__(self, upstream: Upstream, hooks: Hooks) -> None:
         self._upstream = upstream
@@ -76,20 +76,19 @@ class UpstreamListenStream:
         self._features = frozenset(name for name in FEATURES if upstream.has(name, "listChanged"))
         self._can_subscribe = upstream.has("resources", "subscribe")
         self._open: dict[bytes, _ListenRequest] = {}
-        """By the id, which the server repeats in all it says on a subscription. Two, while one replaces
-        the other."""
+        """By id, which the server repeats in each notification. Two, while one replaces the other."""
         self._current: _ListenRequest | None = None
-        """The one that tells of all that is wanted."""
+        """The stream that covers everything wanted."""
         self._retry_delay = FIRST_RETRY_DELAY
 
     # ── what comes: in the reader ───────────────────────────────────────────────────────────────
 
     def receive(self, message: Message, exchange: Exchange | None) -> None:
-        """Take a notification, if it belongs to an open subscription."""
+        """Handle a notification, if it belongs to an open stream."""
         if message.method == "notifications/cancelled":
             listen = self._open.get(_member(message, "requestId"))
             if listen is not None:
-                listen.cancellable = False  # it has been, by the server
+                listen.cancellable = False  # the server has cancelled it
                 self._close(listen)
                 listen.ended.set()
             return
@@ -109,7 +108,7 @@ class UpstreamListenStream:
         interests = self._hooks.interests
         for uri in sorted(listen.resources):
             if uri not in uris:
-                interests.reject(uri, "it did not agree to tell of changes of this resource")
+                interests.reject(uri, "it did not accept the subscription to this resource")
             elif interests.confirm(uri) and listen.after_gap:
                 report_possible_update(self._hooks, uri)
         listen.resources &= uris
@@ -120,14 +119,14 @@ class UpstreamListenStream:
         self._upstream.notifications_ready.set()
 
     def _report_missed(self, features: Iterable[str]) -> None:
-        if self._upstream.notifications_ready.is_set():  # else no list has been fetched yet
+        if self._upstream.notifications_ready.is_set():  # otherwise no list has been fetched yet
             for feature in sorted(features):
                 self._hooks.on_list_changed(feature)
 
     # ── what is asked ───────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Until cancelled, or the link has ended."""
+        """Run until cancelled, or until the connection ends."""
         try:
             await self._run()
         finally:
@@ -151,25 +150,25 @@ class UpstreamListenStream:
                 await self._on_lost(current)
 
     def _close_current(self) -> None:
-        """Nothing is wanted."""
+        """Close the stream because nothing is wanted."""
         if self._current is not None:
             self._close(self._current)
         self._current = None
         self._upstream.notifications_ready.set()
 
     async def _replace(self, uris: frozenset[str]) -> bool:
-        """Ask for these resources, and what is open goes on until that is granted. Whether to wait now for
-        what comes; else what is wanted has to be looked at again."""
+        """Open a stream for these resources; the current one stays open until it is acknowledged. Returns
+        False if the wanted resources must be determined again."""
         fresh, current = await self._open_request(uris), self._current
         if fresh.is_refused:
             self._close(fresh)
             self._on_refused(uris, str(fresh.error))
             return False
         if current is not None and current.ended.is_set():
-            self._report_missed(self._features)  # in between nobody listened after all
+            self._report_missed(self._features)  # no stream was open in between
             for uri in sorted(current.resources & fresh.resources):
                 report_possible_update(self._hooks, uri)
-        elif current is not None and fresh.ended.is_set():  # try again; the other one tells on
+        elif current is not None and fresh.ended.is_set():  # try again later; the other stream stays open
             await self._back_off()
             return False
         elif current is not None:
@@ -180,45 +179,49 @@ class UpstreamListenStream:
     def _on_refused(self, uris: frozenset[str], why: str) -> None:
         current = self._current
         added = uris if current is None else uris - current.resources
-        if added:  # it may be one of these that it does not want
+        if added:  # the server may object to one of these
             for uri in added:
-                self._hooks.interests.reject(uri, f"it refuses the subscription: {why}".rstrip(": "))
+                self._hooks.interests.reject(uri, f"it rejects the subscription: {why}".rstrip(": "))
         elif current is None:
-            self._hooks.on_log(f"[mcpd] refuses subscriptions/listen ({why}); its lists are fetched once")
+            self._hooks.on_log(
+                f"[mcpd] rejects subscriptions/listen ({why}); its lists are fetched only once"
+            )
             self._features = frozenset()
-        else:  # what is open tells of all this and more
+        else:  # the open stream covers all of this and more
             current.resources = uris
 
     async def _on_lost(self, current: _ListenRequest) -> None:
-        """It ended by itself: another is asked for, after a pause."""
+        """The stream ended: reopen it after a pause."""
         if trio.current_time() - current.opened_at >= _STABLE_AFTER:
             self._retry_delay = FIRST_RETRY_DELAY
         if current.error is not None:
-            self._hooks.on_log(f"[mcpd] lost the subscription to its changes, asks again: {current.error}")
+            self._hooks.on_log(
+                f"[mcpd] lost the subscription to its changes, subscribing again: {current.error}"
+            )
         self._close(current)
         self._current = None
         self._upstream.announces_changes.difference_update(FEATURES)
-        self._upstream.notifications_ready.set()  # waiting for it holds up nobody any more
+        self._upstream.notifications_ready.set()  # nobody needs to wait for it any longer
         await self._back_off()
-        self._report_missed(self._features)  # and once more when the server has acknowledged, if it does
+        self._report_missed(self._features)  # and again once the server has acknowledged the next one
 
     async def _back_off(self) -> None:
-        """Wait, not as long as all others do, and longer the next time."""
+        """Sleep with jitter, and longer the next time."""
         pause, self._retry_delay = self._retry_delay, min(2 * self._retry_delay, MAX_RETRY_DELAY)
         await trio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - no secret depends on it
 
     def _wanted_resources(self) -> frozenset[str]:
-        """The resources to ask for: without those that it has refused."""
+        """Return the wanted resources, except for those that the server refused."""
         interests = self._hooks.interests
         wanted = interests.resources
         if not self._can_subscribe:
             for uri in wanted:
-                interests.reject(uri, "it does not tell of changes of its resources")
+                interests.reject(uri, "it does not support resource subscriptions")
             return frozenset()
         return frozenset(uri for uri in wanted if not interests.subscribe_result(uri))
 
     async def _open_request(self, uris: frozenset[str]) -> _ListenRequest:
-        """Open another and wait for what comes of it: it is acknowledged, over, or silent for long."""
+        """Open a stream and wait until it is acknowledged or has ended, or for the timeout."""
         listen = _ListenRequest(
             server=self._link.name,
             label="the subscription to its changes",
@@ -245,7 +248,7 @@ class UpstreamListenStream:
 
     def _close(self, listen: _ListenRequest) -> None:
         if self._open.pop(listen.key, None) is not None:
-            self._link.cancel(listen, "another subscription takes its place, or nobody follows any more")
+            self._link.cancel(listen, "replaced by another subscription, or no longer needed")
 
 
 def _subscription_id(message: Message) -> bytes:
@@ -264,7 +267,7 @@ def _member(message: Message, name: str) -> bytes:
 
 
 def _acknowledged(message: Message) -> tuple[frozenset[str], frozenset[str]]:
-    """The features and the resources that the server agreed to tell of."""
+    """Return the features and the resources that the server accepted."""
     try:
         body = wire.value(message.params)
     except BadFrame:
@@ -280,7 +283,7 @@ def _acknowledged(message: Message) -> tuple[frozenset[str], frozenset[str]]:
 
 
 async def _wait_first(*events: trio.Event) -> None:
-    """Until one of them is set."""
+    """Return when one of the events is set."""
     async with trio.open_nursery() as nursery:
 
         async def wait_for(event: trio.Event) -> None:

@@ -1,8 +1,8 @@
-"""A tool call that became a task: asked after until it is done. Two dialects of one idea.
+"""Tool calls that became tasks: polled until they are done, in two protocol variants.
 
-In 2025-11-25 the client says that it wants a task (some tools insist), polls, and then fetches the
-result. In the extension to 2026-07-28 the server decides, if the request declared that it may, and the
-result comes with the last poll.
+In 2025-11-25 the client requests a task (some tools require it), polls, and then fetches the result. In the
+extension to 2026-07-28 the server decides, if the request declared support, and the last poll brings the
+result.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 
 DEFAULT_POLL_INTERVAL, MIN_POLL_INTERVAL, MAX_POLL_INTERVAL = 1.0, 0.1, 30.0
-"""Seconds between two questions: where the server says nothing, and the bounds of what it may say."""
+"""Seconds between two polls: if the server proposes nothing, and the bounds for what it proposes."""
 MAX_FAILED_POLLS = 5
-"""Questions in a row that may stay without an answer: the task goes on without our looking."""
+"""Unanswered polls in a row before we give up; the task itself may continue."""
 _CANCEL_TIMEOUT = 10.0
 _FINAL = ("completed", "failed", "cancelled")
 _RUNNING = ("working", "input_required")
 NextConnection = Callable[[], Awaitable[Upstream | None]]
-"""Waits for the next connection to the same server, the one before having ended; None: it has none."""
+"""Waits for the next connection to the same server after one has ended; returns None if there is none."""
 
 
 @attrs.frozen
 class _Task:
-    """What the server last said of it."""
+    """What the server last reported."""
 
     id: str
     status: str
@@ -64,17 +64,17 @@ async def await_task(
     on_status: Callable[[str], None] = lambda words: None,
     next_connection: NextConnection | None = None,
 ) -> Raw:
-    """Wait until the task is done; the bytes of its result, as if the call itself had brought them.
+    """Wait until the task is done; return the bytes of its result, as if the call itself had returned it.
 
-    `created` is the result that told of the task. `timeout` is for each question, `limit` for all;
-    `what` names the call in messages; `told` is called with the server's words about the task whenever
-    they are others than before. Whatever ends this early, be it cancellation, cancels the task.
+    `created` is the result that announced the task. `timeout` applies to each request, `limit` to the whole;
+    `what` names the call in messages; `on_status` is called with each new status message. If this ends
+    early, for example by cancellation, the task is cancelled.
 
-    A task is not its connection's: where that ends, it is asked after on the next one, if `again` gives one
-    that speaks the same. Asking after it is no repetition of the call, which is never sent once more.
+    A task outlives its connection: polling continues on the next one if `next_connection` returns one of the
+    same revision. The call itself is never repeated.
 
-    Raises UpstreamRefused when it failed or was cancelled there, CallTimeout, ProtocolViolation,
-    LinkLost when it cannot be learnt what came of it, and what `answer` raises.
+    Raises UpstreamRefused if the task failed or the server cancelled it, CallTimeout, ProtocolViolation,
+    LinkLost if its outcome is unknown, and what `answer` raises.
     """
     poller = _TaskPoller(upstream, answer, timeout, on_status, next_connection)
     task = _parse_task(upstream, created)
@@ -82,16 +82,14 @@ async def await_task(
         with trio.move_on_after(limit):
             return await poller.run(task)
     except (Overloaded, HttpRefused, LinkLost) as error:
-        # They say what became of a question, not of the call.
-        words = (
-            f"{poller.name}: {what} became a task, and what came of it cannot be learnt; it may have run, "
-        )
-        raise LinkLost(f"{words}so it is not repeated ({error.message})", server=poller.name) from error
+        # These errors concern a poll, not the call.
+        words = f"{poller.name}: {what} became a task whose outcome is unknown; it may have run"
+        raise LinkLost(f"{words}, so it is not retried ({error.message})", server=poller.name) from error
     finally:
         if not poller.is_finished:
             poller.cancel(task.id)
     raise CallTimeout(
-        f"{upstream.link.name}: {what} has been a task for {limit:g} s, the most one call may take; the "
+        f"{upstream.link.name}: {what} has run as a task for {limit:g} s, the limit for one call; the "
         "server was told to cancel it (`maxTimeout` in its definition sets the limit)",
         server=upstream.link.name,
         after=limit,
@@ -106,10 +104,10 @@ class _TaskPoller:
     on_status: Callable[[str], None]
     next_connection: NextConnection | None
     reconnected: bool = False
-    """Whether its connection is another than the one it began on."""
+    """Whether polling moved to another connection."""
     is_finished: bool = False
     answered: set[str] = attrs.field(factory=set)
-    """Keys of the questions that have been answered: they are repeated until the server has seen it."""
+    """Keys of answered questions: the server repeats them until it has processed the answers."""
 
     @property
     def name(self) -> str:
@@ -127,7 +125,7 @@ class _TaskPoller:
                 words = task.message
                 self.on_status(words)
             if task.status == "input_required":
-                if self.is_legacy:  # it asks on the way of the result, by requests of its own
+                if self.is_legacy:  # the server asks with requests of its own while we wait for the result
                     return await self._fetch(task, timeout=math.inf)
                 await self._answer_questions(task)
             await trio.sleep(task.poll_interval)
@@ -141,14 +139,14 @@ class _TaskPoller:
                 if self.upstream.link.end_error is not None:
                     await self._switch_connection(error)
             except UpstreamRefused as error:
-                if self.reconnected:  # a process that was started anew knows nothing of it
+                if self.reconnected:  # a restarted process does not know the task
                     raise LinkLost(error.message, server=self.name) from error
                 raise
         self.is_finished = True
         return await self._result(task)
 
     async def _switch_connection(self, lost: McpdError) -> None:
-        """On to the next connection. Raises LinkLost where there is none to ask the same on."""
+        """Move to the next connection. Raises `lost` if there is none of the same revision."""
         fresh = None if self.next_connection is None else await self.next_connection()
         if fresh is None or (fresh.era, fresh.version) != (self.upstream.era, self.upstream.version):
             raise lost
@@ -156,11 +154,11 @@ class _TaskPoller:
         self.upstream = fresh
 
     async def _result(self, task: _Task) -> Raw:
-        """The result of a task that is over. Raises what it came to instead."""
+        """Return the result of a finished task. Raises if it failed."""
         if task.status == "cancelled":
-            words = task.message or "without a word"
+            words = task.message or "no reason given"
             raise UpstreamRefused(
-                f"{self.name}: its task was cancelled there: {words}", server=self.name, upstream_code=0
+                f"{self.name}: the server cancelled its task: {words}", server=self.name, upstream_code=0
             )
         if self.is_legacy:
             return await self._fetch(task, timeout=self.timeout)
@@ -168,7 +166,7 @@ class _TaskPoller:
             raise to_upstream_error(self.name, Message(error=task.members.get("error", Raw(b"null"))))
         result = task.members.get("result")
         if result is None:
-            raise ProtocolViolation(f"{self.name}: its task is completed without a result", server=self.name)
+            raise ProtocolViolation(f"{self.name}: its task completed without a result", server=self.name)
         return result
 
     async def _fetch(self, task: _Task, timeout: float) -> Raw:
@@ -181,7 +179,7 @@ class _TaskPoller:
             questions = wire.members(task.members.get("inputRequests", b"{}"))
         except BadFrame as error:
             raise ProtocolViolation(
-                f"{self.name}: asks what cannot be read: {error}", server=self.name
+                f"{self.name}: sent an unreadable request for input: {error}", server=self.name
             ) from None
         new = {key: question for key, question in questions.items() if key not in self.answered}
         if new:
@@ -196,7 +194,7 @@ class _TaskPoller:
         return await self.upstream.request(method, params, timeout=limit, meta=self.upstream.default_meta)
 
     def cancel(self, task: str) -> None:
-        """Say that nobody waits any more; whether the server heeds it is its own affair."""
+        """Ask the server to cancel the task, if it supports that. The answer is ignored."""
         declared = self.upstream.capabilities.get("tasks")
         if self.is_legacy and not (isinstance(declared, Mapping) and "cancel" in declared):
             return
@@ -205,11 +203,11 @@ class _TaskPoller:
         try:
             self.upstream.submit(farewell, "tasks/cancel", msgspec.json.encode({"taskId": task}))
         except McpdError:
-            return  # there is no way to tell it
+            return  # the server cannot be reached
 
 
 class _CancelRequest(Exchange):
-    """Nobody waits for the answer."""
+    """A request whose response is ignored."""
 
     def answered(self, message: Message) -> None: ...
     def failed(self, error: McpdError) -> None: ...
@@ -220,18 +218,17 @@ def _is_temporary(error: McpdError) -> bool:
 
 
 def _parse_task(upstream: Upstream, result: Raw) -> _Task:
-    """A task as either dialect tells of it. Raises ProtocolViolation."""
+    """Parse a task of either variant. Raises ProtocolViolation."""
     try:
         members = wire.members(result)
         if "task" in members and "taskId" not in members:
             members = wire.members(members["task"])
         task, status = (msgspec.json.decode(members[name], type=str) for name in ("taskId", "status"))
         if status not in (*_FINAL, *_RUNNING):
-            raise BadFrame(f"a task that is {shorten(status, 40)}")
+            raise BadFrame(f"unknown task status {shorten(status, 40)}")
     except (BadFrame, KeyError, msgspec.MsgspecError) as error:
         raise ProtocolViolation(
-            f"{upstream.link.name}: tells of a task in a way that cannot be read ({error}): "
-            f"{shorten(bytes(result))}",
+            f"{upstream.link.name}: sent an invalid task ({error}): {shorten(bytes(result))}",
             server=upstream.link.name,
         ) from None
     return _Task(task, status, _status_message(members), _poll_interval(members), members)
@@ -245,7 +242,8 @@ def _status_message(members: Mapping[str, Raw]) -> str:
 
 
 def _poll_interval(members: Mapping[str, Raw]) -> float:
-    """What the server proposes, in milliseconds under one of two names, within our bounds."""
+    """Return the interval that the server proposes (milliseconds, under one of two names), within our
+    bounds."""
     raw = members.get("pollIntervalMs", members.get("pollInterval"))
     if raw is None:
         return DEFAULT_POLL_INTERVAL

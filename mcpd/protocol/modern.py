@@ -1,4 +1,5 @@
-"""Revision 2026-07-28: no session; every request says its version, and changes come on a subscription."""
+"""Revision 2026-07-28: no session; every request carries its version, and changes arrive on a listen
+stream."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ VERSIONS = ("2026-07-28",)
 
 HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION = -32020, -32021, -32022
 MODERN_ONLY_ERRORS = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
-"""Errors that only a modern server gives."""
+"""Errors that only a modern server sends."""
 
 TASKS_EXTENSION = f"{RESERVED_PREFIX}tasks"
 """The extension by which a tool call may become a task."""
@@ -42,7 +43,7 @@ _NO_CAPABILITIES: Mapping[str, object] = {}
 
 
 def request_meta(version: str, capabilities: Mapping[str, object], log_level: str | None = None) -> bytes:
-    """What `_meta` of every request must carry, as JSON members."""
+    """Return the members that `_meta` of every request must have, as JSON."""
     meta: dict[str, object] = {
         f"{RESERVED_PREFIX}protocolVersion": version,
         f"{RESERVED_PREFIX}clientInfo": {"name": CLIENT_NAME, "version": __version__},
@@ -60,12 +61,12 @@ def dialect(
     log_level: str | None = None,
     refresh_list: Callable[[str], Awaitable[None]] | None = None,
 ) -> Dialect:
-    """How messages are dressed in `version`; `mirror` is the one that has seen the tools,
-    `capabilities` what we can do for the server, `refresh` fetches a list anew."""
+    """Return the dialect for `version`. `parameter_headers` must have seen the tools; `capabilities` is what
+    mcpd supports; `refresh_list` fetches a list again."""
 
     def retry_after_header_mismatch(method: str, message: Message) -> BeforeRetry | None:
-        """A call whose headers did not match the tool's newest definition was refused unseen: the
-        specification says to learn that and to try once more."""
+        """A call whose headers do not match the tool's newest definition is refused without being run; the
+        specification says to fetch the definition and to retry once."""
         if refresh_list is None or method != "tools/call":
             return None
         mismatch = to_upstream_error("", message).upstream_code == HEADER_MISMATCH
@@ -80,7 +81,7 @@ def dialect(
 
 
 class _DiscoverRequest(AwaitedExchange, kw_only=True):
-    """The first request; its answer may come when nobody waits for it any more."""
+    """The first request; its response may arrive when nobody waits for it any longer."""
 
     on_late_answer: Callable[[], None] | None = None
 
@@ -93,10 +94,10 @@ class _DiscoverRequest(AwaitedExchange, kw_only=True):
 async def discover(
     link: Channel, version: str = VERSIONS[0], on_late_answer: Callable[[], None] | None = None
 ) -> Mapping[str, object]:
-    """Ask `server/discover` and return its result. Raises UpstreamRefused, LinkLost, ProtocolViolation.
+    """Send `server/discover` and return its result. Raises UpstreamRefused, LinkLost, ProtocolViolation.
 
-    Being cancelled tells the server nothing: a legacy one would not know what is cancelled. `too_late`
-    is then called should a modern server answer all the same, for as long as the link lives.
+    Cancelling it tells the server nothing, because a legacy server would not understand. If a modern server
+    responds later while the connection lasts, `on_late_answer` is called.
     """
     link.set_dialect(dialect(version))
     probe = _DiscoverRequest(long_lived=True, cancellable=False)
@@ -121,7 +122,7 @@ def _is_modern(message: Message) -> bool:
 
 
 def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping[str, object]) -> Upstream:
-    """The upstream that a DiscoverResult describes, spoken to in `version`."""
+    """Return the upstream that a DiscoverResult describes, for `version`."""
     parameter_headers = ParameterHeaders(version)
     link.set_dialect(dialect(version, parameter_headers, hooks.capabilities, refresh_list=hooks.refresh_list))
     given = discovered.get("_meta")
@@ -170,13 +171,16 @@ def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping
 
 @attrs.define(eq=False)
 class _Inbound:
-    """What a modern server may send: notifications only. Requests break the protocol and get no answer."""
+    """Handles messages from a modern server: notifications only. Requests violate the protocol and get no
+    response."""
 
     hooks: Hooks
     subscription: UpstreamListenStream
 
     def on_request(self, message: Message, exchange: Exchange | None = None) -> None:
-        self.hooks.on_log(f"[mcpd] ignored: a request ({message.method[:60]}), which this revision forbids")
+        self.hooks.on_log(
+            f"[mcpd] ignored a request ({message.method[:60]}), which this protocol version forbids"
+        )
 
     def on_notification(self, message: Message, exchange: Exchange | None = None) -> None:
         if message.method == "notifications/message":
@@ -191,7 +195,7 @@ def declared_extensions(capabilities: Mapping[str, object]) -> Mapping[str, obje
 
 
 def version_list(source: object) -> tuple[str, ...]:
-    """The version strings of `supportedVersions` or of an error's `data.supported`."""
+    """Return the version strings of `supportedVersions`, or of an error's `data.supported`."""
     return tuple(item for item in source if isinstance(item, str)) if isinstance(source, list) else ()
 
 

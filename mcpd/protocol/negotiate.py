@@ -1,7 +1,8 @@
-"""Which era a server speaks: ask `server/discover`; whatever is no evidence of modern means legacy.
+"""Protocol negotiation: ask `server/discover`; anything that is no proof of a modern server means legacy.
 
-The rule is a denylist on purpose: legacy servers answer an unknown first request with any error
-code, with silence, or by dying, so the fallback to `initialize` is never keyed to one code.
+This is a denylist on purpose: legacy servers answer an unknown first request with any error code, with
+silence, or by exiting, so the fallback to `initialize` does not depend on a single code. See
+https://modelcontextprotocol.io/specification/2026-07-28/basic/versioning.
 """
 
 from __future__ import annotations
@@ -34,32 +35,33 @@ PROTOCOL_VERSIONS = (*modern.VERSIONS, *legacy.VERSIONS)
 
 
 class ServerDiedDuringProbe(Exception):
-    """The server ended when asked `server/discover`: some do on any first frame but `initialize`.
+    """The server exited when asked `server/discover`, as some do on any first message but `initialize`.
 
-    It is legacy; start it again and say so in the hint.
+    It is legacy: start it again with that hint.
     """
 
 
 class NotStreamableHttp(Exception):
-    """Nothing at this URL answers to Streamable HTTP. It may be HTTP+SSE. The message has the statuses.
+    """Nothing at this URL speaks Streamable HTTP; it may speak HTTP+SSE. The message contains the HTTP
+    statuses.
 
-    `status` is what `initialize` was answered with; None when it was an error in a body of JSON.
+    `status` is the response to `initialize`; None if that was an error in a JSON body.
     """
 
     def __init__(self, steps: Sequence[str], status: int | None = None) -> None:
-        """`steps`: what was tried, and what came of each, as in `Trace`: `initialize: HTTP 404 Not Found`."""
+        """`steps`: what was tried and its outcome, as in `Trace`: `initialize: HTTP 404 Not Found`."""
         super().__init__(join_steps(steps))
         self.steps = (*steps,)
         self.status = status
 
     @property
     def may_be_temporary(self) -> bool:
-        """Whether it was an error of the server's own: it may be out of order, and at the right place."""
+        """Whether it was an internal error of the server, so that the URL may be right."""
         return self.status == 500
 
 
 def join_steps(steps: Sequence[str]) -> str:
-    """In a sentence; what came of several in a row is said once."""
+    """Join the steps to one sentence; equal outcomes in a row are given once."""
     told = []
     for outcome, alike in groupby((step.partition(": ") for step in steps), lambda parts: parts[2]):
         *tried, last = [parts[0] for parts in alike]
@@ -69,11 +71,12 @@ def join_steps(steps: Sequence[str]) -> str:
 
 _TEMPORARY = (408, 429)
 _AMBIGUOUS = (500, 501)
-"""Statuses that some legacy servers give to a request they do not expect."""
+"""Statuses that some legacy servers send for an unexpected request."""
 
 
 def _suggests_other_era(error: HttpRefused) -> bool:
-    """Whether a server that is well might answer so to what it does not know. (401 and 403 are NeedsAuth.)"""
+    """Return whether a healthy server might answer like this to an unknown method. (401 and 403 are
+    NeedsAuth.)"""
     return (400 <= error.status < 500 and error.status not in _TEMPORARY) or error.status in _AMBIGUOUS
 
 
@@ -87,13 +90,13 @@ class _Negotiation:
     notes: list[str] = attrs.field(factory=list)
 
     async def probe(self, *, last: bool = False) -> Upstream | str | None:
-        """A modern upstream; or the legacy version to initialize with; or None: nothing learnt."""
+        """Return a modern upstream, the legacy version to initialize with, or None if nothing was learned."""
         started = trio.current_time()
 
         def note(outcome: str) -> None:
             self._note("server/discover", outcome, started)
 
-        # Over HTTP silence is no verdict: a network is slow for other reasons than a server's era.
+        # Over HTTP, silence proves nothing: networks are slow for other reasons.
         with trio.move_on_after(math.inf if self.link.has_headers else self.probe_timeout) as waiting:
             try:
                 found = await modern.discover(self.link, on_late_answer=lambda: self._on_late_answer(started))
@@ -128,7 +131,7 @@ class _Negotiation:
             return None
         versions = modern.versions_in_error(error)
         if error.upstream_code != modern.UNSUPPORTED_VERSION or last:
-            raise error  # modern, and it says what is wrong: nothing to fall back to
+            raise error  # it is modern and says what is wrong, so there is no fallback
         common = _first_common(modern.VERSIONS, versions)
         if common is None:
             return self._choose(versions, {})
@@ -143,15 +146,16 @@ class _Negotiation:
         older = _first_common(legacy.VERSIONS, versions)
         if older is None:
             raise NoCommonVersion(
-                f"{self.link.name}: speaks {', '.join(versions)}; known are {', '.join(PROTOCOL_VERSIONS)}",
+                f"{self.link.name}: speaks {', '.join(versions)}; "
+                f"mcpd supports {', '.join(PROTOCOL_VERSIONS)}",
                 server=self.link.name,
             )
         return older
 
     async def handshake(self, version: str, *, last: bool = False) -> Upstream | None:
-        """A legacy upstream; None when the server turns out to be modern after all.
+        """Return a legacy upstream; None if the server turns out to be modern after all.
 
-        A server that refuses a version and names others gets one of those, once.
+        If a server refuses a version and names others, one of those is tried once.
         """
         started = trio.current_time()
         try:
@@ -178,8 +182,10 @@ class _Negotiation:
         return upstream
 
     def _on_late_answer(self, started: float) -> None:
-        """An `initialize` has pinned this connection to its era; the next one need not be."""
-        self._note("server/discover", "answered too late; modern from the next connection on", started)
+        """`initialize` has fixed the era of this connection, but not of the next."""
+        self._note(
+            "server/discover", "answered too late; the next connection will use the modern protocol", started
+        )
         self.hooks.on_modern_detected()
 
     def _note(self, step: str, outcome: str, started: float) -> None:
@@ -191,10 +197,10 @@ class _Negotiation:
 
 
 async def negotiate(link: Channel, hooks: Hooks, hint: Hint, probe_timeout: float, trace: Trace) -> Upstream:
-    """Agree with a freshly started server. The caller bounds the whole; `probe_timeout` bounds silence.
+    """Negotiate with a newly started server. The caller bounds the whole; `probe_timeout` bounds silence.
 
-    Raises DiedOfTheProbe, NotStreamable, NoCommonVersion, and what a request may raise: UpstreamRefused,
-    ProtocolViolation, HttpRefused, NeedsAuth, LinkLost.
+    Raises ServerDiedDuringProbe, NotStreamableHttp, NoCommonVersion, and what a request may raise:
+    UpstreamRefused, ProtocolViolation, HttpRefused, NeedsAuth, LinkLost.
     """
     negotiation = _Negotiation(link, hooks, trace, probe_timeout, modern_only=hint == "modern")
     version = legacy.VERSIONS[0]
@@ -204,16 +210,16 @@ async def negotiate(link: Channel, hooks: Hooks, hint: Hint, probe_timeout: floa
             return found
         if hint == "modern":
             raise NoCommonVersion(
-                f"{link.name}: does not answer server/discover, and `era` in its definition is `modern`",
+                f"{link.name}: does not answer server/discover, but `era` in its definition is `modern`",
                 server=link.name,
             )
         version = found or version
     upstream = await negotiation.handshake(version)
-    if upstream is None:  # it was slow to start, not legacy: once more
+    if upstream is None:  # it started slowly and is not legacy: try once more
         found = await negotiation.probe(last=True)
         if not isinstance(found, Upstream):
             raise NoCommonVersion(
-                f"{link.name}: refuses both server/discover and initialize", server=link.name
+                f"{link.name}: rejects both server/discover and initialize", server=link.name
             )
         return found
     return upstream

@@ -1,4 +1,5 @@
-"""What a modern message repeats of itself in HTTP headers, so that proxies can route without opening it."""
+"""HTTP headers that repeat parts of a modern message, so that proxies can route it without parsing the
+body."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from mcpd.wire.message import BadFrame
 
 
 class _Params(msgspec.Struct, frozen=True):
-    """What of a request's params is repeated, or decides about that."""
+    """The params that are repeated, or decide what is."""
 
     name: str | None = None
     uri: str | None = None
-    taskId: str | None = None  # as the protocol spells it
+    taskId: str | None = None  # the protocol's spelling
     arguments: Raw = Raw(b"{}")
 
 
@@ -35,14 +36,14 @@ _decode = msgspec.json.Decoder(_Frame).decode
 
 
 class ParameterHeaders:
-    """Knows which arguments of which tool are mirrored; `admit` must have seen a tool before it is called."""
+    """Knows which arguments of which tools are repeated; `admit_tool` must see a tool before it is called."""
 
     def __init__(self, version: str) -> None:
         self._version = {"MCP-Protocol-Version": version}
         self._schemas: dict[str, Mapping[str, object]] = {}
 
     def headers(self, method: str, frame: bytes) -> Mapping[str, str]:
-        """The headers of a message, as `Dialect.headers` wants them."""
+        """Return the headers of a message; see `Dialect.headers`."""
         if not method:
             return self._version
         headers = {**self._version, "Mcp-Method": encode_header_value(method)}
@@ -52,7 +53,7 @@ class ParameterHeaders:
         try:
             params = _decode(frame).params
         except (msgspec.MsgspecError, RecursionError):
-            return headers  # such a request is the server's to refuse
+            return headers  # let the server refuse such a request
         name = getattr(params, named_by)
         if name is not None:
             headers["Mcp-Name"] = encode_header_value(name)
@@ -62,7 +63,7 @@ class ParameterHeaders:
         return headers
 
     def admit_tool(self, tool: str, definition: bytes) -> str | None:
-        """Learn what to mirror of a tool's arguments; why the tool must not be offered, if it must not."""
+        """Learn which arguments to repeat; return why the tool must not be offered, or None."""
         self._schemas.pop(tool, None)
         if b"x-mcp-header" not in definition and b"\\u" not in definition:
             return None

@@ -1,4 +1,4 @@
-"""The era-free face of a connected server: what it is, what it can do, and how to ask it."""
+"""A connected server, independent of its protocol version: what it is, what it can do, and how to call it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ FEATURES = ("tools", "resources", "prompts")
 
 @attrs.frozen
 class ServerNotification:
-    """A notification that clients may want: as the server sent it, to be translated by who passes it on."""
+    """A notification that clients may want, as the server sent it."""
 
     method: str
-    """`notifications/message`, `…/resources/updated`, `…/elicitation/complete`, `…/tasks/status`,
-    `…/tasks`, `…/cancelled` (a question of the server's own is moot), and from `ManagedServer` also
-    `…/list_changed`, once the list has been fetched anew."""
+    """`notifications/message`, `…/resources/updated`, `…/elicitation/complete`, `…/tasks/status`, `…/tasks`,
+    `…/cancelled` (the server cancelled a request of its own), and from `ManagedServer` also
+    `…/list_changed`, once the list has been fetched again."""
     params: Raw
-    """As they came; ABSENT for none. Of a 2026-07-28 server `_meta` names *our* subscription."""
+    """Unchanged; ABSENT if none. For a 2026-07-28 server, `_meta` names *our* subscription."""
     exchange: Exchange | None = None
-    """The request it came for, where the transport can tell: see `Inbound`. It may be any of ours."""
+    """The request it belongs to, if the transport can tell (see `Inbound`). It may be any request of ours."""
     uri: str = ""
-    """Of `notifications/resources/updated`: which; a part, perhaps, of what is followed."""
+    """For `notifications/resources/updated`: the resource, which may be part of a subscribed one."""
 
 
 ServerRequestHandler = Callable[[Channel, Message, Exchange | None], bool]
@@ -48,33 +48,32 @@ def _ignore(said: ServerNotification) -> None: ...
 
 @attrs.define
 class Hooks:
-    """What a server tells unasked, once an era understood it. Called in the reader: must not block."""
+    """Callbacks for what a server sends on its own. They run in the reader and must not block."""
 
     on_list_changed: Callable[[str], None]
-    """One of `tools`, `resources`, `prompts`: that list is no longer what it was."""
+    """Called with `tools`, `resources` or `prompts` when that list has changed."""
     on_log: Callable[[str], None]
-    """A line the server wants logged."""
+    """Called with a line that the server wants logged."""
     capabilities: Mapping[str, object] = attrs.field(factory=dict)
-    """What we can do for the server (`elicitation`, `sampling`, `roots`), as it is declared to it."""
+    """What we declare to the server (`elicitation`, `sampling`, `roots`)."""
     on_request: ServerRequestHandler | None = None
-    """Called with a request that the server makes in an era in which it may, and with the request of
-    ours that it makes it for, where the transport can tell (see `Inbound`; else None). True: it is
-    taken on, and will be answered with `Channel.respond` or `refuse`, once. False: nobody can, it is
-    refused at once. Pings never come here."""
+    """Called with a legacy server's request, and the request of ours that it belongs to, if the transport
+    can tell (see `Inbound`). Returning True accepts it: exactly one of `Channel.respond` and `refuse` must
+    follow. False refuses it immediately. Pings never get here."""
     on_notification: Callable[[ServerNotification], None] = _ignore
-    """Called with what clients may want to know, in the order in which it came among the answers."""
+    """Called with notifications that clients may want, in order with the responses."""
     refresh_list: Callable[[str], Awaitable[None]] | None = None
-    """Fetch one of the lists anew, and return when that is done, well or not."""
+    """Fetches a list again; returns when that has succeeded or failed."""
     on_modern_detected: Callable[[], None] = lambda: None
-    """Called when a server that was taken for legacy, since it did not answer in time, turns out not
-    to be: for the next connection, since this one's era is settled."""
+    """Called if a server taken for legacy, because it did not answer in time, turns out to be modern. The
+    next connection can use that; the era of this one is fixed."""
     interests: NotificationInterests = attrs.field(factory=NotificationInterests)
-    """What clients want to hear: fulfilled by `Upstream.follow`, while it runs."""
+    """What clients want to be notified of; fulfilled while `Upstream.run_subscriptions` runs."""
 
 
 @attrs.define(eq=False)
 class Upstream:
-    """A server after its handshake. Valid while its link runs."""
+    """A server after its handshake. Valid while its connection lasts."""
 
     link: Channel
     era: str
@@ -84,32 +83,32 @@ class Upstream:
     ping_method: str
     """A real request that costs the server next to nothing."""
     run_subscriptions: Callable[[], Awaitable[None]] | None = None
-    """Must run beside the link: for `Hooks.changed` to be called, and `Hooks.interests` to be fulfilled."""
+    """Must run alongside the connection, for `Hooks.on_list_changed` to be called and `Hooks.interests` to
+    be fulfilled."""
     notifications_ready: trio.Event = attrs.field(factory=trio.Event)
-    """Set by `follow` when nothing is missed from now on, or when it can do no more about that."""
+    """Set once the notification stream is open, or cannot be opened."""
 
     announces_changes: set[str] = attrs.field(factory=set)
-    """The FEATURES whose changes reach us: a list of theirs is good until `Hooks.changed`."""
+    """The FEATURES whose changes are announced: such a list is valid until `Hooks.on_list_changed`."""
     request_meta: Callable[[Mapping[str, object], str | None], bytes] = lambda capabilities, level: b""
-    """`Exchange.meta` for a request that is made for one client: what that client can be asked, and
-    the log level it wishes for that request. Empty where an era has no such thing: what it declares
-    is for the whole connection."""
+    """Returns `Exchange.meta` for a request made for one client, given the client's capabilities and log
+    level. Empty for a legacy server, to which both are declared per connection."""
 
     default_meta: bytes = b""
-    """`Exchange.meta` for a request that no client stands behind: nobody can be asked, but a call may
-    become a task, where the server has such."""
+    """`Exchange.meta` for a request without a client: no input is possible, but a call may become a task if
+    the server supports tasks."""
 
     accepts_task_param: bool = False
     """Whether a call becomes a task by its `task` param (2025-11-25)."""
     notify_roots_changed: Callable[[], None] = lambda: None
-    """Tell the server that a `roots/list` would be answered otherwise, where an era has words for that."""
+    """Tells the server that the roots have changed, if its protocol version has such a message."""
 
     admit_tool: Callable[[str, bytes], str | None] | None = None
-    """Must see every tool listed (name, definition) before it is called, where the era needs it; says
-    why a tool must not be offered, if it must not."""
+    """If set, it must see every listed tool (name, definition) before it is called. Returns why the tool
+    must not be offered, or None."""
 
     def has(self, feature: str, part: str | None = None) -> bool:
-        """Whether a capability (`tools`), or a part of it (`listChanged`), was declared."""
+        """Return whether a capability (`tools`), or a part of it (`listChanged`), was declared."""
         declared = self.capabilities.get(feature)
         if part is None:
             return isinstance(declared, Mapping)
@@ -127,10 +126,10 @@ class Upstream:
         timeout: float = math.inf,
         meta: bytes = b"",
     ) -> Raw:
-        """Ask and wait for the result's bytes; `meta`: see `Exchange.meta`.
+        """Send a request and return the result's bytes; `meta`: see `Exchange.meta`.
 
-        Raises UpstreamRefused when the server answers with an error, CallTimeout after `timeout`
-        seconds, LinkLost. Cancelling the wait cancels the request.
+        Raises UpstreamRefused if the server responds with an error, CallTimeout after `timeout` seconds,
+        LinkLost. Cancelling the wait cancels the request.
         """
         return await send_request(self.link, method, params, timeout=timeout, meta=meta)
 
@@ -144,14 +143,14 @@ async def send_request(
     cancellable: bool = True,
     meta: bytes = b"",
 ) -> Raw:
-    """`Upstream.request`, for a link that has no era yet."""
+    """`Upstream.request`, for a connection whose protocol version is not negotiated yet."""
     exchange = AwaitedExchange(total_timeout=timeout, meta=meta)
     exchange.cancellable = cancellable
     link.submit(exchange, method, b"" if params is None else msgspec.json.encode(params))
     try:
         message = await exchange.wait_response()
     except BaseException:
-        link.cancel(exchange, "nobody waits for it any more")
+        link.cancel(exchange, "no longer needed")
         raise
     if message.error is not ABSENT:
         raise to_upstream_error(link.name, message)
@@ -159,7 +158,7 @@ async def send_request(
 
 
 def to_upstream_error(server: str, message: Message) -> UpstreamRefused:
-    """The server's JSON-RPC error as an exception; tolerant of one that has no proper shape."""
+    """Return the server's JSON-RPC error as an exception; tolerates malformed errors."""
     try:
         body = wire.value(message.error)
     except BadFrame:
@@ -183,7 +182,7 @@ def decode_result(server: str, method: str, result: Raw) -> Mapping[str, object]
     try:
         body = wire.value(result)
     except BadFrame as error:
-        raise ProtocolViolation(f"{server}: its answer to {method} cannot be read: {error}") from None
+        raise ProtocolViolation(f"{server}: its response to {method} is invalid: {error}") from None
     if not isinstance(body, dict):
         raise ProtocolViolation(
             f"{server}: its answer to {method} is not an object: {shorten(bytes(result))}", server=server
@@ -192,7 +191,7 @@ def decode_result(server: str, method: str, result: Raw) -> Mapping[str, object]
 
 
 def parse_server_info(value: object, instructions: object) -> ServerInfo:
-    """Untrusted self-description: strings are taken, anything else is left out."""
+    """Parse the server's untrusted self-description; anything but strings is ignored."""
     given = value if isinstance(value, Mapping) else {}
     taken = {
         key: str(given[key])[:500] for key in ("name", "version", "title") if isinstance(given.get(key), str)
@@ -227,7 +226,7 @@ _FORWARDED = frozenset(
 
 
 def handle_notification(hooks: Hooks, message: Message, exchange: Exchange | None) -> None:
-    """Pass on a notification that means the same in every era; ignore the rest."""
+    """Pass on a notification that means the same in all versions; ignore others."""
     method = message.method
     what = _LIST_CHANGED.get(method)
     if what is not None:
@@ -256,5 +255,5 @@ def _uri(params: Raw) -> str | None:
 
 
 def report_possible_update(hooks: Hooks, uri: str) -> None:
-    """Tell of a followed resource what the server could not: nobody listened for a while."""
+    """Report a subscribed resource as updated, because nobody listened for a while."""
     hooks.on_notification(ServerNotification(_UPDATED, Raw(msgspec.json.encode({"uri": uri})), None, uri))

@@ -1,7 +1,7 @@
-"""What clients want to hear of a server beside its answers: a level, held across its connections.
+"""What clients want a server to notify them of. Kept across its connections.
 
-Clients say what they want, synchronously; the era that is spoken compares with what the server was
-told, and acts. A new connection finds the same interests and fulfils them again.
+Clients set their interests synchronously. The protocol layer compares them with what the server was told and
+sends the difference; a new connection starts from nothing.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from collections.abc import Iterable
 import trio
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""Of log messages, the most talkative first."""
+"""Log levels, the most verbose first."""
 _SUBSCRIBED = ""
 
 
 class NotificationInterests:
-    """The interests of any number of holders for one server, each holder by an object of its own.
+    """The interests of any number of holders in one server; any object can be a holder.
 
-    What the server does is the union: every resource that somebody follows, and the most talkative
-    log level. Nothing here starts a server that sleeps, or waits for one (see `ManagedServer.demand`).
+    The server gets the union: every resource that somebody subscribes to, and the most verbose log level.
+    Nothing here starts a server or waits for one.
     """
 
     def __init__(self) -> None:
         self.changed = trio.Event()
-        """Set, and replaced by another, whenever `resources` or `log_level` may have changed."""
+        """Set, and replaced by a new event, whenever `resources` or `log_level` may have changed."""
         self.resources: frozenset[str] = frozenset()
-        """What anybody follows; for who fulfils it."""
+        """The resources that anybody subscribes to."""
         self._followed_by: dict[object, frozenset[str]] = {}
         self._levels: dict[object, str] = {}
         self._results: dict[str, str] = {}
         self._subscribed_before: set[str] = set()
-        """Resources that were followed at some time, by the same wish."""
+        """Current resources whose subscription was confirmed before, on this or an earlier connection."""
         self._result_changed = trio.Event()
 
     # ── for who is interested ───────────────────────────────────────────────────────────────────
 
     def follow_resources(self, holder: object, uris: Iterable[str]) -> None:
-        """Be told when one of these changes, and of no others any more, as far as this holder goes.
+        """Set the resources that this holder wants `notifications/resources/updated` for.
 
-        `notifications/resources/updated` then comes for them; once more for each after a connection
-        was lost, since nobody knows what happened meanwhile.
+        After a lost connection, one notification is reported for each resource, because changes may have
+        been missed.
         """
         before, now = self._followed_by.get(holder, frozenset()), frozenset(uris)
         if now:
@@ -48,15 +48,15 @@ class NotificationInterests:
         else:
             self._followed_by.pop(holder, None)
         for uri in now - before:
-            if self._results.get(uri):  # refused once; whoever asks anew may find it changed its mind
+            if self._results.get(uri):  # refused before, but the server may have changed its mind
                 del self._results[uri]
         self._recompute()
 
     def set_log_level(self, holder: object, level: str | None) -> None:
-        """Be told of log messages from this level on; None: this holder has no wish.
+        """Set the least severe log level that this holder wants; None for no preference.
 
-        A level once set stays the server's, where it is kept there (before 2026-07-28), until another
-        is wished for: there is no message to take it back. Raises ValueError for an unknown level.
+        A legacy server keeps a level until another one is set: the protocol cannot unset it. Raises
+        ValueError for an unknown level.
         """
         if level is None:
             self._levels.pop(holder, None)
@@ -67,17 +67,18 @@ class NotificationInterests:
         self._recompute()
 
     def forget(self, holder: object) -> None:
-        """This holder is gone."""
+        """Remove all interests of this holder."""
         self._followed_by.pop(holder, None)
         self._levels.pop(holder, None)
         self._recompute()
 
     def subscribe_result(self, uri: str) -> str | None:
-        """ "" when the server has agreed to tell of this resource; why it does not; None: not known yet."""
+        """Return "" if the server has confirmed the subscription, the reason if it refused, None if
+        unknown."""
         return self._results.get(uri)
 
     async def wait_subscribed(self, uri: str) -> str:
-        """`outcome`, once it is known: the caller bounds that, for it takes a connection."""
+        """Wait for `subscribe_result`. The caller must bound the wait: it takes a connection."""
         while (outcome := self._results.get(uri)) is None:
             await self._result_changed.wait()
         return outcome
@@ -89,7 +90,8 @@ class NotificationInterests:
         return min(self._levels.values(), key=LEVELS.index, default=None)
 
     def confirm(self, uri: str) -> bool:
-        """The server tells of this resource from now on. Whether it did so before and then did not."""
+        """The server has confirmed the subscription. Returns whether it was confirmed before, on an earlier
+        connection."""
         if uri not in self.resources:
             return False
         self._set_result(uri, _SUBSCRIBED)
@@ -98,12 +100,12 @@ class NotificationInterests:
         return again
 
     def reject(self, uri: str, why: str) -> None:
-        """The server does not; `why` is for a person."""
+        """The server has refused the subscription; `why` is shown to users."""
         if uri in self.resources:
             self._set_result(uri, why)
 
     def on_disconnected(self) -> None:
-        """The connection is over: what it agreed to or refused says nothing of the next."""
+        """The connection has ended: forget what was confirmed or refused."""
         self._results.clear()
 
     def _set_result(self, uri: str, outcome: str) -> None:

@@ -143,7 +143,7 @@ def test_a_task_whose_process_died_may_have_run(start: Start, era: str, how: str
     wait_until(lambda: counts(other).get("tasks/get", 0) > 0, lambda: "the task is not asked after")
     with pytest.raises(Refused):
         other.call("it", "die")
-    with pytest.raises(Refused, match="became a task, and what came of it cannot be learnt") as refused:
+    with pytest.raises(Refused, match="became a task whose outcome is unknown") as refused:
         caller.answer(key)
     assert refused.value.body["data"]["may_have_run"] is True
     daemon.wait_status("it", lambda status: status["status"] == "connected" and status["pid"] != pid)

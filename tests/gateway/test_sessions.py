@@ -242,7 +242,7 @@ async def test_a_call_that_was_begun_is_never_said_not_to_have_run(w: World, err
     forwarded: Any = SimpleNamespace(
         server=w.server, params=b"{}", rounds=0, start_round=lambda: None, submit=fail, method="tools/call"
     )
-    with pytest.raises(LinkLost, match="may have run in part") as lost:
+    with pytest.raises(LinkLost, match="may have partly run") as lost:
         await input_required._run_round(user.session, forwarded, {}, None)
     assert lost.value.may_have_run
 

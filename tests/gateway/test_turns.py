@@ -265,7 +265,7 @@ async def test_no_more_wait_for_their_turn_than_the_definition_says(autojump_clo
         for _ in range(most):
             assert script(w, failed).try_send(w.gateway.core)
         if kind == "script":
-            with pytest.raises(Overloaded, match="256 calls wait for their turn already"):
+            with pytest.raises(Overloaded, match="256 calls are already waiting for their turn"):
                 script(w, failed).try_send(w.gateway.core)
         else:
             refused = w.user("legacy").call()

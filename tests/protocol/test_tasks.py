@@ -269,7 +269,7 @@ async def test_a_task_that_cannot_be_read_ends_the_call(era: str, told: bytes) -
     """At once: there is nothing to ask after."""
     async with connected() as peer:
         upstream = await ready(peer, era)
-        with pytest.raises(ProtocolViolation, match="tells of a task"):
+        with pytest.raises(ProtocolViolation, match="sent an invalid task"):
             await seen_through(upstream, Raw(told))
 
 
