@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -9,7 +10,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from mcpd.api.control_methods import MAX_WAIT, METHODS, Method, decode_params
+from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params
 from mcpd.api.openrpc import openrpc_document
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.client_context import ClientIdentity
@@ -46,7 +47,7 @@ class ControlRequests:
         speak: Callable[[View, ClientIdentity], object],
     ) -> None:
         self._gateway = gateway
-        self._core = gateway.core
+        self._operations = gateway.core
         self._outbox = outbox
         self._send = outbox.put
         self._client = client
@@ -66,10 +67,11 @@ class ControlRequests:
         try:
             if entry is not None:
                 params = self._params(message, entry.params)
-                if entry.handler is not None:
-                    self._send(wire.result(message.key, codec.encode(entry.handler(self._core, params))))
+                result = entry.handler(self._operations, params)
+                if inspect.isawaitable(result):
+                    self._start(message, lambda: self._await_result(message, result))
                 else:
-                    self._start(message, lambda: self._run_async(message, entry, params))
+                    self._send(wire.result(message.key, codec.encode(result)))
             elif message.method == "mcpd/events":
                 params = self._params(message, api.EventsParams)
                 self._start(message, lambda: self._events(message, params))
@@ -134,7 +136,7 @@ class ControlRequests:
                 spawn=lambda work: self._start(message, work),
                 spawn_detached=self._gateway.spawn,
             )
-            if call.try_send(self._core):
+            if call.try_send(self._operations):
                 self.running[key] = call.cancel
                 return
         except Exception as error:
@@ -142,19 +144,18 @@ class ControlRequests:
             return
 
         async def prepare() -> None:
-            await call.prepare_and_send(self._core)
+            await call.prepare_and_send(self._operations)
             self.running[key] = call.cancel
 
         self._start(message, prepare)
 
-    async def _run_async(self, message: Message, method: Method[object], params: object) -> None:
-        assert method.async_handler is not None
-        result = await method.async_handler(self._core, params)
+    async def _await_result(self, message: Message, awaitable: Awaitable[object]) -> None:
+        result = await awaitable
         body = bytes(result) if isinstance(result, msgspec.Raw) else codec.encode(result)
         self._send(wire.result(message.key, body))
 
     async def _events(self, message: Message, params: api.EventsParams) -> None:
-        with self._core.watch() as (snapshot, changes):
+        with self._operations.watch() as (snapshot, changes):
             for event in snapshot:
                 self._notify(message, "mcpd/event", "event", event, event.server, params.servers)
             async for event in changes:
@@ -177,7 +178,7 @@ class ControlRequests:
             self._send(wire.notification(method, body))
 
     async def _logs(self, message: Message, params: api.LogsParams) -> None:
-        log = self._core.supervisor.get_any(params.server).log
+        log = self._operations.supervisor.get_any(params.server).log
         position = log.position
         tail = api.LogLines(lines=log.tail(params.lines))
         self._send(wire.result(message.key, codec.encode(tail)))
@@ -192,7 +193,7 @@ class ControlRequests:
             await self._outbox.wait_drained()  # meanwhile, new lines wait in the bounded log
 
     async def _tap(self, message: Message, params: TapParams) -> None:
-        with self._core.tap(params) as tap:
+        with self._operations.tap(params) as tap:
             while True:
                 self._notify(message, "mcpd/frame", "frame", await tap.next(), None, ())
                 await self._outbox.wait_drained()
@@ -200,7 +201,7 @@ class ControlRequests:
     async def _attach_when_ready(self, message: Message, params: api.AttachParams) -> None:
         server = self._gateway.view(params.server).single
         if server is not None:
-            await self._core.wait_ready(server, min(params.wait, MAX_WAIT))
+            await self._operations.wait_ready(server, min(params.wait, MAX_WAIT))
         self._attach(message, params)
 
     def _attach(self, message: Message, params: api.AttachParams) -> None:

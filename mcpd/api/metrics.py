@@ -17,6 +17,27 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[dict[str, str], float]
 
 
+_HELP = {
+    "build_info": "Version of the running mcpd daemon.",
+    "start_time_seconds": "Start time of the mcpd daemon, in seconds since the Unix epoch.",
+    "clients": "Clients connected to the mcpd daemon.",
+    "memory_bytes": "Resident memory of the mcpd daemon, without servers.",
+    "cpu_seconds_total": "CPU seconds used by the mcpd daemon, without servers.",
+    "server_up": "1 if the MCP server is connected, else 0.",
+    "server_state": "1 for the current state of the MCP server, 0 for all others.",
+    "server_restarts_total": "Times the MCP server was connected again after its first connection.",
+    "server_tools": "Tools provided by the MCP server.",
+    "server_in_flight": "Requests sent to the MCP server that have no response yet.",
+    "server_clients": "Connected clients that use the MCP server.",
+    "server_calls_total": "Finished tool calls of the MCP server, by outcome.",
+    "tool_calls_total": "Finished calls of each tool, by outcome.",
+    "server_processes": "Processes in the server's process tree.",
+    "server_memory_bytes": "Resident memory of the server's process tree; shared pages count per process.",
+    "server_cpu_seconds_total": "CPU seconds used by the server's processes, including exited ones.",
+}
+"""Metric (without the prefix `mcpd_`) → its HELP text. Names in `_total` are counters, others gauges."""
+
+
 def render(status: DaemonStatus, stats: Stats) -> str:
     """Return the metrics page. Server and tool names are escaped."""
     servers = stats.servers
@@ -24,114 +45,43 @@ def render(status: DaemonStatus, stats: Stats) -> str:
     tools = {each.name: each.tools for each in status.servers}
     lines: list[str] = []
 
-    def family(name: str, kind: str, meaning: str, samples: Iterable[Sample]) -> None:
-        lines.append(f"# HELP mcpd_{name} {meaning}")
-        lines.append(f"# TYPE mcpd_{name} {kind}")
+    def family(name: str, samples: Iterable[Sample]) -> None:
+        lines.append(f"# HELP mcpd_{name} {_HELP[name]}")
+        lines.append(f"# TYPE mcpd_{name} {'counter' if name.endswith('_total') else 'gauge'}")
         lines.extend(f"mcpd_{name}{_labels(labels)} {_number(value)}" for labels, value in samples)
 
-    family(
-        "build_info",
-        "gauge",
-        "Version of the running mcpd daemon.",
-        [({"version": status.daemon.version}, 1)],
-    )
-    started = datetime.fromisoformat(stats.since).timestamp()
-    family(
-        "start_time_seconds",
-        "gauge",
-        "Start time of the mcpd daemon, in seconds since the Unix epoch.",
-        [({}, started)],
-    )
-    family("clients", "gauge", "Clients connected to the mcpd daemon.", [({}, len(stats.clients))])
+    family("build_info", [({"version": status.daemon.version}, 1)])
+    family("start_time_seconds", [({}, datetime.fromisoformat(stats.since).timestamp())])
+    family("clients", [({}, len(stats.clients))])
     if stats.daemon is not None:
-        family(
-            "memory_bytes",
-            "gauge",
-            "Resident memory of the mcpd daemon, without servers.",
-            [({}, stats.daemon.memory)],
-        )
-        cpu = stats.daemon.cpu_seconds
-        family(
-            "cpu_seconds_total",
-            "counter",
-            "CPU seconds used by the mcpd daemon, without servers.",
-            [({}, cpu)],
-        )
-    family(
-        "server_up",
-        "gauge",
-        "1 if the MCP server is connected, else 0.",
-        [(_server(s), s.status is ServerState.CONNECTED) for s in servers],
-    )
+        family("memory_bytes", [({}, stats.daemon.memory)])
+        family("cpu_seconds_total", [({}, stats.daemon.cpu_seconds)])
+    family("server_up", [(_server(s), s.status is ServerState.CONNECTED) for s in servers])
     family(
         "server_state",
-        "gauge",
-        "1 for the current state of the MCP server, 0 for all others.",
         [({**_server(s), "state": state.value}, s.status is state) for s in servers for state in ServerState],
     )
-    family(
-        "server_restarts_total",
-        "counter",
-        "Times the MCP server was connected again after its first connection.",
-        [(_server(s), s.restarts) for s in servers],
-    )
-    family(
-        "server_tools",
-        "gauge",
-        "Tools provided by the MCP server.",
-        [(_server(s), tools.get(s.server, 0)) for s in servers],
-    )
-    family(
-        "server_in_flight",
-        "gauge",
-        "Requests sent to the MCP server that have no response yet.",
-        [(_server(s), s.in_flight) for s in servers],
-    )
-    family(
-        "server_clients",
-        "gauge",
-        "Connected clients that use the MCP server.",
-        [(_server(s), len(s.clients)) for s in servers],
-    )
-    family(
-        "server_calls_total",
-        "counter",
-        "Finished tool calls of the MCP server, by outcome.",
-        [({**_server(s), **label}, value) for s in servers for label, value in _outcomes(s.counts)],
-    )
+    family("server_restarts_total", [(_server(s), s.restarts) for s in servers])
+    family("server_tools", [(_server(s), tools.get(s.server, 0)) for s in servers])
+    family("server_in_flight", [(_server(s), s.in_flight) for s in servers])
+    family("server_clients", [(_server(s), len(s.clients)) for s in servers])
+    family("server_calls_total", [sample for s in servers for sample in _outcomes(s.counts, _server(s))])
     family(
         "tool_calls_total",
-        "counter",
-        "Finished calls of each tool, by outcome.",
         [
-            ({**_server(s), "tool": tool.tool, **label}, value)
+            sample
             for s in servers
             for tool in s.tools
-            for label, value in _outcomes(tool.counts)
+            for sample in _outcomes(tool.counts, {**_server(s), "tool": tool.tool})
         ],
     )
     lines.extend(_histogram(servers))
     if costs:
-        family(
-            "server_processes",
-            "gauge",
-            "Processes in the server's process tree.",
-            [(_server(s), c.processes) for s, c in costs],
-        )
-        family(
-            "server_memory_bytes",
-            "gauge",
-            "Resident memory of the server's process tree; shared pages count once per process.",
-            [(_server(s), c.memory) for s, c in costs],
-        )
+        family("server_processes", [(_server(s), cost.processes) for s, cost in costs])
+        family("server_memory_bytes", [(_server(s), cost.memory) for s, cost in costs])
     spent = [(_server(s), s.cpu_seconds) for s in servers if s.cost is not None or s.cpu_seconds]
     if spent:
-        family(
-            "server_cpu_seconds_total",
-            "counter",
-            "CPU seconds used by the server's processes, including exited ones.",
-            spent,
-        )
+        family("server_cpu_seconds_total", spent)
     return "\n".join(lines) + "\n"
 
 
@@ -139,15 +89,10 @@ def _server(server: ServerStats) -> dict[str, str]:
     return {"server": server.server}
 
 
-def _outcomes(counts: CallCounts) -> Iterator[tuple[dict[str, str], int]]:
+def _outcomes(counts: CallCounts, labels: dict[str, str]) -> Iterator[Sample]:
     ok = counts.calls - counts.errors - counts.lost - counts.cancelled
-    for outcome, number in (
-        ("ok", ok),
-        ("error", counts.errors),
-        ("lost", counts.lost),
-        ("cancelled", counts.cancelled),
-    ):
-        yield {"outcome": outcome}, number
+    numbers = {"ok": ok, "error": counts.errors, "lost": counts.lost, "cancelled": counts.cancelled}
+    yield from (({**labels, "outcome": outcome}, number) for outcome, number in numbers.items())
 
 
 def _histogram(servers: Iterable[ServerStats]) -> Iterator[str]:

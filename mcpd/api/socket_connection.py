@@ -52,7 +52,7 @@ class SocketConnection:
         """`client`: its entry in the registry if the caller registers it. `limit` None: cannot be evicted."""
         self._limit = limit
         self._gateway = gateway
-        self._core = gateway.core
+        self._operations = gateway.core
         self._fd = connection.fileno()
         self._pid = pid
         self._external_client = client
@@ -68,7 +68,7 @@ class SocketConnection:
 
     async def run(self) -> None:
         """Serve the client. No error escapes: it ends at most this connection."""
-        self._client = self._external_client or self._core.clients.add(self._pid)
+        self._client = self._external_client or self._operations.clients.add(self._pid)
         self._requests = ControlRequests(
             self._gateway, self._outbox, self._client, self._pid, self._start, self._open_session
         )
@@ -86,7 +86,7 @@ class SocketConnection:
             log.exception("client %d: an error in mcpd itself; closing its connection", self._pid)
         finally:
             if self._external_client is None:
-                self._core.clients.remove(self._client)
+                self._operations.clients.remove(self._client)
             self._cancel_all("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
             # These refer back to the connection; without the cycle it is freed immediately.

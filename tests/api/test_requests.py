@@ -31,7 +31,7 @@ async def test_a_bug_costs_the_request_that_meets_it(
 ) -> None:
     """It ended the connection, and with it every other request of that client."""
     later = broken_later if where == "later" else None
-    method = Method("", api.NoParams, "", handler=broken if later is None else None, async_handler=later)
+    method = Method("", api.NoParams, "", handler=later or broken)
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/broken": method})
     monkeypatch.setattr(control_requests, "read_call", broken)
     sent: list[bytes] = []
