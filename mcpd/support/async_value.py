@@ -1,4 +1,4 @@
-"""A value whose changes can be awaited: for what is true now, where only the latest matters."""
+"""A value whose changes can be awaited. Waiters see the latest value; earlier ones may be skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class AsyncValue(Generic[T]):
-    """Set it synchronously, from anywhere; wait for it to become what you need."""
+    """Set the value synchronously; wait until it satisfies a condition."""
 
     def __init__(self, value: T) -> None:
         self._value = value
@@ -27,7 +27,7 @@ class AsyncValue(Generic[T]):
         changed.set()
 
     async def wait_until(self, condition: Callable[[T], bool]) -> T:
-        """Return the first value that satisfies `is_so`; values set in between may be skipped."""
+        """Return the first value that satisfies `condition`; values set in between may be skipped."""
         while not condition(self._value):
             await self._changed.wait()
         return self._value

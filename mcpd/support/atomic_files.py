@@ -1,4 +1,4 @@
-"""Files that are the old or the new, never half: write beside, fsync, rename."""
+"""Atomic replacement of files: write a temporary file, fsync, rename."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 _STALE_AFTER = 60.0
-"""Seconds after which a file beside the real one is no write under way."""
+"""Seconds. An older temporary file was left behind by a writer that was killed."""
 
 
 def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Replace `path` by `data`; through a symbolic link, its target. Blocks on the disk. Raises OSError.
+    """Replace the content of `path`, or of the file it links to. Blocks on the disk. Raises OSError.
 
-    `mode`: the file's, when None the one it has, 0600 for a new one. Whoever owns it goes on owning it; where
-    that cannot be, PermissionError. Missing directories are made 0700.
+    `mode` None keeps the current mode; a new file gets 0600. The owner is kept, or PermissionError is
+    raised. Missing directories are created with mode 0700.
     """
     real = Path(os.path.realpath(path))
     _make_directory(real.parent)
@@ -45,7 +45,7 @@ def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
 
 
 def _keep_owner(handle: int, there: os.stat_result) -> None:
-    """As root in somebody's home, a file made anew would be one that its owner cannot write any more."""
+    """When root replaces a user's file, the user must still be able to write it."""
     ours = os.fstat(handle)
     if ours.st_uid != there.st_uid:
         os.fchown(handle, there.st_uid, there.st_gid)
@@ -61,7 +61,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def remove_stale_temporaries(path: Path) -> None:
-    """Take away what writers of `path` left beside it that were killed half-way. Never raises."""
+    """Remove temporary files of writers of `path` that were killed. Never raises."""
     with contextlib.suppress(OSError):
         for found in path.parent.glob(f".{path.name}.*"):
             with contextlib.suppress(OSError):

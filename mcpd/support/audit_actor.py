@@ -1,4 +1,4 @@
-"""On whose behalf something is done: set where a request comes in, read where a change is written down."""
+"""Who requested the current action: set where a request arrives, read where a change is recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _actor: ContextVar[Callable[[], str] | None] = ContextVar("actor", default=None)
 
 @contextmanager
 def acting_for(describe: Callable[[], str]) -> Iterator[None]:
-    """Everything done in the block, and in tasks started from it, is done for `who()`."""
+    """Attribute everything in the block, and in tasks started from it, to `describe()`."""
     token = _actor.set(describe)
     try:
         yield
@@ -20,6 +20,6 @@ def acting_for(describe: Callable[[], str]) -> Iterator[None]:
 
 
 def current_actor() -> str:
-    """Who asked for what is being done now; empty when it happens by itself."""
+    """Return who requested the current action, or an empty string if nobody did."""
     who = _actor.get()
     return "" if who is None else who()

@@ -1,4 +1,4 @@
-"""Bounded fan-out: every listener gets every item, or is closed for falling behind."""
+"""One source, many listeners: through bounded channels (Broadcast) or by direct calls (CallbackList)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Broadcast(Generic[T]):
-    """`send` never waits. A listener whose buffer is full is closed: its channel ends."""
+    """Each listener gets every item in its own buffer. If the buffer is full, the listener's channel ends."""
 
     def __init__(self, buffer: int = 1000) -> None:
         self._buffer = buffer
@@ -28,7 +28,7 @@ class Broadcast(Generic[T]):
 
     @contextmanager
     def listen(self) -> Iterator[trio.MemoryReceiveChannel[T]]:
-        """Receive everything sent from here on. The channel ends early only by falling behind."""
+        """Receive everything sent from now on. The channel ends early only if the listener is too slow."""
         send, receive = trio.open_memory_channel[T](self._buffer)
         self._listeners.add(send)
         try:
@@ -46,9 +46,9 @@ log = logging.getLogger("mcpd")
 
 
 class CallbackList(Generic[T]):
-    """Calling it calls every listener, in the order they came. Listeners must not block.
+    """Calls every listener in the order of registration. Listeners must not block.
 
-    One that raises is logged and keeps listening; it costs neither the others nor the source.
+    An exception in a listener is logged; it affects neither the other listeners nor the caller.
     """
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ class CallbackList(Generic[T]):
             try:
                 listener(item)
             except Exception:
-                log.exception("an error in mcpd itself, in a listener")
+                log.exception("internal error in a listener")
 
     def add(self, listener: Callable[[T], None]) -> Callable[[], None]:
-        """Call it from now on; what is returned ends that (again and again, if need be)."""
+        """Register a listener. Returns a function that removes it, and may be called more than once."""
         place = object()
         self._listeners[place] = listener
 

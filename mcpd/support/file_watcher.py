@@ -1,6 +1,7 @@
-"""Noticing that files change, however it is done: written in place, renamed over, linked elsewhere.
+"""Detects changes of files: written in place, replaced by rename, or linked to another target.
 
-inotify on directories. Nothing polls and no thread waits: while nothing happens it costs nothing.
+Uses inotify on the directories, without polling and without a thread. The watchfiles package is not used: it
+waits in a thread and does not follow the symbolic links on the way to a file.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from contextlib import contextmanager, suppress
 import trio
 
 QUIET_PERIOD = 0.25
-"""Seconds without a further change after which a change is told: editors take several steps."""
+"""Seconds without another change before a change is reported: editors save in several steps."""
 UNFINISHED_LIMIT = 30.0
-"""Seconds for which a file that somebody has written to and not closed is waited for."""
+"""Seconds to wait for a file that was written to but not closed."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE = 0x2, 0x4, 0x8
 _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
@@ -32,7 +33,7 @@ _MAX_LINKS = 40
 
 
 class FileWatcher:
-    """Of some files, there or not. Made by `watch_files`."""
+    """Waits for changes of some files, which need not exist. Created by `watch_files`."""
 
     def __init__(self, descriptor: int, paths: Iterable[str]) -> None:
         self._fd = descriptor
@@ -43,13 +44,13 @@ class FileWatcher:
         self._update_watches()
 
     async def next_change(self) -> None:
-        """Wait for changes, and until they are over: quiet, and every file that was written to is closed."""
+        """Wait for changes until they are complete: after a quiet period, with all written files closed."""
         while not self._process(await self._read_events()):
             pass
         while True:
             with trio.move_on_after(UNFINISHED_LIMIT if self._unfinished else QUIET_PERIOD) as waiting:
                 while not self._process(await self._read_events()):
-                    pass  # others in the same directory do not keep us waiting
+                    pass  # changes of other files in the same directory do not extend the wait
             if waiting.cancelled_caught:
                 self._unfinished.clear()
                 self._update_watches()
@@ -62,7 +63,7 @@ class FileWatcher:
                 return os.read(self._fd, 65536)
 
     def _process(self, events: bytes) -> bool:
-        """Whether one of them is about us."""
+        """Process events; return whether one concerns our files."""
         ours = False
         at = 0
         while at < len(events):
@@ -79,7 +80,7 @@ class FileWatcher:
         if mask & _IGNORED:
             return self._directories.pop(watch, None) is not None
         if mask & _DIRECTORY_EVENTS:
-            if self._directories.pop(watch, None) is not None:  # another may have its name by now
+            if self._directories.pop(watch, None) is not None:  # another directory may have its name now
                 _libc().inotify_rm_watch(self._fd, watch)
             return True
         directory = self._directories.get(watch, "")
@@ -96,7 +97,7 @@ class FileWatcher:
         return True
 
     def _update_watches(self) -> None:
-        """Watch the directories that matter now. What changes meanwhile is looked at once more."""
+        """Watch the current directories. Repeat after adding new ones, as they may have changed before."""
         while True:
             self._names = {}
             for path in self._paths:
@@ -124,12 +125,12 @@ class FileWatcher:
         return not known
 
 
-_IGNORABLE_ERRNOS = (2, 13, 20)  # ENOENT, EACCES, ENOTDIR: it has just gone, or is not for us
+_IGNORABLE_ERRNOS = (2, 13, 20)  # ENOENT, EACCES, ENOTDIR: it was removed, or is not accessible
 
 
 @contextmanager
 def watch_files(paths: Iterable[str]) -> Iterator[FileWatcher]:
-    """Changes of these absolute paths from here on. Raises OSError: this system cannot, or allows no more."""
+    """Watch these absolute paths. Raises OSError if inotify is missing, or its limits are reached."""
     libc = _libc()
     if not hasattr(libc, "inotify_init1"):
         raise OSError("this system has no inotify")
@@ -149,7 +150,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _expects_close(path: str) -> bool:
-    """Whether a file that was just made is being written, so that more will be heard of it."""
+    """Return whether a new file is still being written, so that another event will follow."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -158,8 +159,8 @@ def _expects_close(path: str) -> bool:
 
 
 def _watch_points(path: str) -> Iterator[tuple[str, str]]:
-    """The directories and names whose change can make `path` another file: itself, every symbolic link on
-    the way there, or, where the way ends, what is missing."""
+    """Yield the directories and names whose change can affect `path`: the file, every symbolic link on the
+    way to it, or the first part that does not exist."""
     current, links = "/", 0
     parts = path.split("/")
     while parts:

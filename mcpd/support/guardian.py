@@ -1,7 +1,7 @@
-"""Our side of the guardian: the process that ends our children when we cannot any more (SIGKILL, a crash).
+"""Runs the guardian: a process that kills the daemon's children if the daemon is killed or crashes.
 
-A parent-death signal would be the shorter way, and a wrong one: it follows the *thread* that forked, and
-trio forks in worker threads that end when they have been idle, so healthy children would be killed.
+A parent-death signal (PR_SET_PDEATHSIG) does not work here: it is sent when the *thread* that forked exits,
+and trio forks in worker threads that exit when idle.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guardian_pro
 with open(_SCRIPT, encoding="utf-8") as _file:
     _SOURCE = _file.read()
 _STOP_TIMEOUT = 1.0
-"""How long a guardian that was dismissed may take before it is killed."""
+"""Seconds that the guardian may take to exit before it is killed."""
 _RESTART_DELAYS = (0.0, 0.1, 0.5)
-"""Before each attempt to replace a guardian; the last one repeats."""
+"""Seconds before each attempt to replace the guardian; the last one repeats."""
 _FORWARDED_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""All of our environment that an interpreter may need to start; the rest may hold secrets."""
+"""The variables that an interpreter may need to start. The others may contain secrets."""
 
 _log = logging.getLogger(__name__)
 
 
 class Guardian:
-    """Keeps one guardian process alive and informed. `run` owns the process; the rest never blocks.
+    """Keeps one guardian process running and informed. `run` owns the process; other methods never block.
 
-    The groups registered when the process dies, whoever killed it, are registered with its successor
-    within a second.
+    If the process dies, its successor knows all registered groups within a second.
     """
 
     def __init__(self, instance: str) -> None:
@@ -41,23 +40,23 @@ class Guardian:
 
     @property
     def pid(self) -> int | None:
-        """The guardian's process, which `run` waits for; None in the moments without one."""
+        """The process id of the guardian; None while it is being replaced."""
         return None if self._process is None else self._process.pid
 
     def guard(self, pgid: int) -> None:
-        """From now on, end this process group if we die. Never blocks, never raises."""
+        """End this process group if the daemon dies. Never blocks, never raises."""
         self._groups.add(pgid)
         self._send(b"+%d\n" % pgid)
 
     def release(self, pgid: int) -> None:
-        """The group is gone; its number may be somebody else's from now on. Never blocks, never raises."""
+        """Forget a group that has ended, since its number can be reused. Never blocks, never raises."""
         self._groups.discard(pgid)
         self._send(b"-%d\n" % pgid)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep a guardian until cancelled; started once the first is there (OSError if it cannot be).
+        """Keep a guardian running until cancelled. Raises OSError if the first one cannot be started.
 
-        Cancel it last: groups still registered then are ended by the guardian on its way out.
+        Cancel this last: when the guardian exits, it ends the groups that are still registered.
         """
         process = await self._start()
         task_status.started()
@@ -80,7 +79,7 @@ class Guardian:
             stderr=subprocess.DEVNULL,
             env={name: os.environ[name] for name in _FORWARDED_VARIABLES if name in os.environ},
             cwd="/",
-            start_new_session=True,  # so that what is sent to our group, such as Ctrl-C, does not reach it
+            start_new_session=True,  # so that signals to the daemon's group, such as Ctrl-C, do not reach it
         )
 
     async def _restart(self) -> trio.Process:
@@ -90,26 +89,26 @@ class Guardian:
             attempt += 1
             try:
                 return await self._start()
-            except OSError as error:  # no process or descriptor left: there may be one in a moment
+            except OSError as error:  # out of processes or descriptors, perhaps only for a moment
                 if attempt == 1:
-                    _log.error("cannot start a guardian process (%s); trying on", error)
+                    _log.error("cannot start a guardian process (%s); retrying", error)
 
     def _send(self, data: bytes) -> None:
         process = self._process
         if process is None or process.stdin is None or not data:
-            return  # its successor will be told everything
+            return  # its successor gets all groups
         try:
             written = os.write(process.stdin.fileno(), data)  # type: ignore[attr-defined]
         except BlockingIOError:
             written = 0
         except OSError:
-            return  # it has just died, or we are closing it; `run` sees to it
-        if written < len(data):  # it does not read, so it is of no use: a stopped process takes SIGKILL
+            return  # it has died or is being stopped; `run` handles that
+        if written < len(data):  # it does not read, so replace it; SIGKILL also ends a stopped process
             process.kill()
 
 
 def _script_arguments() -> list[str]:
-    """The script; once another has been installed in its place, what it said when we were started."""
+    """Return the script, or its source as of the daemon's start if an upgrade has replaced it."""
     try:
         with open(_SCRIPT, encoding="utf-8") as file:
             replaced = file.read() != _SOURCE
@@ -119,9 +118,9 @@ def _script_arguments() -> list[str]:
 
 
 async def _stop(process: trio.Process) -> None:
-    """Say goodbye, so that it goes without ending anything but what is still registered; and reap it.
+    """Stop the guardian in order, so that it ends only the groups that are still registered, and reap it.
 
-    The pipe is closed last: one that is closed without a goodbye means that the daemon has died.
+    The pipe is closed last: if it is closed without a stop command, the daemon has died.
     """
     assert process.stdin is not None
     with trio.move_on_after(_STOP_TIMEOUT, shield=True):
@@ -131,6 +130,6 @@ async def _stop(process: trio.Process) -> None:
         await process.wait()
     if process.returncode is None:
         process.kill()
-    with trio.CancelScope(shield=True):  # bounded, for SIGKILL is certain
+    with trio.CancelScope(shield=True):  # short, because the process was sent SIGKILL
         await process.wait()
         await process.stdin.aclose()

@@ -1,11 +1,11 @@
-"""The process that ends what a dead daemon leaves behind. Run as: python -I -S guardian_process.py INSTANCE
+"""The process that kills the children of a dead daemon. Run as: python -I -S guardian_process.py INSTANCE
 
-It reads lines on its standard input: `+PGID` to guard a process group, `-PGID` to forget it, `.` when the
-daemon stops in order. End of file means that the daemon died, however it died. Then, and after a `.` with
+It reads lines from standard input: `+PGID` to guard a process group, `-PGID` to forget it, `.` when the
+daemon stops in order. End of file means that the daemon died. Then, and after a `.` with
 groups still registered, every registered group gets SIGTERM, 0.2 s later SIGKILL, and after that everything
 whose environment carries `MCPD_INSTANCE=INSTANCE` or `MCPD_INSTANCE=INSTANCE.something`.
 
-It imports next to nothing: it is alive as long as the daemon is, and its memory is all it costs.
+It imports almost nothing, to use little memory.
 """
 
 # `signal` itself brings enum, functools and collections with it, which cost 0.9 MB.
@@ -17,13 +17,13 @@ import time
 TERM, KILL = 15, 9
 GRACE = 0.2
 SWEEP = 0.02
-"""Between two looks at /proc; a process that is forking may need several."""
+"""Seconds between two scans of /proc; a forking process may need several."""
 PATIENCE = 5.0
-"""After which a process that does not die (stuck in the kernel) is given up."""
+"""Seconds after which a process that does not die (stuck in the kernel) is ignored."""
 
 
 def main(instance: str) -> None:
-    for number in range(1, 65):  # what is sent to end the daemon must not end us: we are to outlive it
+    for number in range(1, 65):  # signals that end the daemon must not end this process
         try:
             _signal.signal(number, _signal.SIG_IGN)
         except (OSError, ValueError):
@@ -48,7 +48,7 @@ def main(instance: str) -> None:
 
 
 def listen() -> tuple[set[int], bool]:
-    """The groups registered when the daemon went away, and whether it said goodbye."""
+    """Return the groups registered when the daemon exited, and whether it stopped in order."""
     groups: set[int] = set()
     rest = b""
     while data := os.read(0, 65536):

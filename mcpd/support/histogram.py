@@ -1,4 +1,4 @@
-"""How long things took, in a fixed number of buckets: four to an octave, from 8 µs to two hours."""
+"""A histogram of durations with a fixed number of buckets: four per octave, from 8 µs to two hours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 _OCTAVES = 30
 _LOWEST = -17
-"""The first octave begins at 2 ** -17 seconds; its first bucket holds all that is shorter, too."""
+"""The first octave begins at 2 ** -17 seconds; its first bucket also counts everything shorter."""
 _BUCKETS = 4 * _OCTAVES
 FOLD_AT = 128
 _UPPER_HALF = 1 if sys.byteorder == "little" else 0
@@ -18,10 +18,10 @@ _FIRST = (127 + _LOWEST) << 2
 
 
 class Histogram:
-    """`add` costs 60 ns, folding included; quantiles are good to a quarter of their value.
+    """`add` costs 60 ns on average; quantiles are accurate to a quarter of their value.
 
-    Times are sorted into buckets by the hundred: the upper bits of a 32-bit float (exponent, and two of its
-    mantissa) *are* the bucket, and counting them is one call into C.
+    Durations are sorted into buckets in batches: the upper bits of a 32-bit float (exponent and two bits of
+    the mantissa) *are* the bucket, and counting them is one call into C.
     """
 
     __slots__ = ("_buckets", "_count", "_total", "pending")
@@ -31,7 +31,7 @@ class Histogram:
         self._count = 0
         self._total = 0.0
         self.pending: list[float] = []
-        """Not sorted in yet. Who is in a hurry adds here, and calls `fold` at FOLDED_AT."""
+        """Durations that are not counted yet. A fast path may append here and call `fold` at FOLD_AT."""
 
     def add(self, seconds: float) -> None:
         self.pending.append(seconds)
@@ -50,25 +50,25 @@ class Histogram:
 
     @property
     def buckets(self) -> list[int]:
-        """How many each holds."""
+        """The counts of all buckets."""
         self.fold()
         return self._buckets
 
     def quantile(self, share: float) -> float | None:
-        """The time that this share of them (0.5: half) did not exceed, in seconds; None without any."""
+        """Return the duration in seconds that this share (0.5: half) did not exceed; None if empty."""
         if not self.count:
             return None
         rank = max(1, math.ceil(share * self.count))
         seen = 0
         for index, number in enumerate(self.buckets):
-            if seen + number >= rank:  # those of a bucket are thought to lie evenly in it
+            if seen + number >= rank:  # interpolate linearly inside the bucket
                 low = upper_bound(index - 1) if index else 0.0
                 return low + (upper_bound(index) - low) * (rank - seen - 0.5) / number
             seen += number
         return upper_bound(_BUCKETS - 1)
 
     def cumulative_counts(self) -> Iterator[tuple[float, int]]:
-        """For each power of two: seconds, and how many took less. Growing."""
+        """Yield for each power of two: seconds, and how many durations were shorter."""
         seen, buckets = 0, self.buckets
         for octave in range(_OCTAVES):
             seen += sum(buckets[4 * octave : 4 * octave + 4])
@@ -88,13 +88,13 @@ class Histogram:
 
 
 def upper_bound(index: int) -> float:
-    """Where a bucket ends, in seconds."""
+    """Return the upper bound of a bucket in seconds."""
     octave, quarter = divmod(index, 4)
     return float(2.0 ** (octave + _LOWEST) * (1.25 + quarter / 4))
 
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:
-    """One of all of them; they stay as they are."""
+    """Return a new histogram with the sums of all."""
     whole = Histogram()
     for histogram in histograms:
         whole._count += histogram.count

@@ -1,4 +1,4 @@
-"""One daemon per socket: a lock that the kernel frees when its holder dies, however it dies."""
+"""One daemon per socket, guaranteed by a lock that the kernel releases when its holder dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 
 class AlreadyRunning(Exception):
-    """Another daemon serves this socket; `pid` is its process where it could be learnt."""
+    """Another daemon serves this socket. `pid` is its process, if known."""
 
     def __init__(self, pid: int | None, socket: str) -> None:
         who = f"mcpd is already running as process {pid}" if pid else "mcpd is already running"
@@ -23,11 +23,11 @@ class AlreadyRunning(Exception):
 
 @contextmanager
 def hold_instance_lock(socket: str) -> Iterator[None]:
-    """Be the only daemon of `socket` for as long as the block lasts, or raise AlreadyRunning at once.
+    """Be the only daemon of `socket` during the block, or raise AlreadyRunning immediately.
 
-    The lock is `flock` on `<socket>.lock`, never the existence of a file: after a SIGKILL nothing has to be
-    cleaned up. The number in the file is for messages only. The directory must exist; OSError if it cannot
-    be written.
+    The lock is `flock` on `<socket>.lock`, not the existence of the file, so nothing has to be cleaned up
+    after SIGKILL. The number in the file is used for messages only. The directory must exist and be
+    writable, otherwise OSError is raised.
     """
     path = socket + ".lock"
     fd = _open_and_lock(path, socket)
@@ -44,14 +44,14 @@ def hold_instance_lock(socket: str) -> Iterator[None]:
 
 
 def remove_stale_socket(socket: str) -> None:
-    """Take away what a dead daemon left at `socket`. Only inside `hold_instance_lock`.
+    """Remove the socket of a dead daemon. Call this only inside `hold_instance_lock`.
 
-    A socket on which somebody still listens is never taken away: AlreadyRunning (the lock file may have
-    been removed by hand). FileExistsError for anything that is not a socket.
+    Raises AlreadyRunning if a process still listens on it (the lock file may have been deleted), and
+    FileExistsError if it is not a socket.
     """
     try:
         if not stat.S_ISSOCK(os.lstat(socket).st_mode):
-            raise FileExistsError(f"{socket} is there and is not a socket; move it away")
+            raise FileExistsError(f"{socket} exists and is not a socket; move it away")
     except FileNotFoundError:
         return
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
@@ -62,7 +62,7 @@ def remove_stale_socket(socket: str) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(socket)
             return
-        except BlockingIOError:  # its queue of connections is full: alive, and busy
+        except BlockingIOError:  # its accept queue is full: it is running, but busy
             raise AlreadyRunning(None, socket) from None
         raise AlreadyRunning(_peer_pid(probe), socket)
 
@@ -85,7 +85,7 @@ def _open_and_lock(path: str, socket: str) -> int:
 
 
 def is_same_file(fd: int, path: str) -> bool:
-    """Whether the open file is the one that `path` names now."""
+    """Return whether `path` still names the open file."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def _parse_pid(data: bytes) -> int | None:
 
 
 def _peer_pid(connection: sockets.socket) -> int | None:
-    """The process that listens, where the system tells (Linux)."""
+    """Return the process that listens, if the system reports it (Linux)."""
     option = getattr(sockets, "SO_PEERCRED", None)
     if option is None:
         return None

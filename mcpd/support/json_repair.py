@@ -1,4 +1,4 @@
-"""JSON text that others wrote almost soundly, mended: for both sides of the socket."""
+"""Repairs common encoding errors in JSON text. Used by the daemon and by the bridge."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _BOM = b"\xef\xbb\xbf"
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
 )
-"""Escapes from left to right, so that an escaped backslash is none's beginning; group 1: half a pair."""
+"""Matches all escapes, so that an escaped backslash does not begin one. Group 1: an unpaired surrogate."""
 
 
 def repair_json(text: bytes) -> bytes:
-    """The text without what keeps sound JSON from being read; itself when there is nothing of it.
+    """Remove a byte order mark, and replace invalid UTF-8 and unpaired surrogates by U+FFFD.
 
-    A byte order mark goes; what is no UTF-8, and half a surrogate pair (`"\\ud83d"`, which Node writes for
-    a cut emoji), become U+FFFD.
+    Node writes unpaired surrogates (`"\\ud83d"`) when it cuts a string inside an emoji. Valid text is
+    returned unchanged.
     """
     text = text.removeprefix(_BOM)
     if not text.isascii():

@@ -1,4 +1,4 @@
-"""The daemon's own log: for a person on a terminal, JSON lines otherwise, secrets masked by value."""
+"""The daemon's log on stderr: readable on a terminal, JSON lines otherwise, with secrets masked."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mcpd.support.redact import Redactor
 
 LEVELS = ("debug", "info", "warning", "error")
 TRAFFIC_LOGGER = "mcpd.traffic"
-"""The logger for what servers that somebody debugs are told and say. The level does not hold it back: whoever
-asks for one server's messages does not want everybody's details."""
+"""The logger for the messages of servers with `debug`. It ignores the log level, so that debugging one server
+does not require the details of everything else."""
 _MAX_QUEUED = 10_000
-"""Lines that may wait for a slow stderr; more are dropped rather than keep the loop waiting."""
+"""Lines that may wait for a slow stderr. Further lines are dropped, so that the daemon never waits."""
 
 
 class _MaskingFormatter(logging.Formatter):
-    """Masks what is known to be secret, and keeps one record one line: no text can forge another."""
+    """Masks known secrets. Each record is one line, so that no message can imitate another record."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -61,9 +61,9 @@ def _printable(text: str) -> str:
 
 
 class _StderrHandler(logging.Handler):
-    """Whole lines on a descriptor. What it will not take is dropped and counted, and told once it does again.
+    """Writes whole lines to a descriptor. Lines that cannot be written are counted, and reported later.
 
-    Not through sys.stderr, which keeps what a full disk refuses, and turns it into an exit status of 120.
+    It does not use sys.stderr, which would keep unwritten data and turn it into exit status 120.
     """
 
     def __init__(self, fd: int) -> None:
@@ -77,17 +77,16 @@ class _StderrHandler(logging.Handler):
         try:
             lines = [self.format(record)]
             if lost:
-                words = "%d lines of this log were lost: it could not be written, or not so quickly"
-                lines.insert(0, self.format(_lost_lines_record(words, lost)))
+                lines.insert(0, self.format(_lost_lines_record(lost)))
             self._write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
-        except Exception:  # a record that cannot be told, too: the thread must live to tell of the next
+        except Exception:  # also formatting errors: the logging thread must survive
             self.lost += 1
         else:
             self.lost -= lost
 
     def _write(self, data: bytes) -> None:
         data = b"\n" * self._torn + data
-        for _ in range(2):  # where a part was taken, the disk is full now, or the pipe has room again
+        for _ in range(2):  # after a partial write, the disk is full, or the pipe has space again
             written = os.write(self._fd, data)
             data = data[written:]
             self._torn = bool(data) and (written > 0 or self._torn)
@@ -96,8 +95,9 @@ class _StderrHandler(logging.Handler):
         raise OSError(errno.ENOSPC, "not all of it could be written")
 
 
-def _lost_lines_record(words: str, number: int) -> logging.LogRecord:
-    return logging.LogRecord("mcpd", logging.WARNING, "", 0, words, (number,), None)
+def _lost_lines_record(number: int) -> logging.LogRecord:
+    message = "%d log lines were lost: stderr was full or too slow"
+    return logging.LogRecord("mcpd", logging.WARNING, "", 0, message, (number,), None)
 
 
 class _DroppingQueueHandler(logging.handlers.QueueHandler):
@@ -106,7 +106,7 @@ class _DroppingQueueHandler(logging.handlers.QueueHandler):
         self._lines = lines
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # stays in this process: the formatter wants the exception
+        return record  # it stays in this process, and the formatter needs the exception
 
     def enqueue(self, record: logging.LogRecord) -> None:
         try:
@@ -117,7 +117,7 @@ class _DroppingQueueHandler(logging.handlers.QueueHandler):
 
 @contextlib.contextmanager
 def log_to_stderr(level: str, redactor: Redactor) -> Iterator[None]:
-    """Log to stderr from a thread of its own, so that a slow reader never holds up the loop."""
+    """Log to stderr from a separate thread, so that a slow reader never blocks the event loop."""
     stream = _StderrHandler(sys.stderr.fileno())
     stream.setFormatter(HumanFormatter(redactor) if sys.stderr.isatty() else JsonFormatter(redactor))
     records: queue.Queue[logging.LogRecord] = queue.Queue(_MAX_QUEUED)

@@ -1,4 +1,4 @@
-"""What the C library and the collector are asked to do, so that memory that was free once is used again."""
+"""Keeps the daemon's memory small: settings of glibc and of the garbage collector."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _YOUNG, _OLD = 20_000, 2
 
 
 def _libc_function(name: str) -> Callable[..., int]:
-    """One that does nothing where there is none of that name: musl, for one, has neither of ours.
+    """Return a function of the C library, or a no-op if it is missing (as in musl).
 
-    Looked up once: each look makes a class, which only the collector can take away again.
+    Call this once per name: each lookup creates a class that only the garbage collector can free.
     """
     try:
         found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
@@ -27,16 +27,15 @@ _mallopt = _libc_function("mallopt")
 
 
 def limit_memory_growth() -> None:
-    """Once, when everything has been imported and before there is a thread.
+    """Call this once, after all imports and before the first thread.
 
-    One heap for all threads: each would get one of its own, and what is free in it is of no use to the
-    others. They hold Python's lock nearly all the time, and so do not stand in each other's way.
+    All threads share one heap, because free memory in a thread's own heap is useless to the others. This
+    causes no contention: the threads hold Python's lock nearly all the time.
 
-    What was imported lives for ever, and is not looked at again. Calls make many short-lived objects and no
-    cycles, so looking after 700 new ones as Python does would cost much and find nothing. But once in a
-    while all of them have to be looked at: a server that has ended, or an HTTP session, is old by then, and
-    would stay for thousands of connections. There are so few objects (some ten thousand) that it
-    takes a few milliseconds.
+    Imported objects live forever and are excluded from garbage collection. Calls create many short-lived
+    objects and no cycles, so young collections run rarely. Full collections still run regularly, because
+    ended servers and HTTP sessions are old objects in cycles; with some ten thousand objects, one takes a
+    few milliseconds.
     """
     _mallopt(_M_ARENA_MAX, 1)
     gc.freeze()
@@ -44,10 +43,9 @@ def limit_memory_growth() -> None:
 
 
 def trim_heap() -> None:
-    """Let the C library return what is free. Costs some milliseconds; nothing happens without glibc.
+    """Return free heap memory to the system. Takes some milliseconds; a no-op without glibc.
 
-    Portions of a message are small enough to come from the heap, and one later object at its end keeps
-    all of them there. So it is with what a connection was made of: 2,400 restarts in a minute left 16 MB
-    of 24 free and unreturned, while no more was in use than after the first hundred.
+    Call this after a large message or the end of a connection: one later object at the end of the heap keeps
+    all free memory before it. Without it, 2,400 restarts in a minute left 16 MB of 24 MB free but unreturned.
     """
     _malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Finding and ending processes that left their group, by the mark that every child of ours inherits."""
+"""Finds and kills child processes that left their process group, by an inherited environment variable."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from contextlib import contextmanager, suppress
 from mcpd.support.instance_lock import is_same_file
 
 INSTANCE_VARIABLE = "MCPD_INSTANCE"
-"""The environment variable. Its value is the instance's id, and may go on with `.` and more."""
+"""Its value is the id of the daemon instance, optionally followed by `.` and more."""
 
 MIN_REAP_AGE = 2.0
-"""Seconds for which a child may be one that is being started and is not known yet."""
+"""Seconds. A younger child may be one that is being started and is not registered yet."""
 _SWEEP_INTERVAL = 0.02
 _KILL_TIMEOUT = 2.0
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 
 
 def find_marked(mark: str) -> list[int]:
-    """The processes whose environment carries `mark`, or `mark` followed by a dot and more.
+    """Return the processes whose environment contains `mark`, or `mark` followed by a dot and more.
 
-    Never ourselves, never zombies (they have no environment any more), and only processes of this user.
-    What a process sets for itself later does not show: the mark must be given to it when it is started.
-    About 7 µs for each process of the machine. Empty on systems without /proc.
+    This process, zombies (they have no environment) and processes of other users are not included. Only the
+    environment at the start of a process counts. Takes about 7 µs for each process of the machine. Returns
+    an empty list on systems without /proc.
     """
     needle = f"\0{INSTANCE_VARIABLE}={mark}".encode()
     exact, prefix = needle + b"\0", needle + b"."
@@ -43,10 +43,10 @@ def find_marked(mark: str) -> list[int]:
 
 
 def kill_marked(mark: str, *, timeout: float = _KILL_TIMEOUT) -> list[int]:
-    """SIGKILL whatever carries `mark`, again and again until nothing is left that could fork anew.
+    """Send SIGKILL to all processes with `mark`, repeatedly, until none is left that could fork again.
 
-    Blocks for as long as that takes, usually one or two sweeps of 20 ms, at most `patience` seconds.
-    Returns the processes that would not die (stuck in the kernel, or setuid); normally none.
+    Blocks, usually for one or two sweeps of 20 ms, for at most `timeout` seconds. Returns the processes
+    that did not die (stuck in the kernel, or setuid); normally none.
     """
     end = time.monotonic() + timeout
     while (found := find_marked(mark)) and time.monotonic() < end:
@@ -58,27 +58,26 @@ def kill_marked(mark: str, *, timeout: float = _KILL_TIMEOUT) -> list[int]:
 
 
 def become_subreaper() -> bool:
-    """From now on, descendants whose parent dies become our children. False where there is no such thing."""
+    """Adopt descendants whose parent dies. Returns False if the system does not support it."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def disable_core_dumps() -> bool:
-    """No core dumps, and no reading of our memory by other processes of this user. Children are unaffected.
+    """Disable core dumps and access to this process's memory by the user's other processes.
 
-    Side effect: /proc/<us>/* belongs to root from here on, so that another process of the same ordinary
-    user cannot read our environ, smaps or fd any more (status, stat, statm and cmdline stay readable, and
-    we can still read our own fd and smaps). False where there is no such thing.
+    Children are not affected. As a side effect, /proc/<pid>/* belongs to root, so other processes of the user
+    cannot read its environ, smaps or fd (status, stat, statm and cmdline stay readable, and the process can
+    still read its own). Returns False if the system does not support it.
     """
     return _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def reap_orphans(owned: Container[int], *, min_age: float = MIN_REAP_AGE) -> int:
-    """Collect the exit status of dead children that nobody waits for; return how many there were.
+    """Reap dead children that nobody waits for, and return their number.
 
-    For a subreaper, to be called on SIGCHLD or every now and then. Each is waited for by its number:
-    waiting for just any child would steal exit statuses from those who own them. `known` are the children
-    that have an owner. A child younger than `min_age` seconds is left for the next call, as it may be one
-    that is being started and is not known yet. Costs 1 µs when nothing has died.
+    For a subreaper, on SIGCHLD or periodically. Children are waited for by process id, since waiting for any
+    child would steal the exit status of `owned` ones. Children younger than `min_age` seconds are left for
+    the next call: they may be starting and not registered yet. Costs 1 µs if nothing has died.
     """
     try:
         if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -99,9 +98,9 @@ def reap_orphans(owned: Container[int], *, min_age: float = MIN_REAP_AGE) -> int
 
 @contextmanager
 def record_instance(directory: str, instance: str) -> Iterator[None]:
-    """Leave word that `instance` runs, for `sweep_dead_instances` of a later daemon to find.
+    """Record that `instance` runs, in a file that stays locked until this process ends.
 
-    The file is locked while we live. `directory` must exist and be private.
+    `sweep_dead_instances` of a later daemon finds it. `directory` must exist and be private.
     """
     path = os.path.join(directory, instance)
     while True:
@@ -109,11 +108,11 @@ def record_instance(directory: str, instance: str) -> Iterator[None]:
         fcntl.flock(fd, fcntl.LOCK_EX)
         if is_same_file(fd, path):
             break
-        os.close(fd)  # a sweep took it for a dead one's between our open and our lock
+        os.close(fd)  # a sweep removed it between our open and our lock
     try:
         fields = read_stat(os.getpid())
         started = fields[19].decode() if fields else "?"
-        with suppress(OSError):  # a full disk: it is for a person who looks; the lock decides
+        with suppress(OSError):  # a full disk does not matter: the content is for people, the lock decides
             os.pwrite(fd, f"{os.getpid()} {started}\n".encode(), 0)
         yield
     finally:
@@ -123,10 +122,9 @@ def record_instance(directory: str, instance: str) -> Iterator[None]:
 
 
 def sweep_dead_instances(directory: str) -> dict[str, int]:
-    """End what daemons left behind that died together with their guardian.
+    """Kill the processes of daemons that died together with their guardian.
 
-    Blocking (thread or start-up). Returns, for each dead instance, how many processes were found.
-    Nothing to do, and no error, when `directory` is missing.
+    Blocks. Returns the number of processes found for each dead instance; empty if `directory` is missing.
     """
     swept: dict[str, int] = {}
     try:
@@ -138,11 +136,11 @@ def sweep_dead_instances(directory: str) -> dict[str, int]:
         try:
             fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            continue  # removed meanwhile, or nothing of ours
+            continue  # removed in the meantime, or not a record
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             swept[name] = len(find_marked(name))
-            if not kill_marked(name):  # else it stays, for the next start to try again
+            if not kill_marked(name):  # otherwise the next start tries again
                 os.unlink(path)
         except OSError:
             continue  # locked: that daemon is alive
@@ -179,7 +177,7 @@ def _read_environ(pid: int) -> bytes:
 
 
 def read_stat(pid: int) -> list[bytes] | None:
-    """The fields of /proc/<pid>/stat from the state on: [0] state, [1] parent, [19] start time in ticks."""
+    """Return the fields of /proc/<pid>/stat from the state: [0] state, [1] parent, [19] start in ticks."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             return file.read().rpartition(b") ")[2].split()

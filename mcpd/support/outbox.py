@@ -1,8 +1,8 @@
-"""Bytes on their way out of one descriptor: written at once while the kernel takes them, else by `run`.
+"""Writes frames to a descriptor: immediately while the kernel accepts them, otherwise in the task `run`.
 
-Most frames leave in the call that made them, with no task switch. Inside `batch()` they are held
-until the block ends and leave in one write: a reader that takes many lines of one read answers them
-in one write as well, and that is where throughput comes from.
+Most frames are written in the call that created them, without a task switch. Inside `batch()`, frames are
+collected and leave in one write at the end of the block, so that the responses to many lines from one read
+take one write. This is what makes high throughput possible.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import trio
 
 _MAX_WRITE = 1 << 20
 _STALL_LIMIT, _FIRST_STALL_LIMIT = 0.1, 0.01
-"""Seconds in which a peer with more than `limit` before it has to take something; to begin with it."""
+"""Seconds in which a peer must read something when more than `limit` bytes wait; the second: initially."""
 _HARD_LIMIT_FACTOR = 8
-"""So many times `limit` is too much even for a peer that reads."""
+"""A multiple of `limit` that is too much even for a peer that reads."""
 CHUNK_FRAMES = 16
-"""Frames after which a batch is sent on before its end: the peer works on them while we go on."""
+"""Frames after which a part of a batch is written, so that the peer can start to work on it."""
 
 
 class Outbox:
-    """The only writer of `fd`, which must be non-blocking; it stays the caller's to close.
+    """The only writer of `fd`, which must be non-blocking. The caller closes it.
 
-    `put` never blocks and never raises: once the peer is gone, frames are dropped and `broken`
-    says why. `run` must be running for frames that the kernel would not take at once. When more
-    than `limit` bytes wait and the peer takes none, or it is many times behind, further frames are
-    dropped, and `overflowed` is set: a peer that reads, only slower than others write, goes on.
+    `put` never blocks and never raises. When the peer is gone, frames are dropped and `broken` contains the
+    reason. `run` must be running to write frames that the kernel did not accept immediately. If more than
+    `limit` bytes wait and the peer reads nothing, or a multiple of `limit` waits, further frames are dropped
+    and `overflowed` is set. A peer that reads, but slowly, is not cut off.
     """
 
     def __init__(self, fd: int, limit: float = math.inf) -> None:
@@ -37,23 +37,23 @@ class Outbox:
         self.broken: OSError | None = None
         self.overflowed = trio.Event()
         self.backlog = 0
-        """Bytes that have not left yet."""
+        """Bytes that are not written yet."""
         self.last_progress_at = 0.0
         """`trio.current_time()` of the last progress while blocked."""
         self._limit = limit
         self._frames: list[bytes] = []
         self._tags: list[object] = []
         self._offset = 0
-        """How much of the first frame has left."""
+        """How many bytes of the first frame are written."""
         self._is_blocked = False
         self._has_progressed = False
-        """Whether the kernel took something since it was blocked."""
+        """Whether the kernel accepted something since the outbox was blocked."""
         self._blocked = trio.Event()
         self._drained = trio.Event()
         self._batched = False
 
     def put(self, frame: bytes, tag: object = None) -> None:
-        """Send `frame` whole, after everything put before it. `tag` names it to `unsent`."""
+        """Write `frame` after all earlier ones. `tag` identifies it for `unsent` and `withdraw`."""
         if self._is_blocked and (
             self.broken is not None or (self.backlog > self._limit and self._is_stalled())
         ):
@@ -73,15 +73,15 @@ class Outbox:
             self._write()
 
     def close(self) -> None:
-        """Write no more; whatever is put from now on is dropped."""
-        self._break(OSError(errno.EBADF, "closed by ourselves"))
+        """Stop writing and drop all further frames."""
+        self._break(OSError(errno.EBADF, "closed by mcpd"))
 
     def unsent(self) -> list[object]:
-        """Tags of the frames of which at least a part has not left."""
+        """Return the tags of frames that are not written completely."""
         return [tag for tag in self._tags if tag is not None]
 
     def withdraw(self, tag: object) -> bool:
-        """Take back a frame of which nothing has left. False when it is too late for that."""
+        """Remove a frame of which nothing is written. Return False if it is too late."""
         for index, known in enumerate(self._tags):
             if known is tag:
                 if index == 0 and self._offset:
@@ -92,7 +92,7 @@ class Outbox:
         return False
 
     async def run(self) -> None:
-        """Write what the kernel would not take at once, as it takes it. Returns when the peer is gone."""
+        """Write the frames that the kernel did not accept immediately. Returns when the peer is gone."""
         while self.broken is None:
             await self._blocked.wait()
             while self._frames and self.broken is None:
@@ -106,11 +106,11 @@ class Outbox:
             drained.set()
 
     async def wait_blocked(self) -> None:
-        """Until the kernel would not take everything at once."""
+        """Wait until the kernel does not accept everything."""
         await self._blocked.wait()
 
     async def wait_drained(self) -> None:
-        """Until everything has left, or never will. For a goodbye; bound it."""
+        """Wait until everything is written or the peer is gone. Use a timeout."""
         while self._frames and self.broken is None:
             await self._drained.wait()
 
@@ -186,16 +186,16 @@ class Outbox:
 
 
 class WriteBatch:
-    """Context manager; nests. No checkpoint may pass inside: other tasks' frames would wait too."""
+    """A reentrant context manager. No checkpoint may happen inside: it would delay other tasks' frames."""
 
     def __init__(self) -> None:
         self.depth = 0
         self.waiting: list[Outbox] = []
         self.now = 0.0
-        """`trio.current_time()` as the block began (what is in one read came at one time)."""
+        """`trio.current_time()` at the start of the block: the arrival time of everything in one read."""
 
     def __enter__(self) -> float:
-        """The time, as `now`."""
+        """Return `now`."""
         if not self.depth:
             self.now = trio.current_time()
         self.depth += 1
@@ -215,5 +215,5 @@ _batch = WriteBatch()
 
 
 def batch() -> WriteBatch:
-    """Hold every outbox's frames until the block ends. Synchronous code only inside."""
+    """Collect the frames of all outboxes until the block ends. Only synchronous code is allowed inside."""
     return _batch

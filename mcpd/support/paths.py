@@ -1,7 +1,8 @@
-"""Where the daemon's files are: the XDG directories, the socket, and directories that are ours alone.
+"""The paths of mcpd's files: XDG directories, the socket, and private directories.
 
-Standard library only and cheap to import: the client pays for it on every run. Nothing here is created
-except by `private_directory` and `socket_directory`.
+Uses only the standard library, because mcpctl imports it on every run. This is why platformdirs is not used;
+it also lacks the fallback to /tmp and the ownership checks. Only `private_directory` and `socket_directory`
+create anything.
 """
 
 from __future__ import annotations
@@ -11,40 +12,40 @@ import stat
 from collections.abc import Mapping
 
 MAX_SOCKET_PATH = 107
-"""Bytes that fit into `sockaddr_un.sun_path` (108) with its closing NUL."""
+"""Bytes: `sockaddr_un.sun_path` has 108, including the final NUL."""
 
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class UnusablePath(Exception):
-    """A path that must not or cannot be used; the message says which, why and what to do.
+    """A path cannot be used; the message contains the path, the reason and what to do.
 
-    Defined here and not in `model.errors`, which costs the client the import of attrs.
+    It is not in `model.errors`, because that imports attrs, which mcpctl avoids.
     """
 
 
 def socket_path(environ: Mapping[str, str]) -> str:
-    """The absolute path of the daemon's socket, the same for daemon and client.
+    """Return the absolute path of the daemon's socket, the same for daemon and clients.
 
-    `$MCPD_SOCKET`, else `$XDG_RUNTIME_DIR/mcpd/mcpd.sock`, else `/tmp/mcpd-<uid>/mcpd.sock`. Never below
-    `$TMPDIR`: editors and shells disagree about that one, and would each talk to a daemon of their own.
-    Raises UnusablePath when it is too long, or when somebody else made the directory below /tmp.
+    `$MCPD_SOCKET`, else `$XDG_RUNTIME_DIR/mcpd/mcpd.sock`, else `/tmp/mcpd-<uid>/mcpd.sock`. `$TMPDIR` is not
+    used: it can differ between editors and shells, which would then use different daemons. Raises
+    UnusablePath if the path is too long, or if another user owns the directory in /tmp.
     """
     explicit = environ.get("MCPD_SOCKET")
     path = os.path.abspath(explicit) if explicit else os.path.join(runtime_dir(environ), "mcpd.sock")
     if (length := len(os.fsencode(path))) > MAX_SOCKET_PATH:
         raise UnusablePath(
             f"the socket path is {length} bytes long, and the system allows {MAX_SOCKET_PATH}: {path}; "
-            "set MCPD_SOCKET to a shorter one"
+            "set MCPD_SOCKET to a shorter path"
         )
     return path
 
 
 def runtime_dir(environ: Mapping[str, str]) -> str:
-    """For what ends with the login session: the socket, its lock, the marks of running instances.
+    """Return the directory for the socket, its lock, and the records of running instances.
 
-    An `$XDG_RUNTIME_DIR` that is another user's (`su` keeps it), or that is missing and that we could not
-    make, is passed over for `/tmp/mcpd-<uid>`. Raises UnusablePath if that one exists and is not ours alone.
+    If `$XDG_RUNTIME_DIR` belongs to another user (`su` keeps it), or does not exist and cannot be created,
+    `/tmp/mcpd-<uid>` is used. Raises UnusablePath if that exists and is not private to this user.
     """
     base = environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(base) and _is_owned_or_creatable(base):
@@ -53,35 +54,34 @@ def runtime_dir(environ: Mapping[str, str]) -> str:
 
 
 def config_dir(environ: Mapping[str, str]) -> str:
-    """`$XDG_CONFIG_HOME/mcpd`: what the user wrote."""
+    """Return `$XDG_CONFIG_HOME/mcpd`, for files that the user writes."""
     return _xdg(environ, "XDG_CONFIG_HOME", ".config")
 
 
 def state_dir(environ: Mapping[str, str]) -> str:
-    """`$XDG_STATE_HOME/mcpd`: logs, toggles, approvals."""
+    """Return `$XDG_STATE_HOME/mcpd`, for logs and state."""
     return _xdg(environ, "XDG_STATE_HOME", ".local/state")
 
 
 def cache_dir(environ: Mapping[str, str]) -> str:
-    """`$XDG_CACHE_HOME/mcpd`: what can be fetched again."""
+    """Return `$XDG_CACHE_HOME/mcpd`, for data that can be fetched again."""
     return _xdg(environ, "XDG_CACHE_HOME", ".cache")
 
 
 def private_directory(path: str) -> str:
-    """Make `path` (one of our own directories) exist with mode 0700, and return it.
+    """Create `path`, or change an existing directory to mode 0700, and return it.
 
-    One that exists keeps its content and is tightened to 0700. Raises UnusablePath for a symbolic link,
-    for what is no directory, for another user's, for a shared one (sticky, such as /tmp), and where it
-    cannot be made.
+    Raises UnusablePath if it is a symbolic link, not a directory, owned by another user, shared (sticky,
+    such as /tmp), or cannot be created.
     """
     try:
-        # Directories in between are made 0700 too, as the XDG specification asks.
+        # Parent directories get mode 0700, too, as the XDG Base Directory Specification requires.
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
         os.mkdir(path, 0o700)
     except FileExistsError:
         pass
     except OSError as error:
-        raise UnusablePath(f"cannot make the directory {path}: {error.strerror}") from None
+        raise UnusablePath(f"cannot create the directory {path}: {error.strerror}") from None
     found = _check_owned_directory(path)
     if stat.S_IMODE(found.st_mode) & _GROUP_AND_OTHERS:
         if found.st_mode & stat.S_ISVTX:
@@ -89,16 +89,16 @@ def private_directory(path: str) -> str:
         try:
             os.chmod(path, 0o700)
         except OSError as error:
-            raise UnusablePath(f"{path} is open to others and stays so: {error.strerror}") from None
+            raise UnusablePath(f"cannot remove other users' access to {path}: {error.strerror}") from None
     return path
 
 
 def socket_directory(socket: str) -> str:
-    """Make the directory of a socket fit to hold it, and return it.
+    """Create or check the directory of a socket, and return it.
 
-    A missing one is made 0700. One that exists may be a directory of the user's that we have no business
-    changing (`MCPD_SOCKET=~/m.sock`): it is refused with UnusablePath if others may write there, since
-    they could put a socket of their own in our place, and is left as it is otherwise.
+    A missing directory is created with mode 0700. An existing one may be any directory of the user
+    (`MCPD_SOCKET=~/m.sock`) and is not changed. Raises UnusablePath if other users can write to it, since
+    they could replace the socket.
     """
     directory = os.path.dirname(os.path.abspath(socket))
     if not os.path.lexists(directory):
@@ -106,15 +106,15 @@ def socket_directory(socket: str) -> str:
     found = _check_owned_directory(directory)
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UnusablePath(
-            f"others may write to {directory}, so the socket cannot be there; "
-            f"put it into a directory of its own: {os.path.join(directory, 'mcpd', os.path.basename(socket))}"
+            f"other users can write to {directory}, so it cannot contain the socket; "
+            f"use a separate directory: {os.path.join(directory, 'mcpd', os.path.basename(socket))}"
         )
     return directory
 
 
 def _xdg(environ: Mapping[str, str], variable: str, default: str) -> str:
     base = environ.get(variable, "")
-    if not os.path.isabs(base):  # the specification: a relative one is invalid and to be ignored
+    if not os.path.isabs(base):  # the XDG specification requires ignoring relative paths
         home = _home(environ)
         if home is None:
             return os.path.join(_tmp_fallback(), variable.removeprefix("XDG_").removesuffix("_HOME").lower())
@@ -123,7 +123,7 @@ def _xdg(environ: Mapping[str, str], variable: str, default: str) -> str:
 
 
 def _home(environ: Mapping[str, str]) -> str | None:
-    """`$HOME`, else the user database's word, else None (a container with a number for a user)."""
+    """Return `$HOME`, else the home in the user database, else None (a container without user names)."""
     home = environ.get("HOME", "")
     if os.path.isabs(home):
         return home
@@ -141,7 +141,7 @@ def _tmp_fallback() -> str:
     if os.path.lexists(path):
         found = _check_owned_directory(path)
         if stat.S_IMODE(found.st_mode) & _GROUP_AND_OTHERS:
-            raise UnusablePath(f"{path} is open to other users; chmod 700 it, or set MCPD_SOCKET")
+            raise UnusablePath(f"other users can access {path}; run chmod 700 on it, or set MCPD_SOCKET")
     return path
 
 
@@ -158,14 +158,14 @@ def _check_owned_directory(path: str) -> os.stat_result:
     try:
         found = os.lstat(path)
     except OSError as error:
-        raise UnusablePath(f"cannot look at {path}: {error.strerror}") from None
+        raise UnusablePath(f"cannot access {path}: {error.strerror}") from None
     if stat.S_ISLNK(found.st_mode):
-        raise UnusablePath(f"{path} is a symbolic link; name the directory it points to instead")
+        raise UnusablePath(f"{path} is a symbolic link; use the directory it points to instead")
     if not stat.S_ISDIR(found.st_mode):
         raise UnusablePath(f"{path} is not a directory; move it away")
     if found.st_uid != os.getuid():
         raise UnusablePath(
-            f"{path} belongs to user {found.st_uid}, not to us ({os.getuid()}); "
+            f"{path} belongs to user {found.st_uid}, not to you ({os.getuid()}); "
             "set MCPD_SOCKET to a path in a directory of your own"
         )
     return found

@@ -1,4 +1,4 @@
-"""Secrets masked by value: whatever a text says, these strings never leave us in a log or a status."""
+"""Masks secrets by value in logs and in everything that mcpd shows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from urllib.parse import quote, quote_plus
 
 MASK = "***"
 _MIN_LENGTH = 6
-"""Shorter values would mask ordinary words."""
+"""Characters. Shorter values would mask ordinary words."""
 _MIN_LINE_LENGTH = 16
-"""Of a line of a secret that has several: logs are read line by line."""
+"""Characters. Longer lines of a multi-line secret are masked separately, since logs are read by line."""
 _MAX_SETS_PER_SERVER = 100
-"""Of what a server was started with, so many different sets: dozens of starts."""
+"""How many different sets of secrets are remembered for each server: enough for dozens of starts."""
 
 
 _URL_ENCODINGS: tuple[Callable[[str], str], ...] = (
@@ -24,19 +24,21 @@ _URL_ENCODINGS: tuple[Callable[[str], str], ...] = (
 
 
 class Redactor:
-    """Knows the secret values in force. One for the daemon; grows with what is read and fetched."""
+    """Knows all secret values in use. The daemon has one instance."""
 
     def __init__(self) -> None:
         self._always: frozenset[str] = frozenset()
         self._recent: dict[str, list[frozenset[str]]] = {}
-        """By the server that was started with them, those of its last starts at the end."""
+        """Server → the sets of secrets of its last starts, newest last."""
         self._known: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
 
     def add(self, secrets: Iterable[str], of: str = "") -> None:
-        """Mask these from now on; those of a server that is being started only until it has been started with
-        enough others. A command may give another token each time, for months, and each of them would
-        make every line of every log a little slower."""
+        """Mask these values from now on.
+
+        With `of` (a server), only the last sets of that server are kept: a command may return a new token
+        for every start, and each additional value slows down all masking.
+        """
         values = frozenset(_spellings(secrets))
         if of and values:
             lately = self._recent.setdefault(of, [])
@@ -53,7 +55,7 @@ class Redactor:
             self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def mask_within(self, value: object) -> object:
-        """Plain data with every text in it masked; keys stay."""
+        """Mask every string in plain data; keys stay."""
         if isinstance(value, str):
             return self.mask(value)
         if isinstance(value, Mapping):
@@ -65,13 +67,13 @@ class Redactor:
 
 
 def _spellings(secrets: Iterable[str]) -> set[str]:
-    """Those that are long enough, each in every way in which it may be written."""
+    """Return the secrets that are long enough, in all their encodings."""
     long_enough = {secret for secret in secrets if len(secret) >= _MIN_LENGTH}
     for secret in tuple(long_enough):
         if "\n" in secret:
             lines = (line.strip() for line in secret.splitlines())
             long_enough.update(line for line in lines if len(line) >= _MIN_LINE_LENGTH)
-    # In a JSON text a quote, a backslash or an umlaut may be spelt otherwise; so in a URL.
+    # JSON and URLs encode some characters differently.
     escaped = {json.dumps(s, ensure_ascii=plain)[1:-1] for s in long_enough for plain in (True, False)}
     escaped |= {spell(s) for s in long_enough for spell in _URL_ENCODINGS}
     return long_enough | escaped

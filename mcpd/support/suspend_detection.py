@@ -1,4 +1,4 @@
-"""Noticing that the machine was asleep, or that we alone were stopped for a while."""
+"""Detects that the machine was suspended, or that this process was stopped."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NoReturn
 import trio
 
 CHECK_INTERVAL = 2.5
-"""Seconds between two looks at the clock; a wake-up each."""
+"""Seconds between two checks."""
 MIN_REPORTED = 5.0
-"""Seconds; shorter ones are a busy machine."""
+"""Seconds. Shorter delays occur on a busy machine."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 async def watch_for_suspend(on_resume: Callable[[float], None]) -> NoReturn:
-    """Call `on_resume` with the seconds that were slept, soon after waking: within `CHECK_INTERVAL`.
+    """Call `on_resume` with the duration in seconds, within `CHECK_INTERVAL` after the machine resumes.
 
-    The clock of our timers stands still while the machine sleeps, CLOCK_BOOTTIME goes on. When only this
-    process was stopped (SIGSTOP, a frozen cgroup), both went on, and the sleep took longer than it should.
+    The clock of timers stops while the machine is suspended; CLOCK_BOOTTIME does not. If only this process
+    was stopped (SIGSTOP, a frozen cgroup), the timer expires late, which has the same effect.
     """
     while True:
         before = boottime()
@@ -30,5 +30,5 @@ async def watch_for_suspend(on_resume: Callable[[float], None]) -> NoReturn:
 
 
 def boottime() -> float:
-    """Seconds, those of sleep included."""
+    """Return the seconds since boot, including suspended time."""
     return time.clock_gettime(_CLOCK)

@@ -1,7 +1,6 @@
-"""Speaking to the service manager: how we are, that we live, and the sockets it made for us.
+"""systemd integration: sd_notify, the watchdog and socket activation.
 
-The protocol is a line of variables to a datagram socket and a few numbers in the environment; the
-libraries for it are older and larger than it.
+The protocol is one datagram of variables and a few environment variables, so no library is needed.
 """
 
 from __future__ import annotations
@@ -12,15 +11,14 @@ import time
 from collections.abc import Mapping, MutableMapping
 
 _FIRST_FD = 3
-"""SD_LISTEN_FDS_START: where the descriptors passed to us begin."""
+"""SD_LISTEN_FDS_START: the first passed descriptor."""
 
 
 def notify(**state: str | int) -> bool:
-    """Tell the service manager: `notify(READY=1, STATUS="3 servers connected")`.
+    """Send state to the service manager: `notify(READY=1, STATUS="3 servers connected")`.
 
-    RELOADING=1 gets the MONOTONIC_USEC that belongs to it. A line break in a value becomes a space, since
-    it would begin another variable. Never blocks and never raises; False when nobody listens: no service
-    manager, or one that is too busy.
+    RELOADING=1 is sent with MONOTONIC_USEC, as systemd requires. Line breaks in values become spaces. Never
+    blocks and never raises; returns False if there is no service manager, or it is too busy.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
@@ -28,23 +26,23 @@ def notify(**state: str | int) -> bool:
     if state.get("RELOADING"):
         state = {**state, "MONOTONIC_USEC": time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}
     text = "\n".join(f"{name}={_to_one_line(value)}" for name, value in state.items())
-    # A leading @ stands for the NUL byte of Linux's abstract namespace.
+    # A leading @ denotes the NUL byte of Linux's abstract namespace.
     target = "\0" + address[1:] if address[0] == "@" else address
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
             speaker.sendto(text.encode("utf-8", "replace"), socket.MSG_DONTWAIT, target)
-    except OSError:  # nobody there, too busy, or no descriptor left to say it with
+    except OSError:  # no receiver, too busy, or out of descriptors
         return False
     return True
 
 
 def listen_fds(environ: MutableMapping[str, str] | None = None) -> dict[str, int]:
-    """The listening sockets the service manager opened for us, by name; empty when there are none.
+    """Return the listening sockets passed by socket activation, by name; empty if there are none.
 
-    The caller owns them from here on, and must neither unlink their paths nor bind these anew: they are
-    the manager's and outlive us. Names are those of FileDescriptorName= (the socket unit's name where it
-    is not set); a second one of a name gets `.1` behind it, and so on. The variables are taken out of the
-    environment, so that no child takes them for its own, and the descriptors are not inherited.
+    The caller owns the descriptors, but must not unlink or rebind their paths: these belong to the service
+    manager. Names are those of FileDescriptorName= (default: the socket unit's name); duplicates get the
+    suffix `.1`, `.2`, …. The variables are removed from the environment, and children do not inherit the
+    descriptors.
     """
     environ = os.environ if environ is None else environ
     pid, count, names = (environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
@@ -65,7 +63,7 @@ def listen_fds(environ: MutableMapping[str, str] | None = None) -> dict[str, int
 
 
 def watchdog_interval(environ: Mapping[str, str] | None = None) -> float | None:
-    """Every how many seconds to `notify(WATCHDOG=1)`: half of WatchdogSec. None: nobody watches us."""
+    """Return the interval in seconds for `notify(WATCHDOG=1)`: half of WatchdogSec. None: no watchdog."""
     environ = os.environ if environ is None else environ
     period = environ.get("WATCHDOG_USEC", "")
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):

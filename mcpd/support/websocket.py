@@ -1,7 +1,7 @@
-"""What a WebSocket needs besides the library that speaks it: a stream that gives up, questions after silence.
+"""Limits for WebSocket connections that trio-websocket lacks: write timeout, total size, and keepalive.
 
-The library bounds what is in a message, not the frames around it; it waits for ever for a peer that takes
-nothing; and after some errors it leaves sockets to the garbage collector. So the stream beneath is ours.
+The library limits the size of messages, but not of the frames around them; it waits forever for a peer that
+does not read; and after some errors it leaves sockets to the garbage collector.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 from wsproto.utilities import LocalProtocolError
 
 CONNECTION_ENDED = (ConnectionClosed, LocalProtocolError)
-"""What comes out of the nursery that the library reads in, though nothing is wrong: the second when a peer
-pings to whom we have said goodbye."""
+"""Normal exceptions of the library's reader task; the second if a peer sends a ping after we closed."""
 PING_INTERVAL = 15.0
-"""Seconds of silence after which the peer is asked whether it is still there …"""
+"""Seconds without data before a ping is sent."""
 PONG_TIMEOUT = 10.0
-"""… and seconds in which anything has to be heard from it."""
+"""Seconds in which the peer must send something after a ping."""
 READ_SIZE = 1 << 16
-"""Bytes read at once."""
+"""Bytes per read."""
 MAX_UNCOUNTED = 1 << 16
-"""Bytes that may come around a message; or of a server, before it has agreed to speak WebSocket."""
+"""Bytes allowed around a message, and for the response to the upgrade request."""
 _SEND_PORTION = 1 << 16
-"""Bytes sent at once: what a peer has to take within `write_timeout`, however long the message is."""
+"""Bytes that a peer must read within `write_timeout`. Long messages are sent in such portions."""
 _CONTROL_BYTES_PER_SECOND = 4096
-"""Bytes a second that may come besides messages."""
+"""Bytes per second allowed between messages, such as pings."""
 
 
 class GuardedStream(trio.abc.Stream):
-    """The stream beneath, which stays the caller's to close: knows when something came, and gives up on who
-    takes nothing, or sends without end and never a whole message."""
+    """Wraps the transport stream of a WebSocket. The caller closes that stream.
+
+    Aborts the connection if the peer does not read, or sends too much without completing a message.
+    """
 
     def __init__(
         self, stream: trio.abc.Stream, write_timeout: float, max_frame: int, initial_data: bytes = b""
     ) -> None:
-        """`max_frame`: bytes of the longest message. `came`: what was read from the stream before."""
+        """`max_frame`: bytes of the longest message. `initial_data`: data already read from the stream."""
         self.last_received_at = trio.current_time()
         self.close_reason = ""
         self._stream = stream
@@ -44,28 +45,28 @@ class GuardedStream(trio.abc.Stream):
         self._max_frame = max_frame
         self._initial_data = initial_data
         self._received = 0
-        """Bytes since the last message."""
+        """Bytes received since the last complete message."""
         self._message_at = self.last_received_at
         self._is_cut = False
-        """A part of a frame has been sent, and the rest never will: nothing can follow it."""
+        """A frame was sent only in part, so nothing can follow it."""
 
     def message_received(self) -> None:
-        """To be called after each whole message."""
+        """Call this after each complete message."""
         self._received = 0
         self._message_at = self.last_received_at
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         if self._is_cut:
-            raise trio.BrokenResourceError("half a frame was sent")
+            raise trio.BrokenResourceError("an earlier frame was sent only in part")
         self._is_cut = True
         view = memoryview(data)
         for start in range(0, len(view), _SEND_PORTION):
             with trio.move_on_after(self._write_timeout) as waiting:
                 await self._stream.send_all(view[start : start + _SEND_PORTION])
             if waiting.cancelled_caught:
-                await self.abort(f"it has not read what it was sent for {self._write_timeout:g} s")
+                await self.abort(f"it did not read for {self._write_timeout:g} s")
                 raise trio.BrokenResourceError("the peer does not read")
-            if start:  # it takes one portion after the other: it is there, though it may have nothing to say
+            if start:  # it reads, so it is alive even if it sends nothing
                 self.last_received_at = trio.current_time()
         self._is_cut = False
 
@@ -81,13 +82,13 @@ class GuardedStream(trio.abc.Stream):
         self.last_received_at = trio.current_time()
         self._received += len(data)
         if self._received > self._allowance():
-            await self.abort(f"it sent {self._received} bytes without a whole message among them")
-            raise trio.BrokenResourceError("a message without end")
+            await self.abort(f"it sent {self._received} bytes without a complete message")
+            raise trio.BrokenResourceError("the peer sent an endless message")
         return data
 
     def _allowance(self) -> float:
-        """A message, the frames around its fragments, and the pings of a long silence. The library counts
-        what is in the fragments only, and keeps each of them, the empty ones too."""
+        """The bytes of a message, the headers of its fragments, and pings. The library counts the payload of
+        fragments only, and keeps every fragment, even empty ones."""
         return (
             self._max_frame * 9 / 8
             + MAX_UNCOUNTED
@@ -99,26 +100,26 @@ class GuardedStream(trio.abc.Stream):
         await trio.aclose_forcefully(self._stream)
 
     async def aclose(self) -> None:
-        """The library is done with it. Whoever made the stream closes it: they may have a word to add."""
+        """Do nothing: the creator of the transport stream closes it."""
         await trio.lowlevel.checkpoint()
 
 
 async def keep_alive(connection: WebSocketConnection, wire: GuardedStream) -> None:
-    """A link that drops packets says nothing; so does a peer that has nothing to say. Ask."""
+    """Send pings after silence, and abort the connection if the peer does not respond."""
     async with trio.open_nursery() as nursery:
         while True:
             quiet_since = wire.last_received_at
             await trio.sleep_until(quiet_since + PING_INTERVAL)
             if wire.last_received_at > quiet_since:
                 continue
-            if not nursery.child_tasks:  # who still owes an answer is not asked once more
+            if not nursery.child_tasks:  # do not send a second ping while one is unanswered
                 nursery.start_soon(_ping, connection)
             await trio.sleep(PONG_TIMEOUT)
             if wire.last_received_at <= quiet_since:
-                await wire.abort(f"it has not answered a ping within {PONG_TIMEOUT:g} s")
+                await wire.abort(f"it did not respond to a ping within {PONG_TIMEOUT:g} s")
                 return
 
 
 async def _ping(connection: WebSocketConnection) -> None:
-    with suppress(ConnectionClosed):  # whoever reads knows why
+    with suppress(ConnectionClosed):  # the reader task reports the reason
         await connection.ping()

@@ -118,7 +118,7 @@ def test_the_daemon_serves_on_with_a_full_disk_and_makes_up_for_it_within_five_s
         assert json.loads(secrets.read_bytes()) == {"OLD": "old-secret-value", "NEW": "new"}
         client.request("mcpd/disable", server="off")
         wait_until(lambda: saved_toggles(disk)["off"] is False, lambda: "no toggle")
-        wait_until(lambda: "lines of this log were lost" in daemon.log, lambda: daemon.log)
+        wait_until(lambda: "log lines were lost" in daemon.log, lambda: daemon.log)
 
 
 def test_a_daemon_starts_and_stops_on_a_full_disk(tmp_path: Path, disk: Disk) -> None:

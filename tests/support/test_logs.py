@@ -78,7 +78,7 @@ def test_a_record_that_cannot_be_told_is_counted_and_the_next_is_told(
         root.setLevel(level)
         logging.raiseExceptions = raises
     told = [json.loads(line)["message"] for line in capfd.readouterr().err.splitlines()]
-    assert told[0].startswith("1 lines of this log were lost")
+    assert told[0].startswith("1 log lines were lost")
     assert told[1:] == ["two of one", "the next"]
 
 

@@ -127,7 +127,7 @@ def test_the_directory_of_a_chosen_socket_is_not_changed_but_must_be_safe(tmp_pa
     assert paths.socket_directory(f"{tmp_path}/x.sock") == str(tmp_path)
     assert _mode(str(tmp_path)) == 0o755
     tmp_path.chmod(0o777)
-    with pytest.raises(UnusablePath, match="others may write"):
+    with pytest.raises(UnusablePath, match="other users can write"):
         paths.socket_directory(f"{tmp_path}/x.sock")
 
 
