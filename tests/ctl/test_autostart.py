@@ -216,7 +216,7 @@ def test_a_socket_in_a_place_where_others_may_write_is_refused(place: Place) -> 
     open_to_all.chmod(0o777)
     done = place.ctl("status", MCPD_SOCKET=f"{open_to_all}/s")
     assert done.returncode == 3
-    assert "others may write" in done.stderr
+    assert "other users can write" in done.stderr
 
 
 def test_the_daemon_beside_mcpctl_is_the_one_that_is_started(place: Place) -> None:
