@@ -15,6 +15,7 @@ from urllib.parse import quote
 from wsproto.events import TextMessage
 
 from mcpd.config.secret_store import change_secrets
+from mcpd.supervision.managed_server import ManagedServer
 from tests.dashboard.visitor import let_in, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
@@ -28,14 +29,14 @@ EVERYTHING = " ".join(CANARY.values())
 
 BUG = """
 import os
-from mcpd.supervision import managed_server
-sound = managed_server.ManagedServer._wait_while_off
+from mcpd.supervision.managed_server import ManagedServer
+sound = ManagedServer.{method}
 def broken(self, *given):
     if self.spec.name == "told" and os.path.exists({flag!r}):
         os.unlink({flag!r})
         raise ZeroDivisionError("injected: " + {secret!r})
     return sound(self, *given)
-managed_server.ManagedServer._wait_while_off = broken
+ManagedServer.{method} = broken
 """
 
 
@@ -116,7 +117,9 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> No
     (tmp_path / "command-file").write_text(CANARY["command"])
     (tmp_path / "secret-file").write_text(CANARY["file"])
     flag = tmp_path / "flag"
-    (tmp_path / "sitecustomize.py").write_text(BUG.format(flag=str(flag), secret=CANARY["stored"]))
+    (tmp_path / "sitecustomize.py").write_text(
+        BUG.format(method=ManagedServer._wait_while_off.__name__, flag=str(flag), secret=CANARY["stored"])
+    )
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     daemon = start(
         servers(tmp_path),

@@ -25,7 +25,7 @@ from tests.e2e.harness import BOUND, Client, Json, fake, wait_until
 from tests.faults.bystander import nothing_left, resident, undisturbed
 from tests.faults.measure import peak_memory
 from tests.servers.fake import malformed
-from tests.stopwatch import stopwatch
+from tests.stopwatch import lost_to_pressure, stopwatch
 
 MIB = 1 << 20
 KILLED = """
@@ -136,11 +136,20 @@ def test_a_client_that_reads_slower_than_its_servers_write_is_served(start: Star
     """D2, the other side: sixteen answers of 1 MiB are more than may wait, but they do not wait long."""
     daemon = start({"busy": fake()})
     daemon.wait_connected("busy")
-    client = daemon.client()
-    client.call("busy", "echo")
-    for _ in range(3):
-        keys = [client.send("mcpd/call", server="busy", tool="big", arguments={"mb": 1}) for _ in range(16)]
-        assert [len(client.answer(key)["output"]) for key in keys] == [MIB] * 16
+    rounds = 0
+    while rounds < 3:
+        client, lost = daemon.client(), lost_to_pressure()
+        client.call("busy", "echo")
+        try:
+            keys = [
+                client.send("mcpd/call", server="busy", tool="big", arguments={"mb": 1}) for _ in range(16)
+            ]
+            assert [len(client.answer(key)["output"]) for key in keys] == [MIB] * 16
+        except (EOFError, ConnectionError):
+            # A client that takes nothing for 0.1 s is closed; on a busy machine that may happen to ours.
+            assert lost_to_pressure() - lost > 0.1
+        else:
+            rounds += 1
 
 
 def test_the_daemon_stops_at_once_although_a_client_does_not_read(start: Start) -> None:

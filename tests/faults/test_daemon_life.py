@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from mcpd.state_file import StateFile
+from mcpd.supervision.managed_server import ManagedServer
 from tests.e2e.conftest import Start
 from tests.e2e.harness import (
     BOUND,
@@ -347,21 +348,21 @@ def problems(daemon: Daemon) -> list[Json]:
 
 
 BUGS = {
-    "in the connection": "_list_changed",
-    "in the server's own task": "_wait_while_off",
-    "while telling others": "_failed",
+    "in the connection": ManagedServer._list_changed.__name__,
+    "in the server's own task": ManagedServer._wait_while_off.__name__,
+    "while telling others": ManagedServer._handle_failure.__name__,
 }
 
 INJECTION = """
 import os
-from mcpd.supervision import managed_server
-sound = getattr(server.ManagedServer, {method!r})
+from mcpd.supervision.managed_server import ManagedServer
+sound = getattr(ManagedServer, {method!r})
 def broken(self, *given):
     if self.spec.name == "buggy" and os.path.exists({flag!r}):
         os.unlink({flag!r})
         raise ZeroDivisionError("injected")
     return sound(self, *given)
-setattr(server.ManagedServer, {method!r}, broken)
+setattr(ManagedServer, {method!r}, broken)
 """
 
 

@@ -80,13 +80,13 @@ def test_the_daemon_serves_on_with_a_full_disk_and_makes_up_for_it_within_five_s
                 disk, {**daemon.environ, "MCPD_SOCKET": daemon.socket}, "secret", "set", "NEW", said="new"
             )
             assert refusal.returncode == 1, refusal
-            assert "secrets.json: No space left on device\nnext: make room on its disk" in refusal.stderr
+            assert "secrets.json: No space left on device\nnext: free space on its disk" in refusal.stderr
             for _ in range(100):  # a file has room up to the end of its last page
                 client.request("mcpd/disable", server="off")
                 client.request("mcpd/enable", server="off")
             wait_until(lambda: client.request("mcpd/history")["dropped"] > 0, lambda: "nothing is dropped")
             with pytest.raises(
-                Refused, match=r"config\.json: No space left on device .*make room on its disk"
+                Refused, match=r"config\.json: No space left on device .*free space on its disk"
             ):
                 client.request("mcpd/add", server="new", definition=fake(env={"A": "x" * 5000}), save=True)
             assert (disk.path / "config.json").read_text() == config

@@ -146,7 +146,7 @@ async def test_a_task_that_fails_is_an_error_with_the_servers_words(era: str, en
         course(peer, over)
         if end == "failed":
             peer.script["tasks/result"] = {"error": refused}
-        with pytest.raises(UpstreamRefused, match="out of ink") as caught, trio.fail_after(5):
+        with pytest.raises(UpstreamRefused, match="out of ink") as caught, trio.fail_after(60):
             await seen_through(upstream, created(era, pollInterval=1, pollIntervalMs=1))
         assert caught.value.upstream_code == (-32050 if end == "failed" else 0)
         assert peer.methods.count("tasks/cancel") == 0
@@ -233,7 +233,7 @@ async def test_a_legacy_task_that_wants_input_gets_it_on_the_way_of_its_result()
 
         async with trio.open_nursery() as nursery:
             peer.script["tasks/result"] = lambda request: nursery.start_soon(ask_first, request)
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 assert await seen_through(upstream, created("legacy", pollInterval=1)) == DONE
         refused = next(message for message in peer.heard if message.get("id") == "q")
         assert refused["error"]["code"] == -32601

@@ -17,7 +17,7 @@ from tests.fakes.http import ModernScript, fake_http
 from tests.fakes.proxy import fake_proxy
 from tests.transports.test_tls import Authority
 
-BOUND = 5
+BOUND = 60
 HEADERS = {"Authorization": "Bearer for-the-server"}
 BASIC = "Basic bWU6czNjcmV0"
 

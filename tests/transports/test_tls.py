@@ -1,4 +1,4 @@
-"""RELIABILITY H9: certificates are checked, the reason is told, and a private authority can be trusted."""
+"""Certificates are checked, the reason is told, and a private authority can be trusted."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ class Authority:
         self.home = home
         self.file = home / "ca.pem"
         self._key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-        self._openssl("req", "-x509", *self._key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=own")
+        usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # Python 3.13 and later insist on it
+        outputs = ("-keyout", "ca.key", "-out", "ca.pem")
+        self._openssl("req", "-x509", *self._key, *outputs, "-subj", "/CN=own", *usage)
 
     def server(self, names: str, days: int = 2) -> ssl.SSLContext:
         """What a server needs that has a certificate for `names`, good for so many days."""
-        (self.home / "names").write_text(f"subjectAltName={names}")
+        (self.home / "names").write_text(f"subjectAltName={names}\nauthorityKeyIdentifier=keyid")
         self._openssl("req", *self._key, "-keyout", "it.key", "-out", "it.csr", "-subj", "/CN=it")
         signed_by = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
         with_names = ("-extfile", "names", "-days", str(days))
