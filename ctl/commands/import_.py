@@ -13,7 +13,7 @@ from ctl.context import CliContext
 from ctl.editors.discovery import DiscoveredEntries, ImportCandidate, discover
 from ctl.editors.editor_catalog import BY_NAME, EDITORS, EditorSpec
 from ctl.editors.editor_paths import UserContext, find_editor_files
-from ctl.editors.import_history import ImportHistory, ServerUpdate, save_history
+from ctl.editors.import_history import ImportHistory, ServerUpdate
 from ctl.editors.import_report import (
     as_json,
     describe_target,
@@ -152,7 +152,7 @@ def _remember(
 ) -> None:
     """For the next time: what changes in an editor from now on is a change."""
     record_import(memory, home, made, result)
-    if memory.entries and (trouble := save_history(memory)):
+    if memory.entries and (trouble := memory.save()):
         cli.out.message(paint("warning: ", "yellow"), trouble)
 
 

@@ -1,4 +1,4 @@
-"""What an editor's file was before we changed it: kept until it is put back."""
+"""Backups of the files that `mcpctl install` changes, and line patches to undo the changes later."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import private_directory, state_dir
 
 _CONTEXT = 3
-"""Lines on each side that tell a place from others."""
+"""Lines on each side that identify the position of a hunk."""
 
 
 @attrs.frozen
 class DiffHunk:
-    """One place: `ours` stands there now, `theirs` did before. Lines with their ends."""
+    """One changed place: `ours` replaced `theirs`. Lines include their ends."""
 
     above: tuple[str, ...] = attrs.field(repr=False)
     ours: tuple[str, ...] = attrs.field(repr=False)
@@ -31,9 +31,9 @@ class DiffHunk:
 
 
 def diff_hunks(before: str, after: str) -> tuple[DiffHunk, ...]:
-    """What made `after` of `before`."""
+    """Return the changes from `before` to `after`."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    # Files of 40,000 lines with one change: only what is between its first and last line is compared.
+    # SequenceMatcher is slow for 40,000 lines: compare only those between the first and last change.
     least = min(len(old), len(new))
     head = next((n for n in range(least) if old[n] != new[n]), least)
     least -= head
@@ -52,7 +52,10 @@ def diff_hunks(before: str, after: str) -> tuple[DiffHunk, ...]:
 
 
 def revert_hunks(text: str, changes: Sequence[DiffHunk]) -> tuple[str, int]:
-    """`text` with those of `changes` taken back whose place is found in it once, and how many are not."""
+    """Undo `changes` in `text`. Return the result and the number of hunks that were not found exactly once.
+
+    A removed entry thereby gets back its comments and its old position.
+    """
     lines, lost = text.splitlines(keepends=True), 0
     for hunk in changes:
         at = _find_hunk(lines, hunk)
@@ -75,7 +78,7 @@ def _find_hunk(lines: list[str], hunk: DiffHunk) -> int | None:
 
 
 def _contexts(hunk: DiffHunk) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
-    """From much to little: whoever edited the file may have done it next to us."""
+    """Yield the context lines to search for, most first: the file may have been edited next to the hunk."""
     for lines in range(_CONTEXT, 0, -1):
         yield hunk.above[-lines:], hunk.below[:lines]
     for lines in range(_CONTEXT, 0, -1):
@@ -96,45 +99,45 @@ def _indexes(lines: list[str], wanted: str) -> Iterator[int]:
 
 @attrs.frozen
 class DisabledEntry:
-    """An entry that was switched off, or taken out, because mcpd has the server."""
+    """An entry that was disabled or removed because mcpd has the server."""
 
     name: str
     entry: dict[str, object] = attrs.field(repr=False)
     removed: bool
-    """Else it was switched off."""
+    """Whether it was removed rather than disabled."""
 
 
 @attrs.frozen
 class BackupRecord:
-    """One file as it was, and what we made of it."""
+    """One file before and after `mcpctl install`."""
 
     path: str
     existed: bool
     original: bytes = attrs.field(repr=False)
     written_digest: str
-    """SHA-256 of what we wrote, in hex: while the file is that, nobody else has changed it."""
+    """SHA-256 (hex) of what mcpctl wrote; it still matches while no other program has changed the file."""
     slot: KeyPath
     disabled: tuple[DisabledEntry, ...] = ()
     created_directories: tuple[str, ...] = ()
-    """Directories that were made for it, outermost first."""
+    """Directories that were created for the file, outermost first."""
     changes: tuple[DiffHunk, ...] = ()
-    """What we changed beside our own entry, as lines."""
+    """The changes outside mcpd's own entry."""
     changes_with_entry: tuple[DiffHunk, ...] = ()
-    """The same with our entry: one of the two still fits when somebody has edited close to it."""
+    """All changes. One of the two still applies if the file was edited close to the entry."""
 
 
 class EditorBackups:
-    """The records, one for each file, in a directory that only the user can read."""
+    """The records of all changed files, in a directory that only the user can read."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.directory = Path(state_dir(environ)) / "editors"
 
     def original_path(self, path: Path) -> Path:
-        """Where the bytes of the file as it was are kept."""
+        """Return where the original content of a file is kept."""
         return self.directory / f"{_path_id(path)}-{path.name}"
 
     def load(self, path: Path) -> BackupRecord | None:
-        """The record of a file; None when there is none, or it cannot be read."""
+        """Return the record of a file; None if there is none or it is unreadable."""
         try:
             data = json.loads(self._record_path(path).read_bytes())
             return BackupRecord(
@@ -154,7 +157,7 @@ class EditorBackups:
             return None
 
     def save(self, record: BackupRecord) -> None:
-        """Write it down, the bytes first: a record without them is none. May raise OSError, UnusablePath."""
+        """Write a record, with the content first: a record needs it. Raises OSError or UnusablePath."""
         private_directory(str(self.directory.parent))
         private_directory(str(self.directory))
         path = Path(record.path)
@@ -172,20 +175,20 @@ class EditorBackups:
         write_atomically(self._record_path(path), json.dumps(facts, indent=1).encode(), 0o600)
 
     def delete(self, path: Path) -> None:
-        """The file is as it was, or ours no longer."""
-        for kept in (self._record_path(path), self.original_path(path)):
+        """Delete the record of a file that was restored or no longer exists."""
+        for stored in (self._record_path(path), self.original_path(path)):
             with contextlib.suppress(OSError):
-                kept.unlink()
+                stored.unlink()
 
     def other_files(self, paths: Iterable[Path]) -> list[Path]:
-        """The files with a record that are not among `paths`. Those that are gone are forgotten."""
+        """Return the files with a record that are not among `paths`. Deletes the records of missing files."""
         known = {os.path.realpath(path) for path in paths}
         left: list[Path] = []
         for facts in sorted(self.directory.glob("*.json")):
             try:
                 path = Path(json.loads(facts.read_bytes())["path"])
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # the kept bytes of a file may be JSON, too
+                continue  # the original content of a file may be JSON too
             if facts != self._record_path(path) or os.path.realpath(path) in known:
                 continue
             if os.path.lexists(path):

@@ -1,4 +1,4 @@
-"""Entries that mcpd makes superfluous: switched off or taken out of an editor's file, and given back."""
+"""Disables or removes an editor's own entries for servers that mcpd has, and restores them."""
 
 from __future__ import annotations
 
@@ -8,88 +8,84 @@ from ctl.editors.backup import BackupRecord, DisabledEntry
 from ctl.editors.editor_catalog import EditorSpec
 from mcpd.config.in_place_edits.document import Document, KeyPath
 
+_EXCLUDED, _ALLOWED = ("mcp", "excluded"), ("mcp", "allowed")
+"""Gemini's lists of the servers that it does not start, and of the only ones that it starts."""
+
 
 def disable_entry(
     editor: EditorSpec, document: Document, slot: KeyPath, name: str
 ) -> tuple[Document, DisabledEntry]:
-    """Switch an entry off the editor's own way; where it has none, take it out."""
+    """Disable an entry with the editor's own switch; remove it if there is none."""
     found = entry_at(document, slot, name)
-    switch = _disable_method(editor, slot)
-    if switch is None or isinstance(document.value_at(slot), list):
+    method = _disable_method(editor, slot)
+    if method is None or is_list(document, slot):
         return document.without_entry(slot, name), DisabledEntry(name, found, removed=True)
-    if not isinstance(switch, tuple):
-        names = document.value_at(("mcp", "excluded"))
-        others = [one for one in names if one != name] if isinstance(names, list) else []
-        return document.with_value(("mcp", "excluded"), [*others, name]), DisabledEntry(
-            name, found, removed=False
-        )
-    key, value = switch
-    return document.with_value((*slot, name, key), value), DisabledEntry(name, found, removed=False)
+    if method == "excluded":
+        document = _set_listed(document, _EXCLUDED, name, True)
+    else:
+        document = document.with_value((*slot, name, method[0]), method[1])
+    return document, DisabledEntry(name, found, removed=False)
 
 
 def restore_entries(
     editor: EditorSpec, document: Document, record: BackupRecord
 ) -> tuple[Document, list[str]]:
-    """Undo `take` in a file that has changed since: what is not as we left it is somebody's decision."""
-    back: list[str] = []
+    """Undo `disable_entry` in a file that has changed since. Return the names of the restored entries.
+
+    An entry that is not as mcpctl left it stays, because somebody decided so.
+    """
+    restored: list[str] = []
     slot = record.slot
-    for taken in record.disabled:
-        there = taken.name in document.entry_names(slot)
-        if taken.removed:
-            if not there:
-                fields = {
-                    key: value
-                    for key, value in taken.entry.items()
-                    if key != "name" or not is_list(document, slot)
-                }
-                document = document.with_entry(slot, taken.name, fields)
-                back.append(taken.name)
+    method = _disable_method(editor, slot)
+    for entry in record.disabled:
+        exists = entry.name in document.entry_names(slot)
+        before = document
+        if entry.removed:
+            if not exists:
+                listed = is_list(document, slot)
+                fields = {key: value for key, value in entry.entry.items() if key != "name" or not listed}
+                document = document.with_entry(slot, entry.name, fields)
+                restored.append(entry.name)
             continue
-        switch = _disable_method(editor, slot)
-        if switch == "excluded":
-            names = document.value_at(("mcp", "excluded"))
-            if isinstance(names, list) and taken.name in names:
-                document = document.with_value(
-                    ("mcp", "excluded"), [one for one in names if one != taken.name]
-                )
-                back.append(taken.name)
-        elif (
-            switch is not None and there and entry_at(document, slot, taken.name).get(switch[0]) == switch[1]
-        ):
-            place = (*slot, taken.name)
-            if switch[0] in taken.entry:
-                document = document.with_value((*place, switch[0]), taken.entry[switch[0]])
+        if method == "excluded":
+            document = _set_listed(document, _EXCLUDED, entry.name, False)
+        elif method and exists and entry_at(document, slot, entry.name).get(method[0]) == method[1]:
+            path = (*slot, entry.name)
+            if method[0] in entry.entry:
+                document = document.with_value((*path, method[0]), entry.entry[method[0]])
             else:
-                document = document.without_entry(place, switch[0])
-            back.append(taken.name)
-    return document, back
+                document = document.without_entry(path, method[0])
+        if document is not before:
+            restored.append(entry.name)
+    return document, restored
 
 
-def add_to_allowlist(editor: EditorSpec, document: Document, name: str) -> Document:
-    """Gemini starts only what its list of allowed servers names, if it has one."""
-    names = document.value_at(("mcp", "allowed"))
-    if editor.disable_method != "excluded" or not isinstance(names, list) or name in names:
+def set_allowed(editor: EditorSpec, document: Document, name: str, allowed: bool) -> Document:
+    """Add a name to Gemini's list of allowed servers, or remove it. Without such a list, all are allowed."""
+    if editor.disable_method != "excluded" or not is_list(document, _ALLOWED):
         return document
-    return document.with_value(("mcp", "allowed"), [*names, name])
+    return _set_listed(document, _ALLOWED, name, allowed)
 
 
-def remove_from_allowlist(editor: EditorSpec, document: Document, name: str) -> Document:
-    """Undo `allowed`."""
-    names = document.value_at(("mcp", "allowed"))
-    if editor.disable_method != "excluded" or not isinstance(names, list) or name not in names:
+def _set_listed(document: Document, path: KeyPath, name: str, listed: bool) -> Document:
+    """Return the document with `name` in the list at `path`, or without it; itself if nothing changes."""
+    value = document.value_at(path)
+    names = value if isinstance(value, list) else []
+    if (name in names) is listed:
         return document
-    return document.with_value(("mcp", "allowed"), [one for one in names if one != name])
+    others = [each for each in names if each != name]
+    return document.with_value(path, [*others, name] if listed else others)
 
 
 def _disable_method(editor: EditorSpec, slot: KeyPath) -> tuple[str, bool] | Literal["excluded"] | None:
-    """How this editor switches an entry off; opencode's second version does it the other way round."""
+    """Return how this editor disables an entry. In opencode, the two versions of the format differ."""
     if editor.entry_form == "opencode" and slot[-1] == "servers":
         return ("disabled", True)
     return editor.disable_method
 
 
 def entry_at(document: Document, slot: KeyPath, name: str) -> dict[str, object]:
-    """What stands there under this name, in an object or a list; empty when nothing does."""
+    """Return the entry of this name in an object or a list; empty if there is none."""
     value = document.value_at(slot)
     if isinstance(value, list):
         return next((one for one in value if isinstance(one, dict) and one.get("name") == name), {})
@@ -98,5 +94,5 @@ def entry_at(document: Document, slot: KeyPath, name: str) -> dict[str, object]:
 
 
 def is_list(document: Document, slot: KeyPath) -> bool:
-    """Whether that is a list, whose entries hold their names."""
+    """Return whether the servers are a list, whose entries contain their names."""
     return isinstance(document.value_at(slot), list)

@@ -1,4 +1,4 @@
-"""All the files of the editors, gone through: servers, what cannot be one, and files that are broken."""
+"""Goes through the files of all editors: servers to import, entries to skip, and unreadable files."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from mcpd.config.in_place_edits.document import Document, read_document
 from mcpd.model.errors import BadSpec
 
 IS_MCPD = "it is mcpd itself"
-"""Why an entry that `mcpctl install` wrote, or somebody like it, is passed over."""
+"""Why an entry such as the one of `mcpctl install` is skipped."""
 
 
 @attrs.frozen
 class EntrySource:
-    """Where an entry stands."""
+    """The location of an entry."""
 
     editor: str
     title: str
     path: Path
     scope: str
     name: str
-    """What it is called there."""
+    """The name in the editor's file."""
     project: Path | None = None
 
 
 @attrs.frozen
 class ImportCandidate:
-    """One entry of one file that could become a server of ours."""
+    """One entry of one file that can become a server of mcpd."""
 
     name: str
-    """Its name, made fit to be one of ours."""
+    """Its name, made valid for mcpd."""
     definition: dict[str, object] = attrs.field(repr=False)
     source: EntrySource
     implied_cwd: str | None = None
@@ -49,7 +49,7 @@ class ImportCandidate:
 
 @attrs.frozen
 class SkippedEntry:
-    """One entry that is left where it is, and why."""
+    """One entry that is not imported."""
 
     source: EntrySource
     reason: str
@@ -57,7 +57,7 @@ class SkippedEntry:
 
 @attrs.define
 class DiscoveredEntries:
-    """All that was found."""
+    """The result of a search."""
 
     files: list[Path] = attrs.field(factory=list)
     candidates: list[ImportCandidate] = attrs.field(factory=list)
@@ -68,7 +68,7 @@ class DiscoveredEntries:
 def discover(
     found: Iterable[EditorFile], named: Iterable[Path], around: UserContext, addresses: frozenset[str]
 ) -> DiscoveredEntries:
-    """Read the files found, and those that somebody named. A broken one is a warning; nothing is raised."""
+    """Read the files found and the files that the user named. An unreadable file gives a warning."""
     result = DiscoveredEntries()
     for one in found:
         document = _read(one.path, result)
@@ -82,20 +82,20 @@ def discover(
 
 
 def discover_in_file(found: EditorFile, document: Document, around: UserContext) -> DiscoveredEntries:
-    """The same for one file that has been read."""
+    """Do the same for one file that has been read."""
     result = DiscoveredEntries([found.path])
     _add_entries(found, document, around, frozenset(), result)
     return result
 
 
 def unwrap_candidate(one: ImportCandidate) -> ImportCandidate:
-    """The server behind `mcp-remote` or `mcp-proxy`, where the entry runs that; else the entry itself."""
+    """Return the server behind `mcp-remote` or `mcp-proxy`; any other entry unchanged."""
     definition = unwrap_proxy(one.definition)
     return one if definition is None else attrs.evolve(one, definition=definition, implied_cwd=None)
 
 
 def valid_server_name(name: str) -> str:
-    """`name`, or the nearest that a server of ours can have."""
+    """Return `name`, or a similar one that is valid in mcpd."""
     better = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:MAX_NAME_LENGTH].rstrip(".-")
     return better or "server"
 
@@ -128,7 +128,7 @@ def _add_entries(
             continue
         if raw.project is not None and not raw.project.is_dir():
             result.skipped.append(
-                SkippedEntry(source, f"its directory is gone: {around.display_path(raw.project)}")
+                SkippedEntry(source, f"its directory no longer exists: {around.display_path(raw.project)}")
             )
             continue
         workspace = raw.project or (around.project if around.project_given else None)
@@ -145,17 +145,15 @@ def _candidate(raw: RawEntry, source: EntrySource, translator: VariableTranslato
     one = map_entry(raw, translator)
     notes = one.notes
     if unwrap_proxy(one.definition) is not None:
-        words = (
-            "it only passes on to a URL, which mcpd can reach itself unless a login is wanted: see --unfold"
-        )
-        notes = (*notes, words)
+        note = "it only connects to a URL, which mcpd can do itself if no login is needed: see --unfold"
+        notes = (*notes, note)
     return ImportCandidate(
         valid_server_name(raw.name), one.definition, source, one.implied_cwd, notes, one.needed_secrets
     )
 
 
 def _inputs(document: Document) -> dict[str, dict[str, object]]:
-    """VS Code's questions by their id."""
+    """Return VS Code's inputs by id."""
     found: dict[str, dict[str, object]] = {}
     for slot in (("inputs",), ("mcp", "inputs")):
         asked = document.value_at(slot)

@@ -1,7 +1,7 @@
-"""Which programs keep a list of MCP servers, where, and how each of them writes one.
+"""The programs that have a list of MCP servers: their files, keys and variants.
 
-Where two of them differ only in paths and keys they differ only in this table. What it does not say is
-said once, in `reading` (shapes), `variables` (syntaxes) and `mapping` (fields).
+Differences in paths and keys belong in this table. `read_entries` handles the file shapes, `variables` the
+reference syntaxes, `mapping` the fields and `mcpd_entry` the forms of mcpd's entry.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import attrs
 from mcpd.config.in_place_edits.document import KeyPath
 
 Scope = Literal["project", "local", "user", "system"]
-"""Whose file it is. Of two servers with one name, the one further left keeps it."""
+"""To whom a file applies. If two servers have the same name, the scope further left keeps it."""
 
 SCOPES: tuple[Scope, ...] = ("project", "local", "user", "system")
 
 FileShape = Literal["entries", "claude", "opencode"]
-"""How a file holds servers: entries at a slot; those and more by project; under `mcp`, in either version."""
+"""The layout of a file: entries at a slot; also by project; under `mcp` in one of two versions."""
 
 EntryForm = Literal["plain", "typed", "copilot", "codex", "opencode", "zed", "continue", "goose", "vibe"]
-"""What our own entry looks like."""
+"""The form of mcpd's own entry."""
 
 SERVERS: KeyPath = ("mcpServers",)
 
 
 @attrs.frozen
 class ConfigLocation:
-    """A file that a program may read, there or not.
+    """A file that a program reads if it exists.
 
     `path` begins with `~/`, `./` (the project), `/`, `{config}` ($XDG_CONFIG_HOME), `{app}` (where desktop
-    programs keep theirs), or `{VARIABLE:default}`; without a default, there is no such file unless the
-    variable is set. `*` stands for any name.
+    programs keep settings) or `{VARIABLE:default}`; with an empty default, the variable must be set. `*`
+    matches any name.
     """
 
     path: str
@@ -40,31 +40,31 @@ class ConfigLocation:
     slot: KeyPath = SERVERS
     shape: FileShape = "entries"
     installable: bool = False
-    """Whether our entry is written here, when no other such file of the scope is there already."""
+    """Whether mcpd's entry is written here if no other such file of the scope exists."""
 
 
 @attrs.frozen
 class EditorSpec:
-    """One program."""
+    """One program with MCP servers."""
 
     name: str
-    """What people type, and what `mcpctl bridge --client` is told."""
+    """The name on the command line and in `mcpctl bridge --client`."""
     title: str
     locations: tuple[ConfigLocation, ...]
     variables: frozenset[str] = frozenset()
-    """What its strings may refer to, see `variables`."""
+    """The kinds of references in its strings, see `variables`."""
     timeout_unit: Literal["ms", "s", "either"] = "ms"
-    """Of `timeout`. `either`: its documents and its releases disagree; under 1000 it is seconds."""
+    """The unit of `timeout`. `either`: documentation and releases disagree; values under 1000 are seconds."""
     default_url_type: Literal["auto", "sse"] = "auto"
-    """What a `url` without a type means."""
+    """The type of a `url` without one."""
     disable_method: tuple[str, bool] | Literal["excluded"] | None = None
-    """How an entry is switched off and kept: a member and its value, or Gemini's list of names."""
+    """How an entry is disabled: a member and its value, or Gemini's list of names."""
     entry_form: EntryForm | None = "plain"
-    """None: nothing that could use us."""
+    """None if it cannot use mcpd."""
     supports_socket_url: bool = False
-    """Whether it takes the URL of a Unix socket, `unix:///path#/path`, for a server's."""
+    """Whether it accepts the URL of a Unix socket, `unix:///path#/path`."""
     next_step: str = ""
-    """What a person has to do for it to notice."""
+    """What the user must do to load the new entry."""
 
 
 def _user(
@@ -101,12 +101,12 @@ def _vscode(name: str, title: str, directory: str, *more: ConfigLocation) -> Edi
         _VSCODE,
         entry_form="typed",
         supports_socket_url=True,
-        next_step="VS Code asks once whether to trust it: start it in `MCP: List Servers`",
+        next_step="start mcpd in `MCP: List Servers`; VS Code asks once whether you trust it",
     )
 
 
 def _in_code(path: str) -> tuple[ConfigLocation, ...]:
-    """The settings of an extension, in each flavour of VS Code."""
+    """Return the settings of an extension in each variant of VS Code."""
     return tuple(_user(f"{{app}}/{code}/User/globalStorage/{path}", ours=code == "Code") for code in _CODE)
 
 
@@ -121,20 +121,20 @@ EDITORS: tuple[EditorSpec, ...] = (
             ConfigLocation("/Library/Application Support/ClaudeCode/managed-mcp.json", "system"),
         ),
         _SHELL | {"claude"},
-        next_step="new sessions have it; in a running one: /mcp",
+        next_step="start a new session, or run /mcp in a running one",
     ),
     EditorSpec(
         "claude-desktop",
         "Claude Desktop",
         (_user("{app}/Claude/claude_desktop_config.json"),),
-        next_step="quit and start Claude Desktop",
+        next_step="quit and restart Claude Desktop",
     ),
     EditorSpec(
         "cursor",
         "Cursor",
         (_project("./.cursor/mcp.json"), _user("~/.cursor/mcp.json")),
         _CURSOR,
-        next_step="switch it on in Cursor's settings, MCP",
+        next_step="enable mcpd in Cursor's settings under MCP",
     ),
     _vscode(
         "vscode",
@@ -156,7 +156,7 @@ EDITORS: tuple[EditorSpec, ...] = (
         ),
         frozenset({"env", "file"}),
         disable_method=_DISABLED,
-        next_step="press refresh in Windsurf's list of MCP servers",
+        next_step="press Refresh in Windsurf's list of MCP servers",
     ),
     EditorSpec(
         "zed",
@@ -351,6 +351,6 @@ EDITORS: tuple[EditorSpec, ...] = (
 )
 
 GENERIC = EditorSpec("file", "a file", (), _SHELL | {"env", "words", "input"}, entry_form=None)
-"""A file that nobody's table has: what most programs would make of it."""
+"""The interpretation of a file that belongs to no known program."""
 
 BY_NAME = {editor.name: editor for editor in EDITORS}

@@ -1,4 +1,4 @@
-"""The paths in the catalogue → files of this user and of the project we are in."""
+"""Resolves the paths in the catalog to files of the user and the project."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _VARIABLE = re.compile(r"\{([A-Z_]+):([^}]*)\}")
 
 @attrs.frozen
 class UserContext:
-    """Whose files are meant: everything that a path in the catalogue depends on."""
+    """Everything on which a path in the catalog depends."""
 
     environ: Mapping[str, str] = attrs.field(repr=False)
     project: Path
-    """The directory we are in, or the one that was named."""
+    """The current directory, or the one that the user named."""
     project_given: bool = False
-    """Whether somebody named it: then it is the workspace for files of the user, too."""
+    """Whether the user named it; then it is also the workspace for user files."""
     mac: bool = sys.platform == "darwin"
     root: Path = Path("/")
 
@@ -37,7 +37,7 @@ class UserContext:
         return Path(base) if os.path.isabs(base) else self.home / ".config"
 
     def project_directories(self) -> list[Path]:
-        """The directory, and those above it up to the one that holds the repository, if there is one."""
+        """Return the project and its parents up to the repository, if there is one."""
         above = [self.project, *self.project.parents]
         for number, directory in enumerate(above):
             if directory == self.home:
@@ -47,7 +47,7 @@ class UserContext:
         return [self.project]
 
     def display_path(self, path: Path) -> str:
-        """As people write it: with `~` for home."""
+        """Return a path with `~` for the home directory."""
         try:
             return str(Path("~") / path.relative_to(self.home))
         except ValueError:
@@ -56,17 +56,17 @@ class UserContext:
 
 @attrs.frozen
 class EditorFile:
-    """A file of an editor."""
+    """An existing file of an editor."""
 
     editor: EditorSpec
     location: ConfigLocation
     path: Path
     project: Path | None = None
-    """Of a project's file: the directory it speaks of."""
+    """The directory of a project file."""
 
 
 def resolve_paths(location: ConfigLocation, around: UserContext) -> Iterator[tuple[Path, Path | None]]:
-    """Every path that `place` means, there or not (with `*`: those that are there), and its project."""
+    """Yield the paths of a location, and their projects. Paths with `*` exist; others may not."""
     if location.path.startswith("./"):
         for directory in around.project_directories():
             yield from ((path, directory) for path in _glob(directory, location.path[2:]))
@@ -90,9 +90,9 @@ def resolve_paths(location: ConfigLocation, around: UserContext) -> Iterator[tup
 
 
 def find_editor_files(editors: tuple[EditorSpec, ...], around: UserContext) -> list[EditorFile]:
-    """The files that are there, each once, nearest scope first.
+    """Return the existing files, each once, nearest scope first.
 
-    A file of the user that the project's path leads to as well (we are at home) is the user's.
+    In the home directory, a file that is both the user's and the project's counts as the user's.
     """
     found: dict[str, EditorFile] = {}
     for scope in reversed(SCOPES):

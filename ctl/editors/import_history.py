@@ -1,4 +1,4 @@
-"""What was imported, from where, and what it said then: as digests, so that no secret is in there."""
+"""Remembers imported entries (as digests, without secrets), and finds what changed in the editors since."""
 
 from __future__ import annotations
 
@@ -32,26 +32,25 @@ Digests = Mapping[str, str]
 """Part of a definition → digest of its value."""
 
 EntryKey = tuple[str, str, str, str]
-"""An entry's place: path, scope, project, name."""
+"""Path, scope, project and name of an entry."""
 
 
 @attrs.frozen
 class ImportedEntry:
-    """One entry of an editor's file, when a server of ours was last in step with it."""
+    """An editor's entry and the server in mcpd, as they were when they last matched."""
 
     server: str
     editor: str
     theirs: Digests
-    """As the editor had it, in our words."""
+    """The editor's entry, mapped to a definition."""
     ours: Digests
-    """As we had it."""
+    """The definition in mcpd."""
     unfolded: bool = False
-    """Whether it was taken over without its `mcp-remote`."""
+    """Whether it was imported without its `mcp-remote`."""
 
 
 class ImportHistory:
-    """What is remembered of the imports into one configuration file. Reads once, tolerantly: what cannot be
-    read was never imported."""
+    """The imports into one configuration file. An unreadable history counts as empty."""
 
     def __init__(self, environ: Mapping[str, str], config: Path) -> None:
         self.path = Path(state_dir(environ)) / "imports.json"
@@ -74,11 +73,11 @@ class ImportHistory:
             self.entries.clear()
 
     def get(self, source: EntrySource) -> ImportedEntry | None:
-        """What is remembered of an entry."""
+        """Return what is remembered about an entry."""
         return self.entries.get(entry_key(source))
 
     def digests(self, definition: Mapping[str, object]) -> dict[str, str]:
-        """Of each part, salted: short secrets could be guessed from bare ones."""
+        """Return a digest of each part, salted because short secrets could be guessed otherwise."""
         return {
             part: hashlib.sha256(
                 f"{self._salt} {part} {json.dumps(value, sort_keys=True, default=str)}".encode()
@@ -86,30 +85,24 @@ class ImportHistory:
             for part, value in definition_parts(definition).items()
         }
 
-    def save(self) -> None:
-        """Write it down. Raises OSError or UnusablePath."""
+    def save(self) -> str:
+        """Write the history. Return a warning if that failed: the import itself is done by then."""
         mine = [
-            {"config": self._config, "where": list(place), **attrs.asdict(one)}
-            for place, one in self.entries.items()
+            {"config": self._config, "where": list(key), **attrs.asdict(one)}
+            for key, one in self.entries.items()
         ]
-        private_directory(str(self.path.parent))
         text = json.dumps({"salt": self._salt, "entries": [*self._other_configs, *mine]}, indent=1)
-        write_atomically(self.path, text.encode("utf-8", "surrogatepass"), 0o600)
+        try:
+            private_directory(str(self.path.parent))
+            write_atomically(self.path, text.encode("utf-8", "surrogatepass"), 0o600)
+        except (OSError, UnusablePath) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            return f"cannot write {self.path}: {reason}; the next import will show these servers as new"
+        return ""
 
 
 def entry_key(source: EntrySource) -> EntryKey:
-    """The place of an entry, however it was found."""
     return str(source.path), source.scope, str(source.project or ""), source.name
-
-
-def save_history(memory: ImportHistory) -> str:
-    """Keep it; what went wrong, for people: an import is done by then, and counts."""
-    try:
-        memory.save()
-    except (OSError, UnusablePath) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        return f"cannot write {os.fspath(memory.path)}: {reason}; what changes later will look new"
-    return ""
 
 
 Definition = Mapping[str, object]
@@ -118,45 +111,50 @@ _ENABLED = "enabled"
 
 @attrs.frozen
 class ServerUpdate:
-    """A server of ours with what changed in an editor taken over."""
+    """A server in mcpd with the changes from an editor applied."""
 
     server: MergedServer
     current: Definition = attrs.field(repr=False)
     parts: tuple[str, ...] = ()
-    """What changed there, and is not the same here: `args`, `env.TOKEN`."""
+    """What changed in the editor and differs from mcpd, such as `args` or `env.TOKEN`."""
     changed_here: tuple[str, ...] = ()
-    """Those of them that were changed here, otherwise."""
+    """The parts that were changed in mcpd too, in another way."""
     unchanged_in: tuple[str, ...] = ()
-    """Where else it stands as it was, for people."""
+    """The titles of other editors in which the entry has not changed."""
     differs_in: tuple[str, ...] = ()
-    """Where it has changed, too, in another way."""
+    """The titles of other editors in which it changed in another way."""
 
     @property
     def conflicts(self) -> list[str]:
-        """What makes this more than keeping up, for people: so it is not done unasked."""
-        doubts = [f"{', '.join(self.changed_here)} changed here, too"] if self.changed_here else []
-        if self.differs_in:
-            doubts.append(f"it has changed in another way in {', '.join(self.differs_in)}")
-        return doubts + ([f"it is as it was in {', '.join(self.unchanged_in)}"] if self.unchanged_in else [])
+        """Return why the user must confirm the update."""
+        return [
+            f"{text} {', '.join(names)}"
+            for text, names in (
+                ("mcpd has its own change of", self.changed_here),
+                ("it changed in another way in", self.differs_in),
+                ("it has not changed in", self.unchanged_in),
+            )
+            if names
+        ]
 
 
 @attrs.define
 class ImportDrift:
-    """The entries that were imported once, by what has become of them."""
+    """The entries of the editors, compared with the import history."""
 
     updates: list[ServerUpdate] = attrs.field(factory=list)
     known: list[tuple[str, EntrySource]] = attrs.field(factory=list)
-    """Our server's name, and an entry that says what it said."""
+    """Name of the server in mcpd, and an entry that has not changed since its import."""
     changed_here: set[EntrySource] = attrs.field(factory=set)
-    """Those of the known whose server is not what it was."""
+    """Entries in `known` whose server has changed in mcpd."""
     removed: set[EntrySource] = attrs.field(factory=set)
-    """Whose server is gone from mcpd."""
+    """Entries whose server was removed from mcpd."""
     ambiguous: set[EntrySource] = attrs.field(factory=set)
-    """Of which there are two with one name in a list: which is which cannot be told the next time."""
+    """Entries that share their name with another one in a list, so a later import could mix them up."""
     definitions: dict[EntrySource, Definition] = attrs.field(factory=dict, repr=False)
-    """What each entry says, see `as_written`."""
+    """The definition of each entry, see `as_written`."""
     remaining: list[ImportCandidate] = attrs.field(factory=list)
-    """All that has to be looked at by what it says, those whose server is gone among them."""
+    """Entries to match by their definition: new ones, and those whose server was removed."""
 
 
 def compare_with_history(
@@ -166,7 +164,7 @@ def compare_with_history(
     environ: Environ,
     disabled_by_us: Callable[[EntrySource], bool],
 ) -> ImportDrift:
-    """Sort the candidates. `taken`: whether an entry is off because mcpd has it (`install --take-over`)."""
+    """Sort the candidates. `disabled_by_us` tells whether `mcpctl install --take-over` disabled an entry."""
     result = ImportDrift()
     here = server_identities(ours, environ)
     moved: dict[str, list[tuple[ImportCandidate, tuple[str, ...]]]] = {}
@@ -188,7 +186,7 @@ def compare_with_history(
             if history.digests(fill_in_secrets(ours[then.server], environ)) != then.ours:
                 result.changed_here.add(one.source)
         elif matching_server(one, here, environ) not in (None, then.server):
-            result.remaining.append(one)  # it has become another one that we have
+            result.remaining.append(one)  # it was changed into another server that mcpd has
         else:
             moved.setdefault(then.server, []).append((one, parts))
     for name, found in moved.items():
@@ -200,8 +198,7 @@ def compare_with_history(
 
 
 def as_written(one: ImportCandidate, taken: bool) -> dict[str, object]:
-    """Its definition with the values that come from other files, to notice when those change; and without
-    what `install --take-over` did to it."""
+    """Return the definition to compare: with values from other files, without `install --take-over`."""
     definition = {key: value for key, value in one.definition.items() if not (taken and key == _ENABLED)}
     for need in one.needed_secrets:
         if need.value is not None:
@@ -210,7 +207,7 @@ def as_written(one: ImportCandidate, taken: bool) -> dict[str, object]:
 
 
 def lift_update_secrets(change: ServerUpdate, secret_names: dict[str, str]) -> LiftedDefinition:
-    """Its definition with the secrets lifted out of what comes from the editor; see `lifted`."""
+    """Lift the secrets out of the parts that come from the editor; see `lift_secrets`."""
     new = lift_secrets(
         change.server.name, _apply_parts({}, change.server.definition, change.parts), secret_names
     )
@@ -220,7 +217,7 @@ def lift_update_secrets(change: ServerUpdate, secret_names: dict[str, str]) -> L
 def _changed_parts(
     theirs: Definition, memory: ImportHistory, then: ImportedEntry, ours: Definition, environ: Environ
 ) -> tuple[str, ...]:
-    """The parts that are not what they were there, nor what they are here."""
+    """Return the parts that changed in the editor and differ from mcpd."""
     now = memory.digests(theirs)
     here = definition_parts(fill_in_secrets(ours, environ))
     there = definition_parts(fill_in_secrets(theirs, environ))
@@ -242,13 +239,13 @@ def _make_update(
     environ: Environ,
     still: tuple[str, ...],
 ) -> ServerUpdate:
-    """One change for a server, from all entries that agree on it; the nearest scope comes first."""
+    """Make one update from all entries that agree on it. The first entry, of the nearest scope, wins."""
     best, parts = found[0]
     definition = _apply_parts(ours, best.definition, parts)
     agreeing = [one for one, its in found if _apply_parts(ours, one.definition, its) == definition]
     otherwise = tuple(dict.fromkeys(one.source.title for one, _ in found if one not in agreeing))
     then = memory.get(best.source)
-    assert then is not None, "it was found by what is remembered"
+    assert then is not None, "the entry is in the history"
     now = memory.digests(fill_in_secrets(ours, environ))
     here_too = tuple(part for part in parts if now.get(part) != then.ours.get(part))
     text = str(definition)
@@ -259,7 +256,7 @@ def _make_update(
 
 
 def _apply_parts(ours: Definition, theirs: Definition, parts: Sequence[str]) -> dict[str, object]:
-    """`ours` with these parts as they are in `theirs`."""
+    """Return `ours` with `parts` copied from `theirs`."""
     result = dict(ours)
     there = definition_parts(theirs)
     for part in parts:
@@ -274,7 +271,7 @@ def _apply_parts(ours: Definition, theirs: Definition, parts: Sequence[str]) -> 
         if not below:
             del result[key]
     if "url" in result:
-        result.pop("cwd", None)  # where a program ran, which the editor did not say
+        result.pop("cwd", None)  # the working directory of a program does not apply to a URL
     return result
 
 
@@ -292,7 +289,7 @@ def _unchanged_editors(
     moved: set[EntrySource],
     taken: Callable[[EntrySource], bool],
 ) -> tuple[str, ...]:
-    """The editors in which the server stands as it was, for all that we know."""
+    """Return the titles of the editors in which the server has not changed, as far as known."""
     gone = {entry_key(source) for source in moved}
     there = {entry_key(one.source) for one in seen.candidates if not taken(one.source)}
     read = {str(path) for path in seen.files}

@@ -1,4 +1,4 @@
-"""What `mcpctl import` found, for people and for programs. No secret is ever in it."""
+"""The report of `mcpctl import`, as text and as JSON. It never contains secrets."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from mcpd.model.server_spec import definition_parts
 
 
 def plan_lines(made: ImportPlan, around: UserContext, only_here: Sequence[str]) -> list[Line]:
-    """Every server with exactly what would run, what has changed in the editors, what is here already, only
-    here (`only_here`), and what is left out."""
+    """Return the report: new servers with what would run, changes, known servers and skipped entries."""
     lines: list[Line] = []
     for server in made.merged.servers:
         lines += _server_lines(server, made.lifted[server.name], made.blocked.get(server.name, ""), around)
@@ -32,7 +31,7 @@ def plan_lines(made: ImportPlan, around: UserContext, only_here: Sequence[str]) 
         lines.append([paint("already in mcpd", "bold")])
         places: dict[str, list[str]] = {}
         for name, source in made.merged.known:
-            since = " (changed here since)" if source in made.drift.changed_here else ""
+            since = " (changed in mcpd since)" if source in made.drift.changed_here else ""
             places.setdefault(name, []).append(_describe_source(source, around, name) + since)
         lines += [[f"  {name}: {'; '.join(found)}"] for name, found in places.items()]
         lines.append([])
@@ -40,20 +39,20 @@ def plan_lines(made: ImportPlan, around: UserContext, only_here: Sequence[str]) 
         lines += [[paint("only in mcpd", "bold")], [f"  {', '.join(only_here)}"], []]
     passed = [one for one in made.discovered.skipped if one.reason != IS_MCPD]
     if passed:
-        lines.append([paint("left where they are", "bold")])
+        lines.append([paint("not imported", "bold")])
         lines += [
             [f"  {one.source.name}: {one.reason} ({_describe_source(one.source, around)})"] for one in passed
         ]
         lines.append([])
     looked = count(len(made.discovered.files), "file")
-    changes = f", {count(len(made.updates), 'change')} to take over" if made.drift.updates else ""
-    later = f", {len(made.blocked)} not now ({', '.join(made.blocked)})" if made.blocked else ""
+    changes = f", {count(len(made.updates), 'change')} to apply" if made.drift.updates else ""
+    later = f", {len(made.blocked)} blocked ({', '.join(made.blocked)})" if made.blocked else ""
     lines.append([f"{count(len(made.new_servers), 'server')} to import{changes}, from {looked}{later}"])
     return lines
 
 
 def as_json(made: ImportPlan, only_here: Sequence[str]) -> dict[str, object]:
-    """The same as the answer under `--json`."""
+    """Return the report for `--json`."""
     return {
         "files": [str(path) for path in made.discovered.files],
         "servers": [_server_json(server, made) for server in made.merged.servers],
@@ -80,19 +79,19 @@ def as_json(made: ImportPlan, only_here: Sequence[str]) -> dict[str, object]:
 
 
 def servers_only_in_mcpd(home: ImportTarget, made: ImportPlan) -> list[str]:
-    """The servers of ours that no editor has."""
+    """Return the servers that no editor has."""
     elsewhere = {name for name, _ in made.merged.known} | {one.server.name for one in made.drift.updates}
     return [name for name in home.servers if name not in elsewhere]
 
 
 def describe_update(change: ServerUpdate) -> str:
-    """What taking it over does, in a few words."""
+    """Summarize an update."""
     titles = dict.fromkeys(source.title for source in change.server.sources)
     return f"{', '.join(change.parts)} from {' and '.join(titles)}"
 
 
 def describe_target(definition: Mapping[str, object]) -> str:
-    """The command line or URL of a definition."""
+    """Return the command line or URL of a definition."""
     if "url" in definition:
         kind = definition.get("type")
         return f"{definition['url']}{f' ({kind})' if kind else ''}"
@@ -105,16 +104,16 @@ def _server_lines(
     server: MergedServer, safe: LiftedDefinition, trouble: str, around: UserContext
 ) -> list[Line]:
     definition = masked_definition(safe)
-    off = ", switched off" if definition.get("enabled") is False else ""
+    off = ", disabled" if definition.get("enabled") is False else ""
     lines: list[Line] = [[paint(server.name, "bold"), off], ["  runs: ", describe_target(definition)]]
     if "url" in definition:
-        lines[-1] = ["  is at: ", describe_target(definition)]
-    for key, word in (("env", "with"), ("headers", "sends")):
+        lines[-1] = ["  url: ", describe_target(definition)]
+    for key, label in (("env", "environment"), ("headers", "headers")):
         values = definition.get(key)
         if isinstance(values, dict):
-            lines.append([f"  {word}: ", ", ".join(f"{name}={value}" for name, value in values.items())])
+            lines.append([f"  {label}: ", ", ".join(f"{name}={value}" for name, value in values.items())])
     if "cwd" in definition:
-        lines.append(["  in: ", str(definition["cwd"])])
+        lines.append(["  directory: ", str(definition["cwd"])])
     return lines + _detail_lines(server, server.notes, safe, trouble, around)
 
 
@@ -136,21 +135,21 @@ def _update_lines(
 def _detail_lines(
     server: MergedServer, notes: Sequence[str], safe: LiftedDefinition, trouble: str, around: UserContext
 ) -> list[Line]:
-    """Where it comes from, and what has to be known before it is taken."""
+    """Return the sources, notes, secrets and problems of a server."""
     lines: list[Line] = [
         ["  from: ", "; ".join(_describe_source(one, around, server.name) for one in server.sources)]
     ]
     lines += [["  note: ", note] for note in notes]
-    lines += [["  secret: ", f"{one.location} is written out in the file"] for one in safe.secrets]
+    lines += [["  secret: ", f"{one.location} is in plain text in the file"] for one in safe.secrets]
     lines += [["  needs: ", f"the secret {one.name} ({one.prompt})"] for one in server.needed_secrets]
     if trouble:
-        lines.append([paint("  not now: ", "yellow"), trouble])
+        lines.append([paint("  blocked: ", "yellow"), trouble])
     lines.append([])
     return lines
 
 
 def _part_values(change: ServerUpdate, safe: LiftedDefinition) -> list[tuple[str, object, object]]:
-    """Each part that differs, here and there; secrets masked."""
+    """Return each part that differs, with the values in mcpd and in the editor. Secrets are masked."""
     on = {"enabled": True}
     here, there = (
         on | definition_parts(mask_definition(change.current)),
@@ -181,7 +180,7 @@ def _server_json(server: MergedServer, made: ImportPlan) -> dict[str, object]:
 
 
 def _describe_source(source: EntrySource, around: UserContext, name: str = "") -> str:
-    """Where it stands, and as what, if that is not `name`."""
+    """Describe the location of an entry, and its name there if that is not `name`."""
     scope = f", {source.scope}" if source.scope != "user" else ""
     called = f" as '{source.name}'" if name and source.name != name else ""
     return f"{source.title}{scope}, {around.display_path(source.path)}{called}"

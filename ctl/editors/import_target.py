@@ -1,4 +1,4 @@
-"""Our own side of an import: the file that is written, what is in it, and whether a definition would do."""
+"""mcpd's side of an import: the file to write, its servers, and whether a definition is valid."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from mcpd.model.errors import BadSpec, Problem
 
 @attrs.frozen
 class ImportTarget:
-    """The user's configuration of mcpd."""
+    """The configuration file of mcpd that an import changes."""
 
     path: Path
     servers: Mapping[str, Mapping[str, object]] = attrs.field(repr=False)
-    """Name → definition, as written."""
+    """Name → definition, as in the file."""
     addresses: frozenset[str]
-    """Where it listens: the path of the socket, and HOST:PORT if it does."""
+    """Where mcpd listens: the socket path, and HOST:PORT if HTTP is on."""
     running: bool
-    """Whether a daemon runs."""
+    """Whether the daemon is running."""
     server_names: frozenset[str] = frozenset()
-    """The servers that there are: the daemon's, if one runs, whoever defined them."""
+    """All servers, including those of a running daemon that other files or clients defined."""
     profiles: Mapping[str, object] = attrs.field(factory=dict)
-    """As written, by name."""
+    """Name → profile, as in the file."""
 
     def visible_servers(self, server: str | None, profile: str | None) -> Mapping[str, Mapping[str, object]]:
-        """Those of `servers` that an entry for one server, one profile, or neither leads to."""
+        """Return the servers that an entry for one server, one profile, or everything provides."""
         if server:
             return {name: one for name, one in self.servers.items() if name == server}
         if not profile:
@@ -53,10 +53,10 @@ class ImportTarget:
 
 
 def find_import_target(session: CliContext) -> ImportTarget:
-    """What the running daemon reads; without one, what it would read. Never starts one.
+    """Return the configuration that the daemon uses, or would use if it were running. Never starts it.
 
-    Raises Refused when that file cannot be read: it is to be mended first. Whether its definitions
-    would do is not asked: they may refer to variables that the daemon has, and we have not.
+    Raises Refused if the file is unreadable. Definitions are not checked, because they may refer to variables
+    that only the daemon has.
     """
     session.may_start = False
     try:
@@ -88,7 +88,7 @@ def find_import_target(session: CliContext) -> ImportTarget:
 
 
 def read_definitions(path: Path) -> Mapping[str, Mapping[str, object]]:
-    """The servers that stand in a file of ours which was good a moment ago; none when it is not any more."""
+    """Return the servers in mcpd's file after writing it; empty if it is no longer readable."""
     try:
         found = read_layout(read_document(path).value, [], [])
     except BadSpec:
@@ -99,9 +99,9 @@ def read_definitions(path: Path) -> Mapping[str, Mapping[str, object]]:
 def find_problems(
     session: CliContext, home: ImportTarget, definitions: Mapping[str, Mapping[str, object]]
 ) -> dict[str, str]:
-    """Server → what keeps its definition from being used, by the running daemon's word if there is one.
+    """Return the first problem of each invalid definition, as the running daemon sees it.
 
-    One server that cannot be used would make the whole file unusable.
+    One invalid server would make the whole file invalid.
     """
     if home.running and definitions:
         asked: list[Json] = [

@@ -1,4 +1,4 @@
-"""An import thought through and carried out: what can be taken over, with which secrets, and the writing."""
+"""Plans an import (what can be imported, with which secrets) and writes it."""
 
 from __future__ import annotations
 
@@ -33,48 +33,48 @@ from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
 
 Definition = dict[str, object]
-_REMOVED = "it was imported before, and removed from mcpd since"
+_REMOVED = "it was imported before and then removed from mcpd"
 
 
 @attrs.frozen
 class ImportPlan:
-    """What there is, before anybody has decided."""
+    """Everything that can be imported, before the user decides."""
 
     merged: MergeResult
     drift: ImportDrift
     lifted: Mapping[str, LiftedDefinition]
-    """Server → its definition with literal secrets lifted out."""
+    """Server → definition with references in place of inline secrets."""
     blocked: Mapping[str, str]
-    """Server → why it cannot be taken over now."""
+    """Server → why it cannot be imported now."""
     stored: Mapping[str, str] = attrs.field(repr=False)
-    """The secrets that are in the store already."""
+    """The stored secrets."""
 
     discovered: DiscoveredEntries
     unwrapped: frozenset[EntrySource] = frozenset()
-    """Entries that are taken over without their `mcp-remote`."""
+    """Entries that are imported without their `mcp-remote`."""
 
     @property
     def new_servers(self) -> list[MergedServer]:
-        """The new ones."""
+        """Return the servers that can be added."""
         return [server for server in self.merged.servers if server.name not in self.blocked]
 
     @property
     def updates(self) -> list[ServerUpdate]:
-        """What can be brought up to date."""
+        """Return the servers that can be updated."""
         return [one for one in self.drift.updates if one.server.name not in self.blocked]
 
     def missing_secrets(self, server: MergedServer) -> list[NeededSecret]:
-        """The secrets that it needs and nothing here knows."""
+        """Return the secrets that a server needs and only the user knows."""
         return [one for one in server.needed_secrets if one.value is None and one.name not in self.stored]
 
 
 @attrs.define
 class ImportResult:
-    """What is to be written."""
+    """What to write."""
 
     definitions: dict[str, Definition] = attrs.field(factory=dict)
     replaced: dict[str, Mapping[str, object]] = attrs.field(factory=dict)
-    """Those of them that are there already, as they are."""
+    """The current definitions of the servers that are updated."""
     secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
 
 
@@ -89,8 +89,10 @@ def plan_import(
     can_ask: bool,
     named: Collection[str],
 ) -> ImportPlan:
-    """Think it through. `can_ask`: what only a person knows is no obstacle; nor is it, for the servers
-    `named`, that it is more than keeping up. Raises Refused."""
+    """Plan an import. Raises Refused if the secrets are unreadable.
+
+    Servers that need a secret or a decision are blocked unless `can_ask`; `named` servers need no decision.
+    """
     try:
         stored = read_secrets(os.environ)
     except BadSpec as error:
@@ -120,15 +122,13 @@ def plan_import(
     for server in servers:
         names = [one.name for one in result.missing_secrets(server)]
         if names:
-            words = f"it needs a secret that only you know: {', '.join(names)}"
+            reason = f"it needs a secret that only you know: {', '.join(names)}"
             trouble.setdefault(
-                server.name, f"{words}; mcpctl import without --yes, at a terminal, asks for it"
+                server.name, f"{reason}; run mcpctl import in a terminal without --yes to enter it"
             )
     for name, reason in _conflicts(result).items():
         if name not in named:
-            trouble.setdefault(
-                name, f"{reason}; mcpctl import --server {name} --yes takes it over all the same"
-            )
+            trouble.setdefault(name, f"{reason}; mcpctl import --server {name} --yes imports it anyway")
     return result
 
 
@@ -147,7 +147,7 @@ def _was_removed(server: MergedServer, drifted: ImportDrift) -> bool:
 def _unwrap_proxies(
     seen: DiscoveredEntries, memory: ImportHistory, unfold: bool
 ) -> tuple[DiscoveredEntries, frozenset[EntrySource]]:
-    """With those without their `mcp-remote` that are to be so, or were taken over so."""
+    """Unwrap all candidates if `unfold`, otherwise those that were imported unwrapped before."""
     done: set[EntrySource] = set()
     candidates = []
     for one in seen.candidates:
@@ -171,7 +171,7 @@ def _disabled_by_us(backups: EditorBackups) -> Callable[[EntrySource], bool]:
 
 
 def _conflicts(made: ImportPlan) -> dict[str, str]:
-    """Server → why it is for a person to say: somebody here, or another editor, has decided otherwise."""
+    """Return why the user must confirm a server: mcpd or another editor has a different definition."""
     doubts = {one.server.name: "; ".join(one.conflicts) for one in made.drift.updates if one.conflicts}
     return doubts | {one.name: _REMOVED for one in made.merged.servers if _was_removed(one, made.drift)}
 
@@ -179,9 +179,9 @@ def _conflicts(made: ImportPlan) -> dict[str, str]:
 def build_result(
     made: ImportPlan, servers: Sequence[MergedServer], answers: Mapping[str, str], *, keep: bool
 ) -> ImportResult:
-    """The definitions of the servers that were chosen, and the secrets that go with them.
+    """Return what to write for the chosen servers.
 
-    `answers`: the values of what was asked for, by name. `keep`: secrets stay written out.
+    `answers`: the secrets that the user entered, by name. `keep`: secrets stay in the definitions.
     """
     result = ImportResult()
     taken = dict(made.stored)
@@ -195,7 +195,7 @@ def build_result(
             value = answers.get(one.name) if one.value is None else one.value
             old = secret_reference(one.name)
             if value is None:
-                continue  # the store has it
+                continue  # it is stored already
             if keep:
                 definition = replace_text(definition, old, value.replace("${", "$${"))
                 continue
@@ -210,9 +210,9 @@ def build_result(
 
 
 def write_import(session: CliContext, home: ImportTarget, result: ImportResult) -> bool:
-    """Secrets and servers into their files, and the running daemon told, if one runs: whether one does.
+    """Write secrets and servers, and reload the daemon. Return whether it is running.
 
-    Raises Refused when it will not have them, or a file cannot be written; then both are as they were.
+    Raises Refused, with both files restored, if a file cannot be written or the daemon rejects the servers.
     """
     before = home.path.read_bytes() if home.path.exists() else None
     stored: Mapping[str, str] = {}
@@ -235,12 +235,14 @@ def write_import(session: CliContext, home: ImportTarget, result: ImportResult) 
             if isinstance(error, BadSpec)
             else {**error.facts, "code": error.code, "exit": error.exit}
         )
-        raise DaemonError({"message": "nothing was imported: this cannot be used", "data": data}) from None
+        raise DaemonError(
+            {"message": "nothing was imported, because the result is invalid", "data": data}
+        ) from None
     return home.running
 
 
 def record_import(memory: ImportHistory, home: ImportTarget, made: ImportPlan, result: ImportResult) -> None:
-    """What was written, as it stands in the files now, and what was found in step for the first time."""
+    """Remember what was written, and entries that match mcpd for the first time."""
     ours = read_definitions(home.path)
     now = {source: memory.digests(theirs) for source, theirs in made.drift.definitions.items()}
     servers = [*made.merged.servers, *(one.server for one in made.drift.updates)]
@@ -261,14 +263,14 @@ def record_import(memory: ImportHistory, home: ImportTarget, made: ImportPlan, r
 def _roll_back(home: ImportTarget, before: bytes | None, stored: Mapping[str, str]) -> None:
     if before is None:
         home.path.unlink(missing_ok=True)
-    elif home.path.read_bytes() != before:  # else there is nothing to undo, and perhaps no room to do it
+    elif home.path.read_bytes() != before:  # otherwise the write itself failed, perhaps on a full disk
         write_atomically(home.path, before)
     if stored:
         change_secrets(os.environ, dict.fromkeys(stored))
 
 
 def _with_placeholders(server: MergedServer) -> Definition:
-    """Its definition with something in the place of what it needs, to have the rest checked."""
+    """Return the definition with placeholders for missing secrets, so that the rest can be checked."""
     definition = server.definition
     for one in server.needed_secrets:
         definition = replace_text(definition, secret_reference(one.name), "x")

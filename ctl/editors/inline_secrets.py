@@ -1,4 +1,4 @@
-"""Secrets written out in a definition: found, and put elsewhere with a reference in their place."""
+"""Finds secrets in plain text in a definition, and replaces them by references to the secret store."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ _PATH = re.compile(r"(https?://[^/?#]*)(/(?:(?!\$\{)[^?#\s])*)(?![^?#])")
 _SEGMENT = re.compile(r"[^/]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FOREIGN_VARIABLE = re.compile(r"\$\$\{[^{}]*\}")
-"""What is plain text to us: a variable that whoever gets it looks up, such as mcp-remote."""
+"""A variable that another program, such as mcp-remote, resolves; plain text to mcpd."""
 _HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]*):\s*(?=\S)")
 _RUN = re.compile(r"[A-Za-z0-9]{20,}")
 _MIN_ENTROPY = 3.5
-"""Bits for each character. English words have about 2.5, hexadecimal digits of a key 3.7."""
+"""Bits per character. English words have about 2.5, the hexadecimal digits of a key 3.7."""
 
 
 @attrs.frozen
 class InlineSecret:
-    """One secret found."""
+    """One secret in plain text."""
 
     name: str
-    """What it is to be called in the store."""
+    """Its name in the secret store."""
     location: str
-    """Where it was, for people: `env.TOKEN`."""
+    """Where it was, such as `env.TOKEN`."""
     value: str = attrs.field(repr=False)
 
 
 @attrs.frozen
 class LiftedDefinition:
-    """A definition with references where literal secrets were."""
+    """A definition with references in place of its secrets."""
 
     definition: dict[str, object]
     secrets: tuple[InlineSecret, ...] = ()
 
 
 def lift_secrets(server: str, definition: Mapping[str, object], taken: dict[str, str]) -> LiftedDefinition:
-    """Lift the literals of one server.
+    """Replace the secrets of one server by references.
 
-    `taken` is which names hold which values already: a value is stored once, two values never share a
-    name. What is lifted is added to it.
+    `taken` maps the names in use to their values: each value is stored once, and two values never share a
+    name. New secrets are added to it.
     """
     work = _SecretLifter(server, taken)
     lifted_definition = {key: work.field(key, value) for key, value in definition.items()}
@@ -57,7 +57,7 @@ def lift_secrets(server: str, definition: Mapping[str, object], taken: dict[str,
 
 
 def masked_definition(one: LiftedDefinition) -> dict[str, object]:
-    """The definition for people's eyes: what was lifted is `***`, whatever becomes of it."""
+    """Return the definition to show: secrets are `***`, wherever they will be stored."""
     names = {literal.name for literal in one.secrets}
     return mask_definition({key: _mask_references(value, names) for key, value in one.definition.items()})
 
@@ -107,19 +107,19 @@ class _SecretLifter:
 
     def url(self, text: str, place: str) -> str:
         text = _USERINFO.sub(lambda m: f"{m[1]}:{self.lift(f'{self.server}_password', place, m[2])}@", text)
-        if found := _PATH.match(text):  # all that some services want to know of whoever comes
+        if found := _PATH.match(text):  # for some services, the path is the only credential
             path = _SEGMENT.sub(lambda m: self.segment(m[0], place), found[2])
             text = found[1] + path + text[found.end() :]
         return _QUERY.sub(lambda m: f"{m[1]}={self.named(m[1], place, m[2], f'{self.server}_{m[1]}')}", text)
 
     def segment(self, text: str, place: str) -> str:
-        """One step of a URL's path."""
+        """Replace a segment of a URL's path if it looks like a secret."""
         if _COMMIT.search(text) or not (KNOWN_TOKENS.search(text) or looks_random(text)):
             return text
         return self.lift(f"{self.server}_path", place, text)
 
     def named(self, name: str, place: str, text: object, called: str = "") -> str:
-        """A value with the name that says what it is."""
+        """Replace a value if it, or its name, looks like a secret."""
         value = str(text)
         if "://" in value and not is_secret_name(name):
             inside = self.url(value, place)
@@ -146,7 +146,7 @@ class _SecretLifter:
 
 
 def free_secret_name(called: str, server: str, value: str, taken: dict[str, str]) -> str:
-    """The name under which `value` is stored already, else one that nothing is stored under."""
+    """Return the name under which `value` is stored, or an unused name."""
     base = name_for(called)
     fuller = [] if base.startswith(name_for(server)) else [name_for(f"{server}_{called}")]
     choices = [base, *fuller, *(f"{base}_{n}" for n in range(2, 1000))]
@@ -155,7 +155,7 @@ def free_secret_name(called: str, server: str, value: str, taken: dict[str, str]
 
 
 def looks_random(text: str) -> bool:
-    """Whether a value has a long run of letters and digits that nobody would think up."""
+    """Return whether a value contains a long random run of letters and digits."""
     return any(
         re.search(r"\d", run) is not None
         and re.search(r"[A-Za-z]", run) is not None
@@ -170,7 +170,7 @@ def _entropy(text: str) -> float:
 
 
 def _is_harmless(value: str) -> bool:
-    """A switch, a number or a path may stand under a name such as `AUTH_MODE` or `KEY_FILE`."""
+    """Return whether a value is a switch or path, as in `AUTH_MODE` or `KEY_FILE`."""
     return value.lower() in ("true", "false", "oauth", "bearer") or value.startswith(("/", "~/", "./"))
 
 

@@ -1,4 +1,4 @@
-"""Our entry into an editor's file and out of it again, with everything else of the file left as it is."""
+"""Adds mcpd's entry to an editor's file and removes it; the rest of the file does not change."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import attrs
 
 from ctl.editors.backup import BackupRecord, DisabledEntry, EditorBackups, diff_hunks, digest, revert_hunks
 from ctl.editors.disable_entries import (
-    add_to_allowlist,
     disable_entry,
     entry_at,
     is_list,
-    remove_from_allowlist,
     restore_entries,
+    set_allowed,
 )
 from ctl.editors.editor_catalog import EditorSpec
 from ctl.editors.mcpd_entry import InstallTarget, is_mcpd_entry, new_file_content, slot_of, uses_list
@@ -37,21 +36,21 @@ _TRIES = 3
 
 @attrs.frozen
 class FileChange:
-    """What became, or would become, of a file."""
+    """What was, or would be, changed in a file."""
 
     path: Path
     added: str | None = None
-    """The name of our entry, when it was not there as it is to be."""
+    """The name of mcpd's entry, if it was written."""
     removed: tuple[str, ...] = ()
-    """Entries of ours that are gone."""
+    """mcpd's entries that were removed."""
     disabled: tuple[DisabledEntry, ...] = ()
-    """Entries of others that mcpd has taken over."""
+    """Other entries that were disabled, because mcpd has their servers."""
     restored: bool = False
-    """The file is byte for byte what it was."""
+    """The file is byte for byte what it was before the installation."""
     re_enabled: tuple[str, ...] = ()
-    """Entries of others that are as they were."""
+    """Other entries that were enabled again."""
     existed: bool = True
-    """Whether there was such a file."""
+    """Whether the file existed."""
 
     @property
     def has_changes(self) -> bool:
@@ -67,10 +66,10 @@ def install(
     *,
     dry_run: bool = False,
 ) -> FileChange:
-    """Put our entry into the file, once, and switch off the entries that `take_over` names.
+    """Write mcpd's entry, and disable the entries that `take_over` names.
 
-    The file as it was before the first time is kept until `uninstall`. Raises BadSpec when the file
-    cannot be read, changed or written; then it is as it was.
+    The original file is kept until `uninstall`. Raises BadSpec, with the file unchanged, if it cannot be
+    read, edited or written.
     """
     return _retry_if_changed(
         one.path, lambda data: _install(one, name, entry_for, take_over, backups, data, dry_run)
@@ -80,23 +79,23 @@ def install(
 def uninstall(
     one: InstallTarget, names: frozenset[str], backups: EditorBackups, *, dry_run: bool = False
 ) -> FileChange:
-    """Take our entries out (only those of `names`, if there are any), and give back what we took over.
+    """Remove mcpd's entries (only `names`, if given), and enable the entries that `install` disabled.
 
-    A file that nobody has changed since becomes byte for byte what it was. Raises BadSpec as `install`.
+    A file that has not changed since is restored byte for byte. Raises BadSpec as `install` does.
     """
     return _retry_if_changed(one.path, lambda data: _uninstall(one, names, backups, data, dry_run))
 
 
 class _ConcurrentChange(Exception):
-    """Somebody else has written the file between our reading and our writing."""
+    """Another program wrote the file between our read and our write."""
 
 
 def _retry_if_changed(path: Path, act: Callable[[bytes | None], FileChange]) -> FileChange:
-    """Editors write their files too, some of them all the time: then look again and decide anew."""
+    """Repeat `act` if the file changes meanwhile, because editors write their files too."""
     for _ in range(_TRIES):
         with contextlib.suppress(_ConcurrentChange):
             return act(_read_file(path))
-    raise BadSpec([Problem("$", f"{path} changes all the time", "close the editor and try again")], str(path))
+    raise BadSpec([Problem("$", f"{path} keeps changing", "close the editor and try again")], str(path))
 
 
 def _install(
@@ -117,13 +116,13 @@ def _install(
     clean = _without_entries(one.editor, document, slot, replaced)
     if name in clean.entry_names(slot):
         fix = "choose another name with --name"
-        raise BadSpec([Problem("$", f"it has another server called '{name}'", fix)], str(path))
+        raise BadSpec([Problem("$", f"it already has another server named '{name}'", fix)], str(path))
     already = () if record is None else record.disabled
     chosen = [other for other in take_over(slot, clean) if other not in [one.name for one in already]]
     if (
         replaced == [name]
         and entry_at(document, slot, name) == _as_stored(document, slot, name, new)
-        and add_to_allowlist(one.editor, document, name) is document
+        and set_allowed(one.editor, document, name, True) is document
         and not chosen
     ):
         return FileChange(path)
@@ -132,7 +131,8 @@ def _install(
     for other in dict.fromkeys(chosen):
         result, done = disable_entry(one.editor, result, slot, other)
         taken.append(done)
-    result = add_to_allowlist(one.editor, result.with_entry(slot, name, new, listed=uses_list(one)), name)
+    result = result.with_entry(slot, name, new, listed=uses_list(one))
+    result = set_allowed(one.editor, result, name, True)
     before = _content_to_restore(one, document, slot, record, data)
     change = FileChange(path, added=name, disabled=tuple(taken), existed=before is not None)
     check_writable(path)
@@ -146,7 +146,7 @@ def _install(
 
 
 def _record_for(one: InstallTarget, record: BackupRecord, document: Document) -> BackupRecord:
-    """The record of a file that we leave like this."""
+    """Return the backup record for a file that is written like this."""
     was = parse_document(record.original, one.path, foreign=True).text
     others = _without_entries(one.editor, document, record.slot, _mcpd_entries(one, document, record.slot))
     return attrs.evolve(
@@ -160,7 +160,7 @@ def _record_for(one: InstallTarget, record: BackupRecord, document: Document) ->
 def _content_to_restore(
     one: InstallTarget, document: Document, slot: KeyPath, record: BackupRecord | None, data: bytes | None
 ) -> bytes | None:
-    """What the file is to come back to: as it was before us, or, changed since, as it would be without us."""
+    """Return the content for `uninstall` to restore: the original, or the changed file without mcpd."""
     if data is None:
         return None
     if record is not None and digest(data) == record.written_digest:
@@ -171,10 +171,10 @@ def _content_to_restore(
 def _without_mcpd(
     one: InstallTarget, document: Document, slot: KeyPath, ours: list[str], record: BackupRecord | None
 ) -> tuple[Document, list[str]]:
-    """The file as it would be if we had never been here, and the names of the entries that came back.
+    """Return the file without mcpd, and the names of the entries that were enabled again.
 
-    What that means is decided by what the entries say; where the lines around them are still known, it
-    is written as it was written before, with comments and order.
+    The entries decide what the file means. If the original lines can still be restored with the same meaning,
+    they are, with their comments and order.
     """
     others = _without_entries(one.editor, document, slot, ours)
     if record is None:
@@ -182,7 +182,7 @@ def _without_mcpd(
     result, back = restore_entries(one.editor, others, record)
     names = document.entry_names(slot)
     if any(taken.removed and taken.name in names for taken in record.disabled):
-        return result, back  # somebody has put one there again: theirs counts
+        return result, back  # the user has added one again, which takes precedence
     ways = [revert_hunks(others.text, record.changes), revert_hunks(document.text, record.changes_with_entry)]
     for text, _ in sorted(ways, key=lambda way: way[1]):
         with contextlib.suppress(BadSpec):
@@ -196,13 +196,13 @@ def _without_mcpd(
 
 
 def _normalized(document: Document, slot: KeyPath) -> tuple[object, object]:
-    """What a file says, whatever the order of its entries; none at all is the same as no place for any."""
+    """Return the meaning of a file, regardless of the order and of empty objects around its entries."""
     entries = {name: entry_at(document, slot, name) for name in document.entry_names(slot)}
     return entries, _other_values(document.value, slot)
 
 
 def _other_values(value: Mapping[str, object], slot: KeyPath) -> dict[str, object]:
-    """All but what is at `slot`, and objects on the way that hold nothing else."""
+    """Return everything except `slot` and the objects that contain nothing else."""
     rest = {key: inner for key, inner in value.items() if key != slot[0]}
     below = value.get(slot[0])
     if len(slot) > 1 and isinstance(below, dict) and (inner := _other_values(below, slot[1:])):
@@ -213,7 +213,7 @@ def _other_values(value: Mapping[str, object], slot: KeyPath) -> dict[str, objec
 def _as_stored(
     document: Document, slot: KeyPath, name: str, new: Mapping[str, object]
 ) -> Mapping[str, object]:
-    """The entry as it would be read back."""
+    """Return the entry as the file would contain it."""
     return {"name": name, **new} if is_list(document, slot) else new
 
 
@@ -228,7 +228,7 @@ def _uninstall(
         return FileChange(path)
     signs = (b"bridge", b"mcpd.sock", *(address.encode() for address in one.addresses))
     if record is None and not any(sign in data for sign in signs):
-        return FileChange(path)  # broken or not, there is nothing of ours in it
+        return FileChange(path)  # readable or not, it cannot contain an entry of mcpd
     document = _document(one, data)
     slot = slot_of(one, document)
     ours = _mcpd_entries(one, document, slot)
@@ -258,7 +258,7 @@ def _uninstall(
 def _replaced_entries(
     one: InstallTarget, document: Document, slot: KeyPath, name: str, new: Mapping[str, object]
 ) -> list[str]:
-    """Our entries that the new one stands for: of its name, or that show all of mcpd as it does."""
+    """Return mcpd's entries that the new one replaces: of the same name, or also for all servers."""
     ours = _mcpd_entries(one, document, slot)
     whole = not _is_partial(new)
     return [
@@ -269,7 +269,7 @@ def _replaced_entries(
 
 
 def _is_partial(entry: Mapping[str, object]) -> bool:
-    """Whether an entry of ours shows one server or profile only."""
+    """Return whether an entry of mcpd provides only one server or profile."""
     words = str([entry.get("command"), entry.get("args")])
     url = entry.get("url")
     return "--server" in words or "--profile" in words or (isinstance(url, str) and not url.endswith("#/mcp"))
@@ -277,12 +277,12 @@ def _is_partial(entry: Mapping[str, object]) -> bool:
 
 def _without_entries(editor: EditorSpec, document: Document, slot: KeyPath, names: list[str]) -> Document:
     for name in names:
-        document = remove_from_allowlist(editor, document.without_entry(slot, name), name)
+        document = set_allowed(editor, document.without_entry(slot, name), name, False)
     return document
 
 
 def _mcpd_entries(one: InstallTarget, document: Document, slot: KeyPath) -> list[str]:
-    """The names of our entries."""
+    """Return the names of mcpd's entries."""
     return [
         name
         for name in document.entry_names(slot)
@@ -290,7 +290,7 @@ def _mcpd_entries(one: InstallTarget, document: Document, slot: KeyPath) -> list
     ]
 
 
-# ---- the disk ----------------------------------------------------------------------------------------
+# ---- files -------------------------------------------------------------------------------------------
 
 
 def _document(one: InstallTarget, data: bytes | None) -> Document:
@@ -313,18 +313,18 @@ def _write(path: Path, document: Document, seen: bytes | None) -> None:
 
 
 def _remove(path: Path, record: BackupRecord) -> None:
-    """A file that we made, and the directories that we made for it."""
+    """Remove a file that `install` created, with its directories."""
     try:
-        os.unlink(os.path.realpath(path))  # through a link, as it was written
+        os.unlink(os.path.realpath(path))  # `install` writes through a symbolic link too
     except OSError as error:
         raise file_error("remove", path, error) from None
     for directory in reversed(record.created_directories):
-        with contextlib.suppress(OSError):  # not empty: somebody uses it by now
+        with contextlib.suppress(OSError):  # in use by now
             os.rmdir(directory)
 
 
 def _missing_directories(path: Path) -> tuple[str, ...]:
-    """The directories that writing the file will make."""
+    """Return the directories that writing the file will create."""
     return tuple(str(parent) for parent in reversed(path.parents) if not parent.exists())
 
 

@@ -1,7 +1,6 @@
-"""An entry as an editor writes it → a definition in our words, or the reason why that cannot be.
+"""Maps an editor's entry to a server definition of mcpd, and unwraps `mcp-remote` and `mcp-proxy`.
 
-Spellings, units and habits of all of them in one place: they borrow from one another, so what one
-program writes is accepted from every other.
+The spellings and units of all editors are accepted from every editor, because they copy from one another.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import attrs
 
@@ -29,17 +29,17 @@ _MILLISECONDS = 1000.0
 
 @attrs.frozen
 class MappedEntry:
-    """One entry, understood."""
+    """The definition that an entry means."""
 
     definition: dict[str, object] = attrs.field(repr=False)
     implied_cwd: str | None = None
-    """Where the editor would have run it, although the entry does not say so."""
+    """The directory in which the editor would run it, if the entry does not name one."""
     notes: tuple[str, ...] = ()
     needed_secrets: tuple[NeededSecret, ...] = ()
 
 
 def map_entry(raw: RawEntry, translator: VariableTranslator) -> MappedEntry:
-    """What `raw` means. `translator` is for this entry alone. Raises Unusable."""
+    """Map one entry. Use a new `translator` for each entry. Raises UnusableEntry."""
     fields = _flatten(raw)
     _check_server(fields)
     notes: list[str] = []
@@ -55,24 +55,21 @@ def map_entry(raw: RawEntry, translator: VariableTranslator) -> MappedEntry:
     _map_common_fields(raw, fields, definition)
     for key in _LOGIN:
         if fields.get(key) not in (None, False, "", {}, "none"):
-            notes.append(f"how to log in ('{key}') is not taken over")
+            notes.append(f"its login settings ('{key}') are not imported")
     if fields.get("headersHelper"):
-        notes.append("the program that makes its headers is not run: write the header yourself")
+        notes.append("mcpd does not run its headersHelper; add the headers to the definition yourself")
     if fields.get("sandboxEnabled") or fields.get("sandbox"):
-        notes.append("the editor's sandbox is not taken over: it runs with all that you may do")
+        notes.append("the editor's sandbox is not imported; the server runs with all your permissions")
     if fields.get("quarantined") is True:
-        notes.append("it is in quarantine there, so it is switched off here")
+        notes.append("it is quarantined in the editor, so it is imported as disabled")
     implied = str(raw.project) if raw.project is not None and not remote and "cwd" not in definition else None
     return MappedEntry(definition, implied, (*translator.notes, *notes), tuple(translator.needed_secrets))
 
 
 def _flatten(raw: RawEntry) -> dict[str, object]:
-    """Without the levels that some put in between."""
+    """Return the fields without nested levels."""
     fields = dict(raw.fields)
-    for key in (
-        "command",
-        "transport",
-    ):  # Zed's older `command: {path, …}`, Continue's older `transport: {…}`
+    for key in ("command", "transport"):  # older `command: {path, …}` of Zed, `transport: {…}` of Continue
         inner = fields.get(key)
         if isinstance(inner, dict):
             del fields[key]
@@ -100,10 +97,12 @@ def _check_server(fields: Fields) -> None:
         if key in fields and not isinstance(fields[key], shape):
             raise UnusableEntry(f"its '{key}' is not {what}")
     if fields.get("bundled") is True or kind in ("builtin", "platform", "frontend", "inline_python"):
-        raise UnusableEntry("it is a part of the editor itself")
+        raise UnusableEntry("it is built into the editor")
     if not _has_command(fields) and not any(fields.get(key) for key in ("httpUrl", *_URLS)):
         if "settings" in fields or fields.get("source") == "extension":
-            raise UnusableEntry("it comes with an extension of the editor, which alone knows its command")
+            raise UnusableEntry(
+                "it belongs to an extension of the editor, and only the extension knows its command"
+            )
         raise UnusableEntry("it has neither a command nor a URL")
 
 
@@ -112,7 +111,7 @@ def _has_command(fields: Fields) -> bool:
 
 
 def _kind(fields: Fields) -> str | None:
-    """`stdio`, `http`, `sse` or `ws` when the entry says so."""
+    """Return the `stdio`, `http`, `sse` or `ws` that the entry names, if any."""
     for key in _TYPES:
         written = fields.get(key)
         if isinstance(written, str) and written:
@@ -120,7 +119,7 @@ def _kind(fields: Fields) -> str | None:
     return None
 
 
-# ---- how it is reached -------------------------------------------------------------------------------
+# ---- how the server is reached -----------------------------------------------------------------------
 
 
 def _map_program(
@@ -142,7 +141,7 @@ def _map_program(
 
 
 def _command_line(fields: Fields, notes: list[str]) -> list[str]:
-    """The program and its arguments, one word each."""
+    """Return the program and its arguments."""
     written = next(fields[key] for key in ("command", "cmd", "executable") if fields.get(key))
     args = _texts(fields.get("args"))
     if isinstance(written, list):
@@ -154,15 +153,15 @@ def _command_line(fields: Fields, notes: list[str]) -> list[str]:
             try:
                 words = shlex.split(written)
             except ValueError:
-                raise UnusableEntry("its command is one text with a quotation mark that never ends") from None
-            notes.append("its command was one text, and was split into words")
+                raise UnusableEntry("its command contains an unterminated quotation mark") from None
+            notes.append("its command was a single string and was split into words")
     else:
-        raise UnusableEntry("its command is neither a text nor a list")
+        raise UnusableEntry("its command is neither a string nor a list")
     if not words or not words[0]:
         raise UnusableEntry("its command is empty")
     shell = re.split(r"[\\/]", words[0])[-1].lower()
     if shell in ("cmd", "cmd.exe") and len(words) > 2 and words[1].lower() == "/c" and os.name != "nt":
-        notes.append("cmd /c was left out: this is no Windows")
+        notes.append("`cmd /c` was removed, because this is not Windows")
         words = words[2:]
     return words
 
@@ -174,7 +173,7 @@ def _map_environment(fields: Fields, translator: VariableTranslator, base: Path)
         path = base / _resolve_home(translator.translate(file), translator.home)
         values = read_dotenv(path)
         if values is None:
-            raise UnusableEntry(f"its envFile cannot be read: {path}")
+            raise UnusableEntry(f"its envFile {path} cannot be read")
         env |= {name: value.replace("${", "$${") for name, value in values.items()}
     for key in ("env", "environment", "envs"):
         for name, value in _members(fields.get(key)):
@@ -192,7 +191,7 @@ def _map_remote(
     raw: RawEntry, fields: Fields, key: str, kind: str | None, translator: VariableTranslator
 ) -> dict[str, object]:
     definition: dict[str, object] = {}
-    if kind in ("http", "sse", "ws") and fields.get("type") != "remote":  # opencode's word for any URL
+    if kind in ("http", "sse", "ws") and fields.get("type") != "remote":  # opencode calls any URL `remote`
         definition["type"] = kind
     elif key == "httpUrl":
         definition["type"] = "http"
@@ -215,7 +214,7 @@ def _map_remote(
     return definition
 
 
-# ---- what every kind has -----------------------------------------------------------------------------
+# ---- common fields -----------------------------------------------------------------------------------
 
 
 def _map_common_fields(raw: RawEntry, fields: Fields, definition: dict[str, object]) -> None:
@@ -238,7 +237,7 @@ def _map_common_fields(raw: RawEntry, fields: Fields, definition: dict[str, obje
 
 
 def _timeouts(raw: RawEntry, fields: Fields) -> Iterable[tuple[str, float | None]]:
-    """In milliseconds, whatever they were written in."""
+    """Yield mcpd's timeout fields in milliseconds."""
     timeout = fields.get("timeout")
     if isinstance(timeout, dict):  # opencode's second version
         yield "connectTimeout", _number(timeout.get("startup"))
@@ -278,12 +277,12 @@ def _members(value: object) -> Iterable[tuple[str, object]]:
 
 
 def _text(value: object) -> str:
-    """Editors take a number where a text should be."""
+    """Return a string or number as text: editors accept both."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise UnusableEntry("something in it that should be a text is an object, a list or null")
+    raise UnusableEntry("one of its strings is an object, a list or null")
 
 
 def _resolve_home(text: str, home: Path) -> str:
@@ -292,99 +291,88 @@ def _resolve_home(text: str, home: Path) -> str:
 
 
 _RUNNERS = ("npx", "bunx", "pnpx", "pnpm", "yarn", "npm", "node", "volta", "mise", "uvx", "uv", "pipx")
-_KINDS = {"sse-only": "sse", "http-only": "http"}
-_PROXY_KINDS = {"sse": "sse", "streamablehttp": "http"}
 _BEARER = "API_ACCESS_TOKEN"
-"""The variable that mcp-proxy makes its Authorization header of."""
+"""The variable from which mcp-proxy makes its Authorization header."""
+
+
+class _ProxyOptions(NamedTuple):
+    """The command line of a proxy. Any other option means that the entry cannot be unwrapped."""
+
+    header: tuple[str, ...]
+    ignored: tuple[str, ...]
+    ignored_with_value: tuple[str, ...]
+    transports: Mapping[str, str]
+    """Value of --transport → type."""
+
+
+_PROXIES = {
+    "mcp-remote": _ProxyOptions(
+        ("--header",),
+        ("--allow-http", "--debug", "--silent", "--enable-proxy"),
+        ("--host", "--auth-timeout", "--resource"),
+        {"sse-only": "sse", "http-only": "http"},
+    ),
+    "mcp-proxy": _ProxyOptions(
+        ("-H", "--headers"), ("--debug", "--no-debug"), (), {"sse": "sse", "streamablehttp": "http"}
+    ),
+}
 
 
 def unwrap_proxy(definition: Mapping[str, object]) -> dict[str, object] | None:
-    """The definition by URL, when this one runs one of the two and nothing in it would be lost; else None."""
-    args = definition.get("args")
+    """Return the definition by URL of the server behind `mcp-remote` or `mcp-proxy`.
+
+    None if the definition runs neither of them, or if something would be lost.
+    """
+    args, given = definition.get("args"), definition.get("env")
+    env: Mapping[str, object] = given if isinstance(given, Mapping) else {}
     words = [definition.get("command"), *(args if isinstance(args, list) else [])]
     texts = [word for word in words if isinstance(word, str)]
     start = next((n for n, word in enumerate(texts) if proxy_program(word)), None)
     if start is None or (start and os.path.basename(texts[0]) not in _RUNNERS):
         return None
-    env = definition.get("env")
-    if proxy_program(texts[start]) == "mcp-proxy":
-        found = _parse_mcp_proxy(texts[start + 1 :], env if isinstance(env, Mapping) else {})
-    else:
-        found = _parse_mcp_remote(texts[start + 1 :])
+    found = _parse_proxy(proxy_program(texts[start]), texts[start + 1 :], env)
     if found is None:
         return None
-    for name, value in (env if isinstance(env, Mapping) else {}).items():
-        found = _substitute_headers(found, f"${{{name}}}", str(value))
     kept = {key: value for key, value in definition.items() if key not in ("command", "args", "env", "cwd")}
     return {**found, **kept}
 
 
 def proxy_program(word: str) -> str:
-    """Which of the two a word of a command line is; empty for any other."""
+    """Return which proxy a word of a command line names; empty if neither."""
     name = os.path.basename(word).partition("@")[0]
-    return name if name in ("mcp-remote", "mcp-proxy") else ""
+    return name if name in _PROXIES else ""
 
 
-def _parse_mcp_proxy(words: Sequence[str], env: Mapping[str, object]) -> dict[str, object] | None:
-    """Its command line towards a URL; with a program in its place it serves that, the other way round."""
-    url, kind = "", "sse"
-    headers: dict[str, object] = {}
-    if env.get(_BEARER):
+def _parse_proxy(program: str, words: Sequence[str], env: Mapping[str, object]) -> dict[str, object] | None:
+    """Return the definition by URL. mcp-proxy with a program instead of a URL is a server and gives None."""
+    options, is_remote = _PROXIES[program], program == "mcp-remote"
+    url, kind = "", "" if is_remote else "sse"
+    headers: dict[str, str] = {}
+    if not is_remote and env.get(_BEARER):
         headers["Authorization"] = f"Bearer {env[_BEARER]}"
     rest = iter(words)
     for word in rest:
-        if word in ("-H", "--headers"):
-            name = next(rest, "")
-            headers[name] = next(rest, "")
-        elif word == "--transport":
-            kind = _PROXY_KINDS.get(next(rest, ""), "")
-        elif word in ("--debug", "--no-debug"):
-            continue
-        elif word.startswith("-") or url:
-            return None
-        else:
-            url = word
-    if not kind or not url.startswith(("http://", "https://", "${")):
-        return None
-    return {"type": kind, "url": url, **({"headers": headers} if headers else {})}
-
-
-def _parse_mcp_remote(words: Sequence[str]) -> dict[str, object] | None:
-    """Its own command line: the URL, a port for logging in, headers and how to connect."""
-    url, kind = "", ""
-    headers: dict[str, object] = {}
-    rest = iter(words)
-    for word in rest:
-        if word == "--header":
-            name, colon, value = next(rest, "").partition(":")
+        if word in options.header:
+            text = next(rest, "") if is_remote else f"{next(rest, '')}:{next(rest, '')}"
+            name, colon, value = text.partition(":")
             if not colon:
                 return None
             headers[name.strip()] = value.strip()
         elif word == "--transport":
-            kind = _KINDS.get(next(rest, ""), "")
-        elif word in ("--allow-http", "--debug", "--silent", "--enable-proxy"):
-            continue
-        elif word in ("--host", "--auth-timeout", "--resource"):
+            kind = options.transports.get(next(rest, ""), "")
+        elif word in options.ignored_with_value:
             next(rest, "")
-        elif word.startswith("-") or (url and not word.isdigit()):
-            return None  # something that we do not know may matter
+        elif word in options.ignored:
+            continue
+        elif word.startswith("-") or (url and not (is_remote and word.isdigit())):  # digits: a login port
+            return None
         elif not url:
             url = word
-    if not url.startswith(("http://", "https://", "${")):
+    if not (kind or is_remote) or not url.startswith(("http://", "https://", "${")):
         return None
-    stated = {"type": kind} if kind else {}
-    return {**stated, "url": url, **({"headers": headers} if headers else {})}
-
-
-def _substitute_headers(found: dict[str, object], reference: str, value: str) -> dict[str, object]:
-    """mcp-remote puts the variables of its own environment into headers."""
-    headers = found.get("headers")
-    if not isinstance(headers, Mapping):
-        return found
-    return {**found, "headers": dict(_replaced(headers, reference, value))}
-
-
-def _replaced(headers: Mapping[str, object], reference: str, value: str) -> Iterator[tuple[str, object]]:
-    for name, text in headers.items():
-        # Written by us, a `${` that the editor took for plain text begins with two dollars.
-        yield name, str(text).replace("$" + reference, value).replace(reference, value)
+    for variable, content in env.items():  # the proxies expand their environment in headers
+        reference = f"${{{variable}}}"
+        for header, value in headers.items():
+            # `$${` is how mcpd writes a `${` that the editor took as plain text.
+            headers[header] = value.replace("$" + reference, str(content)).replace(reference, str(content))
+    return {**({"type": kind} if kind else {}), "url": url, **({"headers": headers} if headers else {})}

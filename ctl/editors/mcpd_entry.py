@@ -1,4 +1,4 @@
-"""Our one entry, as each editor wants it written, and where it goes."""
+"""mcpd's own entry in the files of editors: its format, its location, and how to recognize it."""
 
 from __future__ import annotations
 
@@ -12,127 +12,106 @@ from urllib.parse import quote, unquote, urlsplit
 
 import attrs
 
-from ctl.editors.editor_catalog import BY_NAME, SCOPES, ConfigLocation, EditorSpec
+from ctl.editors.editor_catalog import BY_NAME, ConfigLocation, EditorSpec
 from ctl.editors.editor_paths import UserContext, resolve_paths
 from ctl.editors.read_entries import opencode_slot
 from ctl.errors import CtlError
 from mcpd.config.in_place_edits.document import Document, KeyPath
 
 _CODEX_TOOL_TIMEOUT = 600
-"""Seconds that Codex may wait for a tool: mcpd has the patience that each server needs, and ends the rest."""
+"""Seconds that Codex waits for a tool. It is long because mcpd applies the timeouts of each server itself."""
+_SOCKET = "mcpd.sock"
 
 
 @attrs.frozen
 class InstallTarget:
-    """The file of an editor that gets our entry."""
+    """The file of an editor that gets mcpd's entry."""
 
     editor: EditorSpec
     path: Path
     location: ConfigLocation
     addresses: frozenset[str] = frozenset()
-    """Where mcpd listens, for telling entries of ours."""
-
-
-def install_target(
-    editor: EditorSpec, around: UserContext, *, project: bool, addresses: frozenset[str] = frozenset()
-) -> InstallTarget:
-    """Which file: the one that is there, else the one that the editor would make. Raises CtlError."""
-    return install_targets(editor, around, project=project, addresses=addresses)[0]
+    """Where mcpd listens, to recognize its entries."""
 
 
 def install_targets(
     editor: EditorSpec, around: UserContext, *, project: bool, addresses: frozenset[str] = frozenset()
 ) -> list[InstallTarget]:
-    """Every file that may have our entry: those that are there, else the one that `target` chooses."""
+    """Return the existing files for mcpd's entry, or the one to create. Raises CtlError if there is none."""
     scope = "project" if project else "user"
-    assert scope in SCOPES
     options: list[InstallTarget] = []
-    for place in editor.locations:
-        if place.scope == scope and place.installable:
-            for path, directory in resolve_paths(place, around):
+    for location in editor.locations:
+        if location.scope == scope and location.installable:
+            for path, directory in resolve_paths(location, around):
                 if directory in (None, around.project):
-                    options.append(InstallTarget(editor, path, place, addresses))
+                    options.append(InstallTarget(editor, path, location, addresses))
     if not options or editor.entry_form is None:
-        what = "servers for one project" if project and editor.entry_form else "an entry for mcpd"
-        raise CtlError(f"{editor.title} has no file for {what}")
-    there = [one for one in options if os.path.lexists(one.path)]
-    return there or options[:1]
+        if project and editor.entry_form:
+            raise CtlError(f"{editor.title} has no project file for MCP servers; omit --project")
+        raise CtlError(f"mcpctl cannot add mcpd to {editor.title}")
+    return [one for one in options if os.path.lexists(one.path)] or options[:1]
 
 
 def slot_of(one: InstallTarget, document: Document) -> KeyPath:
-    """Where in the file the entry goes."""
-    return (
-        opencode_slot(document, one.location.slot) if one.location.shape == "opencode" else one.location.slot
-    )
+    """Return the path of the servers inside the file."""
+    slot = one.location.slot
+    return opencode_slot(document, slot) if one.location.shape == "opencode" else slot
 
 
 def uses_list(one: InstallTarget) -> bool:
-    """Whether a new collection of servers is a list there."""
+    """Return whether this editor keeps its servers in a list."""
     return one.editor.entry_form in ("continue", "vibe")
 
 
 def command_entry(
     editor: EditorSpec, slot: KeyPath, name: str, mcpctl: str, args: Sequence[str]
 ) -> dict[str, object]:
-    """The entry that runs `mcpctl args…`. `args` are those of `bridge`, with the word itself."""
+    """Return the entry that runs `mcpctl` with `args`, which begin with `bridge`."""
     words = list(args)
+    plain: dict[str, object] = {"command": mcpctl, "args": words}
     match editor.entry_form:
-        case "typed":
-            return {"type": "stdio", "command": mcpctl, "args": words}
+        case "typed" | "continue":
+            return {"type": "stdio", **plain}
         case "copilot":
-            return {"type": "local", "command": mcpctl, "args": words, "tools": ["*"]}
+            return {"type": "local", **plain, "tools": ["*"]}
         case "codex":
-            return {
-                "command": mcpctl,
-                "args": words,
-                "startup_timeout_sec": 10,
-                "tool_timeout_sec": _CODEX_TOOL_TIMEOUT,
-            }
+            return {**plain, "startup_timeout_sec": 10, "tool_timeout_sec": _CODEX_TOOL_TIMEOUT}
         case "opencode":
-            # Its schema is strict: an unknown key, or the other version's, keeps it from starting.
-            switch = {} if slot[-1] == "servers" else {"enabled": True}
-            return {"type": "local", "command": [mcpctl, *words], **switch}
+            # Its schema is strict: an unknown key, or one of the other version, prevents its start.
+            enabled = {} if slot[-1] == "servers" else {"enabled": True}
+            return {"type": "local", "command": [mcpctl, *words], **enabled}
         case "zed":
-            return {"command": mcpctl, "args": words, "env": {}}
-        case "continue":
-            return {"type": "stdio", "command": mcpctl, "args": words}
+            return {**plain, "env": {}}
         case "goose":
-            return {
-                "name": name,
-                "type": "stdio",
-                "cmd": mcpctl,
-                "args": words,
+            return {"name": name, "type": "stdio", "cmd": mcpctl, "args": words} | {
                 "enabled": True,
                 "timeout": 300,
             }
         case "vibe":
-            return {"transport": "stdio", "command": mcpctl, "args": words}
+            return {"transport": "stdio", **plain}
         case _:
-            return {"command": mcpctl, "args": words}
+            return plain
 
 
 def url_entry(url: str) -> dict[str, object]:
-    """The entry that leads to our socket, for an editor that takes its URL."""
+    """Return the entry with the URL of mcpd's socket."""
     return {"type": "http", "url": url}
 
 
 def new_file_content(editor: EditorSpec) -> bytes:
-    """What a file of this editor has to begin with when we make it."""
+    """Return the content of a new file of this editor, before the entry is added."""
     return b"name: My assistant\nversion: 1.0.0\nschema: v1\n" if editor.entry_form == "continue" else b""
 
 
 def installable_editors() -> list[str]:
-    """The editors that can be given an entry."""
+    """Return the names of the editors to which mcpctl can add mcpd."""
     return [name for name, editor in BY_NAME.items() if editor.entry_form is not None]
 
 
-_SOCKET = "mcpd.sock"
-
-
 def is_mcpd_entry(fields: Mapping[str, object], addresses: frozenset[str] = frozenset()) -> bool:
-    """Whether an entry, in whatever spelling, runs `mcpctl bridge` or has a URL of ours.
+    """Return whether an entry, in any spelling, runs `mcpctl bridge` or has a URL of mcpd.
 
-    `addresses`: where else mcpd listens, HOST:PORT or the path of a socket.
+    `addresses`: where mcpd listens besides the default socket, as HOST:PORT or socket path.
     """
     words: list[str] = []
     for key in ("command", "cmd", "args"):
@@ -152,18 +131,18 @@ def is_mcpd_entry(fields: Mapping[str, object], addresses: frozenset[str] = froz
 
 
 def mcpctl_path() -> str:
-    """The absolute path of mcpctl, as a program without our PATH can start it. Raises CtlError."""
+    """Return the absolute path of mcpctl, because editors may have another PATH. Raises CtlError."""
     here = sys.argv[0] if os.path.basename(sys.argv[0]) == "mcpctl" else ""
     for path in (here, str(Path(sys.executable).parent / "mcpctl")):
         if os.path.sep in path and os.access(path, os.X_OK) and os.path.isfile(path):
             return os.path.abspath(path)
     if found := shutil.which("mcpctl"):
         return os.path.abspath(found)
-    raise CtlError("cannot find mcpctl itself", hint="install it so that it is in the PATH")
+    raise CtlError("cannot find the mcpctl program", hint="install mcpctl in a directory of your PATH")
 
 
 def socket_url(path: str, server: str | None, profile: str | None) -> str:
-    """The URL of mcpd's own socket for editors that take such, with all servers, one, or a profile's."""
+    """Return the URL of mcpd's socket with all servers, one server, or the servers of a profile."""
     place = f"/servers/{quote(server, safe='')}/mcp" if server else "/mcp"
     return f"unix://{quote(path)}#{place}{f'/{quote(profile, safe=str())}' if profile and not server else ''}"
 

@@ -1,4 +1,4 @@
-"""The same server from several files → one, with its sources; two servers with one name → two names."""
+"""Merges entries of several files that mean the same server, and gives different servers different names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Environ = Mapping[str, str]
 
 @attrs.frozen
 class MergedServer:
-    """One server to be, from one file or several."""
+    """One server to import, from one or several files."""
 
     name: str
     definition: dict[str, object] = attrs.field(repr=False)
@@ -35,11 +35,11 @@ class MergedServer:
 
 @attrs.frozen
 class MergeResult:
-    """What there is to take over, and what is here already."""
+    """Servers to import, and entries for servers that mcpd has."""
 
     servers: tuple[MergedServer, ...]
     known: tuple[tuple[str, EntrySource], ...]
-    """Our server's name, and where else it stands."""
+    """Name of the server in mcpd, and an entry for it."""
 
 
 def merge_candidates(
@@ -48,10 +48,10 @@ def merge_candidates(
     environ: Environ,
     secrets_in: Callable[[ImportCandidate], int],
 ) -> MergeResult:
-    """Group by what makes a server this one and no other, nearest scope first.
+    """Group candidates by the identity of their server, nearest scope first.
 
-    Two definitions that differ in a credential are two servers. Of equal ones, the one with the fewest
-    literal secrets (`secrets_in`) is taken.
+    Definitions with different credentials are different servers. Of equal ones, the one with the fewest
+    inline secrets (`secrets_in`) is used.
     """
     here = server_identities(ours, environ)
     groups: dict[Identity, list[ImportCandidate]] = {}
@@ -82,24 +82,23 @@ def merge_candidates(
 
 
 def server_identities(ours: Mapping[str, Mapping[str, object]], environ: Environ) -> dict[Identity, str]:
-    """The identities of our servers → their names."""
+    """Return the identities of mcpd's servers and their names."""
     return {identity(definition, None, environ): name for name, definition in ours.items()}
 
 
 def matching_server(one: ImportCandidate, ours: Mapping[Identity, str], environ: Environ) -> str | None:
-    """The name of the server of ours that it is, if it is one."""
+    """Return the name of the server in mcpd that a candidate means, if any."""
     keys = (identity(one.definition, cwd, environ) for cwd in (_effective_cwd(one), _cwd(one)))
     return next((ours[key] for key in keys if key in ours), None)
 
 
 def identity(definition: Mapping[str, object], cwd: str | None, environ: Environ) -> Identity:
-    """What makes it this server: the program, its words, variables and directory, or the URL and headers.
+    """Return what identifies a server: program, arguments, environment and directory, or URL and headers.
 
-    `cwd` is where it runs when it does not say so. A variable that is not set, or a secret that
-    is not stored, stands for itself.
+    `cwd` is the default directory. An unset variable or a missing secret is compared by its name.
     """
     definition = fill_in_secrets(definition, environ)
-    for form in ("{}.unset", "http://{}.unset"):  # the second for a URL that begins with one
+    for form in ("{}.unset", "http://{}.unset"):  # the second is for URLs that begin with a variable
         try:
             parsed = parse_servers(
                 {"x": definition},
@@ -120,20 +119,20 @@ def identity(definition: Mapping[str, object], cwd: str | None, environ: Environ
 
 
 def fill_in_secrets(definition: Mapping[str, object], environ: Environ) -> dict[str, object]:
-    """With the values of stored secrets in the place of references: elsewhere they may be written out."""
+    """Replace references by the stored secrets, because an editor's file may contain the values."""
     if "${secret:" not in str(definition):
         return dict(definition)
     try:
         secrets = read_secrets(environ)
     except BadSpec:
-        secrets = {}  # whoever needs them will say so
+        secrets = {}  # reported where the secrets are needed
     for name, value in secrets.items():
         definition = replace_text(definition, secret_reference(name), value.replace("${", "$${"))
     return replace_text(definition, "${secret:", "$${secret:")
 
 
 def replace_text(value: Mapping[str, object], old: str, new: str) -> dict[str, object]:
-    """A definition with `new` for `old` in each of its texts."""
+    """Replace `old` by `new` in all strings of a definition."""
 
     def walk(inner: object) -> object:
         if isinstance(inner, dict):
@@ -146,7 +145,7 @@ def replace_text(value: Mapping[str, object], old: str, new: str) -> dict[str, o
 
 
 class _UnsetFilled(dict[str, str]):
-    """An environment in which no variable is unset."""
+    """An environment in which an unset variable has its own name as its value."""
 
     def __init__(self, environ: Environ, form: str) -> None:
         super().__init__(environ)
@@ -163,7 +162,7 @@ def _cwd(one: ImportCandidate) -> str | None:
 
 
 def _effective_cwd(one: ImportCandidate) -> str | None:
-    """Where it runs, if that matters: a program whose words name nothing there is the same anywhere."""
+    """Return its directory if it matters: without relative paths in its arguments, it runs anywhere."""
     if "cwd" in one.definition or one.implied_cwd is None:
         return _cwd(one)
     args = one.definition.get("args")
@@ -179,7 +178,7 @@ def _effective_cwd(one: ImportCandidate) -> str | None:
 
 
 def _merged_definition(best: ImportCandidate, group: list[ImportCandidate]) -> dict[str, object]:
-    """The definition of the whole group: on where it is on anywhere; in a directory when all agree on one."""
+    """Merge a group: enabled if any of them is; with the implied directory if they all agree."""
     definition = dict(best.definition)
     if any(one.definition.get("enabled") is not False for one in group):
         definition.pop("enabled", None)

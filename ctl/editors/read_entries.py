@@ -1,4 +1,4 @@
-"""One file of an editor → the servers in it, as that editor wrote them."""
+"""Reads the server entries of an editor's file, and what its other files say about them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Fields = Mapping[str, object]
 
 @attrs.frozen
 class RawEntry:
-    """One entry, nothing in it understood yet."""
+    """One entry as the editor wrote it."""
 
     name: str
     fields: Fields = attrs.field(repr=False)
@@ -29,13 +29,13 @@ class RawEntry:
     slot: KeyPath
     scope: Scope
     project: Path | None = None
-    """The directory that it is for, when it is not for every directory."""
+    """The directory to which the entry is limited, if any."""
     disabled_elsewhere: bool = False
-    """By a list elsewhere in the file, not in the entry."""
+    """Disabled by a list outside of the entry."""
 
 
 def read_entries(found: EditorFile, document: Document, around: UserContext) -> Iterator[RawEntry]:
-    """The servers of a file, in order. What is no object is not one, and is passed over."""
+    """Yield the entries of a file in order. Anything that is not an object is skipped."""
     place = found.location
     slot = opencode_slot(document, place.slot) if place.shape == "opencode" else place.slot
     off = disabled_names(found, document, slot, around)
@@ -49,9 +49,9 @@ def read_entries(found: EditorFile, document: Document, around: UserContext) -> 
 
 
 def opencode_slot(document: Document, slot: KeyPath) -> KeyPath:
-    """opencode's second version moved its servers from `mcp` into `mcp.servers`.
+    """Return where opencode keeps its servers: its second version moved them from `mcp` to `mcp.servers`.
 
-    A server that is called `servers` there says how it is started; a table of servers does not.
+    In the first version, `servers` may be the name of a server, which then has a `type`.
     """
     inner = document.value_at((*slot, "servers"))
     moved = isinstance(inner, dict) and not isinstance(inner.get("type"), str)
@@ -59,7 +59,7 @@ def opencode_slot(document: Document, slot: KeyPath) -> KeyPath:
 
 
 def identify_file(path: Path, document: Document) -> EditorFile:
-    """A file that somebody named: whose kind of file it is, told from its path, else from what is in it."""
+    """Find out to which editor a named file belongs, from its path or else its content."""
     for editor in BY_NAME.values():
         for place in editor.locations:
             tail = _path_suffix(place)
@@ -86,13 +86,13 @@ def identify_file(path: Path, document: Document) -> EditorFile:
 
 
 def _path_suffix(place: ConfigLocation) -> str:
-    """The part of a place's path that is the same for everybody."""
+    """Return the part of a location that does not depend on the user."""
     path = re.sub(r"^\{[A-Z_]+:([^}]*)\}", r"\1", place.path)
     return re.sub(r"^(?:~/|\./|\{[a-z]+\}/|/)", "", path)
 
 
 def _is_opencode(document: Document) -> bool:
-    """Rather than the settings of VS Code, whose `mcp.servers` looks the same: the command is a list."""
+    """Tell opencode from VS Code, whose settings have `mcp.servers` too: in opencode, a command is a list."""
     found = document.value_at(opencode_slot(document, ("mcp",)))
     values = [value for value in found.values() if isinstance(value, dict)] if isinstance(found, dict) else []
     return any(isinstance(value.get("command"), list) or value.get("type") == "remote" for value in values)
@@ -119,7 +119,7 @@ def _entries_at(
 
 
 def _name_of_listed(fields: object) -> str:
-    """Of an entry in a list. Older files of Continue have none, and the transport inside."""
+    """Return the name of an entry in a list. Old files of Continue have no names and a nested transport."""
     if not isinstance(fields, dict):
         return ""
     if fields.get("name"):
@@ -130,13 +130,13 @@ def _name_of_listed(fields: object) -> str:
 
 
 _REJECTED_SERVERS = "disabledMcpjsonServers"
-"""Servers of a project's `.mcp.json` that its user has refused, as Claude Code remembers them."""
+"""Where Claude Code remembers the servers of a project's `.mcp.json` that the user rejected."""
 
 
 def disabled_names(
     found: EditorFile, document: Document, slot: KeyPath, around: UserContext
 ) -> frozenset[str]:
-    """The names of those entries at `slot` that are off because some list says so."""
+    """Return the names of the entries at `slot` that a list elsewhere disables."""
     if found.editor.disable_method == "excluded":
         allowed = document.value_at(("mcp", "allowed"))
         others = set(document.entry_names(slot)) - string_set(allowed) if isinstance(allowed, list) else set()
@@ -147,7 +147,7 @@ def disabled_names(
 
 
 def dotenv_values(found: EditorFile, around: UserContext) -> dict[str, str]:
-    """What the editor would read from an `.env` file: Continue its secrets, Gemini what is not set."""
+    """Return what the editor reads from `.env` files: Continue its secrets, Gemini unset variables."""
     values: dict[str, str] = {}
     if found.editor.name == "continue":
         for directory in (around.home, found.project):
@@ -157,13 +157,13 @@ def dotenv_values(found: EditorFile, around: UserContext) -> dict[str, str]:
         for directory in (found.project, around.home):
             for name in (".gemini/.env", ".env"):
                 read = None if directory is None else read_dotenv(directory / name)
-                if read is not None:  # the first that is there, and no other
+                if read is not None:  # Gemini reads only the first one that exists
                     return {key: value for key, value in read.items() if value and key not in around.environ}
     return values
 
 
 def string_set(value: object) -> frozenset[str]:
-    """The texts in a list of names; whatever else it may be holds none."""
+    """Return the strings in a list; empty for anything else."""
     return (
         frozenset(item for item in value if isinstance(item, str)) if isinstance(value, list) else frozenset()
     )
@@ -190,4 +190,4 @@ def _read_settings(path: Path) -> Mapping[str, object]:
     try:
         return read_document(path, foreign=True).value
     except BadSpec:
-        return {}  # about this file, Claude Code will complain itself
+        return {}  # Claude Code reports this itself

@@ -1,16 +1,16 @@
-"""What the strings of an editor's file refer to → our `${VARIABLE}`, or what is known already.
+"""Translates references in the strings of an editor's file to mcpd's `${VARIABLE}`, and reads `.env` files.
 
-Which kinds of reference an editor has stands in the catalogue:
+The catalog names the kinds of references that an editor knows:
 
-    bare        ${NAME}                     default     ${NAME:-otherwise}
+    bare        ${NAME}                     default     ${NAME:-default}
     env         ${env:NAME}                 dollar      $NAME
     env-dollar  $env:NAME                   words       ${userHome}, ${workspaceFolder}, ${pathSeparator} …
     input       ${input:id}                 file        ${file:/path}
     keyring     ${keyring:NAME}             curly       {env:NAME}, {file:path}
     continue    ${{ secrets.NAME }}         claude      ${CLAUDE_PROJECT_DIR}
-    dotenv      a variable may be one of an `.env` file
+    dotenv      a variable may come from an `.env` file
 
-Everything else is plain text to that editor, and stays plain text: our own `${` is then written `$${`.
+Everything else is plain text to that editor and stays plain text: a `${` in it becomes `$${`.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ _WINDOW_VARIABLES = ("file", "relativeFile", "selectedText", "lineNumber", "exec
 
 
 class UnusableEntry(Exception):
-    """An entry that cannot be taken over; the message says why, for people."""
+    """The entry cannot be imported. The message is the reason, for the user."""
 
 
 @attrs.frozen
 class NeededSecret:
-    """A secret that a definition refers to and that is not in the file."""
+    """A secret that a definition refers to and that the file does not contain."""
 
     name: str
     prompt: str
     value: str | None = attrs.field(default=None, repr=False)
-    """Where it is known all the same, from another file."""
+    """The value, if another file contains it."""
 
 
 @attrs.define
 class VariableTranslator:
-    """Translates the strings of one entry; what it met on the way is kept in it."""
+    """Translates the strings of one entry, and collects the secrets it needs and notes for the user."""
 
     kinds: frozenset[str]
     home: Path
     workspace: Path | None = None
     directory: Path | None = None
-    """Where the file is that the entry stands in."""
+    """The directory of the file that contains the entry."""
     inputs: Mapping[str, Mapping[str, object]] = attrs.field(factory=dict)
-    """VS Code's questions, by id."""
+    """VS Code's inputs by id."""
     dotenv: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     needed_secrets: list[NeededSecret] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
 
     def translate(self, text: str) -> str:
-        """`text` in our syntax. Raises Unusable."""
+        """Return `text` in mcpd's syntax. Raises UnusableEntry."""
         pieces: list[str] = []
         here = 0
         while here < len(text):
@@ -72,7 +72,9 @@ class VariableTranslator:
                 here += 2 if text.startswith("${", here) else 1
                 continue
             if piece.startswith("${") and pieces and pieces[-1].endswith("$"):
-                raise UnusableEntry(f"a $ stands right before a reference in {_shorten(text)}")
+                raise UnusableEntry(
+                    f"{_shorten(text)} has a $ directly before a reference, which mcpd cannot express"
+                )
             pieces.append(piece)
             here = end
         return "".join(pieces)
@@ -81,11 +83,11 @@ class VariableTranslator:
         end = _closing_brace(text, here + 2)
         if end > 0 and _NAME.match(text, here + 2):
             self.notes.append(
-                f"{_shorten(text[here : end + 1])} means nothing to this editor, and is handed over as it is"
+                f"{_shorten(text[here : end + 1])} is plain text to this editor and is passed on unchanged"
             )
 
     def _reference(self, text: str, here: int) -> tuple[int, str]:
-        """Where the reference at `here` ends, and what it becomes; `here` again when there is none."""
+        """Return the end and the translation of the reference at `here`; `here` itself if there is none."""
         ways: list[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]]] = [
             ("continue", _DOUBLE, lambda found: self.add_secret(found[1])),
             ("curly", _CURLY, lambda found: self._prefixed(found[1], found[2])),
@@ -102,12 +104,12 @@ class VariableTranslator:
         return (here, "") if piece is None else (end + 1, piece)
 
     def _braced(self, inside: str) -> str | None:
-        """Of `${inside}`; None when this editor takes it for plain text."""
+        """Translate `${inside}`; return None if it is plain text to this editor."""
         name, dash, default = inside.partition(":-")
         if "claude" in self.kinds and name in ("CLAUDE_PROJECT_DIR", "CLAUDE_PLUGIN_ROOT"):
             if name == "CLAUDE_PROJECT_DIR" and self.workspace is not None:
                 return _escape(str(self.workspace))
-            raise UnusableEntry(f"${{{name}}} is known to Claude Code only")
+            raise UnusableEntry(f"only Claude Code knows the value of ${{{name}}}")
         word = "words" in self.kinds and name in ("workspaceFolder", "workspaceFolderBasename", "userHome")
         if (
             "bare" in self.kinds
@@ -142,26 +144,26 @@ class VariableTranslator:
             case "workspaceFolder" | "workspaceFolderBasename" | "workspaceRoot" | "cwd":
                 if self.workspace is None:
                     raise UnusableEntry(
-                        f"${{{prefix}}} is another directory in every window; choose one with --project DIR"
+                        f"${{{prefix}}} differs in every window; choose a directory with --project DIR"
                     )
                 return _escape(self.workspace.name if prefix.endswith("Basename") else str(self.workspace))
         if "unknown" in self.kinds and (prefix in ("config", "command", *_WINDOW_VARIABLES)):
-            raise UnusableEntry(f"${{{_shorten(inside)}}} is known to the editor only")
+            raise UnusableEntry(f"only the editor knows the value of ${{{_shorten(inside)}}}")
         return None
 
     def _input(self, name: str) -> str:
         asked = self.inputs.get(name, {})
         default = asked.get("default")
         if asked.get("type") == "command":
-            raise UnusableEntry(f"the value of ${{input:{name}}} comes from a command of the editor")
+            raise UnusableEntry(f"a command of the editor provides the value of ${{input:{name}}}")
         if isinstance(default, str) and default and asked.get("password") is not True:
-            self.notes.append(f"the default answer was taken for ${{input:{name}}}")
+            self.notes.append(f"${{input:{name}}} was replaced by its default")
             return _escape(default)
         prompt = asked.get("description")
         return self.add_secret(name, prompt if isinstance(prompt, str) and prompt else "")
 
     def _file(self, name: str) -> str:
-        """The same file, so that a changed secret is the changed one for us, too."""
+        """Refer to the same file, so that mcpd sees later changes."""
         path = str(self.home) + name[1:] if name.startswith("~/") else name
         path = os.path.normpath(os.path.join(self.directory, path)) if self.directory else path
         try:
@@ -169,16 +171,16 @@ class VariableTranslator:
         except (OSError, ValueError):
             value = None
         if not value:
-            raise UnusableEntry(f"there is nothing to read in the file {_shorten(name)} that it refers to")
-        if re.search(r"[${}]|:-|\s$", path):  # which would mean something in a reference of ours
+            raise UnusableEntry(f"the file {_shorten(name)} that it refers to is empty or unreadable")
+        if re.search(r"[${}]|:-|\s$", path):  # not possible in a ${file:…} of mcpd
             return self.add_secret(os.path.basename(name), value=value)
         return f"${{file:{path}}}"
 
     def _variable(self, name: str, default: str = "") -> str:
         if not _NAME.fullmatch(name):
-            raise UnusableEntry(f"{_shorten(name)} is no name of a variable")
+            raise UnusableEntry(f"{_shorten(name)} is not a valid variable name")
         if "dotenv" in self.kinds and name in self.dotenv:
-            return self.add_secret(name)  # mcpd does not have that file
+            return self.add_secret(name)  # mcpd does not read .env files
         return f"${{{name}{default}}}"
 
     def add_secret(self, name: str, prompt: str = "", value: str | None = None) -> str:
@@ -190,13 +192,13 @@ class VariableTranslator:
 
 
 def secret_name(text: str) -> str:
-    """A name for a secret made of whatever it was called: `github-token` → `GITHUB_TOKEN`."""
+    """Turn any name into the name of a secret: `github-token` becomes `GITHUB_TOKEN`."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper()[:64] or "SECRET"
     return name if not name[0].isdigit() else f"_{name}"
 
 
 def secret_reference(name: str) -> str:
-    """How a definition refers to a stored secret."""
+    """Return the reference to a stored secret."""
     return f"${{secret:{name}}}"
 
 
@@ -209,7 +211,7 @@ def _shorten(text: str) -> str:
 
 
 def _closing_brace(text: str, start: int) -> int:
-    """Where the `}` is that closes a reference, inner ones stepped over. -1: nowhere."""
+    """Return the index of the `}` that closes a reference, or -1. References may be nested."""
     depth, here = 1, start
     while here < len(text):
         if text.startswith("${", here):
@@ -231,7 +233,7 @@ _ESCAPES = {r"\n": "\n", r"\r": "\r", r"\t": "\t", r"\"": '"', r"\\": "\\", r"\$
 
 
 def read_dotenv(path: Path) -> dict[str, str] | None:
-    """Its variables in order; None when it cannot be read."""
+    """Return the variables of an `.env` file in order; None if it is unreadable."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError):
@@ -240,7 +242,7 @@ def read_dotenv(path: Path) -> dict[str, str] | None:
 
 
 def parse_dotenv(text: str) -> dict[str, str]:
-    """A `#` after a blank begins a remark, but not inside quotes; in double quotes `\\n` is a line break."""
+    """Parse NAME=value lines. ` #` begins a comment outside of quotes; `\\n` works in double quotes."""
     values: dict[str, str] = {}
     for found in _LINE.finditer(text):
         if found["double"] is not None:

@@ -41,7 +41,7 @@ def mcpctl(daemon: Daemon, *words: str) -> str:
 def test_what_an_editor_had_runs_in_mcpd_and_the_editor_reaches_it_there(
     start: Start, tmp_path: Path
 ) -> None:
-    """Taken over, connected, switched off in the editor's file, and then spoken to as the editor would."""
+    """Taken over, connected, disabled in the editor's file, and then spoken to as the editor would."""
     (tmp_path / "src").mkdir()
     path = tmp_path / ".kiro/settings/mcp.json"
     path.parent.mkdir(parents=True)

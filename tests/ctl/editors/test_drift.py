@@ -63,7 +63,7 @@ time, changed in Cursor since it was imported
 already in mcpd
   api: Cursor, ~/.cursor/mcp.json
 
-0 servers to import, 1 change to take over, from 1 file
+0 servers to import, 1 change to apply, from 1 file
 """
     )
     (changed,) = alone("import", "--dry-run", "--json").json()["changed"]
@@ -92,7 +92,7 @@ def test_a_new_secret_gets_a_name_of_its_own_and_is_nowhere_else(home: Path, alo
     cursor(home, api=API | {"headers": headers})
     ran = alone("import", "--yes")
     assert "headers.Authorization: Bearer ${secret:API_TOKEN} -> Bearer ***\n" in ran.out
-    assert "secret: headers.Authorization is written out in the file" in ran.out
+    assert "secret: headers.Authorization is in plain text in the file" in ran.out
     assert ours(home)["api"]["headers"] == {"Authorization": "Bearer ${secret:API_TOKEN_2}", "X-Region": "eu"}
     stored = json.loads((home / ".config/mcpd/secrets.json").read_text())
     assert stored == {"API_TOKEN": "s3cr3t-t0ken-value", "API_TOKEN_2": "an0ther-t0ken-value"}
@@ -108,7 +108,7 @@ def test_what_was_changed_here_too_is_left_to_a_person(home: Path, alone: Mcpctl
     change_ours(home, time=TIME | {"args": ["mcp-server-time", "--mine"], "timeout": 5000})
     cursor(home, time=TIME | {"args": ["mcp-server-time", "--theirs"], "env": {"A": "b"}})
     ran = alone("import", "--yes")
-    assert "not now: args changed here, too; mcpctl import --server time --yes takes it over" in ran.out
+    assert "blocked: mcpd has its own change of args; mcpctl import --server time --yes imports it" in ran.out
     assert ours(home)["time"]["args"] == ["mcp-server-time", "--mine"]
     assert alone("import", "--yes", "--server", "time").code == 0
     assert ours(home)["time"] == {
@@ -126,7 +126,7 @@ def test_a_server_that_was_changed_here_only_is_not_a_new_one(home: Path, alone:
     change_ours(home, time=TIME | {"args": ["mcp-server-time", "--mine"]})
     for _ in range(2):
         ran = alone("import", "--yes")
-        assert "  time: Cursor, ~/.cursor/mcp.json (changed here since)\n" in ran.out
+        assert "  time: Cursor, ~/.cursor/mcp.json (changed in mcpd since)\n" in ran.out
         assert "0 servers to import" in ran.out
     assert [*ours(home)] == ["time"]
 
@@ -140,7 +140,7 @@ def test_what_another_editor_has_as_it_was_is_left_to_a_person(home: Path, alone
     cursor(home, clock=new)
     ran = alone("import", "cursor", "--yes")
     assert "clock, changed in Cursor since it was imported\n" in ran.out
-    assert "not now: it is as it was in Windsurf; mcpctl import --server clock --yes takes it over" in ran.out
+    assert "blocked: it has not changed in Windsurf; mcpctl import --server clock --yes imports it" in ran.out
     assert ours(home) == {"clock": TIME}
     windsurf(home, time=new)
     assert "clock, changed in Cursor and Windsurf since" in alone("import", "--yes").out
@@ -156,7 +156,7 @@ def test_two_editors_that_changed_it_differently_are_not_mixed(home: Path, alone
     windsurf(home, time=TIME | {"args": ["two"]})
     ran = alone("import", "--dry-run")
     assert ran.out.count("changed in Cursor since") == 1
-    assert "not now: it has changed in another way in Windsurf; mcpctl import --server time" in ran.out
+    assert "blocked: it changed in another way in Windsurf; mcpctl import --server time" in ran.out
 
 
 def test_what_was_removed_here_does_not_come_back_by_itself(home: Path, alone: Mcpctl) -> None:
@@ -165,7 +165,7 @@ def test_what_was_removed_here_does_not_come_back_by_itself(home: Path, alone: M
     alone("import", "--yes")
     written(home / CONFIG, {"mcpServers": {"api": ours(home)["api"]}})
     ran = alone("import", "--yes")
-    assert "not now: it was imported before, and removed from mcpd since; mcpctl import --server" in ran.out
+    assert "blocked: it was imported before and then removed from mcpd; mcpctl import --server" in ran.out
     assert [*ours(home)] == ["api"]
     assert alone("import", "--yes", "-s", "time").code == 0
     assert [*ours(home)] == ["api", "time"]
@@ -248,7 +248,7 @@ def test_a_person_is_asked_about_each_change(home: Path, alone: Mcpctl) -> None:
     cursor(home, time=TIME | {"args": ["theirs"]}, api=API | {"url": "https://new.example.com/mcp"})
     answers = {"time: take over args from Cursor? [y/N]": "", "api: take over url from Cursor? [Y/n]": ""}
     code, seen = on_terminal(home, answers, "import")
-    assert (code, "note: args changed here, too" in seen) == (0, True)
+    assert (code, "note: mcpd has its own change of args" in seen) == (0, True)
     assert "1 server written" in seen
     assert ours(home)["time"]["args"] == ["mine"]
     assert ours(home)["api"]["url"] == "https://new.example.com/mcp"
@@ -285,7 +285,7 @@ def test_a_memory_that_cannot_be_written_costs_no_import(home: Path, alone: Mcpc
     (home / ".local").write_text("no directory")
     ran = alone("import", "--yes")
     assert (ran.code, ours(home)) == (0, {"time": TIME})
-    assert "what changes later will look new" in ran.err
+    assert "will show these servers as new" in ran.err
 
 
 def test_what_somebody_changes_while_the_person_decides_is_not_overwritten(tmp_path: Path) -> None:

@@ -55,19 +55,19 @@ time
   from: Cursor, ~/.cursor/mcp.json
 
 api
-  is at: https://api.example.com/mcp
-  sends: Authorization=Bearer ***
+  url: https://api.example.com/mcp
+  headers: Authorization=Bearer ***
   from: Cursor, ~/.cursor/mcp.json
-  secret: headers.Authorization is written out in the file
+  secret: headers.Authorization is in plain text in the file
 
 unset
   runs: x
-  with: A=${SURELY_NOT_SET}
+  environment: A=${SURELY_NOT_SET}
   from: Cursor, ~/.cursor/mcp.json
-  not now: the environment variable SURELY_NOT_SET is not set; set SURELY_NOT_SET in the environment of \
+  blocked: the environment variable SURELY_NOT_SET is not set; set SURELY_NOT_SET in the environment of \
 mcpd, or give a default: ${SURELY_NOT_SET:-…}
 
-2 servers to import, from 1 file, 1 not now (unset)
+2 servers to import, from 1 file, 1 blocked (unset)
 """
     )
     assert not (home / ".config").exists()
@@ -227,7 +227,7 @@ def test_a_running_daemon_judges_and_is_told_to_reload(
     scripted(daemon, path, lambda name: name == "time")
     ran = mcpctl("import", "--yes")
     assert ran.code == 0
-    assert "not now: time is not wanted; drop it" in ran.out
+    assert "blocked: time is not wanted; drop it" in ran.out
     assert [*json.loads(path.read_text())["mcpServers"]] == ["api", "unset"]
     assert daemon.requests[-1][0] == "mcpd/reload"
     dry = [params for method, params in daemon.requests if method == "mcpd/servers/set"]
@@ -368,5 +368,5 @@ def test_without_a_person_such_a_server_is_left_out(home: Path, alone: Mcpctl) -
     """With the reason."""
     settle("vscode", home)
     ran = alone("import", "vscode", "-s", "github", "--yes")
-    assert "not now: it needs a secret that only you know: GH_TOKEN; mcpctl import without --yes" in ran.out
+    assert "blocked: it needs a secret that only you know: GH_TOKEN; run mcpctl import in a terminal without --yes" in ran.out
     assert not (home / ".config/mcpd").exists()

@@ -15,7 +15,7 @@ from ctl.editors.backup import EditorBackups
 from ctl.editors.editor_catalog import BY_NAME
 from ctl.editors.editor_paths import UserContext
 from ctl.editors.installing import install, uninstall
-from ctl.editors.mcpd_entry import command_entry, install_target, installable_editors, slot_of
+from ctl.editors.mcpd_entry import command_entry, install_targets, installable_editors, slot_of
 from mcpd.config.in_place_edits.document import parse_document, read_document
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import CASES, GOLDEN, installed, settle
@@ -74,7 +74,7 @@ def test_a_file_that_was_not_there_is_made_and_goes_again(name: str, home: Path,
     """With its directories; it is readable by the user only, and holds nothing but our entry."""
     before = sorted(home.rglob("*"))
     assert alone("install", name).code == 0
-    one = install_target(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)
+    one = install_targets(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)[0]
     document = read_document(one.path, foreign=True)
     assert document.entry_names(slot_of(one, document)) == ["mcpd"]
     assert one.path.stat().st_mode & 0o777 == 0o600
@@ -141,7 +141,7 @@ def test_a_symbolic_link_a_mode_and_a_byte_order_mark_survive(home: Path, alone:
         ("{", "not valid JSON"),
         ("[]", "does not contain an object"),
         ('{"mcpServers": "elsewhere"}', "cannot edit this file without risking"),
-        ('{"mcpServers": {"mcpd": {"command": "my-own-thing"}}}', "another server called 'mcpd'"),
+        ('{"mcpServers": {"mcpd": {"command": "my-own-thing"}}}', "another server named 'mcpd'"),
     ],
 )
 def test_a_file_that_cannot_be_changed_is_left_alone(text: str, said: str, home: Path, alone: Mcpctl) -> None:
@@ -327,7 +327,7 @@ def test_entries_for_servers_that_mcpd_has_are_switched_off_when_asked(
     assert f"in mcpd too: t; mcpctl install {name} --take-over" in ran.err
     assert alone("install", name, "--take-over").code == 0
 
-    one = install_target(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)
+    one = install_targets(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)[0]
     document = read_document(path, foreign=True)
     slot = slot_of(one, document)
     assert document.entry_names(slot) == names
@@ -350,7 +350,7 @@ def test_they_are_given_back_in_a_file_that_has_changed_since(name: str, home: P
     assert "t: given back" in alone("uninstall", name).out
     document = read_document(path, foreign=True)
     was = parse_document(text.replace("other", "renamed").encode(), path, foreign=True)
-    one = install_target(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)
+    one = install_targets(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)[0]
     slot = slot_of(one, document)
     assert sorted(document.entry_names(slot)) == ["renamed", "t"]
     assert as_map(document.value_at(slot)) == as_map(was.value_at(slot))
@@ -575,7 +575,7 @@ def test_a_file_that_an_editor_writes_meanwhile_is_not_overwritten(home: Path) -
     """Claude Code writes its file all the time: what it wrote between our two looks has to be in it."""
     path = home / ".claude.json"
     path.write_text('{"count": 1}')
-    one = install_target(BY_NAME["claude-code"], UserContext(os.environ, home / "src"), project=False)
+    one = install_targets(BY_NAME["claude-code"], UserContext(os.environ, home / "src"), project=False)[0]
     backups = EditorBackups(os.environ)
     writes = iter(['{"count": 2}'])
 
@@ -621,7 +621,7 @@ def test_in_any_file_the_entry_comes_and_goes_without_a_trace(
     text = json.dumps(document, indent=indent, ensure_ascii=False).replace("\n", eol)
     data = (b"\xef\xbb\xbf" if mark else b"") + text.encode()
     path.write_bytes(data)
-    one = install_target(BY_NAME["kiro"], UserContext(os.environ, home / "src"), project=False)
+    one = install_targets(BY_NAME["kiro"], UserContext(os.environ, home / "src"), project=False)[0]
     backups = EditorBackups(os.environ)
 
     def put() -> None:
@@ -673,7 +673,7 @@ def test_whoever_edits_beside_us_gets_every_line_back(home: Path, file: tuple[st
     path = home / ".cursor/mcp.json"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(text.encode())
-    one = install_target(BY_NAME["cursor"], UserContext(os.environ, home / "src"), project=False)
+    one = install_targets(BY_NAME["cursor"], UserContext(os.environ, home / "src"), project=False)[0]
     backups = EditorBackups(os.environ)
     names = [*read_document(path, foreign=True).entry_names(("mcpServers",))][:number]
     install(

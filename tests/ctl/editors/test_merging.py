@@ -305,17 +305,17 @@ def test_what_is_behind_mcp_remote_can_be_reached_without_it(
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"command": "x", "args": [1, None]}, "should be a text"),
+        ({"command": "x", "args": [1, None]}, "one of its strings is"),
         ({"command": "x", "args": "y"}, "its 'args' is not a list"),
         ({"command": "x", "env": [1]}, "its 'env' is not an object"),
         ({"url": "https://h", "headers": 3}, "its 'headers' is not an object"),
-        ({"command": 5}, "neither a text nor a list"),
+        ({"command": 5}, "neither a string nor a list"),
         ({"command": []}, "neither a command nor a URL"),
         ({"command": [""]}, "command is empty"),
         ({"command": 'a "b'}, "quotation mark"),
         ({"url": {}}, "neither a command nor a URL"),
         ({}, "neither a command nor a URL"),
-        ({"command": "x", "envFile": "/nowhere"}, "envFile cannot be read"),
+        ({"command": "x", "envFile": "/nowhere"}, "envFile /nowhere cannot be read"),
     ],
 )
 def test_an_entry_that_makes_no_sense_is_left_where_it_is(fields: dict[str, object], why: str) -> None:

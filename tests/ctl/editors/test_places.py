@@ -9,7 +9,7 @@ import pytest
 
 from ctl.editors.editor_catalog import BY_NAME, EDITORS
 from ctl.editors.editor_paths import UserContext, find_editor_files
-from ctl.editors.mcpd_entry import install_target, installable_editors
+from ctl.editors.mcpd_entry import install_targets, installable_editors
 
 
 def files(home: Path, *paths: str) -> None:
@@ -100,7 +100,7 @@ def test_on_a_mac_desktop_programs_keep_theirs_elsewhere(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", installable_editors())
 def test_every_editor_has_a_file_for_our_entry(tmp_path: Path, name: str) -> None:
     """One that it reads itself, below the home of the user."""
-    one = install_target(BY_NAME[name], around(tmp_path), project=False)
+    [one] = install_targets(BY_NAME[name], around(tmp_path), project=False)
     assert one.path.is_relative_to(tmp_path)
     files(tmp_path, str(one.path.relative_to(tmp_path)))
     assert (name, "user", str(one.path.relative_to(tmp_path))) in found(around(tmp_path))
@@ -109,5 +109,5 @@ def test_every_editor_has_a_file_for_our_entry(tmp_path: Path, name: str) -> Non
 def test_the_file_that_is_there_gets_the_entry(tmp_path: Path) -> None:
     """Rather than a second one beside it."""
     files(tmp_path, ".config/opencode/opencode.jsonc")
-    one = install_target(BY_NAME["opencode"], around(tmp_path), project=False)
+    [one] = install_targets(BY_NAME["opencode"], around(tmp_path), project=False)
     assert one.path.name == "opencode.jsonc"

@@ -77,13 +77,13 @@ def test_a_file_stays_the_file_that_it_is(
 @pytest.mark.parametrize(
     ("editor", "text", "why"),
     [
-        ("vscode", "${config:a.b}", "known to the editor only"),
-        ("vscode", "${command:pick}", "known to the editor only"),
-        ("cursor", "${workspaceFolder}", "another directory in every window"),
-        ("claude-code", "${CLAUDE_PLUGIN_ROOT}", "known to Claude Code only"),
-        ("cursor", "${env:a b}", "no name of a variable"),
-        ("vscode", "$${env:A}", "right before a reference"),
-        ("opencode", "{file:/nowhere}", "nothing to read"),
+        ("vscode", "${config:a.b}", "only the editor knows"),
+        ("vscode", "${command:pick}", "only the editor knows"),
+        ("cursor", "${workspaceFolder}", "differs in every window"),
+        ("claude-code", "${CLAUDE_PLUGIN_ROOT}", "only Claude Code knows"),
+        ("cursor", "${env:a b}", "is not a valid variable name"),
+        ("vscode", "$${env:A}", "directly before a reference"),
+        ("opencode", "{file:/nowhere}", "empty or unreadable"),
     ],
 )
 def test_what_only_the_editor_knows_keeps_a_server_from_being_taken_over(
