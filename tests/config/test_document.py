@@ -31,7 +31,7 @@ from tests.sampling import scaled
         ("g.yaml", "s:\n  a:\n    off: no # one\n    x: 1", "s:\n  a:\n    off: true # one\n    x: 1"),
     ],
 )  # fmt: skip
-def test_one_value_is_changed_where_it_stands_or_put_last(name: str, before: str, after: str) -> None:
+def test_value_is_changed_in_place_or_appended(name: str, before: str, after: str) -> None:
     """Indentation, line breaks, remarks and a missing last line break are the file's own habits."""
     document = parse_document(before.encode(), Path(name))
     assert document.with_value(("s", "a", "off"), True).text == after
@@ -52,20 +52,18 @@ LISTS = [
 
 
 @pytest.mark.parametrize(("before", "value", "after"), LISTS)
-def test_a_list_of_names_gets_and_loses_names_where_they_stand(
-    before: str, value: list[object], after: str
-) -> None:
+def test_string_list_is_edited_in_place(before: str, value: list[object], after: str) -> None:
     """It may be one name on a line, with a remark why."""
     assert parse_document(before.encode(), Path("a.json")).with_value(("m", "l"), value).text == after
 
 
-def test_a_value_needs_no_object_to_be_there_before() -> None:
+def test_missing_parent_objects_are_created() -> None:
     """The objects on the way to it are made."""
     document = parse_document(b'{"x": 1}\n', Path("a.json")).with_value(("mcp", "excluded"), ["a"])
     assert document.value == {"x": 1, "mcp": {"excluded": ["a"]}}
 
 
-def test_what_stands_in_the_way_is_never_overwritten() -> None:
+def test_value_of_another_type_is_never_overwritten() -> None:
     """A text where entries should be is somebody's, whatever it means."""
     document = parse_document(b'{"mcpServers": "see other file"}', Path("a.json"))
     with pytest.raises(BadSpec, match="was not changed"):
@@ -74,21 +72,21 @@ def test_what_stands_in_the_way_is_never_overwritten() -> None:
         document.with_entry(("mcpServers", "x"), "a", {})
 
 
-def test_an_empty_flow_value_gives_way_to_lines() -> None:
+def test_empty_flow_value_is_replaced_by_lines() -> None:
     """So that the rest of a YAML file need not be rewritten."""
     document = parse_document(b"a:   1\nmcpServers: []  # none yet\nb: 2\n", Path("a.yaml"))
     text = document.with_entry(("mcpServers",), "x", {"command": "c"}).text
     assert text == "a:   1\nmcpServers:   # none yet\n  - name: x\n    command: c\nb: 2\n"
 
 
-def test_a_missing_list_is_made_as_a_list() -> None:
+def test_missing_list_is_created_as_a_list() -> None:
     """Where the format wants one."""
     document = parse_document(b"name: x\n", Path("a.yaml"))
     text = document.with_entry(("mcpServers",), "x", {"command": "c"}, listed=True).text
     assert text == "name: x\n\nmcpServers:\n- name: x\n  command: c\n"
 
 
-def test_keys_written_twice_are_another_programs_business(tmp_path: Path) -> None:
+def test_duplicate_keys_are_accepted_in_foreign_files(tmp_path: Path) -> None:
     """In our own file they are an error."""
     path = tmp_path / "a.json"
     path.write_text('{"a": 1, "a": 2, "s": {}}')
@@ -116,7 +114,7 @@ documents = st.builds(
 
 @settings(max_examples=scaled(80), deadline=None)
 @given(documents, st.booleans(), st.integers(2, 6), st.booleans())
-def test_in_any_yaml_an_entry_comes_and_goes(
+def test_yaml_entry_can_be_added_and_removed(
     value: dict[str, object], flow: bool, indent: int, crlf: bool
 ) -> None:
     """In block and flow style, with any indentation: nothing else of what it means is lost."""
@@ -130,7 +128,7 @@ def test_in_any_yaml_an_entry_comes_and_goes(
 
 @settings(max_examples=scaled(80), deadline=None)
 @given(documents, st.booleans())
-def test_in_any_toml_an_entry_comes_and_goes(value: dict[str, object], crlf: bool) -> None:
+def test_toml_entry_can_be_added_and_removed(value: dict[str, object], crlf: bool) -> None:
     """Tables, inline tables, odd keys."""
     come_and_go(tomlkit.dumps(value), "a.toml", crlf=crlf)
 

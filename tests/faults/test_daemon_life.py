@@ -100,7 +100,7 @@ def guardian(daemon: Daemon) -> int | None:
 def test_a_daemon_starts_over_whatever_a_dead_one_left(
     tmp_path: Path, left_socket: str, left_lock: str
 ) -> None:
-    """RELIABILITY E3, with the real daemon: in 1 s. (The hundred are in tests/support/test_single.py.)"""
+    """A new daemon starts within 1 s. (tests/support/test_instance_lock.py repeats this a hundred times.)"""
 
     def start_over_it(home: Path) -> float:
         directory = home / "run" / "mcpd"

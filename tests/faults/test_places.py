@@ -47,12 +47,12 @@ def unwritable(home: Path) -> dict[str, str]:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], dict[str, str]], str]] = {
-    "longer than a socket's path may be": (too_long, "set MCPD_SOCKET to a shorter one"),
-    "a symbolic link": (a_link, "is a symbolic link; name the directory it points to instead"),
+    "longer than a socket's path may be": (too_long, "set MCPD_SOCKET to a shorter path"),
+    "a symbolic link": (a_link, "is a symbolic link; use the directory it points to instead"),
     "a file": (a_file, "is not a directory; move it away"),
     "open to others": (open_to_others, "other users can write to"),
     "another user's": (somebody_elses, "belongs to user 4321"),
-    "not to be written to": (unwritable, "cannot make the directory /proc/self/mcpd"),
+    "not to be written to": (unwritable, "cannot create the directory /proc/self/mcpd"),
 }
 
 

@@ -51,7 +51,7 @@ class Outer:
         ("text", "must be an object, not a string @ $"),
     ],
 )
-def test_what_is_not_exactly_right_is_refused_with_its_place(value: Any, complaint: str) -> None:
+def test_wrong_type_is_refused_with_its_path(value: Any, complaint: str) -> None:
     """Trap T12: cattrs alone makes True of "false" and a list of a string."""
     with pytest.raises(ShapeError) as bad:
         codec.structure(value, Outer)
@@ -59,13 +59,13 @@ def test_what_is_not_exactly_right_is_refused_with_its_place(value: Any, complai
 
 
 @pytest.mark.parametrize(("value", "is_"), [(False, False), (1, 1.0), (2.5, 2.5)])
-def test_one_of_two_types_stays_what_it_is(value: object, is_: object) -> None:
+def test_union_of_primitives_keeps_the_type(value: object, is_: object) -> None:
     """False is no number, and 1 is not true."""
     switch = codec.structure({"name": "x", "switch": value}, Outer).switch
     assert (switch, type(switch)) == (is_, type(is_))
 
 
-def test_all_complaints_come_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     with pytest.raises(ShapeError) as bad:
         codec.structure({"name": 1, "on": 2, "inner": {}, "odd": 3}, Outer)
     assert len(bad.value.problems) == 4
@@ -73,7 +73,7 @@ def test_all_complaints_come_at_once() -> None:
 
 @settings(derandomize=True, max_examples=scaled(100))
 @given(st.builds(Outer, name=st.text(), on=st.booleans(), words=st.lists(st.text(max_size=5)).map(tuple)))
-def test_what_goes_out_comes_back(value: Outer) -> None:
+def test_round_trip_is_lossless(value: Outer) -> None:
     assert codec.decode(codec.encode(value), Outer) == value
 
 
@@ -84,7 +84,7 @@ def test_what_goes_out_comes_back(value: Outer) -> None:
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     )
 )
-def test_anything_is_a_value_or_a_bad_shape(value: object) -> None:
+def test_any_json_is_structured_or_refused(value: object) -> None:
     """Never another exception: this is what clients send."""
     for kind in (SetServersParams, api.AttachParams, api.LifecycleParams, api.LogsParams, api.EventsParams):
         problems: list[object] = []
@@ -96,6 +96,6 @@ def test_anything_is_a_value_or_a_bad_shape(value: object) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 5000, b'{"a":"\\ud800"}'])
-def test_what_is_no_json_is_a_bad_shape_too(data: bytes) -> None:
+def test_invalid_json_is_refused(data: bytes) -> None:
     with pytest.raises(ShapeError):
         codec.decode(data, Outer)

@@ -32,9 +32,7 @@ RULES = {
         ("/srv/ab", None),
     ],
 )
-def test_the_deepest_rule_counts_and_wildcards_stay_within_a_name(
-    directory: str, profile: str | None
-) -> None:
+def test_deepest_matching_profile_rule_wins(directory: str, profile: str | None) -> None:
     """A rule holds for a directory and all below; of equally deep ones the plainer wins."""
     assert match_profile(directory, RULES) == profile
     assert match_profile(directory, dict(reversed(RULES.items()))) == profile

@@ -20,19 +20,19 @@ from tests.sampling import scaled
 S = ServerState
 
 
-def test_only_under_way_is_unsettled() -> None:
+def test_only_pending_is_unsettled() -> None:
     assert [state for state in S if not state.is_settled] == [S.PENDING]
 
 
 @pytest.mark.parametrize("state", S)
-def test_every_state_may_be_said_again_and_left_by_a_person(state: ServerState) -> None:
+def test_every_state_may_repeat_and_be_left_by_the_user(state: ServerState) -> None:
     """New evidence is no move; switching off works from everywhere, and nothing is a dead end."""
     assert state.may_become(state)
     assert state.may_become(S.DISABLED)
     assert state is S.PENDING or state.may_become(S.PENDING)
 
 
-def test_nothing_is_connected_without_an_attempt() -> None:
+def test_connected_requires_pending_first() -> None:
     assert [state for state in S if state is not S.CONNECTED and state.may_become(S.CONNECTED)] == [S.PENDING]
 
 
@@ -45,7 +45,7 @@ sets = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["x", "y"]), m
 
 @settings(derandomize=True, max_examples=scaled(200))
 @given(sets, sets)
-def test_a_plan_names_every_server_once_and_sorted(old: dict[str, str], new: dict[str, str]) -> None:
+def test_diff_names_every_server_once_and_sorted(old: dict[str, str], new: dict[str, str]) -> None:
     before, after = ({name: spec(name, cmd) for name, cmd in each.items()} for each in (old, new))
     plan = diff_specs(before, after)
     lists = (plan.added, plan.removed, plan.changed, plan.unchanged)
@@ -70,8 +70,8 @@ PLACEHOLDERS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("block", "shown"), PLACEHOLDERS)
-def test_content_that_is_no_text_has_a_placeholder_and_is_kept(block: dict[str, Any], shown: str) -> None:
-    """CA10."""
+def test_non_text_content_is_kept_with_a_placeholder(block: dict[str, Any], shown: str) -> None:
+    """Images, links and embedded resources are replaced in the text, and kept in `content`."""
     result = normalize_result(json.dumps({"content": [TEXT, block]}).encode())
     assert result.output == f"a\n{shown}"
     assert [bytes(each) for each in result.content] == [json.dumps(block).encode()]
@@ -87,7 +87,7 @@ def test_data_and_content_keep_every_byte() -> None:
     assert block in encoded
 
 
-def test_an_error_of_the_tool_is_a_failure_with_its_text() -> None:
+def test_tool_error_is_a_failure_with_its_text() -> None:
     failed = normalize_result(json.dumps({"content": [TEXT], "isError": True}).encode())
     assert (failed.success, failed.error, failed.output) == (False, "a", "a")
     assert normalize_result(b'{"isError":true}').error
@@ -109,7 +109,7 @@ def test_an_error_of_the_tool_is_a_failure_with_its_text() -> None:
         b'{"content":[{"type":"text","text":"\\ud800"}]}',
     ],
 )
-def test_whatever_a_server_sends_becomes_a_result(broken: bytes) -> None:
+def test_invalid_result_becomes_a_tool_result_with_warnings(broken: bytes) -> None:
     """Never an exception: it would end the connection."""
     assert codec.encode(normalize_result(broken))
 
@@ -151,8 +151,8 @@ def test_an_error_says_which_server_and_whether_it_may_have_run() -> None:
 
 @settings(derandomize=True, max_examples=scaled(200))
 @given(st.one_of(st.binary(max_size=300), st.text(max_size=300)))
-def test_a_quotation_is_harmless_and_bounded(data: bytes | str) -> None:
-    """RELIABILITY S3: one printable line, whatever was in it."""
+def test_shorten_is_printable_and_bounded(data: bytes | str) -> None:
+    """The result is one printable line."""
     quoted = shorten(data)
     assert len(quoted) <= 121
     assert quoted.isprintable()

@@ -7,7 +7,7 @@ import trio
 from mcpd.support.broadcast import Broadcast
 
 
-async def test_every_listener_hears_everything_since_it_listens() -> None:
+async def test_listener_receives_everything_since_it_started() -> None:
     news: Broadcast[int] = Broadcast()
     news.send(0)
     with news.listen() as first:
@@ -21,7 +21,7 @@ async def test_every_listener_hears_everything_since_it_listens() -> None:
     news.send(4)
 
 
-async def test_a_listener_that_falls_behind_is_closed_and_the_others_are_not() -> None:
+async def test_slow_listener_is_closed_and_others_are_not() -> None:
     """It still gets what was kept for it; then its stream ends."""
     news: Broadcast[int] = Broadcast(buffer=3)
     with news.listen() as slow, news.listen() as quick:

@@ -1,4 +1,4 @@
-"""No process outlives the daemon, however the daemon dies (RELIABILITY E1, E2), with real processes."""
+"""No child process outlives the daemon, however the daemon dies. Uses real processes."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def test_what_is_still_registered_is_ended_even_when_the_daemon_stops_in_o
     await child.wait()
 
 
-async def test_a_group_that_was_released_is_let_live(instance: str) -> None:
+async def test_released_group_is_not_killed(instance: str) -> None:
     """Its number may belong to somebody else by now."""
     guardian = Guardian(instance)
     async with trio.open_nursery() as nursery:
@@ -149,7 +149,7 @@ async def test_a_group_that_was_released_is_let_live(instance: str) -> None:
     await released.wait()
 
 
-async def test_a_killed_guardian_is_replaced_within_a_second_and_told_everything(instance: str) -> None:
+async def test_killed_guardian_is_replaced_and_gets_all_groups(instance: str) -> None:
     """E2; proved by what the second one ends when we leave it."""
     guardian = Guardian(instance)
     child = await family("another-" + instance, POLITE)  # found by its group only, not by its mark
@@ -206,7 +206,7 @@ async def test_registering_without_a_guardian_is_harmless(instance: str) -> None
     assert guardian.pid is None
 
 
-async def test_the_guardian_is_small_and_holds_nothing_of_ours(instance: str, tmp_path: Path) -> None:
+async def test_guardian_uses_little_memory_and_inherits_nothing(instance: str, tmp_path: Path) -> None:
     """At most 5 MB of its own beside the interpreter's shared pages; no descriptor, secret or directory."""
     ours = os.open(tmp_path, os.O_RDONLY)
     os.set_inheritable(ours, True)

@@ -47,7 +47,7 @@ def test_octaves_tell_exactly_how_many_took_at_most_so_long(values: list[float])
 
 
 @given(times)
-def test_of_a_single_call_all_quantiles_are_one(value: float) -> None:
+def test_all_quantiles_of_one_value_are_equal(value: float) -> None:
     """P95 above P50 would speak of a call that nobody made."""
     histogram = Histogram()
     histogram.add(value)

@@ -1,4 +1,4 @@
-"""One record is one line, whatever a server wrote into it, and holds no secret (RELIABILITY S3)."""
+"""One log record is one line without secrets, whatever text it contains."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_no_text_forges_a_line_for_a_person(text: str) -> None:
 
 
 def test_secrets_are_masked_in_messages_and_tracebacks() -> None:
-    """RELIABILITY A14, O6."""
+    """Exceptions can contain secrets, too."""
     redactor = Redactor()
     redactor.add(["hunter2-token"])
     try:
@@ -63,7 +63,7 @@ class _Untellable:
         raise RuntimeError("no words")
 
 
-def test_a_record_that_cannot_be_told_is_counted_and_the_next_is_told(
+def test_unwritable_record_is_counted_and_reported_later(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """It is told in a thread, which ended with it: then nothing was logged any more."""

@@ -12,7 +12,7 @@ from mcpd.support.memory import trim_heap
 BOUND = 60.0
 
 
-def test_giving_back_makes_nothing_that_has_to_be_collected() -> None:
+def test_trim_heap_creates_no_garbage() -> None:
     """Each look at the C library makes a class; one was made at the end of every connection to a server."""
     gc.disable()
     try:
@@ -55,7 +55,7 @@ print(end() is None)
 """
 
 
-def test_what_has_lived_for_long_is_collected_too() -> None:
+def test_old_objects_are_collected() -> None:
     """A server that was removed, with its lists and its log, waited for eight million new objects."""
     assert in_a_process_of_its_own(LONG_LIVED) == "True\n"
 

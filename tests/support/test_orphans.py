@@ -67,7 +67,7 @@ def test_a_grandchild_in_a_session_of_its_own_is_found_and_ended(
     assert orphans.find_marked(mark) == []
 
 
-def test_ourselves_and_zombies_are_not_found(mark: str, started: list[subprocess.Popen[bytes]]) -> None:
+def test_own_process_and_zombies_are_not_found(mark: str, started: list[subprocess.Popen[bytes]]) -> None:
     """A daemon started by somebody's server carries a mark itself; the dead need no killing."""
     code = f"import os; from mcpd.support.orphans import find_marked; print(find_marked({mark!r}))"
     done = subprocess.run(
@@ -127,7 +127,7 @@ print("ok")
 """
 
 
-def test_a_subreaper_collects_strays_and_nobody_elses_children() -> None:
+def test_subreaper_reaps_orphans_but_not_owned_children() -> None:
     """T3: by their number, never whichever comes first."""
     assert subprocess.run([sys.executable, "-c", STRAYS], capture_output=True, check=True).stdout == b"ok\n"
 
@@ -171,7 +171,7 @@ with record_instance(sys.argv[1], sys.argv[2]):
 """
 
 
-def test_left_overs_of_a_dead_instance_are_ended_and_of_a_living_one_are_not(
+def test_processes_of_dead_instances_are_killed_and_of_living_ones_not(
     mark: str, tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
     """E1 when the guardian was killed together with its daemon: the next start cleans up."""

@@ -104,7 +104,7 @@ def test_everything_arrives_whole_and_in_order(sizes: list[int], batched: bool) 
     trio.run(main)
 
 
-async def test_what_has_not_left_can_be_withdrawn_and_named() -> None:
+async def test_unsent_frames_are_listed_and_can_be_withdrawn() -> None:
     """A frame of which a part has left cannot: the rest of the stream would be nonsense."""
     async with piped(running=False) as pipe:
         tags = [object() for _ in range(3)]
@@ -118,7 +118,7 @@ async def test_what_has_not_left_can_be_withdrawn_and_named() -> None:
         assert pipe.outbox.backlog < 2 * MIB
 
 
-async def test_a_peer_that_is_gone_breaks_it_quietly() -> None:
+async def test_lost_peer_breaks_the_outbox_without_an_error() -> None:
     """Waiters go on, further frames are dropped."""
     async with piped() as pipe:
         pipe.outbox.put(b"x" * MIB)
@@ -131,7 +131,7 @@ async def test_a_peer_that_is_gone_breaks_it_quietly() -> None:
         assert pipe.outbox.backlog == 0
 
 
-async def test_a_closed_one_never_writes_again() -> None:
+async def test_closed_outbox_never_writes_again() -> None:
     """Its descriptor's number may be another's by then."""
     async with piped(running=False) as pipe:
         with batch():
@@ -141,10 +141,10 @@ async def test_a_closed_one_never_writes_again() -> None:
         assert pipe.read() == b""
 
 
-async def test_a_peer_that_takes_nothing_overflows_at_the_limit(
+async def test_peer_that_reads_nothing_overflows_at_the_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """RELIABILITY D2: after a moment's patience; what is beyond is dropped."""
+    """After a short grace period, further frames are dropped."""
     async with piped(MIB) as pipe:
         for _ in range(3):
             pipe.outbox.put(b"x" * MIB)

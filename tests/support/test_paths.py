@@ -71,7 +71,7 @@ def test_without_home_the_user_database_is_asked() -> None:
     assert paths.state_dir({}) == f"{pwd.getpwuid(UID).pw_dir}/.local/state/mcpd"
 
 
-def test_a_user_nobody_has_heard_of_still_gets_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_a_database_entry_gets_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container that runs under a bare number has no entry in the user database."""
     import pwd
 
@@ -132,7 +132,7 @@ def test_the_directory_of_a_chosen_socket_is_not_changed_but_must_be_safe(tmp_pa
 
 
 def test_a_missing_directory_of_a_chosen_socket_is_made_private(tmp_path: Path) -> None:
-    """DESIGN 12: 0700 around the socket."""
+    """A new directory for the socket gets mode 0700."""
     assert _mode(paths.socket_directory(f"{tmp_path}/new/x.sock")) == 0o700
 
 

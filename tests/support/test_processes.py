@@ -25,7 +25,7 @@ def test_the_time_of_children_that_have_ended_is_not_lost() -> None:
     assert measure_self().cpu_seconds < before + 0.3  # our children are not we ourselves
 
 
-def test_what_was_spent_never_gets_less() -> None:
+def test_total_cpu_time_never_decreases() -> None:
     """Over reconnects, looks that fail, and clocks that go by ticks."""
     spent = CpuTimeTotal()
     told = []

@@ -21,7 +21,7 @@ def test_short_values_are_left_alone() -> None:
     assert redactor.mask("yes 12345") == "yes 12345"
 
 
-def test_of_a_server_that_gets_another_token_each_time_the_last_ones_are_known() -> None:
+def test_last_tokens_of_a_restarted_server_are_masked() -> None:
     """A new one an hour for months made every line of every log slower, and what is in memory larger.
 
     What the configuration holds, and what another server runs with, is known all the same.

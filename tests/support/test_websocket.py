@@ -11,7 +11,7 @@ from mcpd.support.websocket import PING_INTERVAL, PONG_TIMEOUT, GuardedStream
 MIB = 1 << 20
 
 
-async def test_nothing_follows_half_a_frame() -> None:
+async def test_nothing_is_sent_after_a_partial_frame() -> None:
     """What came after would be read as the rest of it."""
     near, far = trio.testing.lockstep_stream_pair()
     wire = GuardedStream(near, 30, MIB)
@@ -24,7 +24,7 @@ async def test_nothing_follows_half_a_frame() -> None:
         await wire.send_all(b"the next")
 
 
-async def test_who_takes_a_long_message_slowly_is_there(autojump_clock: trio.testing.MockClock) -> None:
+async def test_slow_reader_of_a_long_message_is_alive(autojump_clock: trio.testing.MockClock) -> None:
     """It cannot answer a ping: that waits behind the message."""
     near, far = trio.testing.lockstep_stream_pair()
     wire = GuardedStream(near, 30, MIB)
@@ -39,7 +39,7 @@ async def test_who_takes_a_long_message_slowly_is_there(autojump_clock: trio.tes
     assert silence < PING_INTERVAL + PONG_TIMEOUT
 
 
-async def test_who_takes_nothing_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_peer_that_does_not_read_is_aborted(autojump_clock: trio.testing.MockClock) -> None:
     """And the stream is closed at once: whoever reads it is woken."""
     near, _ = trio.testing.lockstep_stream_pair()
     wire = GuardedStream(near, 30, MIB)
@@ -52,7 +52,7 @@ async def test_who_takes_nothing_is_given_up(autojump_clock: trio.testing.MockCl
         await near.receive_some()
 
 
-async def test_what_was_read_before_comes_first() -> None:
+async def test_initial_data_is_received_first() -> None:
     """Whoever read the request that asked for a WebSocket has read it for the library, too."""
     near, far = trio.testing.memory_stream_pair()
     wire = GuardedStream(near, 30, MIB, b"before")

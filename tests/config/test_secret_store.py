@@ -22,7 +22,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path / "home")}
 
 
-def test_secrets_are_stored_for_the_user_alone_and_forgotten(environ: dict[str, str]) -> None:
+def test_secrets_are_stored_privately_and_deleted(environ: dict[str, str]) -> None:
     """0600 in 0700; what was not named stays."""
     assert read_secrets(environ) == {}
     path = change_secrets(environ, {"A": "ä\n", "B": "2"})
@@ -32,9 +32,7 @@ def test_secrets_are_stored_for_the_user_alone_and_forgotten(environ: dict[str, 
     assert read_secrets(environ) == {"B": "2", "C": "3"}
 
 
-def test_a_definition_keeps_its_references_until_it_is_filled(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_definition_keeps_references_until_resolved(environ: dict[str, str], tmp_path: Path) -> None:
     """Reading a configuration reads no secret; what they are does not make it another server."""
     file = tmp_path / "mcpd" / "config.json"
     file.parent.mkdir()
@@ -70,7 +68,7 @@ def test_a_definition_keeps_its_references_until_it_is_filled(
         ('{"B": "1"}', 0o600, "there is no secret A"),
     ],
 )
-def test_what_is_wrong_with_the_store_is_said_of_the_secret(
+def test_store_errors_are_reported_for_the_secret(
     environ: dict[str, str], text: str, mode: int, said: str
 ) -> None:
     """And of no other: a configuration that refers to it is good."""
@@ -87,7 +85,7 @@ def test_what_is_wrong_with_the_store_is_said_of_the_secret(
     assert load(None, environ).specs.keys() == {"a"}
 
 
-def test_a_file_and_a_credential_are_taken_without_the_end_of_the_line(tmp_path: Path) -> None:
+def test_file_and_credential_lose_the_final_line_break(tmp_path: Path) -> None:
     """And nothing but a file of text, of a bounded size, is one."""
     (tmp_path / "one").write_text(" a b \r\n\n")
     (tmp_path / "large").write_bytes(b"x" * 70_000)
@@ -149,13 +147,15 @@ def test_a_reference_says_what_to_fetch(written: str, kind: str, words: tuple[st
         "${cmd:'x}",
     ],
 )
-def test_a_reference_to_nothing_is_refused_at_once(written: str) -> None:
+def test_empty_reference_is_refused(written: str) -> None:
     """Credentials stay inside their directory."""
     (problem,) = expand(written, {}, "$").problems
     assert "names no" in problem.message or "cannot be split" in problem.message
 
 
-def test_a_secret_stands_only_where_a_server_is_given_it(environ: dict[str, str], tmp_path: Path) -> None:
+def test_secret_is_refused_in_fields_not_passed_to_the_server(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
     """Elsewhere it would have to be read with the configuration."""
     file = tmp_path / "mcpd" / "config.json"
     file.parent.mkdir()
@@ -169,7 +169,7 @@ def test_a_secret_stands_only_where_a_server_is_given_it(environ: dict[str, str]
             load(None, environ)
 
 
-def test_commands_are_allowed_by_the_users_own_file_alone(environ: dict[str, str], tmp_path: Path) -> None:
+def test_commands_require_a_private_file_that_allows_them(environ: dict[str, str], tmp_path: Path) -> None:
     """Not by a variable, which has no settings, and not by a file that others can write."""
     file = tmp_path / "mcpd" / "config.json"
     file.parent.mkdir()
@@ -187,7 +187,7 @@ def test_commands_are_allowed_by_the_users_own_file_alone(environ: dict[str, str
         load(None, environ)
 
 
-def test_two_writers_lose_nothing(environ: dict[str, str]) -> None:
+def test_concurrent_writers_lose_nothing(environ: dict[str, str]) -> None:
     """Each reads before it writes."""
     threads = [
         threading.Thread(target=change_secrets, args=[environ, {f"S{n}": str(n)}], daemon=True)
@@ -201,7 +201,7 @@ def test_two_writers_lose_nothing(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "9", "a-b", "$"])
-def test_a_name_that_could_not_be_referred_to_is_refused(environ: dict[str, str], name: str) -> None:
+def test_invalid_secret_name_is_refused(environ: dict[str, str], name: str) -> None:
     """Nothing is written then."""
     with pytest.raises(BadSpec, match="invalid secret name"):
         change_secrets(environ, {"OK": "1", name: "x"})

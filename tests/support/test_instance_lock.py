@@ -1,4 +1,4 @@
-"""Who is the daemon, after every kind of death (RELIABILITY E3, E5)."""
+"""Exactly one daemon owns the socket, also after a crash or SIGKILL."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def be_the_daemon(path: Path) -> None:
         path.unlink()
 
 
-def test_a_second_daemon_is_told_the_pid_of_the_first_at_once(tmp_path: Path) -> None:
+def test_second_daemon_fails_immediately_with_the_pid_of_the_first(tmp_path: Path) -> None:
     """E5: within half a second, with words that help."""
     path = tmp_path / "s"
     with daemon(path) as first:
@@ -88,7 +88,7 @@ LEFT_OVER_LOCKS = ["none", "empty", "dead-pid", "living-pid", "garbage"]
 @pytest.mark.parametrize(
     ("left_socket", "left_lock"), list(itertools.product(LEFT_OVER_SOCKETS, LEFT_OVER_LOCKS))
 )
-def test_any_combination_of_left_overs_is_started_over(
+def test_daemon_starts_despite_any_stale_files(
     tmp_path: Path, left_socket: str, left_lock: str, round_: int
 ) -> None:
     """E3: a hundred of a hundred, each within a second. A living pid in the file means nothing."""
@@ -175,7 +175,7 @@ print(wins)
 """
 
 
-def test_starters_that_race_are_never_two_at_once(tmp_path: Path) -> None:
+def test_racing_daemons_never_run_together(tmp_path: Path) -> None:
     """The lock file is removed on leaving, which must not let a second one in beside the first."""
     contenders = [
         subprocess.Popen([sys.executable, "-c", CONTENDER, str(tmp_path / "s")], stdout=subprocess.PIPE)

@@ -9,9 +9,7 @@ from trio.testing import MockClock
 from mcpd.support.suspend_detection import CHECK_INTERVAL, watch_for_suspend
 
 
-async def test_who_was_asleep_is_told_so_once(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_suspend_is_reported_once(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own clock stood still meanwhile; a busy second is no sleep."""
     slept = 0.0
     told: list[float] = []

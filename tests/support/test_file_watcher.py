@@ -105,7 +105,7 @@ async def test_a_directory_that_another_takes_the_place_of_is_watched_again(tmp_
         await changes.next_change()
 
 
-async def test_a_file_is_left_alone_while_somebody_writes_it(tmp_path: Path) -> None:
+async def test_change_is_reported_after_the_writer_closes_the_file(tmp_path: Path) -> None:
     """Half of a file may well be a good file of another meaning."""
     path = tmp_path / "file"
     path.write_text("old")
@@ -127,7 +127,7 @@ async def test_a_file_is_left_alone_while_somebody_writes_it(tmp_path: Path) -> 
     assert told == ["onetwothree"]
 
 
-async def test_others_in_the_same_directory_are_no_change_and_do_not_delay_one(tmp_path: Path) -> None:
+async def test_other_files_in_the_directory_neither_report_nor_delay(tmp_path: Path) -> None:
     """A home directory is never quiet."""
     path = tmp_path / "file"
     path.write_text("old")

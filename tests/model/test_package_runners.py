@@ -29,7 +29,7 @@ from mcpd.model.package_runners import find_runner, is_runner
         ("npx", "npx", ""),
     ],
 )
-def test_what_fetches_is_recognised_with_what_it_fetches(line: str, name: str, package: str) -> None:
+def test_package_runner_and_its_package_are_recognized(line: str, name: str, package: str) -> None:
     """For `npx is installing @scope/server`."""
     command, *args = line.split()
     runner = find_runner(command, args)
@@ -49,7 +49,7 @@ def test_what_fetches_is_recognised_with_what_it_fetches(line: str, name: str, p
         "npm start",
     ],
 )
-def test_an_ordinary_program_is_none(line: str) -> None:
+def test_ordinary_program_is_not_a_runner(line: str) -> None:
     """It has the time for its handshake, and no more."""
     command, *args = line.split()
     assert find_runner(command, args) is None
@@ -75,6 +75,6 @@ def test_an_ordinary_program_is_none(line: str) -> None:
         (["bun", "x", "server"], True),
     ],
 )
-def test_a_process_is_known_for_a_runner_by_its_command_line(argv: list[str], still: bool) -> None:
+def test_running_package_runner_is_recognized_by_its_command_line(argv: list[str], still: bool) -> None:
     """The server inherits the runner's stdin; only its name tells the two apart."""
     assert is_runner(argv) is still

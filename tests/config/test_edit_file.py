@@ -98,7 +98,7 @@ def test_add_then_remove_restores_the_bytes(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_any_server_can_be_removed_without_the_others_noticing(name: str, tmp_path: Path) -> None:
+def test_removing_a_server_keeps_the_others_unchanged(name: str, tmp_path: Path) -> None:
     """First, middle, last or only one."""
     path = tmp_path / name
     path.write_bytes(KEPT[name].encode())
@@ -135,7 +135,7 @@ def test_files_without_lines_of_their_own_for_a_server_are_rewritten_with_their_
 
 
 @pytest.mark.parametrize("name", ["config.json", "config.toml", "config.yaml"])
-def test_a_missing_file_is_made_private(name: str, tmp_path: Path) -> None:
+def test_missing_file_is_created_private(name: str, tmp_path: Path) -> None:
     """0600 in 0700: definitions hold secrets."""
     path = tmp_path / "new" / "mcpd" / name
     add_server(path, "a", {"command": "x"})
@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_parsed_is_not_touched(name: str, text: str, tmp_p
     assert path.read_text() == text
 
 
-def test_a_name_that_is_there_is_refused_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
+def test_existing_name_is_refused_without_replace(tmp_path: Path) -> None:
     """A definition is never lost by accident."""
     path = tmp_path / "c.json"
     path.write_text('{"mcpServers": {"a": {"command": "x"}}}')
@@ -212,7 +212,7 @@ def test_a_name_that_is_there_is_refused_unless_it_is_to_be_replaced(tmp_path: P
         ),
     ],
 )
-def test_what_is_replaced_stays_where_it_was_with_the_comments_around_it(
+def test_replaced_server_keeps_its_position_and_comments(
     name: str, text: str, after: str, tmp_path: Path
 ) -> None:
     """Somebody has put it there, and has written why."""
@@ -222,7 +222,7 @@ def test_what_is_replaced_stays_where_it_was_with_the_comments_around_it(
     assert path.read_text() == after
 
 
-def test_removing_what_is_not_there_writes_nothing(tmp_path: Path) -> None:
+def test_removing_a_missing_server_writes_nothing(tmp_path: Path) -> None:
     """Neither a missing server nor a missing file is an error."""
     assert remove_server(tmp_path / "none.json", "a") is False
     assert list(tmp_path.iterdir()) == []
@@ -236,7 +236,7 @@ def test_removing_what_is_not_there_writes_nothing(tmp_path: Path) -> None:
         ('{"a": {}, "x": {}}', '{"a": {}}'),
     ],
 )
-def test_a_remark_beside_what_is_removed_stays(text: str, rest: str) -> None:
+def test_comment_next_to_a_removed_server_stays(text: str, rest: str) -> None:
     """Whoever wrote it may have meant the entry before."""
     assert edit_json.remove(text, (), False, "x") == rest
 

@@ -40,7 +40,7 @@ def test_the_reference_page_has_a_row_for_every_field() -> None:
     assert [name for name in spellings if f"`{name}`" not in page] == []
 
 
-def test_the_complaints_on_the_reference_page_are_the_real_ones() -> None:
+def test_problems_on_the_reference_page_match_the_parser() -> None:
     """What a reader sees there is what a reader gets."""
     with pytest.raises(BadSpec) as caught:
         load(ROOT / "examples/config/broken.json", {})

@@ -45,7 +45,7 @@ def problems(definition: object, name: str = "a") -> list[Problem]:
     return caught.value.problems
 
 
-def test_every_field_of_a_program_arrives() -> None:
+def test_every_field_of_a_stdio_definition_is_parsed() -> None:
     """Names, units and nesting are translated; nothing is lost."""
     found = spec(
         {
@@ -98,7 +98,7 @@ def test_every_field_of_a_program_arrives() -> None:
     )
 
 
-def test_a_minimal_definition_has_the_models_defaults() -> None:
+def test_minimal_definition_gets_the_defaults() -> None:
     """The parser adds no opinion of its own."""
     assert spec({"command": "x"}) == StdioSpec(name="a", command="x")
     assert spec({"url": "https://h/"}) == RemoteSpec(name="a", kind="http", url="https://h/")
@@ -122,13 +122,13 @@ def test_a_minimal_definition_has_the_models_defaults() -> None:
         ({"url": "wss://h/"}, "ws"),
     ],
 )
-def test_the_fields_spellings_of_a_transport_are_understood(definition: object, kind: str) -> None:
+def test_transport_type_aliases_are_accepted(definition: object, kind: str) -> None:
     """Given, or inferred from what is there."""
     found = spec(definition)
     assert (found.kind if isinstance(found, RemoteSpec) else "stdio") == kind
 
 
-def test_a_pasted_editor_definition_works_with_warnings() -> None:
+def test_editor_definition_is_accepted_with_warnings() -> None:
     """What other products write is mapped where it is clear, and ignored aloud where it is not."""
     found = parsed(
         {
@@ -214,10 +214,10 @@ def test_a_pasted_editor_definition_works_with_warnings() -> None:
         ("x", "", "must be an object", "write"),
     ],
 )
-def test_a_wrong_definition_is_answered_with_place_reason_and_fix(
+def test_invalid_definition_is_refused_with_path_reason_and_fix(
     definition: object, place: str, message: str, fix: str
 ) -> None:
-    """CA6: one complaint for one fault."""
+    """One fault is reported once."""
     found = problems(definition)
     assert len(found) == 1, found
     assert found[0].path == f"$.mcpServers.a{place}"
@@ -225,7 +225,7 @@ def test_a_wrong_definition_is_answered_with_place_reason_and_fix(
     assert fix in found[0].fix
 
 
-def test_every_fault_of_every_server_is_told_at_once() -> None:
+def test_all_problems_of_all_servers_are_reported_together() -> None:
     """Nobody mends a file one error at a time."""
     with pytest.raises(BadSpec) as caught:
         parse_servers(
@@ -249,14 +249,14 @@ def test_every_fault_of_every_server_is_told_at_once() -> None:
         ("n" * 65, "n" * 64),
     ],
 )
-def test_an_unusable_name_comes_back_with_a_usable_one(name: str, better: str) -> None:
+def test_invalid_server_name_is_refused_with_a_suggestion(name: str, better: str) -> None:
     """The suggestion is itself acceptable."""
     found = problems({"command": "x"}, name=name)
     assert f"'{better}'" in found[0].fix
     assert better in parsed({"command": "x"}, name=better).specs
 
 
-def test_the_defaults_of_the_settings_reach_every_server_and_yield_to_its_own() -> None:
+def test_server_fields_override_the_defaults_in_settings() -> None:
     """Settings are where a server starts from."""
     settings = Settings(debug=True, timeouts=Timeouts(call=9, ping=8), restart=RestartPolicy(cap=7))
     found = spec({"command": "x", "timeout": 3000, "debug": False}, settings)
@@ -264,18 +264,18 @@ def test_the_defaults_of_the_settings_reach_every_server_and_yield_to_its_own() 
     assert spec({"command": "x"}, settings).debug is True
 
 
-def test_a_long_timeout_lifts_the_cap_that_nobody_wrote() -> None:
+def test_long_timeout_raises_the_default_max_timeout() -> None:
     """An hour of silence allowed means an hour; a written cap is kept."""
     assert spec({"command": "x", "timeout": 3_600_000}).timeouts.call_max == 3600
     assert spec({"command": "x", "timeout": 3_600_000, "maxTimeout": 5000}).timeouts.call_max == 5
 
 
-def test_a_timeout_that_looks_like_seconds_is_warned_of() -> None:
+def test_timeout_below_one_second_is_a_warning() -> None:
     """Half of the field counts in seconds."""
     assert "0.06 seconds" in parsed({"command": "x", "timeout": 60}).warnings[0]
 
 
-def test_secrets_are_the_values_from_variables_and_literals_under_telling_names() -> None:
+def test_secrets_are_variable_values_and_literals_with_secret_names() -> None:
     """Bare tokens too; not short words, not the home directory, not what stays with us."""
     found = parsed(
         {
@@ -299,7 +299,7 @@ def test_secrets_are_the_values_from_variables_and_literals_under_telling_names(
     assert "hunter22" not in repr(attrs.evolve(found, specs={}))
 
 
-def test_a_reference_that_is_fetched_later_is_no_secret_value_itself() -> None:
+def test_unresolved_reference_is_not_a_secret_value() -> None:
     """Masked as one, it would be unknown which server needs which secret."""
     found = parsed(
         {
@@ -314,7 +314,7 @@ def test_a_reference_that_is_fetched_later_is_no_secret_value_itself() -> None:
     assert found.secrets == {"session=", "; literal-part"}
 
 
-def test_what_stands_around_a_reference_is_hidden_and_the_reference_is_not() -> None:
+def test_text_around_a_reference_is_masked_but_not_the_reference() -> None:
     """A password in a URL, a prefix of a token, a default."""
     shown = mask_definition(
         {

@@ -22,7 +22,7 @@ from mcpd.config.known_servers import find_traits
         ("npx -y @modelcontextprotocol/server-everything", None, None),
     ],
 )
-def test_a_command_line_says_what_server_it_starts(
+def test_known_server_is_recognized_by_its_command_line(
     line: str, share: str | None, concurrency: str | None
 ) -> None:
     command, *args = line.split()

@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 from mcpd.support.async_value import AsyncValue
 
 
-async def test_a_waiter_wakes_at_the_first_value_it_wants() -> None:
+async def test_wait_until_returns_the_first_matching_value() -> None:
     number = AsyncValue(0)
     got: list[int] = []
 

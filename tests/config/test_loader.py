@@ -58,7 +58,7 @@ def test_the_variable_wins_over_the_flag_over_mcpd_config_over_the_default(
     assert found.digest == hashlib.sha256(default.read_bytes()).hexdigest()
 
 
-def test_no_configuration_is_no_error_and_says_how_to_add_a_server(environ: dict[str, str]) -> None:
+def test_missing_configuration_is_only_a_warning(environ: dict[str, str]) -> None:
     """The daemon can start on a machine where nobody has written anything."""
     found = load(None, environ)
     assert (found.specs, found.source, found.digest) == ({}, "none", "")
@@ -67,9 +67,7 @@ def test_no_configuration_is_no_error_and_says_how_to_add_a_server(environ: dict
 
 
 @pytest.mark.parametrize("named_by", ["flag", "MCPD_CONFIG"])
-def test_a_named_file_that_is_missing_is_an_error_naming_it(
-    named_by: str, tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_missing_named_file_is_an_error(named_by: str, tmp_path: Path, environ: dict[str, str]) -> None:
     """A typo in a path must not look like an empty configuration."""
     path = tmp_path / "nope.json"
     error = (
@@ -113,7 +111,7 @@ def test_the_quoted_line_of_a_syntax_error_holds_no_secret(tmp_path: Path, envir
     assert "hunter22" not in str(refused(path, environ))
 
 
-def test_both_shapes_and_all_formats_say_the_same(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_both_layouts_and_all_formats_are_equivalent(tmp_path: Path, environ: dict[str, str]) -> None:
     """One configuration, five spellings, equal specs."""
     texts = {
         "a.json": '\ufeff{"mcpServers": {"a": {"command": "x", "args": ["y"],}}, /* c */'
@@ -130,9 +128,7 @@ def test_both_shapes_and_all_formats_say_the_same(tmp_path: Path, environ: dict[
     assert found[0]["a"].timeouts.call == 5.0
 
 
-def test_enabled_false_in_the_other_shape_switches_every_server_off(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_mcp_enabled_false_disables_every_server(tmp_path: Path, environ: dict[str, str]) -> None:
     """The servers stay known, so that a person can switch one on."""
     path = write(tmp_path / "c.json", '{"mcp": {"enabled": false, "servers": {"a": {"command": "x"}}}}')
     assert load(path, environ).specs["a"].enabled is False
@@ -160,7 +156,7 @@ def test_enabled_false_in_the_other_shape_switches_every_server_off(
         ('{"settings": {"timeout": NaN}}', "", "not a JSON number"),
     ],
 )
-def test_a_document_of_the_wrong_shape_is_refused_with_its_place(
+def test_invalid_document_is_refused_with_its_path(
     text: str, place: str, words: str, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     """Nothing that looks like ours is silently ignored."""
@@ -182,12 +178,12 @@ def test_a_document_of_the_wrong_shape_is_refused_with_its_place(
     ],
     ids=["in itself", "without measure"],
 )
-def test_yaml_that_never_ends_is_refused(text: str, tmp_path: Path, environ: dict[str, str]) -> None:
+def test_endless_yaml_is_refused(text: str, tmp_path: Path, environ: dict[str, str]) -> None:
     """Aliases can make a small file endless."""
     assert "nested too deeply" in str(refused(write(tmp_path / "c.yaml", text), environ))
 
 
-def test_the_rest_of_an_editors_own_file_is_ignored_with_a_warning(
+def test_other_keys_in_an_editors_file_are_ignored_with_a_warning(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
     """`--config` may name an editor's file that holds much else."""
@@ -203,7 +199,7 @@ def test_the_rest_of_an_editors_own_file_is_ignored_with_a_warning(
         ("globalShortcut", "was ignored"),
     ],
 )
-def test_a_setting_in_the_wrong_place_is_shown_the_right_one(
+def test_misplaced_setting_is_reported_with_its_place(
     key: str, said: str, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     """It is no error, since the file may be an editor's; but who wrote it wonders why nothing happens."""
@@ -213,7 +209,7 @@ def test_a_setting_in_the_wrong_place_is_shown_the_right_one(
     assert warning.endswith(said)
 
 
-def test_in_the_other_shape_settings_are_elsewhere(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_settings_beside_mcp_are_refused(tmp_path: Path, environ: dict[str, str]) -> None:
     """And a warning that names the wrong place would be worse than none."""
     path = write(tmp_path / "c.json", '{"watch": false, "mcp": {}}')
     assert load(path, environ).warnings[0].endswith("did you mean 'watch' in 'mcp.globalSettings'?")
@@ -235,7 +231,7 @@ def test_a_bad_list_in_the_variable_is_refused(text: str, words: str, environ: d
     assert words in str(error)
 
 
-def test_what_is_no_readable_text_file_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
     """Directories, pipes, other encodings and other suffixes; a pipe must not block."""
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "dir.json").mkdir()
@@ -250,7 +246,7 @@ def test_what_is_no_readable_text_file_is_refused(tmp_path: Path, environ: dict[
         assert words in str(refused(tmp_path / name, environ))
 
 
-def test_a_working_directory_is_meant_from_the_files_own(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_cwd_is_relative_to_the_configuration_file(tmp_path: Path, environ: dict[str, str]) -> None:
     """The daemon's directory has nothing to do with it."""
     path = write(tmp_path / "sub/c.json", '{"mcpServers": {"a": {"command": "x", "cwd": "../w"}}}')
     spec = load(path, environ).specs["a"]
@@ -275,9 +271,7 @@ def test_the_examples_say_what_they_claim(path: Path, environ: dict[str, str]) -
         assert found.warnings == ()
 
 
-def test_a_profile_with_a_server_that_is_not_there_is_warned_of(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_unknown_server_in_a_profile_is_a_warning(environ: dict[str, str], tmp_path: Path) -> None:
     """More often a typo than a plan. Patterns may wait for servers, and so may a file that has none."""
     profiles = {"work": {"servers": ["githb", "git*", "local-*"]}}
     value = {"mcpServers": {"github": {"command": "x"}}, "settings": {"profiles": profiles}}
