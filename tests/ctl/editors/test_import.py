@@ -368,5 +368,6 @@ def test_without_a_person_such_a_server_is_left_out(home: Path, alone: Mcpctl) -
     """With the reason."""
     settle("vscode", home)
     ran = alone("import", "vscode", "-s", "github", "--yes")
-    assert "blocked: it needs a secret that only you know: GH_TOKEN; run mcpctl import in a terminal without --yes" in ran.out
+    reason = "it needs a secret that only you know: GH_TOKEN; run mcpctl import in a terminal without --yes"
+    assert f"blocked: {reason}" in ran.out
     assert not (home / ".config/mcpd").exists()
