@@ -134,8 +134,7 @@ class AggregateServer:
         return None
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
-        """Return the owner and its own URI: by lists, then templates, then servers with similar URIs. Raises
-        UnknownResource."""
+        """Find the owner by lists, then templates, then servers with similar URIs. Raises UnknownResource."""
         index, supervisor = self._index(), self._core.supervisor
         if (known := index.resources.get(uri)) is not None:
             return supervisor.get(known[0]), known[1]
@@ -231,8 +230,7 @@ def _any_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
 def _renamed_entries(
     names: Mapping[str, OwnedName], items: Iterable[tuple[str, str, bytes]]
 ) -> Sequence[bytes]:
-    """Return the entries under their public names, marked with their server; other members keep their
-    bytes."""
+    """Return the entries under their public names, marked with their server; other bytes are kept."""
     public = {owned: name for name, owned in names.items()}
     entries = []
     for server, name, raw in items:

@@ -43,8 +43,7 @@ class TurnQueue:
         """Whether `_refuse_overdue` is running for this queue."""
 
     def acquire(self, entry: object, owner: object, go: Callable[[], None]) -> bool:
-        """Return True if `entry` may start immediately. Otherwise queue it and call `go`, which must not
-        raise, when its turn comes."""
+        """Return True if `entry` may start now; otherwise `go` is called in its turn. `go` must not raise."""
         if not self._waiting and (not self._holders or self._owner is owner):
             self._owner = owner
             self._holders.add(entry)

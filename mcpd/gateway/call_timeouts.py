@@ -10,8 +10,7 @@ _FROM_CALLER = "the caller set"
 
 
 def set_call_timeouts(call: Exchange, timeouts: Timeouts, tool: str) -> None:
-    """Set the timeouts of an MCP client's call: seconds of silence (`toolTimeouts`, else `timeout`) and the
-    total, whatever the progress (`maxTimeout`)."""
+    """Set a client call's idle timeout (`toolTimeouts`, else `timeout`) and total (`maxTimeout`)."""
     call.idle_timeout, call.total_timeout = timeouts.call, timeouts.call_max
     if timeouts.tools and tool in timeouts.tools:
         call.idle_timeout = timeouts.tools[tool]

@@ -18,8 +18,7 @@ class Responder(Protocol):
     """
 
     def send(self, frame: bytes) -> None:
-        """Send a notification or a server-initiated request that belongs to this request, before its
-        response."""
+        """Send a notification or server request that belongs to this request, before its response."""
 
     def finish(self, frame: bytes, code: int = 0) -> None:
         """Send the response. `code` is the JSON-RPC code if the error is mcpd's own, otherwise 0."""
@@ -43,8 +42,7 @@ _NOTHING: Mapping[str, object] = {}
 
 
 class ClientContext(msgspec.Struct, frozen=True, eq=False):
-    """What a client speaks and supports. A legacy client declares it once, a modern one with every
-    request."""
+    """What a client speaks and supports. Declared once (legacy) or per request (modern)."""
 
     version: str
     modern: bool = False
@@ -98,8 +96,7 @@ class ClientRequest(msgspec.Struct, eq=False):
     """The id, as the client wrote it."""
     method: str
     params: bytes
-    """JSON, or empty; without the parts of `_meta` meant for mcpd (see
-    `client_modern.apply_request_meta`)."""
+    """JSON, or empty; without the parts of `_meta` meant for mcpd (`apply_request_meta`)."""
     responder: Responder
     context: ClientContext
     progress_token: bytes = b""

@@ -1,5 +1,4 @@
-"""Clients of revisions 2024-11-05 to 2025-11-25: handshake, ping, log level, subscriptions, roots, and
-requests to them."""
+"""Clients of revisions 2024-11-05 to 2025-11-25: handshake, subscriptions, roots, requests to them."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def _initialize(session: ClientSession, request: ClientRequest) -> None:
 
 
 def _negotiated_version(asked: Raw | None) -> str:
-    """Return the client's version if we support it, else our newest: the client then decides whether to
+    """Return the client's version if we support it, else our newest: the client decides whether to
     continue."""
     try:
         version = "" if asked is None else msgspec.json.decode(asked, type=str)
@@ -200,8 +199,7 @@ ResponseCallback = Callable[[Message | None], None]
 
 
 class ClientRequests:
-    """The requests that one client has been sent and has not answered. `send` sends it a frame outside of
-    any request."""
+    """Unanswered requests to one client. `send` sends it a frame outside of any request."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send

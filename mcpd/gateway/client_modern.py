@@ -1,5 +1,4 @@
-"""Clients of revision 2026-07-28: their `_meta` with every request, `server/discover` and
-`subscriptions/listen`."""
+"""Clients of revision 2026-07-28: `_meta`, `server/discover`, `subscriptions/listen`."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ def apply_request_meta(request: ClientRequest) -> None:
 
 @functools.lru_cache(maxsize=512)
 def _parse_meta(raw: bytes) -> tuple[bytes, ClientContext | None, bool]:
-    """Return token, context, and whether `_meta` holds anything for the server. Cached: clients repeat
-    themselves."""
+    """Return token, context, and whether `_meta` holds more. Cached, because clients repeat themselves."""
     meta = wire.members(raw)
     token = bytes(meta.get("progressToken", b""))
     says_more = any(name != "progressToken" and not name.startswith(RESERVED_PREFIX) for name in meta)

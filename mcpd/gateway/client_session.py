@@ -59,8 +59,7 @@ def is_mcp(method: str) -> bool:
 
 
 class ClientSession:
-    """Made by `Gateway.open_session`. `receive` and `close` never block; `close` ends everything in
-    flight."""
+    """Made by `Gateway.open_session`. `receive` and `close` never block."""
 
     def __init__(
         self,
@@ -191,8 +190,7 @@ class ClientSession:
             self.release_call(call)
 
     def release_call(self, call: ForwardedCall) -> None:
-        """The call has ended: re-attach its open requests to other calls, and let the next call have its
-        turn."""
+        """The call has ended: re-attach its open requests, and let the next call have its turn."""
         if call.open_questions:
             self.gateway.server_requests.on_call_ended(call)
         if call.holds_turn:
@@ -230,8 +228,7 @@ class ClientSession:
         request.responder.finish(wire.error(request.key, wire.error_body(code, words)), code)
 
     def respond_exception(self, request: ClientRequest, error: Exception) -> None:
-        """Send an exception as the response. A bug in mcpd fails only the request, not the whole
-        connection."""
+        """Send an exception as the response. A bug in mcpd fails only this request."""
         if isinstance(error, McpdError):
             self.respond_mcpd_error(request, error)
         elif isinstance(error, BadFrame):
@@ -302,8 +299,7 @@ class ClientSession:
         return sum(self.calls_by_live_server.values()) + sum(self.calls_by_ended_server.values())
 
     def count_call(self, server: ManagedServer) -> None:
-        """Count a tool call. Ended servers are forgotten, so that a session of many days does not keep them
-        alive."""
+        """Count a tool call. Ended servers are dropped, so that long sessions do not keep them."""
         if server not in self.calls_by_live_server:
             for gone in [each for each in self.calls_by_live_server if each.is_closed]:
                 name = (gone.original or gone).spec.name

@@ -75,8 +75,7 @@ def read_call(params: Raw) -> CallRequest:
 
 
 class ControlCall(Exchange, kw_only=True):
-    """One tool call. Exactly one of `on_result` (the result as JSON) and `on_error` is called, unless it is
-    cancelled first."""
+    """One tool call. Exactly one of `on_result` and `on_error` is called, unless it is cancelled."""
 
     request: CallRequest
     on_result: Callable[[bytes | Raw], None]
@@ -258,8 +257,7 @@ class ControlCall(Exchange, kw_only=True):
             self.on_result(codec.encode(normalize_result(result, notes)))
 
     def _check_output(self, raw: Raw) -> list[str]:
-        """Return notes on how the result violates the tool's output schema; failed results are not
-        checked."""
+        """Return how the result violates the tool's output schema; failed results are not checked."""
         if self.schemas.output is None:
             return []
         if len(raw) > MAX_CHECKED:

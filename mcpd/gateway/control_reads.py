@@ -15,13 +15,11 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 _RESOURCE_NOT_FOUND = (-32002, -32602)
-"""Error codes for an unknown resource: until 2025-11-25, and since. Only the URI can be the invalid
-parameter."""
+"""Error codes for an unknown resource, until 2025-11-25 and since."""
 
 
 async def get_prompt(core: Operations, name: str, prompt: str, arguments: Mapping[str, str]) -> Raw:
-    """Return the result of prompts/get. Raises UnknownPrompt, InvalidArguments, and as
-    `Operations.send_request`."""
+    """Send prompts/get. Raises UnknownPrompt, InvalidArguments, and as `Operations.send_request`."""
     server = core.supervisor.get(name)
     upstream = await core.wait_ready(server)
     known = _find_prompt(server, prompt)

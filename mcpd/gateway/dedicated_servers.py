@@ -101,8 +101,7 @@ class DedicatedServers:
         return _Instance(self._core.supervisor.start_instance(server, spec))
 
     def _name_for(self, server: ManagedServer) -> str:
-        """Return the first free number: each server has a log file, and clients come and go while the daemon
-        runs."""
+        """Reuse free numbers: each name has a log file, and clients come and go while the daemon runs."""
         taken = {instance.spec.name for instance in self._core.supervisor.instances()}
         names = (f"{server.spec.name}~{number}" for number in itertools.count(1))
         return next(name for name in names if name not in taken)

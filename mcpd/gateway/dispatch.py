@@ -1,5 +1,4 @@
-"""Dispatch of a client's request to the server it names: immediately, once the server is ready, or in its
-turn."""
+"""Dispatch of client requests to their servers: immediately, once the server is ready, or in turn."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ def _send_when_ready(
 
 
 def _with_verified_state(session: ClientSession, server: ManagedServer, params: bytes) -> bytes:
-    """Return the params with the server's own `requestState`. Raises InvalidArguments if it is not
-    authentic."""
+    """Return the params with the server's own `requestState`. Raises InvalidArguments if forged."""
     members = wire.members(params)
     if "requestState" in members:
         state = session.gateway.state_signer.verify(server.spec.name, members["requestState"])

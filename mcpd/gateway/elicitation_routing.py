@@ -254,8 +254,7 @@ class ServerRequestRouter:
             question.refuse(code, words)
 
     def _answer_roots(self, question: ServerRequest, exchange: Exchange | None) -> None:
-        """Answer with the known roots of all clients of the server: some servers ask before they are
-        ready."""
+        """Answer with the roots of all clients of the server: some servers ask before they are ready."""
         meant = candidates(question.link, exchange)
         call = meant[0] if len(meant) == 1 and isinstance(meant[0], ForwardedCall) else None
         if (
@@ -290,8 +289,7 @@ def candidates(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:
 
 
 def ambiguous_with(call: ForwardedCall) -> list[ForwardedCall]:
-    """Return the call and those it cannot be told apart from: of the same client, on a connection that does
-    not correlate requests."""
+    """Return the call and those of its client that a request on this connection may also belong to."""
     link = call.upstream.link
     if link.correlates_server_requests:
         return [call]

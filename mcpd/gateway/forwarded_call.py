@@ -128,8 +128,7 @@ class ForwardedCall(Exchange):
         self.progress_base = max(self.progress_high, 0.0)
 
     def _handle_url_elicitation(self, request: ClientRequest, message: Message) -> bool:
-        """Handle a legacy server's error that this client needs in another form, or not yet. Returns False
-        for others."""
+        """Handle a legacy server's request to visit a URL. Returns False for other errors."""
         if not self.translation.to_modern:
             if url_elicitation.is_url_required(message):
                 url_elicitation.record_urls(self, message.error)

@@ -1,5 +1,4 @@
-"""The gateway: all MCP clients of the daemon, their views, and the notifications that servers send to
-them."""
+"""The gateway: all MCP clients of the daemon, their views, and the notifications they get."""
 
 from __future__ import annotations
 
@@ -186,8 +185,8 @@ class Gateway:
                 session.notify_list_changed(feature)
 
     def _forward_log_message(self, server: ManagedServer, said: ServerNotification) -> None:
-        """Send a log message to the client whose call it belongs to, if that is certain; mcpd logs it in any
-        case."""
+        """Send a log message to the client whose call it belongs to, if that is certain; mcpd logs it
+        anyway."""
         call = said.exchange
         if call is None and server.upstream is not None:
             calls = {

@@ -39,8 +39,7 @@ _FIRST_PAUSE = 0.05
 
 
 def can_pass_through(server: ManagedServer, request: ClientRequest) -> bool:
-    """Return whether client and server share a revision, so that both may know a method that mcpd does
-    not."""
+    """Return whether both sides share a revision, and so may know a method that mcpd does not."""
     upstream = server.upstream
     if upstream is None or request.method.startswith("notifications/"):
         return False
@@ -158,8 +157,7 @@ async def _ask_all(
 
 
 async def _ask_client(session: ClientSession, call: ForwardedCall, raw: Raw) -> Raw:
-    """Return the client's result. If the client refuses, cancel an elicitation; otherwise raise
-    ProtocolViolation."""
+    """Return the client's result. If it refuses, cancel an elicitation, or raise ProtocolViolation."""
     name, request = call.server.spec.name, call.request
     assert request is not None
     try:
@@ -205,8 +203,7 @@ _SIGNATURE_LENGTH = 32
 
 
 class StateSigner:
-    """Signs `requestState` values, which pass through clients, with a key that lives as long as the
-    daemon."""
+    """Signs `requestState` values, which pass through clients, with a key of this daemon."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)

@@ -57,8 +57,7 @@ class Translation:
         return params
 
     def result(self, method: str, result: Raw) -> Raw | bytes:
-        """Translate a result. What cannot be parsed passes unchanged, so that the client sees what the
-        server sent."""
+        """Translate a result. What cannot be parsed passes unchanged."""
         if self.to_modern and self.from_modern:
             return result
         narrow = self.narrows and method in _WITH_CONTENT
@@ -114,8 +113,7 @@ def translation(client: str, server: str) -> Translation:
 
 
 def _strip_envelope(result: bytes, members: Mapping[str, Raw]) -> bytes | None:
-    """Return the result without the envelope's members, other bytes unchanged; None if that needs
-    re-encoding."""
+    """Return the result without the envelope's members, other bytes kept; None if that needs re-encoding."""
     found = _COMPLETE_FIRST.match(result)
     if found is None or members.keys() & _ENVELOPE or ("_meta" in members and has_reserved(members["_meta"])):
         return None
@@ -318,8 +316,7 @@ def translate_server_request(method: str, params: Raw, client: str, label: str) 
 
 
 def _simplify_form(schema: _Object) -> _Object | None:
-    """Return a form as 2025-06-18 knows it (single choices, defaults for booleans only); None if that is
-    impossible."""
+    """Return a form as 2025-06-18 knows it (single choices, boolean defaults only), or None."""
     properties: _Object = {}
     fields = schema.get("properties")
     for name, field in fields.items() if isinstance(fields, dict) else ():

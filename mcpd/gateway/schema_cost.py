@@ -70,8 +70,7 @@ class ValidationCost:
         return sum(map(int.__mul__, self._steps, widths)) <= BUDGET
 
     def _count(self, schema: object, depth: int, kind: type) -> int:
-        """Return the steps at one place, `depth` levels below; `kind` is the instance's type at this
-        level."""
+        """Return the steps at one place, `depth` levels below; `kind` is the instance's type here."""
         if isinstance(schema, str):
             schema = self._target(schema)
         if isinstance(schema, list):

@@ -123,8 +123,7 @@ class SuspendedCalls:
             self._drop(suspended, "the client did not return")
 
     def on_session_closed(self, session: ClientSession) -> None:
-        """A client has disconnected: its calls are kept for a shorter time, since others wait for their
-        turn."""
+        """A client has disconnected: keep its calls for a shorter time, since others wait."""
         until = trio.current_time() + ORPHAN_TIMEOUT
         for suspended in self._states.values():
             if suspended.call.session is session:

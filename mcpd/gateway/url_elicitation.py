@@ -60,8 +60,7 @@ class UrlElicitations:
         self._sent = {key: sent for key, sent in self._sent.items() if sent is not session}
 
     def on_completed(self, server: ManagedServer, said: ServerNotification) -> None:
-        """Handle `notifications/elicitation/complete`: forward it if the client's revision knows it. A
-        modern client's call continues instead."""
+        """Handle `notifications/elicitation/complete`, for the client that was sent there."""
         try:
             key = wire.value(wire.members(said.params).get("elicitationId", b"null"))
         except BadFrame:
@@ -74,8 +73,7 @@ class UrlElicitations:
         self._done = trio.Event()
 
     def next_completion(self) -> Callable[[], Awaitable[None]]:
-        """Return a wait that ends at the next completion, or after RETRY_INTERVAL: the user may not be done
-        yet, and not every server says when."""
+        """Return a wait for the next completion, at most RETRY_INTERVAL: not every server reports it."""
         done = self._done
 
         async def wait() -> None:
@@ -110,8 +108,7 @@ def record_urls(call: ForwardedCall, error: Raw) -> None:
 def translate_error(
     call: ForwardedCall, request: ClientRequest, message: Message
 ) -> tuple[bytes, int] | None:
-    """Translate a legacy server's error for a modern client: arguments for `finish_call`, or None if
-    unchanged."""
+    """Translate a legacy server's error for a modern client; None if it stays as it is."""
     context = request.context
     code = _error_code(message.error)
     if code == URL_ELICITATION_REQUIRED and (pages := _url_requests(message.error)):

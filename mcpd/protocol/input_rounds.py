@@ -23,8 +23,7 @@ INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests that may take more than one round."""
 MAX_ROUNDS = 10
 _FIRST_PAUSE, _MAX_PAUSE = 0.05, 0.25
-"""Seconds before repeating a request whose server asks for nothing but that; doubled each time, up to the
-maximum."""
+"""Seconds before repeating a request whose server asks for nothing but that; doubled up to the maximum."""
 
 InputHandler = Callable[[str, Raw], Awaitable[Mapping[str, object]]]
 """Called with a server's question (method, params); returns the bare result. An exception ends the request,

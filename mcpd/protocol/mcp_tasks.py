@@ -242,8 +242,7 @@ def _status_message(members: Mapping[str, Raw]) -> str:
 
 
 def _poll_interval(members: Mapping[str, Raw]) -> float:
-    """Return the interval that the server proposes (milliseconds, under one of two names), within our
-    bounds."""
+    """Return the interval that the server proposes, in seconds within our bounds."""
     raw = members.get("pollIntervalMs", members.get("pollInterval"))
     if raw is None:
         return DEFAULT_POLL_INTERVAL

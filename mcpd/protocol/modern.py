@@ -1,5 +1,4 @@
-"""Revision 2026-07-28: no session; every request carries its version, and changes arrive on a listen
-stream."""
+"""Revision 2026-07-28: no session; requests carry the version, changes arrive on a listen stream."""
 
 from __future__ import annotations
 
@@ -171,8 +170,7 @@ def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping
 
 @attrs.define(eq=False)
 class _Inbound:
-    """Handles messages from a modern server: notifications only. Requests violate the protocol and get no
-    response."""
+    """Handles messages from a modern server: notifications only. Requests are forbidden, and ignored."""
 
     hooks: Hooks
     subscription: UpstreamListenStream

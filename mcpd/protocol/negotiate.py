@@ -75,8 +75,7 @@ _AMBIGUOUS = (500, 501)
 
 
 def _suggests_other_era(error: HttpRefused) -> bool:
-    """Return whether a healthy server might answer like this to an unknown method. (401 and 403 are
-    NeedsAuth.)"""
+    """Return whether a healthy server might answer an unknown method like this (401, 403: NeedsAuth)."""
     return (400 <= error.status < 500 and error.status not in _TEMPORARY) or error.status in _AMBIGUOUS
 
 

@@ -1,5 +1,4 @@
-"""HTTP headers that repeat parts of a modern message, so that proxies can route it without parsing the
-body."""
+"""HTTP headers that repeat parts of a modern message, so that proxies need not parse it."""
 
 from __future__ import annotations
 

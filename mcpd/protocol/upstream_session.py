@@ -83,8 +83,7 @@ class Upstream:
     ping_method: str
     """A real request that costs the server next to nothing."""
     run_subscriptions: Callable[[], Awaitable[None]] | None = None
-    """Must run alongside the connection, for `Hooks.on_list_changed` to be called and `Hooks.interests` to
-    be fulfilled."""
+    """Must run while connected: calls `Hooks.on_list_changed` and fulfils `Hooks.interests`."""
     notifications_ready: trio.Event = attrs.field(factory=trio.Event)
     """Set once the notification stream is open, or cannot be opened."""
 
@@ -95,8 +94,7 @@ class Upstream:
     level. Empty for a legacy server, to which both are declared per connection."""
 
     default_meta: bytes = b""
-    """`Exchange.meta` for a request without a client: no input is possible, but a call may become a task if
-    the server supports tasks."""
+    """`Exchange.meta` for a request without a client; a call may become a task if supported."""
 
     accepts_task_param: bool = False
     """Whether a call becomes a task by its `task` param (2025-11-25)."""

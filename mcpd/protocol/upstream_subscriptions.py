@@ -73,8 +73,7 @@ class NotificationInterests:
         self._recompute()
 
     def subscribe_result(self, uri: str) -> str | None:
-        """Return "" if the server has confirmed the subscription, the reason if it refused, None if
-        unknown."""
+        """Return "" if the server confirmed the subscription, the reason if it refused, else None."""
         return self._results.get(uri)
 
     async def wait_subscribed(self, uri: str) -> str:
@@ -90,8 +89,7 @@ class NotificationInterests:
         return min(self._levels.values(), key=LEVELS.index, default=None)
 
     def confirm(self, uri: str) -> bool:
-        """The server has confirmed the subscription. Returns whether it was confirmed before, on an earlier
-        connection."""
+        """The server confirmed. Returns whether it had done so on an earlier connection."""
         if uri not in self.resources:
             return False
         self._set_result(uri, _SUBSCRIBED)
