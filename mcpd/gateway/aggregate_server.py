@@ -81,7 +81,7 @@ class AggregateServer:
         try:
             members = wire.members(params or b"{}")
             if method == "resources/read":
-                public = _required_string(members, "uri")
+                public = wire.string(members, "uri")
                 server, uri = self.resource(public)
                 alias = None if public == uri else (uri, public)
                 return Route(server=server, params=_replace_member(members, "uri", uri), alias=alias)
@@ -93,7 +93,7 @@ class AggregateServer:
 
     def _route_by_name(self, method: str, members: dict[str, Raw]) -> Route:
         """Route a tool or prompt by its public name."""
-        name = _required_string(members, "name")
+        name = wire.string(members, "name")
         server, own = self._owner_of("prompts" if method == "prompts/get" else "tools", name)
         return Route(server=server, params=_replace_member(members, "name", own), tool=own)
 
@@ -116,11 +116,11 @@ class AggregateServer:
 
     def _route_completion(self, members: dict[str, Raw]) -> Route:
         ref = wire.members(members.get("ref", Raw(b"{}")))
-        if _required_string(ref, "type") == "ref/prompt":
-            server, own = self._owner_of("prompts", _required_string(ref, "name"))
+        if wire.string(ref, "type") == "ref/prompt":
+            server, own = self._owner_of("prompts", wire.string(ref, "name"))
             ref["name"] = Raw(msgspec.json.encode(own))
         else:
-            uri = _required_string(ref, "uri")
+            uri = wire.string(ref, "uri")
             server, own = self._template_owner(uri) or self.resource(uri)
             ref["uri"] = Raw(msgspec.json.encode(own))
         return Route(server=server, params=msgspec.json.encode({**members, "ref": ref}))
@@ -239,7 +239,7 @@ def _renamed_entries(
             continue
         members = wire.members(raw)
         members["name"] = Raw(msgspec.json.encode(called))
-        words = _string_or_empty(members.get("description"))
+        words = wire.string_or(members, "description")
         members["description"] = Raw(msgspec.json.encode(f"[{server}] {words}".rstrip()))
         entries.append(msgspec.json.encode(members))
     return tuple(entries)
@@ -263,23 +263,6 @@ def _unique_entries(
 
 def _replace_member(members: dict[str, Raw], name: str, value: str) -> bytes:
     return msgspec.json.encode({**members, name: value})
-
-
-def _required_string(members: Mapping[str, Raw], name: str) -> str:
-    """A member that must be a string. Raises BadFrame."""
-    if name not in members:
-        raise BadFrame(f"`{name}` is missing")
-    try:
-        return msgspec.json.decode(members[name], type=str)
-    except msgspec.MsgspecError as error:
-        raise BadFrame(f"`{name}`: {error}") from None
-
-
-def _string_or_empty(raw: Raw | None) -> str:
-    try:
-        return "" if raw is None else msgspec.json.decode(raw, type=str)
-    except msgspec.MsgspecError:
-        return ""
 
 
 _SLOT = re.compile(r"\{[^{}]*\}")

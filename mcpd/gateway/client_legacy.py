@@ -35,7 +35,9 @@ _SUBSCRIBE_TIMEOUT = 10.0
 
 def _initialize(session: ClientSession, request: ClientRequest) -> None:
     members = wire.members(request.params or b"{}")
-    session.version = version = _negotiated_version(members.get("protocolVersion"))
+    session.version = version = wire.string_or(members, "protocolVersion")
+    if version not in VERSIONS:  # the client decides whether it can speak our newest
+        session.version = version = NEWEST_VERSION
     session.peer = _client_name(members.get("clientInfo"))
     declared = _mapping(members.get("capabilities"))
     session.context = make_client_context(version, declared, log_level=session.context.log_level)
@@ -53,16 +55,6 @@ def _initialize(session: ClientSession, request: ClientRequest) -> None:
         session.is_initialized = True
 
     call_tasks.when_catalog_known(session, request, respond)
-
-
-def _negotiated_version(asked: Raw | None) -> str:
-    """Return the client's version if we support it, else our newest: the client decides whether to
-    continue."""
-    try:
-        version = "" if asked is None else msgspec.json.decode(asked, type=str)
-    except msgspec.MsgspecError:
-        version = ""
-    return version if version in VERSIONS else NEWEST_VERSION
 
 
 def _mapping(raw: Raw | None) -> Mapping[str, object]:
@@ -84,10 +76,7 @@ def _ping(session: ClientSession, request: ClientRequest) -> None:
 
 def _set_level(session: ClientSession, request: ClientRequest) -> None:
     members = wire.members(request.params or b"{}")
-    try:
-        level = msgspec.json.decode(members.get("level", Raw(b"null")), type=str)
-    except msgspec.MsgspecError:
-        level = ""
+    level = wire.string_or(members, "level")
     if level not in LEVELS:
         session.respond_error(request, _INVALID_PARAMS, f"`level` must be one of {', '.join(LEVELS)}")
         return
@@ -97,7 +86,7 @@ def _set_level(session: ClientSession, request: ClientRequest) -> None:
 
 
 def _subscribe(session: ClientSession, request: ClientRequest) -> None:
-    uri = _uri(request)
+    uri = wire.string(wire.members(request.params or b"{}"), "uri")
     server, own = session.view.resource(uri)
     server = session.gateway.dedicated_servers.server_for(session, server)
     name, subscriptions = server.spec.name, session.gateway.subscriptions
@@ -131,17 +120,9 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
 
 
 def _unsubscribe(session: ClientSession, request: ClientRequest) -> None:
-    session.gateway.subscriptions.drop(session, b"", _uri(request))
+    uri = wire.string(wire.members(request.params or b"{}"), "uri")
+    session.gateway.subscriptions.drop(session, b"", uri)
     session.respond(request, b"{}")
-
-
-def _uri(request: ClientRequest) -> str:
-    """Raises BadFrame."""
-    members = wire.members(request.params or b"{}")
-    try:
-        return msgspec.json.decode(members.get("uri", Raw(b"null")), type=str)
-    except msgspec.MsgspecError as error:
-        raise BadFrame(f"`uri`: {error}") from None
 
 
 METHODS: Mapping[str, Callable[[ClientSession, ClientRequest], None]] = {

@@ -72,10 +72,10 @@ def _parse_meta(raw: bytes) -> tuple[bytes, ClientContext | None, bool]:
     says_more = any(name != "progressToken" and not name.startswith(RESERVED_PREFIX) for name in meta)
     if _VERSION not in meta:
         return token, None, says_more
-    version = _string(meta, _VERSION)
+    version = wire.string(meta, _VERSION)
     if version not in VERSIONS:
         raise UnsupportedRevision(version, VERSIONS)
-    level = _string(meta, _LEVEL) if _LEVEL in meta else ""
+    level = wire.string(meta, _LEVEL) if _LEVEL in meta else ""
     return token, _client_context(version, bytes(meta.get(_CAPABILITIES, b"null")), level), says_more
 
 
@@ -93,13 +93,6 @@ def _cached_context(version: str, declared: bytes, level: str) -> ClientContext:
     if level and level not in LEVELS:
         raise BadFrame(f"{_LEVEL} must be one of {', '.join(LEVELS)}")
     return make_client_context(version, capabilities, modern=True, log_level=level)
-
-
-def _string(members: Mapping[str, Raw], name: str) -> str:
-    try:
-        return msgspec.json.decode(members[name], type=str)
-    except msgspec.MsgspecError as error:
-        raise BadFrame(f"{name}: {error}") from None
 
 
 def _discover(session: ClientSession, request: ClientRequest) -> None:

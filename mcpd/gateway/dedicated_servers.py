@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import attrs
-import msgspec
 import trio
 
 from mcpd.model.server_spec import StdioSpec
@@ -19,7 +18,6 @@ from mcpd.model.status import ServerState
 from mcpd.operations import Operations
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
 
 if TYPE_CHECKING:
     from mcpd.gateway.call_tasks import Spawn
@@ -114,11 +112,7 @@ class DedicatedServers:
 def working_directory(session: ClientSession) -> str:
     """Return the directory a client works in: its first file root, else where its bridge was started."""
     for root in session.roots:
-        try:
-            uri = msgspec.json.decode(wire.members(root).get("uri", b'""'), type=str)
-        except (BadFrame, msgspec.MsgspecError):
-            continue
-        parts = urlsplit(uri)
+        parts = urlsplit(wire.string_or(wire.members_or_empty(root), "uri"))
         if parts.scheme == "file" and parts.path:
             return unquote(parts.path)
     return session.client.cwd

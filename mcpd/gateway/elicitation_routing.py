@@ -151,8 +151,7 @@ class ServerRequestRouter:
             others = [each for each in ambiguous_with(call)[1:] if each.context.modern is call.context.modern]
             if not others:
                 call.session.client_requests.cancel(question.client_request_key, reason)
-                question.decline(reason)
-                self.remove(question)
+                self.remove(question).decline(reason)
                 continue
             other = next((each for each in others if not each.open_questions), others[0])
             question.attach(other)
@@ -166,10 +165,12 @@ class ServerRequestRouter:
             question.is_settled = True
             question.detach()
 
-    def remove(self, question: ServerRequest) -> None:
+    def remove(self, question: ServerRequest) -> ServerRequest:
+        """Take the request off the open ones, and return it."""
         key = (question.link, question.message.key)
         if self._open.get(key) is question:
             del self._open[key]
+        return question
 
     async def _wait_until_unambiguous(self, question: ServerRequest) -> None:
         """Wait until the request can belong to one client only, then send it there; otherwise decline it."""
@@ -186,8 +187,7 @@ class ServerRequestRouter:
                 f"[mcpd] a request ({question.message.method}) arrived while several clients had calls in "
                 f"flight, and was declined: `share: client` in the definition of {name} gives each its own"
             )
-            question.decline("it is unclear which client this is for")
-            self.remove(question)
+            self.remove(question).decline("it is unclear which client this is for")
         else:
             self._send_to_client(question, meant[0] if meant else None)
 
@@ -198,22 +198,21 @@ class ServerRequestRouter:
         request = call.request if call is not None else None
         why = f"no client can be asked for {question.feature}"
         if call is None or (request is None and not call.session.gateway.suspended_calls.holds(call)):
-            question.decline(why)
-            self.remove(question)
+            self.remove(question).decline(why)
             return
         context = call.context
         params = question.message.params if question.message.params is not ABSENT else Raw(b"{}")
-        url = question.feature == "elicitation" and _mode(params) == "url"
+        mode = wire.string_or(wire.members_or_empty(params), "mode")
+        url = question.feature == "elicitation" and mode == "url"
         if not context.supports(question.feature) or (url and not context.supports("elicitation", "url")):
             call.missing_capabilities = {
                 **(call.missing_capabilities or {}),
                 question.feature: {"url": {}} if url else {},
             }
             if url and context.supports("elicitation"):
-                question.refuse(_INVALID_PARAMS, "the client does not support URL elicitation")
+                self.remove(question).refuse(_INVALID_PARAMS, "the client does not support URL elicitation")
             else:
-                question.decline(why)
-            self.remove(question)
+                self.remove(question).decline(why)
             return
         session = call.session
         try:
@@ -221,12 +220,10 @@ class ServerRequestRouter:
                 question.message.method, params, context.version, session.message_prefix(name)
             )
         except BadFrame as error:
-            question.refuse(_INVALID_PARAMS, f"invalid params: {error}")
-            self.remove(question)
+            self.remove(question).refuse(_INVALID_PARAMS, f"invalid params: {error}")
             return
         if told is None:
-            question.decline("the client's protocol version does not support it")
-            self.remove(question)
+            self.remove(question).decline("the client's protocol version does not support it")
             return
         question.client_params = told
         question.attach(call)
@@ -302,13 +299,6 @@ def ambiguous_with(call: ForwardedCall) -> list[ForwardedCall]:
         and each.method in INTERACTIVE_METHODS
     )
     return [call, *others]
-
-
-def _mode(params: Raw) -> str:
-    try:
-        return msgspec.json.decode(wire.members(params).get("mode", Raw(b'"form"')), type=str)
-    except (BadFrame, msgspec.MsgspecError):
-        return ""
 
 
 def _error(response: Message) -> tuple[int, str]:

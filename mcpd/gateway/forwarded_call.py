@@ -195,7 +195,4 @@ def error_response(key: bytes, error: McpdError, *, modern: bool = False) -> byt
 
 def tool_name(params: bytes) -> str:
     """Return the tool named by the params of a `tools/call`; empty if none."""
-    try:
-        return msgspec.json.decode(wire.members(params).get("name", Raw(b'""')), type=str)
-    except (BadFrame, msgspec.MsgspecError):
-        return ""
+    return wire.string_or(wire.members_or_empty(params), "name")

@@ -162,14 +162,12 @@ async def _ask_client(session: ClientSession, call: ForwardedCall, raw: Raw) -> 
     assert request is not None
     try:
         asked = wire.members(raw)
-        method = msgspec.json.decode(asked.get("method", Raw(b"null")), type=str)
+        method = wire.string(asked, "method")
         params = translate_server_request(
             method, asked.get("params", Raw(b"{}")), session.context.version, session.message_prefix(name)
         )
-    except (BadFrame, msgspec.MsgspecError) as error:
-        raise ProtocolViolation(
-            f"{name}: sent an unreadable request for input: {error}", server=name
-        ) from None
+    except BadFrame as error:
+        raise ProtocolViolation(f"{name}: sent an invalid input request: {error}", server=name) from None
     message: list[Message | None] = []
     done = trio.Event()
 

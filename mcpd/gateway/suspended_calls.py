@@ -145,10 +145,7 @@ class SuspendedCalls:
         Raises InvalidArguments if the state is not valid for this request; nothing is executed then.
         """
         members = wire.members(request.params)
-        try:
-            state = msgspec.json.decode(members["requestState"], type=str)
-        except (KeyError, msgspec.MsgspecError) as error:
-            raise BadFrame(f"`requestState`: {error}") from None
+        state = wire.string(members, "requestState")
         if not state.startswith(_STATE_PREFIX):
             return False
         suspended = self._states.get(state)

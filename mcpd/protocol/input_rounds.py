@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 
-import msgspec
 import trio
 from msgspec import Raw
 
@@ -102,11 +101,9 @@ async def answer_all(name: str, questions: Mapping[str, Raw], answer: InputHandl
     for key, question in questions.items():
         try:
             asked = wire.members(question)
-            method = msgspec.json.decode(asked.get("method", b"null"), type=str)
-        except (BadFrame, msgspec.MsgspecError) as error:
-            raise ProtocolViolation(
-                f"{name}: sent an unreadable request for input: {error}", server=name
-            ) from None
+            method = wire.string(asked, "method")
+        except BadFrame as error:
+            raise ProtocolViolation(f"{name}: sent an invalid input request: {error}", server=name) from None
         given[key] = await answer(method, asked.get("params", Raw(b"{}")))
     return given
 

@@ -178,9 +178,8 @@ class _TaskPoller:
         try:
             questions = wire.members(task.members.get("inputRequests", b"{}"))
         except BadFrame as error:
-            raise ProtocolViolation(
-                f"{self.name}: sent an unreadable request for input: {error}", server=self.name
-            ) from None
+            message = f"{self.name}: sent an invalid input request: {error}"
+            raise ProtocolViolation(message, server=self.name) from None
         new = {key: question for key, question in questions.items() if key not in self.answered}
         if new:
             given = await answer_all(self.name, new, self.answer)
@@ -223,22 +222,16 @@ def _parse_task(upstream: Upstream, result: Raw) -> _Task:
         members = wire.members(result)
         if "task" in members and "taskId" not in members:
             members = wire.members(members["task"])
-        task, status = (msgspec.json.decode(members[name], type=str) for name in ("taskId", "status"))
+        task, status = (wire.string(members, name) for name in ("taskId", "status"))
         if status not in (*_FINAL, *_RUNNING):
             raise BadFrame(f"unknown task status {shorten(status, 40)}")
-    except (BadFrame, KeyError, msgspec.MsgspecError) as error:
+    except BadFrame as error:
         raise ProtocolViolation(
             f"{upstream.link.name}: sent an invalid task ({error}): {shorten(bytes(result))}",
             server=upstream.link.name,
         ) from None
-    return _Task(task, status, _status_message(members), _poll_interval(members), members)
-
-
-def _status_message(members: Mapping[str, Raw]) -> str:
-    try:
-        return shorten(msgspec.json.decode(members.get("statusMessage", b'""'), type=str), 300)
-    except msgspec.MsgspecError:
-        return ""
+    message = shorten(wire.string_or(members, "statusMessage"), 300)
+    return _Task(task, status, message, _poll_interval(members), members)
 
 
 def _poll_interval(members: Mapping[str, Raw]) -> float:

@@ -230,9 +230,11 @@ def handle_notification(hooks: Hooks, message: Message, exchange: Exchange | Non
     if what is not None:
         hooks.on_list_changed(what)
     elif method == _UPDATED:
-        uri = _uri(message.params)
-        if uri is not None:
-            hooks.on_notification(ServerNotification(method, message.params, exchange, uri))
+        try:
+            uri = wire.string(wire.members(message.params), "uri")
+        except BadFrame:
+            return
+        hooks.on_notification(ServerNotification(method, message.params, exchange, uri))
     elif method in _FORWARDED:
         hooks.on_notification(ServerNotification(method, message.params, exchange))
     if method == "notifications/message":
@@ -243,13 +245,6 @@ def handle_notification(hooks: Hooks, message: Message, exchange: Exchange | Non
         except BadFrame:
             return
         hooks.on_log(f"[{shorten(level, 20)}] {data[:4000]}")
-
-
-def _uri(params: Raw) -> str | None:
-    try:
-        return msgspec.json.decode(wire.members(params)["uri"], type=str)
-    except (BadFrame, KeyError, msgspec.MsgspecError):
-        return None
 
 
 def report_possible_update(hooks: Hooks, uri: str) -> None:

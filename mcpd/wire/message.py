@@ -9,6 +9,7 @@ The bridge uses this module too, so it must not import anything that is slow to 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import accumulate
 
 import msgspec
@@ -129,6 +130,24 @@ def members_or_empty(raw: Raw | bytes) -> dict[str, Raw]:
         return _decode_members(raw)
     except DECODE_ERRORS:
         return {}
+
+
+def string(members: Mapping[str, Raw], name: str) -> str:
+    """Return a member that must be a string. Raises BadFrame."""
+    if name not in members:
+        raise BadFrame(f"`{name}` is missing")
+    try:
+        return msgspec.json.decode(members[name], type=str)
+    except msgspec.MsgspecError as error:
+        raise BadFrame(f"`{name}`: {error}") from None
+
+
+def string_or(members: Mapping[str, Raw], name: str, default: str = "") -> str:
+    """Return a member that should be a string, or `default`."""
+    try:
+        return string(members, name)
+    except BadFrame:
+        return default
 
 
 def value(raw: Raw | bytes) -> object:
