@@ -12,7 +12,7 @@ import attrs
 
 from mcpd import __version__
 from mcpd.api import metrics
-from mcpd.gateway import control_reads
+from mcpd.gateway import control_call
 from mcpd.model import api, codec
 from mcpd.model.api import (
     AddParams,
@@ -182,14 +182,14 @@ METHODS: Mapping[str, Method[Any]] = {
         "Read a resource.",
         ReadParams,
         MCP_RESULT,
-        lambda operations, params: control_reads.read_resource(operations, params.server, params.uri),
+        lambda operations, params: control_call.read_resource(operations, params.server, params.uri),
     ),
     "mcpd/prompts": _list_method("List prompts.", PromptsResult, Operations.prompts),
     "mcpd/prompt": Method(
         "Get a prompt with its arguments filled in.",
         PromptParams,
         MCP_RESULT,
-        lambda operations, params: control_reads.get_prompt(
+        lambda operations, params: control_call.get_prompt(
             operations, params.server, params.prompt, params.arguments
         ),
     ),

@@ -1,12 +1,12 @@
-"""`mcpd/call`, the control API's tool call: validate the arguments, send the call, and shape the result.
+"""Calls of the control API: tools (`mcpd/call`), prompts and resources.
 
-If the server is connected and the tool's schemas are compiled, as in nearly every call, everything runs in
-the caller's step, without a task.
+A tool call runs in the caller's step, without a task, if the server is connected and the tool's schemas are
+compiled; that is nearly every call. Prompts and resources are rare, and simply wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -18,7 +18,16 @@ from mcpd.gateway.call_tasks import Spawn, to_mcpd_error
 from mcpd.gateway.call_timeouts import set_control_call_timeouts
 from mcpd.gateway.schema_validation import MAX_CHECKED, ToolSchemas, compile_schemas
 from mcpd.model import codec
-from mcpd.model.errors import InvalidArguments, McpdError, Problem, UnknownTool
+from mcpd.model.errors import (
+    InvalidArguments,
+    McpdError,
+    Problem,
+    UnknownPrompt,
+    UnknownResource,
+    UnknownTool,
+    UpstreamRefused,
+)
+from mcpd.model.text import shorten
 from mcpd.model.tool_result import normalize_result
 from mcpd.operations import Operations
 from mcpd.protocol import mcp_tasks
@@ -330,3 +339,78 @@ def _check_arguments(request: CallRequest, schemas: ToolSchemas) -> None:
             problems,
             server=request.server,
         )
+
+
+_RESOURCE_NOT_FOUND = (-32002, -32602)
+"""Error codes for an unknown resource, until 2025-11-25 and since."""
+
+
+async def get_prompt(core: Operations, name: str, prompt: str, arguments: Mapping[str, str]) -> Raw:
+    """Send prompts/get. Raises UnknownPrompt, InvalidArguments, and as `Operations.send_request`."""
+    server = core.supervisor.get(name)
+    upstream = await core.wait_ready(server)
+    known = _find_prompt(server, prompt)
+    if known is None and server.lists_expired:  # the prompt may exist by now
+        await server.refresh_expired_lists()
+        known = _find_prompt(server, prompt)
+    catalog = server.catalog
+    if known is not None:
+        _check_prompt_arguments(server, known, arguments)
+    elif upstream.has("prompts") and catalog is not None and (catalog.prompts or not catalog.warnings):
+        raise UnknownPrompt(
+            f"{name} has no prompt {shorten(prompt, 80)!r}; "
+            + (did_you_mean(prompt, catalog.prompts) or f"`mcpctl prompts {name}` lists them"),
+            server=name,
+        )
+    return await core.send_request(name, "prompts", "prompts/get", {"name": prompt, "arguments": arguments})
+
+
+async def read_resource(core: Operations, name: str, uri: str) -> Raw:
+    """Return the result of resources/read. Raises UnknownResource, and as `Operations.send_request`.
+
+    The server is always asked, because resources need not be listed to exist.
+    """
+    try:
+        return await core.send_request(name, "resources", "resources/read", {"uri": uri})
+    except UpstreamRefused as error:
+        catalog = core.supervisor.get(name).catalog
+        listed = () if catalog is None else catalog.resources
+        if error.upstream_code not in _RESOURCE_NOT_FOUND or any(item.name == uri for item in listed):
+            raise
+        advice = did_you_mean(uri, listed) or f"`mcpctl resources {name}` lists its resources"
+        raise UnknownResource(f"{error.message}; {advice}", uri, server=name) from None
+
+
+def _find_prompt(server: ManagedServer, prompt: str) -> Item | None:
+    catalog = server.catalog
+    return None if catalog is None else next((item for item in catalog.prompts if item.name == prompt), None)
+
+
+def _check_prompt_arguments(server: ManagedServer, prompt: Item, arguments: Mapping[str, str]) -> None:
+    """Raise InvalidArguments if required arguments are missing."""
+    missing = [name for name in required_arguments(prompt) if name not in arguments]
+    if missing:
+        words = "is a required argument"
+        problems = [Problem("$.arguments", f'"{shorten(name, 80)}" {words}') for name in missing]
+        raise InvalidArguments(
+            f"{prompt.name}@{server.spec.name} was not requested: arguments are missing: "
+            + "; ".join(map(str, problems)),
+            problems,
+            server=server.spec.name,
+        )
+
+
+def required_arguments(prompt: Item) -> list[str]:
+    """Return the names of the prompt's required arguments, as far as its declaration is readable."""
+    try:
+        declared = wire.mapping(Raw(prompt.raw)).get("arguments")
+    except BadFrame:
+        return []
+    every = declared if isinstance(declared, list) else []
+    return [
+        argument["name"]
+        for argument in every
+        if isinstance(argument, dict)
+        and argument.get("required") is True
+        and isinstance(argument.get("name"), str)
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.gateway.control_reads import required_arguments
+from mcpd.gateway.control_call import required_arguments
 from mcpd.supervision.catalog import Item
 
 DEEP = b"[" * 2000 + b"]" * 2000
