@@ -200,7 +200,7 @@ def test_the_tools_do_what_they_say(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
-def test_a_slow_call_reports_progress_and_keeps_nobody_waiting(version: str) -> None:
+def test_slow_call_reports_progress_and_does_not_block_others(version: str) -> None:
     """Progress under the caller's own token, strictly rising, while an echo overtakes the call."""
     with peer(version) as one:
         with one.together():
@@ -228,7 +228,7 @@ def test_a_cancelled_call_stops_early_and_is_not_answered(version: str) -> None:
         assert one.ask("tools/call", {"name": "echo", "arguments": {"text": "x"}})["result"]
 
 
-def test_logs_come_only_to_who_asked() -> None:
+def test_logs_are_sent_only_on_request() -> None:
     """Legacy peers ask once for the session, modern ones with each request."""
     call = {"name": "echo", "arguments": {"text": "x"}}
     with peer("2025-06-18") as one:
@@ -267,7 +267,7 @@ def test_an_unknown_version_is_met_with_what_we_know() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [("2025-11-25", -32002), (MODERN, -32602)])
-def test_what_is_not_there_is_refused(version: str, code: int) -> None:
+def test_unknown_names_are_rejected(version: str, code: int) -> None:
     """Unknown resources (the code differs by era), prompts, completions, cursors and methods."""
     with peer(version) as one:
         assert one.ask("resources/read", {"uri": "test://none"})["error"]["code"] == code
@@ -290,7 +290,7 @@ def test_garbage_is_answered_and_survived() -> None:
         assert one.ask("ping", {})["result"] == {}
 
 
-def test_a_batch_is_answered_as_one_in_the_revision_that_has_them() -> None:
+def test_batch_is_answered_as_one_in_its_revision() -> None:
     """2025-03-26 only."""
     batch = [{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in (7, 8)]
     with peer("2025-03-26") as one:
@@ -302,7 +302,7 @@ def test_a_batch_is_answered_as_one_in_the_revision_that_has_them() -> None:
 
 
 @pytest.mark.parametrize("how", ["eof", "term", "reader gone"])
-def test_it_ends_cleanly_even_in_the_middle_of_a_call(how: str) -> None:
+def test_server_ends_cleanly_during_a_call(how: str) -> None:
     """Status 0 at once, on the end of stdin, on SIGTERM and when nobody reads any more; nothing on stderr."""
     command = [sys.executable, "-m", "mcpd.testserver"]
     pipe = subprocess.PIPE

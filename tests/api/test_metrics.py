@@ -22,7 +22,7 @@ HOSTILE = [
 ]
 
 
-def test_names_come_back_as_they_are_whatever_is_in_them() -> None:
+def test_names_with_special_characters_are_escaped() -> None:
     """A tool's name is the server's: it must forge no other sample."""
     counts = CallCounts(calls=4, errors=1, lost=1, cancelled=1)
     server = ServerStats(

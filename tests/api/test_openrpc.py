@@ -69,7 +69,7 @@ def test_what_the_daemon_answers_is_what_is_described(start: Start) -> None:
 
 
 @pytest.mark.parametrize("method", [*METHODS, "mcpd/events", "mcpd/logs", "mcpd/attach"])
-def test_parameters_nobody_knows_are_refused_with_their_place(method: str) -> None:
+def test_unknown_parameters_are_rejected_with_their_path(method: str) -> None:
     """Not ignored: a misspelt option must not be taken for its default."""
 
     params = METHODS[method].params if method in METHODS else STREAMING_METHODS[method][1]

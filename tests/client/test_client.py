@@ -61,7 +61,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None
 
 
 def test_tools_are_listed_with_all_that_an_agent_needs(start: Start, run: Any) -> None:
-    """AX1: name, description, schema unchanged; one list of several servers."""
+    """One list covers several servers; names, descriptions and schemas are unchanged."""
     daemon = start({"fs": fake(), "other": fake()})
     daemon.wait_connected("fs", "other")
 
@@ -80,8 +80,8 @@ def test_tools_are_listed_with_all_that_an_agent_needs(start: Start, run: Any) -
     run(work)
 
 
-def test_many_calls_at_once_come_back_to_their_own_callers(start: Start, run: Any) -> None:
-    """AX5: calls run concurrently, from any number of tasks over one connection."""
+def test_concurrent_calls_return_to_their_own_callers(start: Start, run: Any) -> None:
+    """Any number of tasks can call concurrently over one connection."""
     daemon = start({"fs": fake()})
     daemon.wait_connected("fs")
 
@@ -97,8 +97,8 @@ def test_many_calls_at_once_come_back_to_their_own_callers(start: Start, run: An
     run(work)
 
 
-def test_what_goes_wrong_is_an_exception_that_says_so(start: Start, run: Any) -> None:
-    """AX3, AX4."""
+def test_failures_raise_specific_exceptions(start: Start, run: Any) -> None:
+    """Each failure raises its own exception with a useful message."""
     daemon = start({"fs": fake(), "off": fake(enabled=False), "typed": fake("--bad-tools")})
     daemon.wait_connected("fs")
 
@@ -151,7 +151,7 @@ def test_a_cancelled_call_is_cancelled_at_the_server(start: Start, run: Any) -> 
 
 
 def test_a_daemon_that_goes_away_ends_what_waits(start: Start, run: Any) -> None:
-    """AX4: and says that it may have run."""
+    """The error says that the call may have run."""
     daemon: Daemon = start({"fs": fake()})
     daemon.wait_connected("fs")
 
@@ -173,7 +173,7 @@ async def kill_when_it_waits(daemon: Daemon) -> None:
     daemon.process.send_signal(signal.SIGKILL)
 
 
-def test_progress_is_told_while_a_call_runs(start: Start, run: Any) -> None:
+def test_progress_is_reported_while_a_call_runs(start: Start, run: Any) -> None:
     daemon = start({"fs": fake()})
     daemon.wait_connected("fs")
     told: list[float] = []
@@ -189,7 +189,7 @@ def test_progress_is_told_while_a_call_runs(start: Start, run: Any) -> None:
     assert told == sorted(told)
 
 
-def test_what_a_callers_own_code_raises_is_raised_in_its_call(start: Start, run: Any) -> None:
+def test_exception_of_a_progress_callback_is_raised_in_its_call(start: Start, run: Any) -> None:
     """And not in the block of the connection, on which others call."""
     daemon = start({"fs": fake()})
     daemon.wait_connected("fs")
@@ -206,7 +206,7 @@ def test_what_a_callers_own_code_raises_is_raised_in_its_call(start: Start, run:
     run(work)
 
 
-def test_a_daemon_that_takes_nothing_is_given_up(
+def test_daemon_that_does_not_read_is_given_up(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped process accepts connections, and as much of a request as the kernel keeps."""
@@ -253,8 +253,8 @@ def test_an_answer_without_end_ends_the_connection(
         talking.join()
 
 
-def test_a_schema_that_cannot_be_converted_becomes_one_that_takes_anything() -> None:
-    """AX2: loosely called is better than not at all."""
+def test_unconvertible_schema_becomes_permissive() -> None:
+    """A tool whose schema cannot be converted accepts any object."""
     tool = Tool(
         name="s__t",
         server="s",
@@ -280,7 +280,7 @@ def test_a_schema_that_cannot_be_converted_becomes_one_that_takes_anything() -> 
 
 
 def test_arguments_that_the_schema_refuses_are_not_sent(start: Start, run: Any) -> None:
-    """PC2, with the real server of the time."""
+    """Invalid arguments for the real time server raise InvalidCall and are not sent."""
     bin_dir = Path(sys.executable).parent
     daemon = start(
         {"time": {"command": str(bin_dir / "mcp-server-time"), "args": ["--local-timezone", "UTC"]}}

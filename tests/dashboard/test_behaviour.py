@@ -246,7 +246,7 @@ def test_a_server_that_is_removed_while_it_is_looked_at_makes_room(chromium: Bro
         expect(page.locator("#welcome")).to_be_hidden()
 
 
-def test_a_configuration_that_cannot_be_used_is_told(chromium: Browser, start: Start) -> None:
+def test_invalid_configuration_is_shown(chromium: Browser, start: Start) -> None:
     """The servers are those of the one before: nothing else on the page would say so."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
@@ -276,7 +276,7 @@ def test_what_happened_is_named_also_where_it_is_no_new_state(chromium: Browser,
         page.wait_for_selector("#events li[data-state=config]:has-text('config generation')")
 
 
-def test_a_failure_is_shown_with_its_last_words_and_its_age_goes_on(chromium: Browser, start: Start) -> None:
+def test_failure_is_shown_with_its_stderr_and_its_age(chromium: Browser, start: Start) -> None:
     dead = {"command": "sh", "args": ["-c", "echo 'ECONNREFUSED 10.0.3.17' >&2; exit 3"]}
     daemon = start({"dead": dead, "lazy": fake(lazy=True)}, *PORT)
     daemon.wait_status("dead", lambda status: status["status"] == "failed")
@@ -356,7 +356,7 @@ def test_a_new_address_where_the_page_is_open_opens_one_line(chromium: Browser, 
         assert not line.value.is_closed()
 
 
-def test_two_windows_are_one_visit_and_end_together(chromium: Browser, start: Start) -> None:
+def test_two_windows_share_one_session(chromium: Browser, start: Start) -> None:
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     with window(chromium, daemon) as opened:

@@ -96,7 +96,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         page.wait_for_selector("#line[data-state=ok]")
 
 
-def test_nothing_that_a_server_says_is_run(chromium: Browser, start: Start) -> None:
+def test_server_texts_are_never_executed(chromium: Browser, start: Start) -> None:
     """200 payloads, each as name, description, schema, log line, result and error; shown, and that is all."""
     dead = {"command": "sh", "args": ["-c", f"echo '{PAYLOADS[1]}' >&2; exit 3"]}
     daemon = start({"hostile": HOSTILE, "dead": dead}, *PORT)

@@ -286,7 +286,7 @@ def test_a_server_that_does_not_exist_is_named(start: Start, tmp_path: Path) -> 
 
 
 def test_the_end_of_stdin_ends_it_although_a_call_is_under_way(start: Start, tmp_path: Path) -> None:
-    """RELIABILITY D8: and the call is cancelled on the server."""
+    """The call is also cancelled on the server."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     with editor(daemon.environ, tmp_path, "--server", "fake") as ed:

@@ -34,7 +34,7 @@ def logged(daemon: Daemon) -> list[str]:
 def test_each_way_to_ask_for_a_servers_messages_gets_them(
     start: Start, definition: dict[str, Any], flags: tuple[str, ...], options: dict[str, Any]
 ) -> None:
-    """Both ways, an answer with its method and the time it took (CA16)."""
+    """Shows messages in both directions; responses have their method and duration."""
     daemon = start({"one": fake(**definition)}, *flags, **options)
     daemon.wait_connected("one")
     daemon.client().call("one", "echo", {"text": "marked"})
@@ -73,7 +73,7 @@ def test_debugging_begins_and_ends_while_the_server_runs(start: Start) -> None:
 
 
 def test_the_headers_of_both_sides_are_shown_and_their_secrets_are_not(start: Start, tmp_path: Path) -> None:
-    """What a proxy or a server makes of a request is mostly in its headers (CA16)."""
+    """HTTP headers are shown, since they explain most of what a proxy or server does."""
     with peers.bundled() as port:
         definition = {
             "url": f"http://127.0.0.1:{port}/mcp?token={SECRET}",

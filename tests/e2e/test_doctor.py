@@ -124,7 +124,7 @@ def test_what_counts_only_after_a_restart_is_mended_by_one(start: Start) -> None
 
 @pytest.mark.parametrize("running", [True, False])
 def test_a_report_has_no_secrets(start: Start, tmp_path: Path, running: bool) -> None:
-    """RELIABILITY O6: planted in every place that a report is made of."""
+    """Secrets are planted in every source of the report."""
     servers = {
         "fake": fake(
             "--at",

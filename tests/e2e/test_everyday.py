@@ -14,7 +14,7 @@ from tests.e2e.harness import Refused, fake, in_flight, wait_until
 
 
 def test_a_tool_is_called_and_its_result_normalised(start: Start) -> None:
-    """CA10: text, data, success; the raw result is there for who wants it."""
+    """A result has text, data and success; the raw result is available too."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     result = daemon.client().call("fake", "echo", {"text": "hello"})
@@ -24,8 +24,8 @@ def test_a_tool_is_called_and_its_result_normalised(start: Start) -> None:
     assert result["error"] is None
 
 
-def test_a_killed_server_comes_back_and_says_why_it_was_away(start: Start) -> None:
-    """BR4, AX4: the connection heals, and the evidence stays."""
+def test_killed_server_restarts_and_its_failure_is_shown(start: Start) -> None:
+    """The server reconnects, and the evidence of the failure stays."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     before = daemon.status("fake")
@@ -39,8 +39,8 @@ def test_a_killed_server_comes_back_and_says_why_it_was_away(start: Start) -> No
     assert after["last_error"]["signal"] == "SIGKILL"
 
 
-def test_one_server_that_cannot_start_leaves_the_others_alone(start: Start) -> None:
-    """CA11: its failure is a status, with the fix."""
+def test_server_that_cannot_start_does_not_affect_others(start: Start) -> None:
+    """The failure is shown in the status, with the fix."""
     daemon = start({"fake": fake(), "gone": {"command": "no-such-program"}})
     daemon.wait_connected("fake")
     gone = daemon.wait_status("gone", lambda status: status["status"] == "failed")
@@ -52,7 +52,7 @@ def test_one_server_that_cannot_start_leaves_the_others_alone(start: Start) -> N
 
 
 def test_a_call_to_a_failed_server_says_what_to_do(start: Start) -> None:
-    """AX4: what, which server, what next; nothing was sent."""
+    """The error names the problem, the server and the next step; nothing was sent."""
     daemon = start({"gone": {"command": "no-such-program"}})
     with pytest.raises(Refused) as refused:
         daemon.client().call("gone", "echo")
@@ -81,8 +81,8 @@ def test_a_client_that_only_stops_writing_gets_its_answers(start: Start, attach:
         client.read_line()
 
 
-def test_a_client_that_leaves_after_it_stopped_writing_has_its_call_cancelled(start: Start) -> None:
-    """D1: half a goodbye first makes no difference."""
+def test_disconnect_after_half_close_cancels_the_call(start: Start) -> None:
+    """Closing only the write side first makes no difference."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client = daemon.client()

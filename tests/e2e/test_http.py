@@ -18,7 +18,7 @@ from tests.e2e.harness import BOUND, Json, fake, in_flight, private_environment,
 from tests.e2e.web import PORT, door, events, over_unix, request
 
 
-def test_the_port_is_told_to_whom_it_concerns(start: Start) -> None:
+def test_port_is_published_in_status_log_and_file(start: Start) -> None:
     """Port 0 is a free one; the status, the log and a file for tools say which, and where the token is."""
     daemon = start({"one": fake()}, *PORT)
     where = door(daemon)
@@ -42,7 +42,7 @@ def test_the_port_is_told_to_whom_it_concerns(start: Start) -> None:
     assert not file.exists()
 
 
-def test_without_a_port_there_is_none_and_the_unix_socket_speaks_http(start: Start) -> None:
+def test_unix_socket_serves_http_without_a_port(start: Start) -> None:
     """The first byte chooses: a letter is HTTP, all else is lines, on one path."""
     daemon = start()
     with daemon.client() as lines, over_unix(daemon) as http:
@@ -56,7 +56,7 @@ def test_without_a_port_there_is_none_and_the_unix_socket_speaks_http(start: Sta
         assert json.loads(client.read_line())["error"]["code"] == -32700
 
 
-def test_a_port_of_the_settings_that_is_taken_costs_nobody_the_servers(start: Start) -> None:
+def test_daemon_runs_without_http_if_the_configured_port_is_in_use(start: Start) -> None:
     """Who comes by the socket is served, and the status says what became of the port."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
@@ -70,7 +70,7 @@ def test_a_port_of_the_settings_that_is_taken_costs_nobody_the_servers(start: St
     )
 
 
-def test_a_port_of_the_command_line_that_is_taken_is_the_end(tmp_path: Path) -> None:
+def test_daemon_exits_if_the_port_of_the_command_line_is_in_use(tmp_path: Path) -> None:
     """Who says `--http` is there to read why not."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
@@ -84,7 +84,7 @@ def test_a_port_of_the_command_line_that_is_taken_is_the_end(tmp_path: Path) -> 
     )
 
 
-def test_who_has_no_token_is_told_how_to_get_one(start: Start) -> None:
+def test_missing_token_error_says_where_the_token_is(start: Start) -> None:
     """And is not sent looking for an OAuth server."""
     where = door(start({}, *PORT))
     refused = web.post(f"{where.base}/mcp", json={})
@@ -95,7 +95,7 @@ def test_who_has_no_token_is_told_how_to_get_one(start: Start) -> None:
     assert not [name for name in refused.headers if name.startswith("access-control")]
 
 
-def test_the_control_api_is_one_post_away_on_the_unix_socket(start: Start) -> None:
+def test_control_api_is_served_by_post_on_the_unix_socket(start: Start) -> None:
     """Every method, those that stream as events; and a second request on the same connection."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
@@ -128,7 +128,7 @@ def test_the_control_api_is_one_post_away_on_the_unix_socket(start: Start) -> No
         assert http.get("/rpc").status_code == 405
 
 
-def test_who_hangs_up_cancels_what_it_asked_for(start: Start) -> None:
+def test_disconnect_cancels_the_request(start: Start) -> None:
     daemon = start({"one": fake()})
     daemon.wait_connected("one")
     with socket.socket(socket.AF_UNIX) as caller:
@@ -142,7 +142,7 @@ def test_who_hangs_up_cancels_what_it_asked_for(start: Start) -> None:
         )
 
 
-def test_the_port_has_no_control_api_even_for_who_has_the_token(start: Start) -> None:
+def test_port_has_no_control_api_even_with_the_token(start: Start) -> None:
     """A stolen token must not be enough to start programs."""
     with door(start({}, *PORT)).client() as http:
         assert http.post("/rpc", json=request("mcpd/status")).status_code == 404

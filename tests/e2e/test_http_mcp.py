@@ -77,7 +77,7 @@ def test_a_modern_client_needs_no_session(http: httpx.Client, server: str) -> No
     assert alone.json()["result"]["content"][0]["text"] == '{"n": 2}'
 
 
-def test_what_is_said_before_the_answer_makes_it_a_stream(http: httpx.Client) -> None:
+def test_earlier_messages_turn_the_response_into_a_stream(http: httpx.Client) -> None:
     """No event has an id: in this revision nobody can come back to a stream."""
     call = ask(http, "/servers/one/mcp", "tools/call", name="progress", arguments={"total": 0.3}, token="t")
     assert call.headers["content-type"] == "text/event-stream"
@@ -119,7 +119,7 @@ def test_each_rung_of_the_modern_ladder_has_its_status_and_code(
     assert answer.json()["id"] == "k"
 
 
-def test_a_header_that_comes_twice_says_nothing(http: httpx.Client) -> None:
+def test_repeated_header_is_rejected(http: httpx.Client) -> None:
     body, headers = modern("tools/list")
     answer = http.post("/mcp", json=body, headers=[*headers.items(), ("Mcp-Method", "tools/list")])
     assert answer.json()["error"]["code"] == -32020
@@ -244,13 +244,13 @@ def test_without_its_session_a_request_is_refused(http: httpx.Client, daemon: Da
         (b"3", {"Content-Type": "application/json"}, 400),
     ],
 )
-def test_what_is_no_message_is_refused(
+def test_invalid_message_is_rejected(
     http: httpx.Client, content: bytes, headers: dict[str, str], status: int
 ) -> None:
     assert http.post("/mcp", content=content, headers=headers).status_code == status
 
 
-def test_who_is_not_there_is_not_found(http: httpx.Client) -> None:
+def test_unknown_server_or_profile_is_not_found(http: httpx.Client) -> None:
     for path in ("/servers/nope/mcp", "/mcp/nope"):
         answer = http.post(path, json=request("tools/list"))
         assert answer.status_code == 404
@@ -267,7 +267,7 @@ def test_only_the_revision_that_had_batches_takes_them(http: httpx.Client) -> No
     assert new.post(batch).status_code == 400
 
 
-def test_a_stream_can_be_taken_up_again_and_nothing_comes_twice(daemon: Daemon, web: Door) -> None:
+def test_stream_can_be_resumed_without_duplicates(daemon: Daemon, web: Door) -> None:
     """2025-11-25, Resumability: a lost connection is no cancellation, and the answer is not lost."""
     cancelled = counts(daemon, "one")["cancelled"]
     with web.client() as http:
@@ -309,7 +309,7 @@ def test_older_clients_get_no_event_without_data(http: httpx.Client, version: st
     assert all(event.data for event in events(iter([call.content])))
 
 
-def test_what_belongs_to_no_request_comes_on_the_stream_for_it(daemon: Daemon, http: httpx.Client) -> None:
+def test_unrelated_messages_arrive_on_the_get_stream(daemon: Daemon, http: httpx.Client) -> None:
     """And waits for it, each kind once."""
     session = Session(http)
     before = daemon.status("one")["tools"]
@@ -326,7 +326,7 @@ def test_what_belongs_to_no_request_comes_on_the_stream_for_it(daemon: Daemon, h
 
 
 def test_a_server_asks_on_the_stream_of_the_call_and_is_answered_by_post(web: Door) -> None:
-    """RELIABILITY B9: no other stream, no other client."""
+    """The request reaches no other stream and no other client."""
     with web.client() as http, web.client() as beside:
         session = Session(http, "/servers/two/mcp", capabilities={"elicitation": {"form": {}}})
         question = {"message": "Which?", "requestedSchema": {"type": "object", "properties": {}}}
@@ -377,7 +377,7 @@ def test_a_session_goes_on_with_a_changed_server_and_ends_with_a_removed_one(sta
 
 
 def test_the_same_ids_of_many_clients_are_never_mixed_up(web: Door) -> None:
-    """RELIABILITY D7, over both eras at once."""
+    """Concurrent calls of both eras each get their own response."""
     wrong: list[str] = []
 
     def use(number: int) -> None:
@@ -402,7 +402,7 @@ def test_the_same_ids_of_many_clients_are_never_mixed_up(web: Door) -> None:
 
 
 def test_a_daemon_that_stops_ends_its_streams_in_order(start: Start) -> None:
-    """RELIABILITY D2, E6: clients that listen, or do not read, keep nobody from stopping."""
+    """Clients that listen or do not read do not delay the shutdown."""
     daemon = start(SERVERS, *PORT)
     daemon.wait_connected(*SERVERS)  # else one that comes late changes a list meanwhile
     web = door(daemon)

@@ -54,7 +54,7 @@ def test_an_install_is_shown_and_not_ended_by_the_connect_timeout(start: Start, 
     assert steps[0]["ms"] > 5000
 
 
-def test_an_install_has_a_budget_of_its_own(start: Start, tmp_path: Path) -> None:
+def test_package_download_has_its_own_timeout(start: Start, tmp_path: Path) -> None:
     """Said with the setting that raises it."""
     daemon = start({"it": slow_npx(tmp_path, install=0.5)})
     status = daemon.wait_status("it", lambda status: status["last_error"] is not None)
@@ -63,7 +63,7 @@ def test_an_install_has_a_budget_of_its_own(start: Start, tmp_path: Path) -> Non
     assert "timeouts.install" in status["last_error"]["message"]
 
 
-def test_a_wish_ends_an_install_at_once(start: Start, tmp_path: Path) -> None:
+def test_disabling_a_server_ends_its_download_immediately(start: Start, tmp_path: Path) -> None:
     """Nobody has to wait for a download that is not wanted any more."""
     daemon = start({"it": slow_npx(tmp_path)})
     daemon.wait_status("it", lambda status: "installing" in status["reason"])

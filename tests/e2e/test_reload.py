@@ -59,7 +59,7 @@ def test_a_written_file_changes_only_the_servers_that_changed(start: Start) -> N
     assert not [entry for entry in entries if entry["what"] == "config"]
 
 
-def test_a_bad_file_changes_nothing_and_is_told_until_it_is_mended(start: Start) -> None:
+def test_invalid_file_changes_nothing_and_is_reported_until_fixed(start: Start) -> None:
     """With its place and the fix; the old content again is good again, without a new generation."""
     daemon = start({"a": fake()})
     daemon.wait_connected("a")
@@ -73,7 +73,7 @@ def test_a_bad_file_changes_nothing_and_is_told_until_it_is_mended(start: Start)
     assert (daemon.status("a")["pid"], config(daemon)["generation"]) == (pid, generation)
 
 
-def test_a_file_that_is_gone_ends_no_server(start: Start) -> None:
+def test_deleted_file_stops_no_server(start: Start) -> None:
     """Whoever takes it away is most often about to put another in its place."""
     daemon = start({"a": fake()})
     daemon.wait_connected("a")
@@ -86,7 +86,7 @@ def test_a_file_that_is_gone_ends_no_server(start: Start) -> None:
     assert daemon.status("a")["pid"] == pid
 
 
-def test_a_file_written_in_several_steps_is_read_when_it_is_whole(start: Start) -> None:
+def test_file_written_in_steps_is_loaded_when_complete(start: Start) -> None:
     """Half of a YAML file is a good file with half of the servers. While it is open it is not read."""
     daemon = start({"a": fake()})
     daemon.wait_connected("a")
@@ -138,7 +138,7 @@ def test_watching_can_be_switched_off_and_on(start: Start) -> None:
     wait_names(daemon, ["a", "c"])
 
 
-def test_what_counts_only_at_the_start_is_told(start: Start) -> None:
+def test_ignored_change_of_a_startup_setting_is_reported(start: Start) -> None:
     """Silence would let one believe that it was done."""
     daemon = start({"a": fake()})
     daemon.config.write_text(whole({"a": fake()}, maxStarts=3, http="127.0.0.1:8931"))

@@ -27,7 +27,7 @@ def write(daemon: Daemon, servers: dict[str, Any]) -> None:
 
 
 def test_unchanged_servers_keep_their_process(start: Start) -> None:
-    """BR6: the plan names what is added, removed and changed; the rest is not touched."""
+    """The plan lists added, removed and changed servers; the others are not touched."""
     daemon = start({"stays": fake(), "goes": fake(), "turns": fake()})
     daemon.wait_connected("stays", "goes", "turns")
     before = pids(daemon)
@@ -97,7 +97,7 @@ def test_a_set_made_for_another_generation_is_refused(start: Start) -> None:
 
 
 def test_a_bad_file_keeps_the_last_good_set_and_shows_in_status(start: Start) -> None:
-    """D8, SIGHUP: a bad file never replaces a good one. Nobody else reads it here: it is not watched."""
+    """SIGHUP with an invalid file keeps the last valid set. The file is not watched here."""
     daemon = start({"fake": fake()}, settings={"watch": False})
     daemon.wait_connected("fake")
     before = pids(daemon)
@@ -151,7 +151,7 @@ def test_added_servers_are_written_to_the_file_and_removed_ones_taken_out(start:
 
 
 def test_a_daemon_without_configuration_runs_and_says_how_to_add_a_server(tmp_path: Path) -> None:
-    """CA3, CA6."""
+    """Without a configuration, the daemon runs, and `mcpctl status` explains how to add a server."""
     with harness.running(tmp_path, {}) as daemon:
         daemon.config.unlink()
         daemon.stop()
@@ -166,7 +166,7 @@ def test_a_daemon_without_configuration_runs_and_says_how_to_add_a_server(tmp_pa
 
 
 def test_toggles_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
-    """CM6: a switched-off server stays off, one that was switched on again comes back."""
+    """A disabled server stays disabled after a restart; an enabled one connects."""
     servers = {"off": fake(), "on": fake(), "born-off": fake(enabled=False)}
     with harness.running(tmp_path, servers) as daemon:
         daemon.wait_connected("off", "on")

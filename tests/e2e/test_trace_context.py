@@ -100,7 +100,7 @@ def test_a_call_of_the_control_api_carries_its_trace_on(start: Start, era: str) 
 
 
 def test_a_meta_that_is_no_object_is_told_and_costs_nobody_the_connection(start: Start) -> None:
-    """CA11: bad input is answered."""
+    """Invalid input gets an error response."""
     daemon = start({"one": fake()})
     daemon.wait_connected("one")
     client = daemon.client()

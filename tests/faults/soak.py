@@ -2,7 +2,7 @@
 
     python -m tests.faults.soak [SECONDS]
 
-RELIABILITY E11, F4. An hour by default; the suite makes two rounds. Twenty servers, every feature in each
+An hour by default; the suite makes two rounds. Twenty servers, every feature in each
 round, and between rounds a remote server that has forgotten its sessions, killed children and clients that
 hang up in the middle of a call. Exit status 1 when anything went wrong, a descriptor or a child is left over,
 or memory grows by more than 1 MB an hour. What is bounded, but would take hours to fill, is full from the

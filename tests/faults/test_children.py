@@ -1,4 +1,4 @@
-"""Whatever a child process does, callers hear of it at once and nobody else notices (RELIABILITY A)."""
+"""Failures of child processes: callers get an error immediately, other servers are not affected."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def failed(status: Json) -> bool:
     return bool(status["status"] == "failed")
 
 
-def test_sixty_four_callers_of_a_killed_child_hear_of_it_within_a_second(start: Start) -> None:
-    """RELIABILITY A1: 64 of 64 errors that say who, why and that it may have run; ready again in 2 s."""
+def test_64_callers_of_a_killed_child_get_errors_within_a_second(start: Start) -> None:
+    """All 64 errors name the server and the cause and say that the call may have run; ready again in 2 s."""
     daemon = start({"victim": fake(era="legacy"), "calm": fake()})
     daemon.wait_connected("victim", "calm")
     client, pid = daemon.client(), daemon.status("victim")["pid"]
@@ -78,8 +78,8 @@ A2: dict[str, tuple[str, Json, str, Json]] = {
 }
 
 
-def test_a_child_that_ends_is_shown_within_a_second_with_its_last_words(start: Start) -> None:
-    """RELIABILITY A2: status 0 and 1, signals, before, in and after the handshake."""
+def test_exited_child_is_shown_within_a_second_with_its_stderr(start: Start) -> None:
+    """Exits with status 0 and 1 and by signals; before, during and after the handshake."""
     servers = {
         name: fake(
             "--at", "start", "stderr", '{"lines": 25, "text": "word"}', "--at", when, "die", json.dumps(given)
@@ -102,7 +102,7 @@ def test_a_child_that_ends_is_shown_within_a_second_with_its_last_words(start: S
 
 
 def test_a_call_that_ends_the_server_is_answered(start: Start) -> None:
-    """RELIABILITY A2: nobody hangs, and the status tells what the call was told."""
+    """No caller hangs, and the status shows the same error as the call."""
     daemon = start({"fragile": fake(), "calm": fake()})
     daemon.wait_connected("fragile", "calm")
     with undisturbed(daemon, "calm"), stopwatch() as watch:
@@ -116,7 +116,7 @@ def test_a_call_that_ends_the_server_is_answered(start: Start) -> None:
 
 
 def test_a_child_that_never_answers_the_handshake_is_given_up_on_time(start: Start) -> None:
-    """RELIABILITY A3: the error comes at the limit ± 1 s, and the process, deaf to all, is gone after it."""
+    """The error arrives at the timeout ± 1 s, and the unresponsive process is killed."""
     limit = 1.5
     mute = fake(
         "--never-init", "--ignore-eof", "--ignore-term", connectTimeout=limit * 1000, timeouts=QUICK_STOP
@@ -141,8 +141,8 @@ def test_a_child_that_never_answers_the_handshake_is_given_up_on_time(start: Sta
     assert status["retry_at"] is not None
 
 
-def test_when_only_the_wrapper_dies_the_server_behind_it_goes_too(start: Start) -> None:
-    """RELIABILITY A4: of `npx`'s shell and what it started nothing survives 3 s, and it is started anew."""
+def test_server_is_killed_when_only_its_wrapper_dies(start: Start) -> None:
+    """The shell of `npx` and its children are gone within 3 s, and the server restarts."""
     daemon = start({"npx": fake("--wrapper", "--ignore-eof"), "calm": fake()})
     daemon.wait_connected("npx", "calm")
     wrapper = daemon.status("npx")["pid"]
@@ -156,7 +156,7 @@ def test_when_only_the_wrapper_dies_the_server_behind_it_goes_too(start: Start) 
 
 
 def test_a_grandchild_that_left_the_group_and_ignores_sigterm_is_found(start: Start) -> None:
-    """RELIABILITY A5, T3: gone after 6 s, however the server ended, and no zombie of it is left."""
+    """Grandchildren are gone after 6 s, however the server ended, and leave no zombies."""
     daemon = start({"parent": fake(timeouts={"stop_close": 1, "stop_term": 1}), "calm": fake()})
     daemon.wait_connected("parent", "calm")
     client = daemon.client()
@@ -175,7 +175,7 @@ def test_a_grandchild_that_left_the_group_and_ignores_sigterm_is_found(start: St
 
 
 def test_twenty_children_deaf_to_everything_hold_up_the_end_for_less_than_ten_seconds(start: Start) -> None:
-    """RELIABILITY A6: the ladder ends one in 6 s, and a daemon with twenty such in 10 s."""
+    """The stop sequence ends one server in 6 s, and a daemon with twenty in 10 s."""
     deaf = fake("--ignore-eof", "--ignore-term")
     daemon = start({f"deaf-{n}": deaf for n in range(20)})
     daemon.wait_connected(*(f"deaf-{n}" for n in range(20)))
@@ -194,8 +194,8 @@ def test_twenty_children_deaf_to_everything_hold_up_the_end_for_less_than_ten_se
     assert marked(instance) == []
 
 
-def test_a_stopped_child_is_found_wedged_and_a_busy_one_is_not(start: Start) -> None:
-    """RELIABILITY A7: SIGSTOP is noticed in 3 s with pings to match; a call that blocks 2.5 s is let be."""
+def test_stopped_child_is_detected_and_a_busy_one_is_not(start: Start) -> None:
+    """A stopped server is detected in 3 s by pings; one that is busy for 2.5 s is left alone."""
     watched = {"ping_idle": 0.5, "ping": 0.75, **QUICK_STOP}
     daemon = start({"wedged": fake(timeouts=watched), "busy": fake(timeouts=watched), "calm": fake()})
     daemon.wait_connected("wedged", "busy", "calm")
@@ -221,7 +221,7 @@ def test_a_stopped_child_is_found_wedged_and_a_busy_one_is_not(start: Start) -> 
 
 @pytest.mark.parametrize("what", ["stdout", "stdin"])
 def test_a_child_that_closes_a_pipe_and_lives_on_is_lost(start: Start, what: str) -> None:
-    """RELIABILITY A8: whoever waits for it hears of it in 1 s, and it is started anew."""
+    """Callers get an error within 1 s, and the server restarts."""
     daemon = start({"half": fake(timeouts=QUICK_STOP), "calm": fake()})
     daemon.wait_connected("half", "calm")
     client, pid = daemon.client(), daemon.status("half")["pid"]
@@ -243,7 +243,7 @@ def test_a_child_that_closes_a_pipe_and_lives_on_is_lost(start: Start, what: str
 
 
 def test_a_child_that_stops_reading_fails_only_the_calls_it_will_not_read(start: Start) -> None:
-    """RELIABILITY A9: 1 MiB of arguments fails at the write deadline; the loop stays below 50 ms."""
+    """Sending 1 MiB of arguments fails at the write deadline; the event loop is never blocked for 50 ms."""
     deadline = 1.0  # 8 s by default, for the 10 s of the row
     daemon = start({"full": fake(timeouts={"write": deadline, **QUICK_STOP}), "calm": fake()})
     daemon.wait_connected("full", "calm")
@@ -264,8 +264,8 @@ def test_a_child_that_stops_reading_fails_only_the_calls_it_will_not_read(start:
         assert daemon.status("full")["pid"] == pid
 
 
-def test_a_thousand_restarts_leave_nothing_behind(start: Start) -> None:
-    """RELIABILITY A10: descriptors, children, threads flat, no zombie, < 5 MB after the first 100."""
+def test_thousand_restarts_leak_nothing(start: Start) -> None:
+    """Descriptors, children and threads stay constant, without zombies; memory grows by less than 5 MB."""
     flapping = {
         "command": "/bin/sh",
         "args": ["-c", f"read line; printf '%s\\n' {shlex.quote(HELLO)}; read line"],
@@ -305,8 +305,8 @@ def wait_restarts(client: Client, count: int) -> None:
     wait_until(enough, lambda: f"too slow: {client.request('mcpd/status')}", 400)
 
 
-def test_what_cannot_be_started_fails_at_once_and_is_not_tried_again(start: Start, tmp_path: Path) -> None:
-    """RELIABILITY A12: failed in 0.5 s, exactly one attempt, and the message says what to mend."""
+def test_missing_program_fails_immediately_and_is_not_retried(start: Start, tmp_path: Path) -> None:
+    """The server fails in 0.5 s after one attempt, and the message names the fix."""
     (tmp_path / "not-executable").write_text("#!/bin/sh\n")
     for name, text in {"bad-shebang": "#!/no/such/shell\n", "no-shebang": "\x7fnot a program\n"}.items():
         (tmp_path / name).write_text(text)
@@ -340,7 +340,7 @@ def test_what_cannot_be_started_fails_at_once_and_is_not_tried_again(start: Star
 
 
 def test_a_daemon_out_of_descriptors_serves_on_and_recovers(start: Start) -> None:
-    """RELIABILITY A13: no descriptor for a child means a pause, and the child starts once there is one."""
+    """Without free descriptors, starting a server is retried until it succeeds."""
     daemon = start({"hungry": fake(enabled=False, restart=impatient(cap=0.2)), "calm": fake()})
     daemon.wait_connected("calm")
     client = daemon.client()
@@ -367,7 +367,7 @@ def asked(client: Client, server: str) -> Json:
 
 
 def test_secrets_of_a_definition_are_nowhere_to_be_seen(start: Start, tmp_path: Path) -> None:
-    """RELIABILITY A14: no log at debug level, status, detail, event, file or command line of ours."""
+    """The secret is in no debug log, status, detail, event, file or command line of mcpd."""
     canaries = {where: f"canary-{where}-{n}7f3a9c" for n, where in enumerate(("args", "env", "url", "ref"))}
     arguments = [
         sys.executable,
@@ -413,8 +413,8 @@ def test_secrets_of_a_definition_are_nowhere_to_be_seen(start: Start, tmp_path: 
         assert canary not in seen, f"{where}: {seen[seen.index(canary) - 200 :][:300]}"
 
 
-def test_a_child_is_given_nothing_of_our_environment_but_what_it_may_have(start: Start) -> None:
-    """RELIABILITY O7: 0 of 20 canaries; `${env:X}` gives just X."""
+def test_child_inherits_only_allowed_variables(start: Start) -> None:
+    """None of 20 variables is inherited; `${env:X}` passes only X."""
     canaries = {f"{prefix}_CANARY_{n}": f"bird-{n}-{prefix}" for n, prefix in enumerate(PREFIXES)}
     assert len(canaries) == 20
     definition = fake(env={"MINE": "${env:AWS_CANARY_0}"})

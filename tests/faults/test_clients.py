@@ -1,4 +1,4 @@
-"""Whatever a client does, it hurts only itself (RELIABILITY D)."""
+"""Misbehaving clients: none affects any other client."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def is_closed(client: Client, bound: float) -> bool:
 
 
 def test_the_calls_of_killed_clients_are_cancelled_upstream(start: Start) -> None:
-    """RELIABILITY D1: a hundred of them, within half a second; nobody else notices, nothing is left."""
+    """A hundred cancellations reach the server within half a second; other clients are not affected."""
     daemon = start({"busy": fake(), "calm": fake()})
     daemon.wait_connected("busy", "calm")
     watcher = daemon.client()
@@ -87,7 +87,7 @@ def test_the_calls_of_killed_clients_are_cancelled_upstream(start: Start) -> Non
 
 
 def test_a_call_that_is_cancelled_is_cancelled_upstream_and_gets_no_answer(start: Start) -> None:
-    """D1, digest 2.13: the control API's calls and an attached client's, sent and not yet sent ones."""
+    """Calls of the control API and of an attached client, both sent and waiting ones."""
     daemon = start({"busy": fake(maxInFlight=2)})
     daemon.wait_connected("busy")
     client, attached = daemon.client(), daemon.client()
@@ -109,7 +109,7 @@ def test_a_call_that_is_cancelled_is_cancelled_upstream_and_gets_no_answer(start
 
 
 def test_a_client_that_never_reads_is_closed_and_costs_little(start: Start) -> None:
-    """RELIABILITY D2: 100 MB of results meant for it; its own connection ends, the memory stays."""
+    """100 MB of unread results end only the client's own connection; memory stays bounded."""
     daemon = start({"busy": fake(), "calm": fake()})
     daemon.wait_connected("busy", "calm")
     reading = daemon.client()
@@ -133,7 +133,7 @@ def test_a_client_that_never_reads_is_closed_and_costs_little(start: Start) -> N
 
 
 def test_a_client_that_reads_slower_than_its_servers_write_is_served(start: Start) -> None:
-    """D2, the other side: sixteen answers of 1 MiB are more than may wait, but they do not wait long."""
+    """Sixteen results of 1 MiB exceed the backlog, but a client that reads receives all of them."""
     daemon = start({"busy": fake()})
     daemon.wait_connected("busy")
     rounds = 0
@@ -152,8 +152,8 @@ def test_a_client_that_reads_slower_than_its_servers_write_is_served(start: Star
             rounds += 1
 
 
-def test_the_daemon_stops_at_once_although_a_client_does_not_read(start: Start) -> None:
-    """RELIABILITY D2: a goodbye that nobody hears is not waited for."""
+def test_daemon_stops_immediately_although_a_client_does_not_read(start: Start) -> None:
+    """The shutdown does not wait for a client that does not read."""
     daemon = start({"busy": fake()})
     daemon.wait_connected("busy")
     daemon.client().call("busy", "echo")
@@ -168,8 +168,8 @@ def test_the_daemon_stops_at_once_although_a_client_does_not_read(start: Start) 
         assert watch.seconds < 1.0
 
 
-def test_a_thousand_idle_connections_keep_nobody_out(start: Start) -> None:
-    """RELIABILITY D3: half a request each; a new client's status takes at most 200 ms all the while."""
+def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> None:
+    """Each sends half a request; a new client still gets its status within 200 ms."""
     daemon = start({"busy": fake()})
     daemon.wait_connected("busy")
     working = daemon.client()
@@ -265,7 +265,7 @@ def garbage(seed: int, count: int) -> Iterator[bytes]:
 
 
 def test_ten_thousand_pieces_of_garbage_bring_errors_and_no_harm(start: Start) -> None:
-    """RELIABILITY D4: an error or an answer for each, and at most the own connection is lost."""
+    """Each message gets an error or a response, and at most the client's own connection ends."""
     daemon = start({"busy": fake(), "calm": fake()})
     daemon.wait_connected("busy", "calm")
     daemon.client().call("busy", "echo")
@@ -300,7 +300,7 @@ def count_answers(client: Client, answers: Counter[str]) -> None:
 
 
 def test_a_request_beyond_the_limit_is_refused_by_name(start: Start) -> None:
-    """RELIABILITY D4: 33 MiB; that connection ends, others go on, the memory is given back."""
+    """A 33 MiB message ends only that connection, and its memory is released."""
     daemon = start({"calm": fake()})
     daemon.wait_connected("calm")
     daemon.client().call("calm", "echo")  # the schema library is there from now on, some megabytes
@@ -317,8 +317,8 @@ def test_a_request_beyond_the_limit_is_refused_by_name(start: Start) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_another_user_is_not_served_even_where_the_modes_allow_it(start: Start, tmp_path: Path) -> None:
-    """RELIABILITY D5: the modes opened on purpose; not one byte, and the log says who it was."""
+def test_other_user_is_refused_even_if_file_modes_allow_access(start: Start, tmp_path: Path) -> None:
+    """Even with open file modes, another user gets no byte, and the log names the uid."""
     daemon = start({"calm": fake()})
     path = Path(daemon.socket)
     path.chmod(0o666)
@@ -363,7 +363,7 @@ def as_another_user(path: Path, request: bytes) -> bytes:
 
 
 async def test_sixty_four_clients_of_ten_servers_have_their_share(start: Start) -> None:
-    """RELIABILITY D6: a hundred calls each; no error, p99 of 250 ms, nobody gets less than half the mean."""
+    """A hundred calls each: no error, p99 of 250 ms, no client gets less than half the mean."""
     names = [f"s{n}" for n in range(10)]
     daemon = start({name: fake() for name in names})
     daemon.wait_connected(*names)
@@ -403,7 +403,7 @@ async def test_sixty_four_clients_of_ten_servers_have_their_share(start: Start) 
 
 
 def test_the_same_ids_of_two_clients_do_not_mix(start: Start) -> None:
-    """RELIABILITY D7: 100,000 answers, each to who asked; 1, 1.0, 1e0 and "1" are four ids."""
+    """100,000 responses reach their senders; 1, 1.0, 1e0 and "1" are four different ids."""
     daemon = start({"busy": fake(maxInFlight=256, maxQueued=1000)})
     daemon.wait_connected("busy")
     wrong: list[bytes] = []
@@ -443,7 +443,7 @@ def test_the_same_ids_of_two_clients_do_not_mix(start: Start) -> None:
 
 
 def test_an_id_that_is_in_use_is_refused_and_the_first_call_goes_on(start: Start) -> None:
-    """D7: one client's mistake must not make its calls impossible to cancel."""
+    """After a client reuses an id, its calls can still be cancelled."""
     daemon = start({"busy": fake()})
     daemon.wait_connected("busy")
     client, attached = daemon.client(), daemon.client()

@@ -1,4 +1,4 @@
-"""Whatever became of the files that we keep: mcpd starts, and destroys nothing (RELIABILITY E10)."""
+"""Corrupt state files: mcpd starts anyway and deletes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However the daemon lives and dies: nobody is left behind, nobody is locked out (RELIABILITY E, F5)."""
+"""Start, stop and crash of the daemon: no process is left behind, and the next start works."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ DEAF_FAMILY = [
 """A polite one, npx, one that is deaf, both, and one whose grandchild ran away."""
 
 
-def test_when_the_daemon_is_killed_nothing_survives_it_by_two_seconds(tmp_path: Path) -> None:
-    """RELIABILITY E1, T2: twenty servers of every kind, no service manager; and the next start is free."""
+def test_all_servers_end_within_two_seconds_of_a_killed_daemon(tmp_path: Path) -> None:
+    """All twenty servers end with a killed daemon, without a service manager; the next start works."""
     servers = {f"server-{n}": DEAF_FAMILY[n % 5] for n in range(20)}
     with running(tmp_path, servers) as daemon:
         daemon.wait_connected(*servers)
@@ -69,7 +69,7 @@ def test_when_the_daemon_is_killed_nothing_survives_it_by_two_seconds(tmp_path: 
 
 
 def test_a_killed_guardian_is_replaced_and_knows_everybody(start: Start) -> None:
-    """RELIABILITY E2: a new one within 1 s; proved by killing the daemon after it."""
+    """A new guardian starts within 1 s and works: the daemon is killed afterwards."""
     servers = {f"server-{n}": DEAF_FAMILY[n] for n in range(5)}
     daemon = start(servers)
     daemon.wait_connected(*servers)
@@ -97,9 +97,7 @@ def guardian(daemon: Daemon) -> int | None:
 
 @pytest.mark.parametrize("left_lock", ["none", "of-the-dead", "garbage"])
 @pytest.mark.parametrize("left_socket", ["none", "stale"])
-def test_a_daemon_starts_over_whatever_a_dead_one_left(
-    tmp_path: Path, left_socket: str, left_lock: str
-) -> None:
+def test_daemon_starts_after_a_crashed_one(tmp_path: Path, left_socket: str, left_lock: str) -> None:
     """A new daemon starts within 1 s. (tests/support/test_instance_lock.py repeats this a hundred times.)"""
 
     def start_over_it(home: Path) -> float:
@@ -138,8 +136,8 @@ def slowness() -> float:
     return max(1.0, (time.monotonic() - began) / 0.4)
 
 
-def test_fifty_clients_at_once_start_exactly_one_daemon(tmp_path: Path) -> None:
-    """RELIABILITY E4: the real mcpctl and the real mcpd; all are served, by the same process, in 3 s."""
+def test_fifty_concurrent_clients_start_exactly_one_daemon(tmp_path: Path) -> None:
+    """Concurrent mcpctl commands start one daemon, and all are served by it within 3 s."""
     assert_once_within(3.0, start_fifty_clients, tmp_path)
 
 
@@ -198,8 +196,8 @@ def waits_at(pid: int, gate: Path) -> bool:
         return False
 
 
-def test_a_second_daemon_goes_away_at_once_and_names_the_first(start: Start) -> None:
-    """RELIABILITY E5: exit status 3 in 0.5 s (the best of five: it is all computing), the first unharmed."""
+def test_second_daemon_exits_immediately_and_names_the_first(start: Start) -> None:
+    """A second daemon exits with status 3 in 0.5 s (best of five); the first is not affected."""
     daemon = start({"calm": fake()})
     daemon.wait_connected("calm")
     times = []
@@ -238,10 +236,8 @@ def service_manager(home: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_daemon_told_to_stop_under_load_is_gone_in_ten_seconds(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    """RELIABILITY E6: exit 0, STOPPING=1, no socket, no child, and whoever waits is told."""
+def test_daemon_stops_under_load_within_ten_seconds(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGTERM: exit status 0, STOPPING=1, no socket or child is left, and waiting callers get an error."""
     # the whole ladder once; a shorter one for the other signal
     rungs = {} if number == signal.SIGTERM else {"timeouts": {"stop_close": 0.5, "stop_term": 0.5}}
     servers = {
@@ -277,8 +273,8 @@ def test_a_daemon_told_to_stop_under_load_is_gone_in_ten_seconds(
     assert said.count("STOPPING=1") == 1
 
 
-def test_who_waits_for_a_server_when_the_daemon_stops_is_told_so(start: Start) -> None:
-    """RELIABILITY E6: nothing of "next attempt": there will be none. The call, and the attaching client."""
+def test_waiting_callers_get_an_error_when_the_daemon_stops(start: Start) -> None:
+    """While stopping, errors do not promise a next attempt, for calls and attaching clients alike."""
     daemon = start({"slow": fake("--drop", "initialize,server/discover")})
     client = daemon.client()
     waiting = [
@@ -296,8 +292,8 @@ def test_who_waits_for_a_server_when_the_daemon_stops_is_told_so(start: Start) -
     assert daemon.process.wait(BOUND) == 0
 
 
-def test_a_second_sigterm_means_at_once(start: Start) -> None:
-    """RELIABILITY E6: neither the calls under way nor the ladder are waited for."""
+def test_second_sigterm_stops_immediately(start: Start) -> None:
+    """A second signal stops without waiting for calls or the stop sequence."""
     stubborn = fake("--ignore-eof", "--ignore-term", restart=impatient())  # it would be back at once
     wrapped = fake("--wrapper", "--ignore-eof", "--ignore-term", restart=impatient())
     daemon = start({"deaf": stubborn, "busy": wrapped})
@@ -320,7 +316,7 @@ def test_a_second_sigterm_means_at_once(start: Start) -> None:
 
 
 def test_sighup_reads_the_configuration_again(start: Start) -> None:
-    """RELIABILITY E6: what changed changes, what did not keeps its pid, and a bad file changes nothing."""
+    """SIGHUP restarts changed servers only, and an invalid file changes nothing."""
     daemon = start({"kept": fake(), "dropped": fake()})
     daemon.wait_connected("kept", "dropped")
     pid = daemon.status("kept")["pid"]
@@ -367,8 +363,8 @@ setattr(ManagedServer, {method!r}, broken)
 
 
 @pytest.mark.parametrize("where", BUGS)
-def test_a_bug_in_one_servers_task_stays_there(start: Start, tmp_path: Path, where: str) -> None:
-    """RELIABILITY E8: logged once with its traceback, that server starts again, others have 0 errors."""
+def test_bug_in_one_servers_task_affects_only_that_server(start: Start, tmp_path: Path, where: str) -> None:
+    """A bug is logged once with its traceback, its server restarts, and others have no errors."""
     flag = tmp_path / "flag"
     (tmp_path / "sitecustomize.py").write_text(INJECTION.format(method=BUGS[where], flag=str(flag)))
     daemon = start(
@@ -443,8 +439,8 @@ for number in range(rounds):
 """
 
 
-def test_a_daemon_killed_while_it_saves_leaves_the_old_state_or_the_new(tmp_path: Path) -> None:
-    """RELIABILITY E9: 200 kills at random points of a save loop, 200 files that can be read, whole."""
+def test_daemon_killed_while_saving_leaves_a_complete_state_file(tmp_path: Path) -> None:
+    """After each of 200 kills at random points of a save loop, the state file is complete."""
     seed = "20261121"
     rounds = subprocess.run(
         [sys.executable, "-c", SAVER, str(tmp_path), "200", seed],
@@ -485,7 +481,7 @@ UNUSABLE = [*CORRUPT, "a directory", *(["nobody may read it"] if os.getuid() els
 def test_a_state_file_that_cannot_be_used_does_not_keep_the_daemon_from_starting(
     tmp_path: Path, how: str
 ) -> None:
-    """RELIABILITY E10: it starts in 1 s without toggles, says so exactly, and keeps what it found."""
+    """mcpd starts in 1 s without toggles, reports why, and keeps the corrupt file."""
 
     def start_with_it(home: Path) -> float:
         state = home / "state" / "mcpd" / "state.json"
@@ -516,7 +512,7 @@ def saved(path: Path) -> bytes:
 
 
 def test_an_idle_daemon_with_twenty_servers_costs_next_to_nothing(start: Start) -> None:
-    """RELIABILITY F5, T1: in 10 s at most 0.5 % of a core and 5 wake-ups a second; and no child was lost.
+    """An idle daemon uses at most 0.5 % of a core and 5 wake-ups a second; no child was lost.
 
     Ten idle seconds are also when trio ends the threads that forked the children.
     """

@@ -67,7 +67,7 @@ def start_pair(start: Start, *flags: str, **definition: Any) -> Daemon:
 
 
 def test_ten_thousand_lines_of_junk_disturb_none_of_a_thousand_calls(start: Start) -> None:
-    """RELIABILITY B1: banners, blank lines, CRLF, BOM, NUL, binary; skipped, counted, one is shown."""
+    """Banners, blank lines, CRLF, BOM, NUL and binary are skipped and counted; one sample is shown."""
     daemon = start_pair(
         start, "--at", "start", "junk", '{"lines": 100}', "--at", "call", "junk", '{"lines": 10}'
     )
@@ -85,8 +85,8 @@ def test_ten_thousand_lines_of_junk_disturb_none_of_a_thousand_calls(start: Star
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_ten_thousand_malformed_frames_bring_nobody_a_wrong_answer(start: Start, era: str) -> None:
-    """RELIABILITY B2: flipped bits, cuts, wrong types, strange ids, batches, replies said twice."""
+def test_malformed_frames_never_cause_a_wrong_response(start: Start, era: str) -> None:
+    """Flipped bits, truncated lines, wrong types, unusual ids, batches and repeated replies."""
     daemon = start_pair(start, *ERAS[era])
     pid = daemon.status("odd")["pid"]
     daemon.client().call("odd", "malformed", {"count": 500, "seed": 98})  # also opens its log
@@ -110,7 +110,7 @@ def test_ten_thousand_malformed_frames_bring_nobody_a_wrong_answer(start: Start,
 def test_an_answer_nested_without_end_is_an_error_for_its_caller_only(
     start: Start, depth: int, raw: bool
 ) -> None:
-    """RELIABILITY B3: at once, not at the timeout; and no validator sees it."""
+    """The error is immediate, not at the timeout; the frame is not validated."""
     daemon = start_pair(start)
     with daemon.client() as client, undisturbed(daemon, "calm"), stopwatch() as watch:
         for n in range(5):
@@ -127,7 +127,7 @@ def test_an_answer_nested_without_end_is_an_error_for_its_caller_only(
 
 
 def test_arguments_nested_without_end_are_refused_before_they_are_sent(start: Start) -> None:
-    """RELIABILITY B3: the same from the client's side; the connection goes on."""
+    """The same from a client; its connection stays open."""
     daemon = start_pair(start)
     client = daemon.client()
     for depth in (1_500, 100_000):
@@ -142,7 +142,7 @@ def test_arguments_nested_without_end_are_refused_before_they_are_sent(start: St
 
 
 def test_a_frame_of_the_limit_passes_and_a_larger_one_ends_the_connection(start: Start) -> None:
-    """RELIABILITY B4: 32 MiB pass; 33 MiB and a line without end are refused by name, the memory is freed."""
+    """32 MiB pass; 33 MiB and an endless line are rejected with a clear error, and memory is freed."""
     daemon = start_pair(start, restart={"base": 0.01, "floor": 0.01, "cap": 0.05, "intensity": 100})
     with daemon.client() as client, undisturbed(daemon, "calm"):
         client.call("odd", "big", {"mb": 1}, raw=True)
@@ -181,7 +181,7 @@ ANSWERED_BY_AN_ERROR = {"nul": "protocol", "batch": "timeout"}
 
 @pytest.mark.parametrize("kind", [*DELIVERED, *ANSWERED_BY_AN_ERROR])
 def test_every_oddly_written_answer_is_delivered_or_becomes_an_error(start: Start, kind: str) -> None:
-    """RELIABILITY B5, trap T6: and the next frame is read as if nothing had been."""
+    """The next frame is read normally."""
     daemon = start({"odd": fake()})
     client = daemon.client()
     daemon.wait_connected("odd")
@@ -199,8 +199,8 @@ def test_every_oddly_written_answer_is_delivered_or_becomes_an_error(start: Star
     assert daemon.status("odd")["restarts"] == 0
 
 
-def test_a_batch_is_taken_apart_where_its_revision_allows_one(start: Start) -> None:
-    """RELIABILITY B5, digest 7.30: accepted under 2025-03-26, and under no other revision."""
+def test_batch_is_accepted_only_in_its_revision(start: Start) -> None:
+    """Batches are accepted under revision 2025-03-26 only."""
     daemon = start({"odd": fake(*ERAS["batching"]), "later": fake("--era", "legacy")})
     client = daemon.client()
     daemon.wait_connected("odd", "later")
@@ -224,7 +224,7 @@ def test_batches_in_batches_are_junk_and_do_no_harm(start: Start) -> None:
 
 
 def test_a_reply_that_never_comes_is_an_error_at_the_limit(start: Start) -> None:
-    """RELIABILITY B6: the server is told to cancel; what comes late all the same is dropped and counted."""
+    """The server receives a cancellation; late responses are dropped and counted."""
     daemon = start_pair(start)
     with (
         daemon.client() as client,
@@ -248,8 +248,8 @@ def test_a_reply_that_never_comes_is_an_error_at_the_limit(start: Start) -> None
     assert daemon.status("odd")["restarts"] == 0
 
 
-def test_a_cancel_that_crosses_the_answer_disturbs_nobody(start: Start) -> None:
-    """RELIABILITY B7: a reply after the cancel, a cancel after the reply, a cancel of nothing."""
+def test_cancellation_that_crosses_the_response_is_harmless(start: Start) -> None:
+    """A reply after the cancellation, a cancellation after the reply, and one of an unknown request."""
     daemon = start_pair(start)
     with daemon.client() as client, nothing_left(daemon), undisturbed(daemon, "calm"):
         client.call("odd", "echo")
@@ -278,7 +278,7 @@ def test_a_cancel_that_crosses_the_answer_disturbs_nobody(start: Start) -> None:
     ids=["list_changed", "log", "progress"],
 )
 def test_a_flood_of_notifications_holds_up_no_call(start: Start, note: Json) -> None:
-    """RELIABILITY B8: 100,000 at once; lists are fetched at most twice a second, memory stays."""
+    """After 100,000 notifications, lists are fetched at most twice a second and memory stays bounded."""
     daemon = start_pair(start, "--era", "legacy")
     client = daemon.client()
     client.call("odd", "notify", {**note, "count": 100})
@@ -298,7 +298,7 @@ def test_a_flood_of_notifications_holds_up_no_call(start: Start, note: Json) -> 
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_a_flood_on_stderr_is_drained_and_kept_within_its_quota(start: Start, binary: bool) -> None:
-    """RELIABILITY B10: 100 MiB without a newline; the server is not blocked, the disk not filled."""
+    """100 MiB of stderr without a newline neither block the server nor fill the disk."""
     daemon = start_pair(start)
     with daemon.client() as client, undisturbed(daemon, "calm"):
         client.call("odd", "stderr", {"lines": 2000})
@@ -315,7 +315,7 @@ def test_a_flood_on_stderr_is_drained_and_kept_within_its_quota(start: Start, bi
 
 
 def test_a_hundred_thousand_lines_on_stderr_are_rotated(start: Start) -> None:
-    """RELIABILITY B10: lines this time; the last ones are there to be read."""
+    """After many stderr lines, the last ones can be read."""
     daemon = start_pair(start)
     with daemon.client() as client, undisturbed(daemon, "calm"):
         client.call("odd", "stderr", {"lines": 100_000})
@@ -333,7 +333,7 @@ def last_words(client: Client) -> str:
 
 
 def test_a_version_nobody_speaks_is_a_typed_failure_that_is_not_repeated(start: Start) -> None:
-    """RELIABILITY B11: one attempt, and the words say both sides' versions."""
+    """There is one attempt, and the message names the versions of both sides."""
     daemon = start({"odd": fake("--era", "legacy", "--answer-version", "1999-01-01")})
     status = daemon.wait_status("odd", lambda status: status["status"] == "failed")
 
@@ -347,7 +347,7 @@ def test_a_version_nobody_speaks_is_a_typed_failure_that_is_not_repeated(start: 
 
 
 def test_a_capability_that_was_not_declared_is_not_asked_for(start: Start) -> None:
-    """RELIABILITY B11, digest 2.10: no listing, and a typed error for who asks anyway."""
+    """Nothing is listed, and requests for it get a typed error."""
     daemon = start_pair(start, "--capabilities", "tools")
     client = daemon.client()
     for method, params in (
@@ -365,7 +365,7 @@ def test_a_capability_that_was_not_declared_is_not_asked_for(start: Start) -> No
 
 
 def test_cursors_that_go_round_in_a_circle_end_with_a_warning(start: Start) -> None:
-    """RELIABILITY B11: a loop of cursors, and more pages than anybody reads; what was listed is kept."""
+    """Repeating cursors and endless pages are stopped; the entries listed so far are kept."""
     daemon = start(
         {
             "loop": fake("--pages", "4", "--cursor", "loop", "--tools", "10"),
@@ -385,7 +385,7 @@ def test_cursors_that_go_round_in_a_circle_end_with_a_warning(start: Start) -> N
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 def test_no_byte_of_a_result_changes_on_the_way(start: Start, era: str) -> None:
-    """T6: big integers, float text, key order, a key said twice, escapes, spacing; raw and attached."""
+    """Big integers, float text, key order, duplicate keys, escapes and spacing; raw and attached."""
     daemon = start({"odd": fake(*ERAS[era])})
     daemon.wait_connected("odd")
     expected = EXACT if era == "legacy" else '{"resultType":"complete",' + EXACT[1:]
@@ -406,7 +406,7 @@ def test_no_byte_of_a_result_changes_on_the_way(start: Start, era: str) -> None:
 
 
 def test_no_byte_of_the_arguments_changes_on_the_way(start: Start) -> None:
-    """T6: what the tool is given is what the client wrote."""
+    """The tool receives exactly what the client wrote."""
     daemon = start({"odd": fake(debug=True)}, "--debug")
     daemon.wait_connected("odd")
     arguments = (

@@ -1,4 +1,4 @@
-"""A disk with no room: calls go on, what was kept stays, the rest is made up for (RELIABILITY F1)."""
+"""A full disk: calls continue, stored data stays intact, and writes are retried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mcpctl on a full disk: each command that writes says so, and every file is as it was (RELIABILITY F1)."""
+"""mcpctl on a full disk: each command that writes reports an error and leaves its files unchanged."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def answer(web: Door, sent: bytes) -> bytes:
 
 
 def test_of_sixty_requests_that_a_page_can_make_none_reaches_a_server(start: Start) -> None:
-    """RELIABILITY S5. Even with the token, which no page knows: it is the third lock, not the first."""
+    """Web pages are refused even with the token: Host and Origin are checked first."""
     daemon, web = started(start)
     here = f"127.0.0.1:{web.port}"
     pages = [
@@ -114,7 +114,7 @@ def test_of_sixty_requests_that_a_page_can_make_none_reaches_a_server(start: Sta
         assert connection.recv(MIB).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_preflight_is_told_nothing(start: Start) -> None:
+def test_preflight_gets_no_cors_headers(start: Start) -> None:
     """No CORS, ever: whatever page asks, from wherever."""
     _, web = started(start)
     for origin in ("http://evil.example", "null", f"http://127.0.0.1:{web.port}"):
@@ -128,7 +128,7 @@ def test_a_preflight_is_told_nothing(start: Start) -> None:
 
 
 def test_garbage_brings_errors_and_no_harm(start: Start) -> None:
-    """RELIABILITY D4: bits flipped, cut, doubled; heads and bodies; nothing but refusals and closed lines."""
+    """Mutated heads and bodies lead only to error responses and closed connections."""
     daemon, web = started(start)
     good = head("POST", "/servers/busy/mcp", right(web), len(CALL)) + CALL
     chance = random.Random(4)
@@ -167,8 +167,8 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(start: Start) -> N
     wait_until(lambda: resident(daemon.pid) - base < 12 * MIB, lambda: "the memory is not given back")
 
 
-def test_a_thousand_idle_connections_keep_nobody_out(start: Start) -> None:
-    """RELIABILITY D3: whoever has been idle longest has to go; half a request is not idle for long."""
+def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> None:
+    """The connection that has been idle longest is evicted; half a request times out soon."""
     daemon, web = started(start)
     with nothing_left(daemon), undisturbed(daemon, "calm"), ExitStack() as held:
         for number in range(1000):
@@ -195,8 +195,8 @@ def test_slow_heads_are_given_up_and_others_do_not_wait(start: Start) -> None:
         assert slow[0].recv(MIB).startswith(b"HTTP/1.1 408 ")
 
 
-def test_who_does_not_read_a_flood_is_cut_off_and_costs_little(start: Start) -> None:
-    """RELIABILITY D2, B8: 100 MB of notifications for a client that takes none."""
+def test_client_that_does_not_read_a_flood_is_disconnected(start: Start) -> None:
+    """A client that does not read 100 MB of notifications loses its own connection only."""
     daemon, web = started(start)
     base = resident(daemon.pid)
     flood = {
@@ -230,7 +230,7 @@ time.sleep(600)
 
 
 def test_a_killed_clients_calls_are_cancelled(start: Start) -> None:
-    """RELIABILITY D1, a hundred connections at once: cancelled upstream, and nothing is left here."""
+    """A hundred disconnects cancel their calls on the server and leave nothing behind."""
     daemon, web = started(start)
     body = request("tools/call", name="progress", arguments={"total": 600}, _meta=meta(progressToken=1))
     content = json.dumps(body).encode()
@@ -247,7 +247,7 @@ def test_a_killed_clients_calls_are_cancelled(start: Start) -> None:
 
 @pytest.mark.parametrize("script", [ModernScript(), LegacyScript()], ids=["modern", "legacy"])
 async def test_what_a_client_shows_us_is_never_shown_to_a_server(start: Start, script: Script) -> None:
-    """RELIABILITY S8: a client's token, cookies and headers are for its next hop; digest 6.2."""
+    """A client's token, cookies and headers are never forwarded to servers."""
     async with fake_http(script) as server:
 
         def work() -> None:

@@ -92,7 +92,7 @@ async def nothing(client: OnLines, me: int) -> None:
 async def test_sixty_four_sessions_of_ten_servers_have_their_share(
     start: Start, kind: Callable[[trio.SocketStream], OnLines], begin: Any, prefix: str
 ) -> None:
-    """RELIABILITY D6: a hundred calls each, no error, nobody gets less than half of the mean."""
+    """A hundred calls each: no error, and no session gets less than half of the mean."""
     daemon: Daemon = start({name: fake() for name in SERVERS})
     daemon.wait_connected(*SERVERS)
     done = [0] * CLIENTS
@@ -171,7 +171,7 @@ UPDATED = "notifications/resources/updated"
 def test_what_a_server_says_a_hundred_thousand_times_reaches_its_clients_a_few(
     start: Start, note: Json, most: float
 ) -> None:
-    """RELIABILITY B8: sixteen sessions follow it, one of them calls; what says the same again is told `most`
+    """Sixteen sessions follow it, one of them calls; what says the same again is told `most`
     times a second, calls of others go on, memory stays, and no client loses its connection."""
     flags = ("--era", "legacy", "--capabilities", "tools,resources,logging", "--subscribable")
     daemon: Daemon = start({"odd": fake(*flags), "calm": fake()})

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent.parent
 UNSHARE = ("unshare", "-n" if os.geteuid() == 0 else "-Urn")
 
 
-def test_a_cut_cable_is_noticed_and_the_server_found_again() -> None:
-    """RELIABILITY H1 and G3: with keepalive at 3/2/3 s a dead link is seen within 12 s, and the error names
+def test_dead_network_link_is_detected_and_recovered() -> None:
+    """With keepalive at 3/2/3 s a dead link is seen within 12 s, and the error names
     the server; few attempts while it is away; back within 15 s."""
     if shutil.which("ip") is None or shutil.which("unshare") is None:
         pytest.skip("`ip` and `unshare` are not there: the packages iproute2 and util-linux have them")

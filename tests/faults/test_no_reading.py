@@ -1,4 +1,4 @@
-"""A server names files of the user in every field there is: none is opened for it (RELIABILITY S7)."""
+"""A server names the user's files in every possible field; mcpd opens none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places that cannot be used: refused in one line with exit 78, or done without (RELIABILITY F2)."""
+"""Unusable paths: rejected in one line with exit code 78, or not needed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, str]], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_place_for_the_socket_that_is_not_safe_is_refused(tmp_path: Path, what: str) -> None:
+def test_unsafe_socket_directory_is_refused(tmp_path: Path, what: str) -> None:
     """Exit 78 (EX_CONFIG), one line that says what to do, nothing started and nothing changed."""
     environ = private_environment(tmp_path)
     make, words = REFUSED[what]
@@ -79,7 +79,7 @@ def test_a_place_for_the_socket_that_is_not_safe_is_refused(tmp_path: Path, what
 
 
 @pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME"])
-def test_without_a_place_to_keep_things_it_serves_and_says_so(tmp_path: Path, variable: str) -> None:
+def test_unwritable_state_directory_is_reported_and_tolerated(tmp_path: Path, variable: str) -> None:
     """A read-only home: calls work; toggles, logs and history last as long as the daemon."""
     nowhere = {variable: "/proc/self/none"}
     if variable == "HOME":  # with no other word on where things are

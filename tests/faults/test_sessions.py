@@ -48,7 +48,7 @@ def rpc(key: int, method: str, params: Json) -> Json:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_calls_of_killed_sessions_are_cancelled_upstream(start: Start, view: str) -> None:
-    """RELIABILITY D1: a hundred of them, within half a second; nobody else notices, nothing is left."""
+    """A hundred cancellations reach the server within half a second; other clients are not affected."""
     daemon: Daemon = start({"busy": fake(), "calm": fake()})
     daemon.wait_connected("busy", "calm")
     watcher = daemon.client()
@@ -73,7 +73,7 @@ def test_the_calls_of_killed_sessions_are_cancelled_upstream(start: Start, view:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_session_that_never_reads_is_closed_and_costs_little(start: Start, view: str) -> None:
-    """RELIABILITY D2: 100 MB of results and log lines meant for it; its own connection ends, no other."""
+    """100 MB of unread results and log lines end only the client's own connection."""
     daemon: Daemon = start({"busy": fake(), "calm": fake()})
     daemon.wait_connected("busy", "calm")
     attach, prefix = VIEWS[view]
@@ -94,8 +94,8 @@ def test_a_session_that_never_reads_is_closed_and_costs_little(start: Start, vie
     assert is_closed(slow, BOUND)
 
 
-def test_a_server_that_asks_when_nobody_can_answer_is_told_at_once(start: Start) -> None:
-    """RELIABILITY B9: with no client, with one that cannot be asked, and with many: it never hangs."""
+def test_server_request_without_capable_client_fails_immediately(start: Start) -> None:
+    """Server-initiated requests never hang: without clients, with incapable ones, and with many."""
     daemon: Daemon = start({"busy": fake("--era", "legacy"), "calm": fake()})
     daemon.wait_connected("busy", "calm")
     shell = daemon.client()

@@ -1,4 +1,4 @@
-"""mcpd's files replaced under those who run: both go on, and are told to start anew (RELIABILITY E11)."""
+"""An upgrade while mcpd and the bridge run: both continue, and users are told to restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def installation(tmp_path: Path) -> Installation:
     return install(tmp_path / "venv")
 
 
-def test_a_daemon_whose_files_were_replaced_does_all_that_it_did(tmp_path: Path) -> None:
+def test_daemon_keeps_working_after_its_files_were_replaced(tmp_path: Path) -> None:
     """Whatever it does for the first time by then, it has brought with it at its start: 0 ImportError.
 
     Python's own modules are not replaced here, nor when mcpd is. For an hour: `python -m tests.faults.soak`.

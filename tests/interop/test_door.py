@@ -24,9 +24,7 @@ CAFE = "caf\N{LATIN SMALL LETTER E WITH ACUTE}"
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)
-def test_every_client_does_at_our_door_what_it_can_do_directly(
-    driver: Driver, start: Start, tmp_path: Path
-) -> None:
+def test_every_client_works_through_mcpd_as_directly(driver: Driver, start: Start, tmp_path: Path) -> None:
     """Tests of the clients themselves: tests/interop/test_clients.py. What they can be asked, they are."""
     if why := driver.missing():
         pytest.skip(why)

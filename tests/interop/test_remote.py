@@ -134,7 +134,7 @@ def test_a_server_of_both_eras_is_spoken_to_as_it_is_told(start: Start, server: 
 
 
 def test_a_server_that_restarts_is_found_again(start: Start) -> None:
-    """RELIABILITY H3 with a real server: the session is forgotten, and made anew."""
+    """A real server drops the session; mcpd starts a new one."""
     port = peers.free_port()
     argv = [sys.executable, "-m", "mcpd.testserver", "--http", f"127.0.0.1:{port}"]
     definition = {"url": f"http://127.0.0.1:{port}/mcp", "era": "legacy"}

@@ -1,4 +1,4 @@
-"""The real mcpd as a service of a real `systemd --user` (RELIABILITY E1, E3, E6, E7)."""
+"""mcpd as a service of a real `systemd --user` instance."""
 
 from __future__ import annotations
 

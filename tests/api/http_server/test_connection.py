@@ -137,7 +137,7 @@ def request(path: str = "/", body: bytes = b"", more: str = "", version: str = "
     )
 
 
-async def test_an_answer_is_whole_and_the_connection_stays() -> None:
+async def test_response_is_complete_and_the_connection_stays_open() -> None:
     async with connected(echo) as peer:
         for n in range(3):
             await peer.send(request(f"/{n}", b"hi"))
@@ -147,7 +147,7 @@ async def test_an_answer_is_whole_and_the_connection_stays() -> None:
             assert answer.endswith(b"\r\n\r\n/%d hi" % n)
 
 
-async def test_requests_sent_at_once_are_answered_in_order_one_at_a_time() -> None:
+async def test_pipelined_requests_are_answered_one_by_one_in_order() -> None:
     """Also when the first one takes its time."""
     async with connected() as peer:
         await peer.send(request("/1") + request("/2", b"x") + request("/3"))
@@ -158,7 +158,7 @@ async def test_requests_sent_at_once_are_answered_in_order_one_at_a_time() -> No
         assert answers.index(b"late") < answers.index(b"/2 x") < answers.index(b"/3 ")
 
 
-async def test_too_many_requests_at_once_are_refused_behind_the_one_under_way() -> None:
+async def test_too_many_pipelined_requests_are_rejected_after_the_current_one() -> None:
     async with connected() as peer:
         await peer.send(request("/0") * (door.MAX_PIPELINED + 2))
         assert len(peer.asked) == 1
@@ -168,7 +168,7 @@ async def test_too_many_requests_at_once_are_refused_behind_the_one_under_way() 
         assert len(peer.asked) == 1
 
 
-async def test_a_refusal_comes_in_order_and_ends_the_connection() -> None:
+async def test_error_response_keeps_its_order_and_ends_the_connection() -> None:
     """And the client can read it although it is still sending."""
     async with connected() as peer:
         await peer.send(request("/1") + b"garbage\r\n\r\n")
@@ -179,14 +179,14 @@ async def test_a_refusal_comes_in_order_and_ends_the_connection() -> None:
         assert b"Connection: close\r\n" in answers
 
 
-async def test_who_is_not_admitted_is_told_before_the_body() -> None:
+async def test_request_that_is_not_admitted_is_rejected_before_its_body() -> None:
     async with connected(echo) as peer:
         await peer.send(b"POST /forbidden HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n")
         assert (await peer.read()).endswith(b"\r\n\r\nnot here\n")
         assert peer.asked == []
 
 
-async def test_continue_is_said_to_who_waits_for_it() -> None:
+async def test_100_continue_is_sent_to_clients_that_expect_it() -> None:
     async with connected(echo) as peer:
         await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
         assert await peer.read(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -250,8 +250,8 @@ async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
 
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
 @pytest.mark.parametrize("streams", [False, True])
-async def test_hanging_up_is_noticed_while_a_response_is_under_way(unix: bool, streams: bool) -> None:
-    """RELIABILITY D1: at once, also when nothing was to be written."""
+async def test_disconnect_is_noticed_while_a_response_is_pending(unix: bool, streams: bool) -> None:
+    """A disconnect is noticed immediately, even if there is nothing to write."""
     async with connected(unix=unix) as peer:
         await peer.send(request())
         if streams:
@@ -263,7 +263,7 @@ async def test_hanging_up_is_noticed_while_a_response_is_under_way(unix: bool, s
         peer.asked[0][2].respond(200, b"for nobody")
 
 
-async def test_who_only_stops_sending_still_gets_the_answer_on_the_unix_socket() -> None:
+async def test_half_closed_unix_client_still_gets_its_response() -> None:
     """`… | nc -U`: there the kernel tells a closed direction from a closed connection."""
     async with connected(unix=True) as peer:
         await peer.send(request("/1"))
@@ -274,7 +274,7 @@ async def test_who_only_stops_sending_still_gets_the_answer_on_the_unix_socket()
         assert peer.over == ""
 
 
-async def test_what_is_answered_at_once_is_also_for_who_stops_sending_over_tcp() -> None:
+async def test_half_closed_tcp_client_gets_an_immediate_response() -> None:
     async with connected(echo) as peer:
         peer.far.sendall(request("/1"))
         peer.far.shutdown(socket.SHUT_WR)
@@ -290,7 +290,7 @@ async def later(clock: trio.testing.MockClock, peer: Peer, seconds: float) -> No
 
 
 async def test_a_head_that_does_not_end_is_given_up(mock_clock: trio.testing.MockClock) -> None:
-    """RELIABILITY D3: five seconds from its first byte, however much of it trickles in."""
+    """The deadline is five seconds from the first byte, no matter how slowly the rest arrives."""
     async with connected(echo) as peer:
         await later(mock_clock, peer, 60)
         await peer.send(b"GET / HTTP/1.1\r\n")
@@ -302,7 +302,7 @@ async def test_a_head_that_does_not_end_is_given_up(mock_clock: trio.testing.Moc
         assert (await peer.read()).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_a_body_may_take_its_time_while_something_comes(mock_clock: trio.testing.MockClock) -> None:
+async def test_slow_body_is_accepted_while_data_arrives(mock_clock: trio.testing.MockClock) -> None:
     async with connected(echo) as peer:
         await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n")
         for _ in range(4):
@@ -328,7 +328,7 @@ async def test_an_idle_connection_is_closed(mock_clock: trio.testing.MockClock) 
         assert await peer.read() == b""
 
 
-async def test_silence_is_reported_to_who_answers(mock_clock: trio.testing.MockClock) -> None:
+async def test_on_quiet_is_called_after_silence(mock_clock: trio.testing.MockClock) -> None:
     async with connected() as peer:
         await peer.send(request("/1"))
         silences = 0
@@ -345,10 +345,10 @@ async def test_silence_is_reported_to_who_answers(mock_clock: trio.testing.MockC
             assert silences == expected
 
 
-async def test_who_does_not_read_is_closed_after_a_while(
+async def test_client_that_does_not_read_is_disconnected(
     mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """RELIABILITY D2."""
+    """A client that does not read loses its own connection only."""
     async with connected() as peer:
         await peer.send(request("/1"))
         exchange = peer.asked[0][2]
@@ -379,7 +379,7 @@ async def test_a_stream_that_runs_far_ahead_of_its_reader_is_closed(
         assert "does not read" in caplog.text
 
 
-async def test_an_idle_connection_may_lose_its_seat_and_a_busy_one_may_not() -> None:
+async def test_idle_connection_can_be_evicted_and_a_busy_one_cannot() -> None:
     async with connected() as peer:
         assert peer.connection is not None
         assert peer.connection.idle_since is not None
@@ -393,7 +393,7 @@ async def test_an_idle_connection_may_lose_its_seat_and_a_busy_one_may_not() -> 
         await peer.wait_ended()
 
 
-async def test_an_error_of_ours_ends_the_connection_and_nothing_else(
+async def test_internal_error_ends_only_its_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The firewall."""
@@ -408,7 +408,7 @@ async def test_an_error_of_ours_ends_the_connection_and_nothing_else(
     assert "a bug" in caplog.text
 
 
-async def test_an_upgraded_connection_is_somebody_elses_and_ends_with_them(
+async def test_upgraded_connection_ends_with_its_handler(
     mock_clock: trio.testing.MockClock,
 ) -> None:
     """After the answers to what was asked before; and the client learns the end, not a reset."""
@@ -439,7 +439,7 @@ async def test_an_upgraded_connection_is_somebody_elses_and_ends_with_them(
 
 
 @pytest.mark.parametrize("end", ["leave", "cut"])
-async def test_an_upgraded_connection_ends_whoever_ends_it(end: str) -> None:
+async def test_upgraded_connection_can_be_ended_by_either_side(end: str) -> None:
     """Whoever has it is told by cancellation, or by the stream."""
     over = trio.Event()
 

@@ -82,7 +82,7 @@ def test_portions_do_not_matter(requests: list[bytes], cuts: list[int]) -> None:
     assert taken.parser.is_between
 
 
-def test_a_head_that_comes_again_is_the_same_head() -> None:
+def test_repeated_head_is_recognized() -> None:
     """It was judged once; and another body of the same length goes with it."""
     taken = fed(POST, POST[:-2] + b"ho", GET, POST)
     heads = [head for head, _ in taken.requests]
@@ -92,7 +92,7 @@ def test_a_head_that_comes_again_is_the_same_head() -> None:
     assert len(taken.heads) == 2
 
 
-def test_a_known_head_is_only_taken_for_one_whole_request() -> None:
+def test_known_head_is_used_only_for_a_single_complete_request() -> None:
     """More or less than its body in the same portion is for the parser."""
     for portions, expected in (
         ([POST + GET], [POST, POST, GET]),
@@ -161,7 +161,7 @@ def test_an_offer_to_upgrade_is_passed_over(method: bytes, body: bytes) -> None:
     ]
 
 
-def test_who_offers_to_upgrade_can_be_refused_like_anybody_else() -> None:
+def test_request_that_offers_an_upgrade_can_be_rejected() -> None:
     """The offer is kept in the head, for whoever takes it; a refusal stays the one it is."""
     offer = b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n"
     offers: list[bytes] = []
@@ -183,7 +183,7 @@ def test_who_offers_to_upgrade_can_be_refused_like_anybody_else() -> None:
     assert offers == [b"websocket", b"", b"websocket"]
 
 
-def test_continue_is_only_awaited_by_who_says_so() -> None:
+def test_continue_is_awaited_only_with_the_expect_header() -> None:
     taken = fed(b"POST / HTTP/1.1\r\nExpect: 100-Continue\r\nContent-Length: 2\r\n\r\n", b"hi", POST)
     assert taken.continues == [True, False]
 
@@ -198,7 +198,7 @@ def test_an_absolute_target_of_this_host_is_its_path() -> None:
 @given(
     st.lists(st.binary(max_size=60), max_size=6), st.sampled_from([b"", POST[:20], POST[:-3], CHUNKED[:70]])
 )
-def test_garbage_is_refused_or_taken_and_nothing_else(portions: list[bytes], start: bytes) -> None:
-    """RELIABILITY D4."""
+def test_garbage_is_rejected_or_parsed_without_other_errors(portions: list[bytes], start: bytes) -> None:
+    """Malformed input is rejected without an internal error."""
     with contextlib.suppress(BadRequest):
         fed(start, *portions)

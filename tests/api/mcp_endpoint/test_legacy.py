@@ -110,7 +110,7 @@ def post(http: LegacyHttpSession, *messages: Message, batch: bool = False) -> Li
     return line
 
 
-async def test_an_answer_that_takes_its_time_becomes_a_stream_to_come_back_to() -> None:
+async def test_slow_response_becomes_a_resumable_stream() -> None:
     """So that nobody in between hangs up, and a client that loses the line loses no answer."""
     async with world() as here:
         http, conversation = here.begin()
@@ -132,7 +132,7 @@ async def test_an_answer_that_takes_its_time_becomes_a_stream_to_come_back_to() 
         assert late.over
 
 
-async def test_a_client_that_leaves_before_anything_was_said_loses_only_its_answer() -> None:
+async def test_client_that_leaves_early_loses_only_its_response() -> None:
     """It has nothing to come back with; the call goes on, as in these revisions it must."""
     async with world() as here:
         http, conversation = here.begin()
@@ -159,7 +159,7 @@ async def test_a_failed_handshake_makes_no_session() -> None:
         assert len(here.sessions) == 0
 
 
-async def test_a_session_is_found_only_by_who_began_it_where_it_was_begun() -> None:
+async def test_session_is_bound_to_its_principal_and_path() -> None:
     """2025-11-25, Security: its name alone lets nobody in; and it cannot be guessed."""
     async with world() as here:
         http, _ = here.begin()
@@ -170,7 +170,7 @@ async def test_a_session_is_found_only_by_who_began_it_where_it_was_begun() -> N
         assert here.find(http.key[:-1]) is None
 
 
-async def test_sessions_that_nobody_uses_end(autojump_clock: trio.testing.MockClock) -> None:
+async def test_idle_sessions_end(autojump_clock: trio.testing.MockClock) -> None:
     """One with a stream open, or a call under way, is used."""
     async with world() as here:
         idle, ended = here.begin()
@@ -188,7 +188,7 @@ async def test_sessions_that_nobody_uses_end(autojump_clock: trio.testing.MockCl
         assert heard.closed == ""
 
 
-async def test_there_are_only_so_many_sessions(
+async def test_number_of_sessions_is_limited(
     mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A client that begins one for each call takes places from nobody who works."""
@@ -206,7 +206,7 @@ async def test_there_are_only_so_many_sessions(
     assert "HTTP sessions" in caplog.text
 
 
-async def test_a_session_holds_only_so_many_streams() -> None:
+async def test_number_of_streams_per_session_is_limited() -> None:
     async with world() as here:
         http, _ = here.begin()
         lines = [Line() for _ in range(legacy.MAX_LISTEN_STREAMS + 1)]
@@ -216,7 +216,7 @@ async def test_a_session_holds_only_so_many_streams() -> None:
         assert b" 429 " in lines[-1].got
 
 
-async def test_a_batch_is_answered_when_all_of_it_is() -> None:
+async def test_batch_is_answered_when_all_its_requests_are() -> None:
     """As an array; as events, if something had to be said before."""
     other = Message(id=Raw(b'"b"'), method="ping")
     async with world() as here:
@@ -272,7 +272,7 @@ async def test_of_a_batch_what_was_not_cancelled_is_answered() -> None:
         assert http.is_idle
 
 
-async def test_the_end_of_all_sessions_answers_who_waits() -> None:
+async def test_closing_all_sessions_answers_waiting_requests() -> None:
     async with world() as here:
         http, conversation = here.begin()
         waiting, listening = post(http, PING), Line()

@@ -117,12 +117,12 @@ async def test_an_argument_that_is_mirrored_is_compared(
 @pytest.mark.parametrize(
     ("view", "tool"), [(One(), "plain"), (One(), "nope"), (Several(), "one__plain"), (Several(), "nope")]
 )
-async def test_a_tool_that_mirrors_nothing_is_not_looked_at(view: object, tool: str) -> None:
+async def test_tool_without_parameter_headers_is_not_checked(view: object, tool: str) -> None:
     """And an unknown one is the gateway's to refuse."""
     assert check(view, tool, b'{"where":"eu"}', region="us") == 0
 
 
-async def test_a_list_that_changes_is_read_anew() -> None:
+async def test_changed_tool_list_is_read_again() -> None:
     view = One()
     assert check(view, "find", ALL) == -32020
     view.server.catalog = Catalog(tools=(Item("find", b'{"name":"find","inputSchema":{}}'),))
@@ -142,7 +142,7 @@ async def test_a_list_that_changes_is_read_anew() -> None:
         (b'{"jsonrpc":"2.0","id":1,"error":{"code":"odd"}}', 200),
     ],
 )
-def test_an_error_of_the_server_has_the_status_that_our_own_would_have(frame: bytes, status: int) -> None:
+def test_server_error_has_the_http_status_of_its_code(frame: bytes, status: int) -> None:
     """2026-07-28 ties the status to the code, whoever it was that did not know the method."""
 
     class Exchange:

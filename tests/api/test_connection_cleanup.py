@@ -77,7 +77,7 @@ class Talk:
 
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("method", ["mcpd/nonsense", "initialize"])
-async def test_of_one_that_spoke_in_lines_nothing_is_left(method: str, reads: bool) -> None:
+async def test_closed_socket_connection_is_freed_immediately(method: str, reads: bool) -> None:
     """Whatever it spoke, and whether it left in order or in the middle of an answer."""
     gateway: Any = SimpleNamespace(
         core=SimpleNamespace(clients=ClientRegistry()),
@@ -126,7 +126,7 @@ class Reply:
     [b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n", b"nonsense\r\n\r\n"],
     ids=["keeps it open", "one request", "not HTTP"],
 )
-async def test_of_one_that_spoke_http_nothing_is_left(said: bytes, reads: bool) -> None:
+async def test_closed_http_connection_is_freed_immediately(said: bytes, reads: bool) -> None:
     """Whether it would have gone on, and whether it waited."""
 
     def make(near: socket.socket) -> HttpServerConnection:

@@ -27,7 +27,7 @@ def daemon(start: Start) -> Daemon:
     return running
 
 
-def test_a_code_is_exchanged_for_a_cookie_of_the_pages_own_paths(daemon: Daemon) -> None:
+def test_code_is_exchanged_for_a_cookie_limited_to_the_page(daemon: Daemon) -> None:
     """Out of reach of scripts, of other sites, and of every path that is not the page's."""
     answer = redeem(door(daemon), code_of(daemon))
     name, *facts = re.split("; ?", answer.headers["set-cookie"])
@@ -73,7 +73,7 @@ def test_no_form_and_no_other_page_exchanges_a_code(
     assert redeem(door(daemon), code_of(daemon), **headers).status_code == status
 
 
-def test_the_cookie_opens_nothing_but_the_page(daemon: Daemon) -> None:
+def test_cookie_grants_access_to_the_page_only(daemon: Daemon) -> None:
     """Not /mcp, not /metrics; and the token, which opens those, does not open the page."""
     visitor = let_in(daemon)
     base = visitor.door.base
@@ -103,7 +103,7 @@ def refusals() -> list[tuple[dict[str, str], int]]:
     ]
 
 
-def test_the_socket_is_refused_before_it_is_one(daemon: Daemon) -> None:
+def test_websocket_is_refused_before_the_upgrade(daemon: Daemon) -> None:
     """Host, origin, the browser's own word, cookie and key: each alone is enough for a refusal."""
     visitor = let_in(daemon)
     for headers, status in refusals():
@@ -163,7 +163,7 @@ def test_the_page_looks_calls_and_toggles(daemon: Daemon) -> None:
             assert "the page" in [each["name"] for each in client.request("mcpd/clients")["clients"]]
 
 
-def test_who_closes_the_page_cancels_its_calls(daemon: Daemon) -> None:
+def test_closing_the_page_cancels_its_calls(daemon: Daemon) -> None:
     with socket_of(let_in(daemon)) as socket:
         text = (
             '{"jsonrpc":"2.0","id":1,"method":"mcpd/call","params":{"server":"one","tool":"drop",'
@@ -174,7 +174,7 @@ def test_who_closes_the_page_cancels_its_calls(daemon: Daemon) -> None:
     in_flight(daemon, "one", 0)
 
 
-def test_who_logs_out_is_out(daemon: Daemon) -> None:
+def test_logout_ends_the_session(daemon: Daemon) -> None:
     """The open socket, the cookie and the key end together."""
     visitor = let_in(daemon)
     session = f"{visitor.door.base}/page/session"
@@ -219,7 +219,7 @@ def test_the_longest_message_is_counted_in_characters_and_may_come_in_pieces(dae
         assert socket.ask("mcpd/version")["result"]["pid"] == daemon.pid
 
 
-def test_who_does_not_read_what_it_asked_for_is_sent_away_all_the_same(daemon: Daemon) -> None:
+def test_page_that_does_not_read_is_disconnected(daemon: Daemon) -> None:
     """And finds half an answer, never something else in the middle of it."""
     visitor = let_in(daemon)
     with socket_of(visitor) as socket, daemon.client() as client:
@@ -313,7 +313,7 @@ def test_the_files_are_kept_until_they_change_and_may_do_nothing_else(daemon: Da
     assert web.post(f"{base}/", json={}).status_code == 405
 
 
-def test_the_page_is_at_the_port_alone_and_without_a_port_there_is_none(start: Start) -> None:
+def test_page_is_served_only_on_the_port(start: Start) -> None:
     """And the error says how to have one."""
     daemon = start({})
     with daemon.client() as client, pytest.raises(Refused, match=r"--http 127\.0\.0\.1:8931") as refused:
@@ -325,7 +325,7 @@ def test_the_page_is_at_the_port_alone_and_without_a_port_there_is_none(start: S
         assert "mcpd_build_info" in http.get("/metrics").text
 
 
-def test_the_metrics_are_for_who_has_the_token(daemon: Daemon) -> None:
+def test_metrics_require_the_token(daemon: Daemon) -> None:
     """In the form that Prometheus asks for, by name and version."""
     where = door(daemon)
     assert web.get(f"{where.base}/metrics").status_code == 401
@@ -335,7 +335,7 @@ def test_the_metrics_are_for_who_has_the_token(daemon: Daemon) -> None:
     assert web.post(f"{where.base}/metrics", headers=where.bearer).status_code == 405
 
 
-def test_without_a_token_for_programs_the_page_still_asks_for_its_own(start: Start) -> None:
+def test_page_requires_login_even_without_http_auth(start: Start) -> None:
     """It toggles servers, which no program at /mcp may."""
     daemon = start({"one": fake()}, *PORT, "--http-auth", "none")
     where = door(daemon)

@@ -46,7 +46,7 @@ def status(guard: TcpGuard | UnixGuard, request: Head) -> int:
         {"sec_fetch_site": "same-origin"},
     ],
 )
-def test_a_program_with_the_token_comes_in(headers: dict[str, str]) -> None:
+def test_program_with_the_token_is_admitted(headers: dict[str, str]) -> None:
     assert status(GUARD, head("/mcp", **{**RIGHT, **headers})) == 200
 
 
@@ -76,8 +76,8 @@ def test_a_program_with_the_token_comes_in(headers: dict[str, str]) -> None:
     ],
 )
 @pytest.mark.parametrize("guard", [GUARD, OPEN], ids=["token", "no token"])
-def test_a_page_does_not_come_in_even_with_the_token(guard: TcpGuard, headers: dict[str, str | None]) -> None:
-    """RELIABILITY S5, T13: a rebound name looks like our own to the browser, and is in the host."""
+def test_web_page_is_refused_even_with_the_token(guard: TcpGuard, headers: dict[str, str | None]) -> None:
+    """DNS rebinding: the browser treats the page as same-origin, but the Host header names it."""
     assert status(guard, head("/mcp", **{**RIGHT, **headers})) == 403
 
 
@@ -85,7 +85,7 @@ def test_a_page_does_not_come_in_even_with_the_token(guard: TcpGuard, headers: d
     "authorization",
     [None, "", TOKEN, "Bearer", f"Basic {TOKEN}", "Bearer " + TOKEN[:-1], f"Bearer {TOKEN}t", "Bearer é"],
 )
-def test_without_the_token_nobody_comes_in(authorization: str | None) -> None:
+def test_request_without_the_token_is_refused(authorization: str | None) -> None:
     """401 names the scheme and no place where an OAuth server might be."""
     request = head("/mcp", **{**RIGHT, "authorization": authorization})
     with pytest.raises(BadRequest) as refusal:
@@ -95,7 +95,7 @@ def test_without_the_token_nobody_comes_in(authorization: str | None) -> None:
     assert status(OPEN, request) == 200
 
 
-def test_some_paths_need_no_token_but_still_no_page_comes_in() -> None:
+def test_open_paths_need_no_token_but_refuse_web_pages() -> None:
     """404 below /.well-known, not 401: else clients begin OAuth."""
     for path in ("/health", "/.well-known/oauth-protected-resource/mcp"):
         assert status(GUARD, head(path, host="127.0.0.1:8931")) == 200
@@ -122,7 +122,7 @@ def test_on_the_unix_socket_the_host_is_near_and_no_token_is_asked_for(
     assert status(UnixGuard(), head("/mcp", **headers)) == expected
 
 
-def test_the_token_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_token_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     file = tmp_path / "state" / "http-token"
     token = load_token(file)
     assert len(token) >= 43  # 256 bits
@@ -133,7 +133,7 @@ def test_the_token_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "mode"), [("x" * 43, 0o644), ("short", 0o600), ("", 0o600), ("é" * 43, 0o600)]
 )
-def test_a_token_that_others_may_know_or_guess_is_not_used(tmp_path: Path, content: str, mode: int) -> None:
+def test_exposed_or_weak_token_is_refused(tmp_path: Path, content: str, mode: int) -> None:
     file = tmp_path / "http-token"
     file.write_text(content)
     file.chmod(mode)
@@ -141,7 +141,7 @@ def test_a_token_that_others_may_know_or_guess_is_not_used(tmp_path: Path, conte
         load_token(file)
 
 
-def test_a_link_is_no_token(tmp_path: Path) -> None:
+def test_symbolic_link_is_not_accepted_as_token_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x" * 43)
     os.symlink("a", tmp_path / "http-token")
     with pytest.raises(UnusablePath):

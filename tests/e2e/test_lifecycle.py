@@ -14,7 +14,7 @@ BUNDLED = {"command": "python", "args": ["-m", "mcpd.testserver"]}
 
 
 def test_a_disconnected_server_waits_for_connect(start: Start) -> None:
-    """CM6: nothing else brings it back, and its process is gone."""
+    """A disabled server's process has ended, and only enabling starts it again."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client = daemon.client()
@@ -32,7 +32,7 @@ def test_a_disconnected_server_waits_for_connect(start: Start) -> None:
 
 
 def test_reconnect_starts_afresh(start: Start) -> None:
-    """BR8: another process, at once, whatever the backoff says."""
+    """Reconnect starts a new process immediately, regardless of the backoff."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     before = daemon.status("fake")
@@ -43,7 +43,7 @@ def test_reconnect_starts_afresh(start: Start) -> None:
 
 
 def test_a_lazy_server_starts_on_first_use_and_is_remembered(start: Start) -> None:
-    """CA11: idle, listed from the cache, started by a call."""
+    """A lazy server is idle, listed from the cache, and started by a call."""
     daemon = start({"lazy": fake(lazy=True)})
     client = daemon.client()
     daemon.wait_status("lazy", lambda status: status["status"] == "idle")
@@ -61,7 +61,7 @@ def test_a_lazy_server_starts_on_first_use_and_is_remembered(start: Start) -> No
 
 
 def test_a_changed_list_is_fetched_again_and_announced(start: Start) -> None:
-    """AX5: lists are cached, and refreshed on list_changed, in both eras."""
+    """Lists are cached and refreshed after list_changed, in both eras."""
     daemon = start({"old": fake("--era", "legacy"), "new": fake("--era", "modern")})
     daemon.wait_connected("old", "new")
     for name in "old", "new":
@@ -103,7 +103,7 @@ def test_resources_prompts_and_completions_are_reached(start: Start) -> None:
 
 
 def test_a_server_without_a_capability_is_not_asked_for_it(start: Start) -> None:
-    """Digest 2.10: only declared capabilities are used."""
+    """Only declared capabilities are used."""
     daemon = start({"fake": fake("--capabilities", "tools")})
     daemon.wait_connected("fake")
     with pytest.raises(Refused) as refused:
@@ -148,7 +148,7 @@ def test_the_log_of_a_server_outlives_the_server_and_the_daemon(start: Start) ->
     ("style", "name"), [("suffix", "echo@fake"), ("prefix", "mcp_fake_echo"), ("namespace", "fake::echo")]
 )
 def test_tools_are_named_in_the_style_that_the_settings_say(start: Start, style: str, name: str) -> None:
-    """CA8: qualified names, and mcpctl takes each of them."""
+    """Tools have qualified names, and mcpctl accepts each of them."""
     daemon = start({"fake": fake()}, settings={"toolNames": style})
     daemon.wait_connected("fake")
     tools = daemon.client().request("mcpd/tools")["tools"]

@@ -13,14 +13,14 @@ from tests.api.mcp_endpoint.line import Line
 from tests.sampling import scaled
 
 
-def test_an_event_is_one_line_of_data_whatever_the_frame() -> None:
+def test_event_has_one_data_line_for_any_frame() -> None:
     """Servers pretty-print; a line break outside of a string is only a blank."""
     assert sse_event(b'{"a":\r\n 1}\n') == b'event: message\ndata: {"a":   1}\n\n'
 
 
 @settings(derandomize=True, max_examples=scaled(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=12))
-def test_however_often_it_breaks_every_event_comes_once_and_in_order(spells: list[tuple[int, int]]) -> None:
+def test_every_event_arrives_once_and_in_order_despite_disconnects(spells: list[tuple[int, int]]) -> None:
     """In each spell some events are sent, and the client has read only so many when the line breaks."""
     streams = ResumableStreams(send_priming_event=True)
     stream = streams.new()
@@ -45,7 +45,7 @@ def test_however_often_it_breaks_every_event_comes_once_and_in_order(spells: lis
     assert [*received, *line.told] == [*range(1, sent + 1)]
 
 
-def test_a_stream_that_has_ended_is_told_to_its_end_and_ends() -> None:
+def test_resumed_finished_stream_is_replayed_and_ends() -> None:
     streams = ResumableStreams(send_priming_event=False)
     stream, line, late = streams.new(), Line(), Line()
     stream.attach(line.exchange)
@@ -59,7 +59,7 @@ def test_a_stream_that_has_ended_is_told_to_its_end_and_ends() -> None:
     assert late.over
 
 
-def test_who_comes_back_while_the_old_line_seems_alive_goes_on_there() -> None:
+def test_resume_replaces_a_connection_that_seems_alive() -> None:
     """A line that died without a word: the new one is the client's."""
     streams = ResumableStreams(send_priming_event=True)
     stream, old, new = streams.new(), Line(), Line()
@@ -71,8 +71,8 @@ def test_who_comes_back_while_the_old_line_seems_alive_goes_on_there() -> None:
     assert (old.told, new.told) == ([1], [2])
 
 
-def test_what_is_kept_is_bounded_and_what_is_gone_is_said_to_be() -> None:
-    """RELIABILITY B8: oldest first; of a stream that has ended and has nothing left, nothing is known."""
+def test_kept_events_are_bounded_and_dropped_ones_are_unknown() -> None:
+    """The oldest events are dropped first, and an ended stream without events is forgotten."""
     streams = ResumableStreams(send_priming_event=True)
     first, second, line = streams.new(), streams.new(), Line()
     first.send(b"1")
@@ -88,7 +88,7 @@ def test_what_is_kept_is_bounded_and_what_is_gone_is_said_to_be() -> None:
     assert len(late.told) == 1  # the last one is kept whatever its size
 
 
-def test_streams_that_clients_left_are_not_kept_for_ever() -> None:
+def test_detached_streams_are_not_kept_forever() -> None:
     streams = ResumableStreams(send_priming_event=True)
     for _ in range(1000):
         line = Line()
@@ -97,7 +97,7 @@ def test_streams_that_clients_left_are_not_kept_for_ever() -> None:
     assert len([n for n in range(1, 1001) if streams.find(f"{n}-0")]) < 20
 
 
-def test_what_belongs_to_no_request_goes_to_one_stream_or_waits_for_one() -> None:
+def test_unrelated_message_is_sent_once_or_waits_for_a_stream() -> None:
     """2025-11-25: never the same message on two streams. Waiting, each message is there once."""
     streams = ResumableStreams(send_priming_event=False)
     for frame in (b"1", b"2", b"1"):
@@ -122,7 +122,7 @@ def test_what_belongs_to_no_request_goes_to_one_stream_or_waits_for_one() -> Non
     assert late.told == [*range(1000, 2000)]
 
 
-def test_an_id_that_is_none_of_ours_leads_nowhere() -> None:
+def test_unknown_event_id_is_not_found() -> None:
     streams = ResumableStreams(send_priming_event=True)
     streams.new()
     for given_id in ("", "1", "x-1", "1-", "99-1", "1-1-1", "-1-1", "1" * 99 + "-1"):

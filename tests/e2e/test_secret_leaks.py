@@ -1,4 +1,4 @@
-"""Secrets planted wherever one can be; looked for in all that mcpd shows or keeps (RELIABILITY O6)."""
+"""Secrets are planted everywhere they can occur, and must not appear in anything mcpd shows or stores."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ async def broken_later(*_: object) -> object:
 
 
 @pytest.mark.parametrize("where", ["at once", "later", "call"])
-async def test_a_bug_costs_the_request_that_meets_it(
+async def test_bug_fails_only_its_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     """It ended the connection, and with it every other request of that client."""

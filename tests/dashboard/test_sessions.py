@@ -28,7 +28,7 @@ def let_in(visits: DashboardSessions) -> DashboardSession:
     return visit
 
 
-def test_a_code_opens_a_visit_that_both_its_secrets_prove() -> None:
+def test_code_opens_a_session_that_requires_both_secrets() -> None:
     """Either alone proves nothing: every port of the machine is sent the cookie."""
     visits = DashboardSessions(Clock())
     visit, other = let_in(visits), let_in(visits)
@@ -57,7 +57,7 @@ def test_a_code_is_good_for_a_minute() -> None:
     assert visits.redeem("\udcff") is None
 
 
-def test_a_code_that_is_used_twice_ends_what_it_opened() -> None:
+def test_reused_code_ends_its_session() -> None:
     """One of the two has stolen it, and nobody can tell which."""
     visits = DashboardSessions(Clock())
     code = visits.create_code()
@@ -71,7 +71,7 @@ def test_a_code_that_is_used_twice_ends_what_it_opened() -> None:
     assert said == ["logged out"]
 
 
-def test_a_visit_lives_while_it_is_used() -> None:
+def test_session_lives_while_it_is_used() -> None:
     """A page that is left open all night still works in the morning."""
     clock = Clock()
     visits = DashboardSessions(clock)
