@@ -192,7 +192,7 @@ class ActiveConfig:
         for warning in loaded.warnings:
             log.warning("%s", warning)
         return self._set_servers(
-            ParsedServers(loaded.specs, loaded.secrets, loaded.warnings, ()),
+            ParsedServers(loaded.specs, loaded.secrets, loaded.warnings),
             loaded.definitions,
             loaded.source,
         )

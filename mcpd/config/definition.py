@@ -34,8 +34,6 @@ class ParsedServers:
     secrets: frozenset[str] = attrs.field(repr=False)
     """Values to mask wherever something is shown or logged."""
     warnings: tuple[str, ...]
-    variables: tuple[str, ...]
-    """The environment variables that were used, sorted."""
 
 
 @attrs.frozen(eq=False)
@@ -91,9 +89,7 @@ def parse_located_servers(
         parser.parse(name, definition, path)
     if parser.problems:
         raise BadSpec(parser.problems)
-    return ParsedServers(
-        parser.specs, frozenset(parser.secrets), tuple(parser.warnings), tuple(sorted(parser.variables))
-    )
+    return ParsedServers(parser.specs, frozenset(parser.secrets), tuple(parser.warnings))
 
 
 @attrs.define(eq=False)
@@ -108,7 +104,6 @@ class _Parser:
     warnings: list[str] = attrs.field(factory=list)
     specs: dict[str, ServerSpec] = attrs.field(factory=dict)
     secrets: set[str] = attrs.field(factory=set)
-    variables: set[str] = attrs.field(factory=set)
     unresolved: list[SecretReference] = attrs.field(factory=list)
 
     def parse(self, name: object, definition: object, path: str) -> None:
@@ -149,7 +144,6 @@ class _Parser:
             self.specs[name] = spec
         passed = [item for item in expanded.substitutions if _is_passed_to_server(item.path, path)]
         self.secrets |= secret_values(section.values, passed)
-        self.variables |= {item.variable for item in expanded.substitutions if ":" not in item.variable}
 
     def _check_references(
         self, references: tuple[tuple[str, SecretReference], ...], definition_path: str

@@ -35,26 +35,24 @@ class FieldSpec:
     """None: servers of every transport."""
 
 
+_HTTP_TYPES = """
+    http https streamable-http streamableHttp streamable_http streamablehttp http-stream httpStream
+    http_stream remote
+"""
+_HTTP: Literal["http"] = "http"
+
 TRANSPORT_TYPES: Mapping[str, Literal["stdio", "http", "sse", "ws"]] = MappingProxyType(
     {
         "stdio": "stdio",
         "local": "stdio",
-        "http": "http",
-        "https": "http",
-        "streamable-http": "http",
-        "streamableHttp": "http",
-        "streamable_http": "http",
-        "streamablehttp": "http",
-        "http-stream": "http",
-        "httpStream": "http",
-        "http_stream": "http",
-        "remote": "http",
+        **dict.fromkeys(_HTTP_TYPES.split(), _HTTP),
         "sse": "sse",
         "ws": "ws",
         "wss": "ws",
         "websocket": "ws",
     }
 )
+"""Every accepted value of `type` → the transport."""
 
 _TYPE: Shape = {"enum": list(TRANSPORT_TYPES)}
 _COMMAND: Shape = {"anyOf": [{"type": "string", "minLength": 1}, {**STRINGS, "minItems": 1}]}

@@ -65,15 +65,9 @@ def _object(fields: tuple[FieldSpec, ...]) -> dict[str, object]:
 
 
 def _numbers(policy: Timeouts | RestartPolicy) -> dict[str, object]:
-    kinds: dict[type, object] = {
+    types: dict[type, dict[str, object]] = {
         int: {"type": "integer"},
         float: {"type": "number"},
         dict: {"type": "object", "additionalProperties": {"type": "number"}},
     }
-    values = attrs.asdict(policy)
-    return {name: {**_as_dict(kinds[type(value)]), "default": value} for name, value in values.items()}
-
-
-def _as_dict(value: object) -> dict[str, object]:
-    assert isinstance(value, dict)
-    return value
+    return {name: {**types[type(value)], "default": value} for name, value in attrs.asdict(policy).items()}
