@@ -1,7 +1,7 @@
-"""One server's whole life: the program counter is its state.
+"""The life of one server: connect, serve, fail, retry, until the supervisor closes it.
 
-`ManagedServer.run` owns the connection from spawn to the last descendant's end. Everybody else
-leaves a wish (`reconnect`, `enable`, …), synchronously; the owner notices and acts.
+`ManagedServer.run` is the only task that opens and closes the server's connection. Everybody else changes
+the desired state with a synchronous method (`reconnect`, `set_enabled`, …), which wakes that task.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from mcpd.supervision.restart import (
     requested_delay,
 )
 from mcpd.supervision.server_log import ServerLog
-from mcpd.supervision.state import DesiredState, StateTracker, StatusInputs, build_status, unparsable_output
+from mcpd.supervision.state import DesiredState, StateTracker, build_status, unparsable_output
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory import trim_heap
 from mcpd.support.processes import CpuTimeTotal
@@ -61,39 +61,39 @@ from mcpd.wire.url import redact_url
 log = logging.getLogger("mcpd.server")
 
 _child_numbers = itertools.count(1)
-"""No two children of a daemon share one: names may hold dots, so `1.x` would be taken for `1.x.y` too."""
+"""Makes child marks unique: server names may contain dots, so `1.x` could be taken for a part of `1.x.y`."""
 _START_SLOT_TIMEOUT = 2.0
-"""Who has been starting for so long waits for a download or hangs, and holds up nobody else any more."""
+"""Seconds after which a starting server gives up its start slot: it is downloading or hanging."""
 _WALL_CLOCK_INTERVAL = 10.0
-"""Seconds between two looks at the wall clock: while our timers sleep with the machine, it goes on."""
+"""Seconds between checks of the wall clock, which advances during suspend while trio's clock may not."""
 _NOTIFICATIONS_TIMEOUT = 1.0
-"""What a server says unasked is waited for before its lists are fetched, but no longer than this."""
+"""Seconds to wait for the notification stream to open before the lists are fetched anyway."""
 
 
 class ManagedServer:
-    """Made by the supervisor, for as long as its name is in the set."""
+    """One configured server, or a dedicated instance of it. Created by the supervisor, which also runs it."""
 
     def __init__(
         self, spec: ServerSpec, context: SupervisorContext, original: ManagedServer | None = None
     ) -> None:
         self.spec = spec
         self.original = original
-        """The server of a definition that this is one more instance of, for some of its clients."""
+        """For a dedicated instance: the server whose definition it uses. None for a configured server."""
         self.is_closed = False
-        """It has ended for good."""
+        """The server has been removed and will not run again."""
         self.log = ServerLog(context.log_dir / f"{spec.name}.log", context.redactor.mask)
         self.taps = ServerTaps(spec.name, context.redactor.mask)
         self.call_stats: CallStats = CallStats() if original is None else original.call_stats
-        """Of all its connections, and of those of its instances."""
+        """Covers all connections, and is shared with the dedicated instances."""
         self.cpu_usage = CpuTimeTotal()
-        """Processor time, its instances' included, as often as somebody asks."""
+        """Includes the dedicated instances. Updated whenever a usage report is made."""
         self.interests = NotificationInterests()
-        """What clients want to hear of it beside answers; held across its connections."""
+        """Notifications that clients subscribed to. Kept across connections."""
         self.notifications: CallbackList[ServerNotification] = CallbackList()
-        """Calls every listener with what the server says unasked: see `Said`. Called in the reader, so
-        that it keeps its place among the answers: a listener must not block."""
+        """Calls every listener with each notification of the server, in order with its responses.
+        Listeners run in the reader task and must not block."""
         self.upstream: Upstream | None = None
-        """There while, and only while, the state is CONNECTED."""
+        """Set if and only if the state is CONNECTED."""
         self.child: Child | None = None
         self.launch: Launch | None = None
         self.trace = ConnectionTrace(spec.name, context.redactor.mask)
@@ -111,7 +111,7 @@ class ManagedServer:
             learn=partial(context.store.set_quiet, self._fingerprint),
         )
         self._last_received_at: float | None = None
-        """When something came last on the connection before (`trio.current_time()`)."""
+        """When the previous connection last received a message (`trio.current_time()`)."""
         self._last_spawn = -math.inf
         self._desired = DesiredState(spec, context.store)
         self._strategy = ConnectStrategy(spec, context.store, self._fingerprint)
@@ -121,37 +121,40 @@ class ManagedServer:
         self._catalog_sync = CatalogSync(spec, context.store, self._fingerprint, self._list_changed)
         self._apply_debug()
 
-    # ── wishes: synchronous, level-triggered ────────────────────────────────────────────────────
+    # ── changing the desired state: synchronous ─────────────────────────────────────────────────
 
     def reconnect(self) -> None:
-        """End the connection, if any, and start afresh at once, whatever the backoff says."""
+        """Drop the connection, if any, and connect again immediately, skipping the backoff."""
         self._desired.connect()
-        self._wake("a reconnect was asked for")
+        self._wake("reconnect requested")
 
     def connect(self) -> None:
-        """Be connected. Nothing happens to a connection that is there."""
+        """Connect unless already connected or connecting."""
         is_under_way = self._tracker.state in (ServerState.CONNECTED, ServerState.PENDING)
         if self._desired.disconnected or not is_under_way:
             self._desired.connect()
-            self._wake("a connection was asked for")
+            self._wake("connect requested")
 
     def disconnect(self) -> None:
-        """Be stopped until `connect`, `reconnect` or the daemon's next start."""
+        """Stay disconnected until `connect`, `reconnect` or the next start of the daemon."""
         if self._desired.disconnect():
             self._wake("it was disconnected")
 
     def set_enabled(self, on: bool, until: float | None = None) -> None:
-        """The toggle; it outlives the daemon. Off `until` a moment of the wall clock: then on by itself."""
+        """Enable or disable the server persistently.
+
+        With `until` (seconds since the epoch) a disabled server is enabled automatically at that time.
+        """
         if self._desired.set_enabled(on, until):
             self._wake("it was switched on" if on else f"it was {self._desired.off_reason}")
 
     def request_start(self) -> None:
-        """Somebody wants to use it: a lazy server starts."""
+        """Start a lazy server; no effect on others."""
         if self._desired.request_start():
-            self._wake("it is needed")
+            self._wake("first use")
 
     def update_spec(self, spec: ServerSpec) -> None:
-        """Take over a definition of the same identity: the process and the connection stay."""
+        """Apply a definition with the same identity without restarting the server."""
         assert spec.identity == self.spec.identity
         enabled_changed = spec.enabled != self.spec.enabled
         self.spec = self._strategy.spec = self._catalog_sync.spec = spec
@@ -178,22 +181,24 @@ class ManagedServer:
         self._announce(ServerState.DISABLED if self._desired.is_off else ServerState.PENDING, reason)
 
     def probe_soon(self, seconds: float) -> None:
-        """Ask a remote server whether it is there, that soon: the network may be another one by now. A
-        process has slept as long as we have."""
+        """Health-check a remote server within `seconds`: after a suspend, the network may have changed.
+
+        No effect on a local process, which was suspended as well.
+        """
         if isinstance(self.spec, RemoteSpec):
             self._probe_timer.schedule(seconds)
 
     def close(self) -> None:
-        """Its task is over, and no other will run it: nobody waits for it any more."""
+        """Mark the server as closed and wake all waiters. Called when `run` will not be entered again."""
         self.is_closed = True
         self._tracker.notify()
 
     def reset_after_bug(self) -> None:
-        """`run` has failed and will be entered again: whoever waits, waits on."""
+        """Prepare for another `run` after the previous one raised. Waiters keep waiting."""
         self._drop_upstream()
-        self._announce(ServerState.PENDING, "starting again after an error in mcpd itself")
+        self._announce(ServerState.PENDING, "restarting after an internal error in mcpd")
 
-    # ── what others may read, and wait for ──────────────────────────────────────────────────────
+    # ── reading and waiting ─────────────────────────────────────────────────────────────────────
 
     @property
     def state(self) -> ServerState:
@@ -201,53 +206,50 @@ class ManagedServer:
 
     @property
     def catalog(self) -> Catalog | None:
-        """Its lists as last fetched; None before the first time."""
+        """The lists as last fetched or cached; None if they were never fetched."""
         return self._catalog_sync.catalog
 
     @property
     def lists_expired(self) -> bool:
-        """Whether `use_lists` has something to do, and a server to do it with."""
+        """Whether the server is connected and `refresh_expired_lists` would fetch anything."""
         return self.upstream is not None and bool(self._catalog_sync.expired_features)
 
     @property
     def is_first_start(self) -> bool:
-        """Whether it is being started for the first time ever: soon more may be known of it."""
+        """Whether the server is starting and nothing is known of its lists yet."""
         return self.catalog is None and self.state is ServerState.PENDING and not self._backoff.attempts
 
     async def refresh_expired_lists(self) -> None:
-        """See `ListKeeper.use`. Returns at once where there is no connection."""
+        """Fetch the lists whose TTL has passed. Returns immediately without a connection. Never raises."""
         if self.lists_expired:
             await self._catalog_sync.refresh_expired()
 
     @property
     def validators(self) -> dict[str, object]:
-        """See `ListKeeper.validators`."""
+        """Compiled tool schemas by tool name; cleared when the lists change."""
         return self._catalog_sync.validators
 
     def status(self) -> ServerStatus:
-        """A snapshot, with the evidence."""
-        heard_at = self._last_received_at if self.upstream is None else self.upstream.link.last_received_at
+        """Return the server's status with the evidence behind it."""
+        link = None if self.upstream is None else self.upstream.link
+        heard_at = self._last_received_at if link is None else link.last_received_at
         return build_status(
-            StatusInputs(
-                spec=self.spec,
-                tracker=self._tracker,
-                kind=self._strategy.kind,
-                upstream=self.upstream,
-                catalog=self.catalog,
-                child=self.child,
-                log=self.log,
-                unparsable_output=""
-                if self.upstream is None
-                else self._unparsable_output(self.upstream.link),
-                connections=self._connections,
-                attempts=self._backoff.attempts,
-                last_received=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
-                off_until=self._desired.off_until,
-            )
+            spec=self.spec,
+            tracker=self._tracker,
+            kind=self._strategy.kind,
+            upstream=self.upstream,
+            catalog=self.catalog,
+            child=self.child,
+            log=self.log,
+            unparsable_output="" if link is None else self._unparsable_output(link),
+            connections=self._connections,
+            attempts=self._backoff.attempts,
+            last_received=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
+            off_until=self._desired.off_until,
         )
 
     def invocation(self) -> tuple[Sequence[str], Mapping[str, str], str | None]:
-        """The command line, environment and directory that its process has, or would have."""
+        """Return the command line, environment and working directory of the server's process."""
         spec = self.spec
         if not isinstance(spec, StdioSpec):
             return (), {}, None
@@ -256,24 +258,24 @@ class ManagedServer:
 
     @property
     def location(self) -> str:
-        """Where a remote server listens, without the parts of the URL that may hold a secret."""
+        """The URL of a remote server without the parts that may hold secrets; empty for a local process."""
         return redact_url(self.spec.url) if isinstance(self.spec, RemoteSpec) else ""
 
     async def wait_settled(self) -> None:
-        """Until no attempt is under way or queued."""
+        """Wait until no connection attempt is running or queued."""
         while not self.is_closed and (not self._tracker.state.is_settled or self._wake_event.is_set()):
             await self._tracker.wait_changed()
 
     async def wait_ready(self) -> Upstream:
-        """The connected upstream, starting a lazy server and looking again for one that could not be reached.
-        The caller bounds the wait.
+        """Return the connected upstream, starting a lazy server and retrying an unreachable one early.
 
-        Raises NotReady at once where waiting is no use: switched off, gone, or failed with no attempt soon.
+        The caller bounds the wait. Raises NotReady immediately if waiting is pointless: the server is
+        disabled or closed, or it failed and no attempt is due soon.
         """
         if not self.is_closed:
             self.request_start()
             if self._tracker.may_retry_early:
-                self._wake_event.set()  # ends the pause, and nothing else: it counts as any attempt does
+                self._wake_event.set()  # ends the backoff pause; the attempt counts like any other
         while self.upstream is None:
             if self.is_closed or (self._tracker.not_retrying_soon and not self._wake_event.is_set()):
                 raise self.not_ready()
@@ -281,13 +283,13 @@ class ManagedServer:
         return self.upstream
 
     def not_ready(self) -> NotReady:
-        """Why nothing can be sent now, and what to do."""
+        """Return the error that says why nothing can be sent now and what to do about it."""
         return self._tracker.not_ready(self.spec.name, is_closed=self.is_closed)
 
-    # ── the life ────────────────────────────────────────────────────────────────────────────────
+    # ── running ─────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Keep it as it is wished to be, until cancelled."""
+        """Keep the server in its desired state until cancelled."""
         try:
             while True:
                 self._wake_event = trio.Event()
@@ -304,12 +306,12 @@ class ManagedServer:
             self.log.close()
 
     async def _wait_while_off(self) -> None:
-        """Until somebody wishes something else, or the time that it was switched off for is over."""
+        """Wait until the desired state changes or a timed disable ends."""
         while not self._wake_event.is_set():
             left = self._desired.seconds_until_enabled
             if left <= 0:
                 self._desired.end_timed_disable()
-                self._wake("the time that it was switched off for is over")
+                self._wake("its timed disable ended")
                 return
             with trio.move_on_after(left if left == math.inf else min(left, _WALL_CLOCK_INTERVAL)):
                 await self._wake_event.wait()
@@ -321,7 +323,7 @@ class ManagedServer:
                 return
             try:
                 await self._connect_and_serve()
-            except* Exception as group:  # the firewall: one server's trouble is its own
+            except* Exception as group:  # one server's failure must not affect the others
                 self._record_end(group, None)
         trim_heap()
         if not self._wake_event.is_set() and attempt.has_ended:
@@ -330,15 +332,15 @@ class ManagedServer:
         self._tracker.clear_retry()
 
     def _record_end(self, error: BaseException, returncode: int | None, noise: str = "") -> None:
-        """Say at once that the connection is over, why, and when the next begins; the first word counts.
+        """Record why the connection ended and schedule the next attempt; only the first call counts.
 
-        The pause runs from here on, while the process is still being ended.
+        The backoff starts here, while the process is still being stopped.
         """
         attempt = self._attempt
         if attempt.has_ended or self._wake_event.is_set():
             if is_bug(error):
-                raise error  # to the outer firewall: there is no state left to tell it in
-            return  # the first word counts; and what a wish tears down is no failure
+                raise error  # the supervisor logs it and runs the server again
+            return  # already recorded, or torn down on request
         another_way = self._strategy.next_fallback(error, was_ready=attempt.ready_at is not None)
         if another_way:
             self._announce(ServerState.PENDING, another_way)
@@ -373,7 +375,7 @@ class ManagedServer:
         self._announce(follows.state, follows.reason)
 
     async def _connect_and_serve(self) -> None:
-        """Hold one connection for as long as it lasts; how it ended has been noted, or is raised."""
+        """Hold one connection until it ends. Its end has been recorded, or is raised."""
         around = self._context
         spec = await resolve_secrets(self.spec, around)
         if isinstance(spec, StdioSpec):
@@ -394,7 +396,7 @@ class ManagedServer:
                     await self._serve_until_end(connection, slot)
             finally:
                 self.taps.on_disconnected()
-                self.child = None  # however it ended: its number may be somebody else's from now on
+                self.child = None  # its pid may be reused from now on
 
     async def _serve_until_end(self, connection: OpenTransport, slot: StartSlot) -> None:
         child, link = connection.child, connection.channel
@@ -412,10 +414,10 @@ class ManagedServer:
             slot.release()
             self._drop_upstream()
             self.interests.on_disconnected()
-            link.close("the connection is being ended")
+            link.close("the connection is being closed")
 
     def _drop_upstream(self) -> None:
-        """Nobody is to use the connection any more."""
+        """Withdraw the connection from all callers."""
         if self.upstream is not None:
             self._last_received_at = self.upstream.link.last_received_at
             self.upstream = None
@@ -432,7 +434,7 @@ class ManagedServer:
             upstream = await self._negotiate(connection.channel, fetching)
             if (
                 upstream.run_subscriptions is not None
-            ):  # before its lists are fetched: they may change right after
+            ):  # before fetching the lists, which may change right after
                 nursery.start_soon(upstream.run_subscriptions)
                 with trio.move_on_after(_NOTIFICATIONS_TIMEOUT):
                     await upstream.notifications_ready.wait()
@@ -451,7 +453,7 @@ class ManagedServer:
         if not self._strategy.is_fallback:
             self.trace.clear()
         if fetching >= 1:
-            self.trace.add_step("install", "the server has been started", fetching)
+            self.trace.add_step("install", "download finished, server started", fetching)
             self._announce(ServerState.PENDING, "connecting")
         return await self._strategy.negotiate(link, self._hooks(), self.trace.add_step)
 
@@ -469,7 +471,7 @@ class ManagedServer:
         )
 
     async def _become_ready(self, upstream: Upstream) -> None:
-        """The lists; then, and only then, CONNECTED is announced."""
+        """Fetch the lists, then announce CONNECTED."""
         catalog = await self._catalog_sync.fetch(upstream)
         self._strategy.record_success(upstream)
         self.upstream = upstream
@@ -483,10 +485,10 @@ class ManagedServer:
         self._publish(EventKind(feature), words)
         self.notifications(ServerNotification(f"notifications/{feature}/list_changed", ABSENT))
 
-    # ── telling ─────────────────────────────────────────────────────────────────────────────────
+    # ── reporting ───────────────────────────────────────────────────────────────────────────────
 
     def _announce(self, state: ServerState, reason: str) -> None:
-        """Every change of state goes through here."""
+        """Change the state; the only place that does."""
         if self._tracker.set_state(state, reason):
             log.log(
                 self._log_level(state), "%s: %s%s", self.spec.name, state.value, reason and f" ({reason})"
@@ -495,8 +497,8 @@ class ManagedServer:
         self._tracker.notify()
 
     def _log_level(self, state: ServerState) -> int:
-        """How loud a change of state is logged: a server that keeps failing says so once in each step."""
-        under_way = state in (ServerState.PENDING, ServerState.FAILED)  # a failure has its own line
+        """Log state changes at INFO; at DEBUG while connecting (failures have their own line) or flapping."""
+        under_way = state in (ServerState.PENDING, ServerState.FAILED)
         flapping = self._backoff.attempts > self.spec.restart.intensity
         return logging.DEBUG if under_way or flapping else logging.INFO
 

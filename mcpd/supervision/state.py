@@ -1,12 +1,15 @@
-"""One server's desired, actual and reported state."""
+"""One server's desired, actual and reported state.
+
+`DesiredState` is what users and clients want, `StateTracker` is what the server is now, and
+`build_status` puts everything known about the server into the status that users and scripts see.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import attrs
 import trio
 
 from mcpd.model.errors import NotReady
@@ -22,21 +25,21 @@ from mcpd.transports.base import Channel
 from mcpd.transports.child_process import Child
 
 DISCONNECTED = "disconnected by hand"
-"""Why a server is off that was disconnected; any other that is off has been switched off."""
+"""The reason of a server that is off because a user disconnected it, as opposed to a disabled one."""
 
 
 class DesiredState:
-    """Every change says whether it is one, so that the server's task need not be disturbed for nothing."""
+    """Each setter returns whether it changed anything, so that unchanged servers are left alone."""
 
     def __init__(self, spec: ServerSpec, store: StateFile) -> None:
         self._name, self._store = spec.name, store
         toggled = store.is_enabled(spec.name)
         self.enabled = spec.enabled if toggled is None else toggled
-        """The toggle, which outlives the daemon, or else the definition."""
+        """The persistent setting if there is one, otherwise `enabled` of the definition."""
         self.disconnected = False
-        """By hand, until it is asked for again or the daemon starts anew."""
+        """Set by the user; lasts until the next connect or until the daemon restarts."""
         self.start_requested = not spec.lazy
-        """Whether somebody wants to use it; a lazy server starts with nobody."""
+        """False for a lazy server that nobody has used yet."""
 
     @property
     def is_off(self) -> bool:
@@ -44,17 +47,17 @@ class DesiredState:
 
     @property
     def off_until(self) -> float | None:
-        """When it comes on by itself (seconds since 1970); None while it is on, or off for good."""
+        """When a timed disable ends (seconds since the epoch); None if on, or off without a limit."""
         return None if self.enabled else self._store.disabled_until(self._name)
 
     @property
     def seconds_until_enabled(self) -> float:
-        """Until then, as the wall clock has it now; not above 0 once it has gone by."""
+        """Seconds by the wall clock until a timed disable ends: ≤ 0 once it has, infinite without a limit."""
         return math.inf if (until := self.off_until) is None else until - time.time()
 
     @property
     def off_reason(self) -> str:
-        """For the status."""
+        """Why the server is off, for its status."""
         if self.enabled:
             return DISCONNECTED
         if (until := self.off_until) is not None:
@@ -66,7 +69,7 @@ class DesiredState:
         return self._store.is_enabled(self._name) is not None
 
     def connect(self) -> None:
-        """Be connected, as far as the toggle allows it."""
+        """Connect, unless the server is disabled."""
         self.disconnected, self.start_requested = False, True
 
     def disconnect(self) -> bool:
@@ -75,7 +78,10 @@ class DesiredState:
         return changed
 
     def set_enabled(self, on: bool, until: float | None = None) -> bool:
-        """Turn the toggle: on, off, or off until then. Switching on takes back a disconnect, too."""
+        """Enable or disable persistently, with `until` as the end of a timed disable.
+
+        Enabling also takes back a disconnect.
+        """
         another_end = not on and until != self._store.disabled_until(self._name)
         self._store.set_toggle(self._name, on if until is None else until)
         if on == self.enabled and not (on and self.disconnected):
@@ -84,12 +90,12 @@ class DesiredState:
         return True
 
     def end_timed_disable(self) -> None:
-        """That it was switched off for: on from now on, and what was disconnected besides stays so."""
+        """Enable the server; a disconnected one stays disconnected."""
         self._store.set_toggle(self._name, True)
         self.enabled = True
 
     def set_default(self, enabled: bool) -> bool:
-        """What another definition says; nothing where a toggle overrules it."""
+        """Apply `enabled` of a changed definition, unless a persistent setting overrides it."""
         if self._is_toggled:
             return False
         self.enabled = enabled
@@ -102,29 +108,29 @@ class DesiredState:
 
 
 _RETRY_SOON = 5.0
-"""A call waits for a retry that is due within this time, instead of failing on the spot."""
+"""Seconds: a call waits for a retry that is due within this time instead of failing immediately."""
 _EARLY_RETRY_INTERVAL = 5.0
-"""Seconds that a server which cannot be reached is left alone after an attempt, however many want it."""
+"""Minimum seconds between attempts to reach an unreachable server, however many calls want it."""
 
 
 class StateTracker:
-    """Changed by the server's own task and by wishes, through `become`; others read it and wait."""
+    """The state, its reason and the next attempt. Only `set_state` changes the state; anybody may wait."""
 
     def __init__(self) -> None:
         self.state = ServerState.PENDING
         self.reason = "queued"
         self.since = time.time()
         self.failure: Failure | None = None
-        """Why the last connection or attempt ended; kept until a person acts."""
+        """Why the last connection or attempt ended; kept until a user acts."""
         self.retry_at: float | None = None
-        """When the next attempt begins, by the wall clock, for display."""
+        """When the next attempt starts (wall clock), for display."""
         self.retry_due = math.inf
-        """The same by `trio.current_time()`."""
+        """The same as `trio.current_time()`."""
         self._scheduled_at = -math.inf
         self._changed = trio.Event()
 
     def set_state(self, state: ServerState, reason: str) -> bool:
-        """The only place that changes the state. Whether it is another one than before."""
+        """Change the state; the only place that does. Return whether it differs from the previous one."""
         assert self.state.may_become(state), f"{self.state} may not become {state}"
         another = state is not self.state
         if another:
@@ -133,7 +139,7 @@ class StateTracker:
         return another
 
     def notify(self) -> None:
-        """Wake who waits for a change."""
+        """Wake everybody in `wait_changed`."""
         moved, self._changed = self._changed, trio.Event()
         moved.set()
 
@@ -149,7 +155,7 @@ class StateTracker:
 
     @property
     def not_retrying_soon(self) -> bool:
-        """Whether waiting for a connection is no use: off, or failed with no attempt soon."""
+        """Whether waiting for a connection is pointless: off, or failed with no attempt due soon."""
         if self.state in (ServerState.PENDING, ServerState.IDLE):
             return False
         if self.state is ServerState.FAILED:
@@ -158,8 +164,10 @@ class StateTracker:
 
     @property
     def may_retry_early(self) -> bool:
-        """Whether who wants it now may have it tried before its time. Only a server that could not be
-        reached: it may be there by now; to look costs no process, and bothers nobody who asked for peace."""
+        """Whether a call may trigger the next attempt before it is due.
+
+        Only for an unreachable server: it may be back, and checking it starts no process.
+        """
         if self.state is not ServerState.FAILED or self.failure is None:
             return False
         unreachable = self.failure.kind is FailureKind.UNREACHABLE
@@ -170,17 +178,17 @@ class StateTracker:
         )
 
     def not_ready(self, name: str, *, is_closed: bool = False) -> NotReady:
-        """Why nothing can be sent now, and what to do. `over`: it has ended for good."""
+        """Return the error that says why nothing can be sent now and what to do."""
         why = self.reason
-        if is_closed or self.state is ServerState.CONNECTED:  # nobody announces the end of what goes for good
-            why = "it is being stopped, since it was removed or defined anew"
+        if is_closed or self.state is ServerState.CONNECTED:  # the end of a removed server is not announced
+            why = "it is stopping because it was removed or its definition changed"
         elif self.failure is not None and self.state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
             why = self.failure.message
         back = "connect" if self.reason == DISCONNECTED else "enable"
         advice = {
-            ServerState.DISABLED: f"`mcpctl {back} {name}` brings it back",
-            ServerState.NEEDS_AUTH: f"then `mcpctl reconnect {name}`",
-            ServerState.FAILED: f"see `mcpctl status {name}`; `mcpctl reconnect {name}` tries now",
+            ServerState.DISABLED: f"run `mcpctl {back} {name}`",
+            ServerState.NEEDS_AUTH: f"log in, then run `mcpctl reconnect {name}`",
+            ServerState.FAILED: f"see `mcpctl status {name}`, or run `mcpctl reconnect {name}` to retry now",
         }.get(self.state, "try again in a moment")
         when = ""
         if self.retry_at is not None:
@@ -193,75 +201,64 @@ class StateTracker:
         )
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class StatusInputs:
-    """What a status is made of."""
+def build_status(
+    *,
+    spec: ServerSpec,
+    tracker: StateTracker,
+    kind: TransportKind,
+    upstream: Upstream | None,
+    catalog: Catalog | None,
+    child: Child | None,
+    log: ServerLog,
+    unparsable_output: str,
+    connections: int,
+    attempts: int,
+    last_received: float | None,
+    off_until: float | None,
+) -> ServerStatus:
+    """Return the status of a server.
 
-    spec: ServerSpec
-    tracker: StateTracker
-    kind: TransportKind
-    upstream: Upstream | None
-    catalog: Catalog | None
-    child: Child | None
-    log: ServerLog
-    unparsable_output: str
-    """See `noise`; of the connection that there is."""
-    connections: int
-    """So far, this one included."""
-    attempts: int
-    last_received: float | None
-    """When something came from it last, by the wall clock."""
-    off_until: float | None
-    """When it comes on again by itself, by the wall clock, too."""
-
-
-def build_status(known: StatusInputs) -> ServerStatus:
-    upstream, catalog, stands = known.upstream, known.catalog, known.tracker
+    `connections` counts the current one; `last_received` and `off_until` are wall clock times.
+    """
+    warnings = [] if catalog is None else list(catalog.warnings)
+    if upstream is not None:
+        warnings += [unparsable_output] if unparsable_output else []
+        warnings += [f"{count} {what}" for what, count in upstream.link.protocol_deviations.items()]
+    if log.dropped:
+        warnings.append(f"{log.dropped} log lines could not be written to {log.path}")
     session = None if upstream is None else upstream.link.session
     return ServerStatus(
-        name=known.spec.name,
-        status=stands.state,
-        since=rfc3339(stands.since),
-        transport=known.kind,
-        reason=stands.reason,
-        pid=None if known.child is None else known.child.pid,
+        name=spec.name,
+        status=tracker.state,
+        since=rfc3339(tracker.since),
+        transport=kind,
+        reason=tracker.reason,
+        pid=None if child is None else child.pid,
         tools=len(catalog.tools) if catalog else 0,
         resources=len(catalog.resources) if catalog else 0,
         prompts=len(catalog.prompts) if catalog else 0,
-        restarts=max(0, known.connections - 1),
-        attempts=known.attempts,
-        last_error=stands.failure,
-        last_ok=None if known.last_received is None else rfc3339(known.last_received),
-        retry_at=None if stands.retry_at is None else rfc3339(stands.retry_at),
-        off_until=None if known.off_until is None else rfc3339(known.off_until),
+        restarts=max(0, connections - 1),
+        attempts=attempts,
+        last_error=tracker.failure,
+        last_ok=None if last_received is None else rfc3339(last_received),
+        retry_at=None if tracker.retry_at is None else rfc3339(tracker.retry_at),
+        off_until=None if off_until is None else rfc3339(off_until),
         updated=catalog.fetched_at or None if catalog else None,
         protocol_version=upstream.version if upstream else None,
         era=upstream.era if upstream else None,
         session=None if session is None else bool(session),
         server_info=upstream.info if upstream else None,
         capabilities=tuple(sorted(upstream.capabilities)) if upstream else (),
-        lazy=known.spec.lazy,
+        lazy=spec.lazy,
         in_flight=upstream.link.in_flight if upstream else 0,
-        warnings=tuple(_warnings(known)),
+        warnings=tuple(warnings),
     )
 
 
 def unparsable_output(channel: Channel, kind: TransportKind, mask: Callable[[str], str]) -> str:
-    """How much came that was no message, with the first of it; empty when all was well."""
-    number, first = channel.unparsable_lines, shorten(mask(channel.unparsable_sample))
+    """Describe the output that was not JSON-RPC, with a sample; empty if there was none."""
+    count, first = channel.unparsable_lines, shorten(mask(channel.unparsable_sample))
     what, where = ("line", " on its stdout") if kind == "stdio" else ("frame", "")
-    if number == 1:
-        return f"1 {what}{where} was no message: {first}"
-    return f"{number} {what}s{where} were no messages; the first: {first}" if number else ""
-
-
-def _warnings(known: StatusInputs) -> Iterator[str]:
-    if known.catalog is not None:
-        yield from known.catalog.warnings
-    if known.upstream is not None:
-        if known.unparsable_output:
-            yield known.unparsable_output
-        for what, count in known.upstream.link.protocol_deviations.items():
-            yield f"{count} {what}"
-    if known.log.dropped:
-        yield f"{known.log.dropped} log lines could not be written to {known.log.path}"
+    if count == 1:
+        return f"1 {what}{where} was not JSON-RPC: {first}"
+    return f"{count} {what}s{where} were not JSON-RPC; the first: {first}" if count else ""

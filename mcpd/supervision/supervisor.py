@@ -1,4 +1,4 @@
-"""The set of servers: callers wish for one, a single task makes it so."""
+"""The set of servers: `set_desired` says which there should be, one task starts and stops them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from mcpd.support.suspend_detection import watch_for_suspend
 log = logging.getLogger("mcpd.supervisor")
 
 _RERUN_DELAY = 1.0
-"""Seconds until a server whose task failed runs again: a bug may repeat, and must not spin."""
+"""Seconds before a server whose task raised is run again, so that a repeating bug does not spin."""
 
 _RESUME_PROBE_SPREAD = 2.0
-"""Seconds after waking in which each remote server is asked whether it is there."""
+"""Seconds over which the health checks after a suspend are spread."""
 
 
 @attrs.define(eq=False)
 class _RunningServer:
-    """A server and the task that runs it."""
+    """A server and the scope of the task that runs it."""
 
     server: ManagedServer
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
@@ -38,10 +38,10 @@ class _RunningServer:
 
 
 class Supervisor:
-    """`wish` says which servers there should be; `run` is the only task that starts or ends one.
+    """Reconciles the running servers with the desired set.
 
-    A wish superseded before it was acted on is skipped. A server that cannot start is a status,
-    never an error of applying.
+    `run` is the only task that starts or stops servers. If the set changes again before it was applied, the
+    intermediate set is skipped. A server that cannot start has a failed status; applying never raises.
     """
 
     def __init__(self, context: SupervisorContext) -> None:
@@ -64,31 +64,31 @@ class Supervisor:
         return diff_specs(self.desired, desired)
 
     def set_desired(self, desired: Mapping[str, ServerSpec]) -> tuple[int, ServersDiff]:
-        """Replace the set. Synchronous, so nobody's hang-up can leave it half done."""
+        """Replace the desired set; return its generation and the changes. Synchronous."""
         plan = self.plan(desired)
         self._desired.set((self.generation + 1, dict(desired)))
         return self.generation, plan
 
     async def wait_applied(self, generation: int) -> None:
-        """Until the set of that generation, or a newer one, is in force."""
+        """Wait until the set of `generation`, or a newer one, is in effect."""
         await self._applied.wait_until(lambda applied: applied >= generation)
 
     def get(self, name: str) -> ManagedServer:
-        """Raises UnknownServer, with the names that come near."""
+        """Return the configured server `name`. Raises UnknownServer with suggestions."""
         life = self._running.get(name)
         if life is None:
             raise UnknownServer(_unknown_server(name, sorted(self._running)), server=name)
         return life.server
 
     def find(self, name: str) -> ManagedServer | None:
-        """The server that has this name now."""
+        """Return the configured server `name`, or None."""
         life = self._running.get(name)
         return None if life is None else life.server
 
     def get_any(self, name: str) -> ManagedServer:
-        """An instance, too: for who looks at it or wishes it another connection. Its tools are its clients'.
+        """Return the server or dedicated instance `name`, to inspect or reconnect it. Raises UnknownServer.
 
-        Raises UnknownServer.
+        Do not use an instance's tools through this: it belongs to its clients.
         """
         if name not in self._running:
             for instance in self._instances:
@@ -97,19 +97,19 @@ class Supervisor:
         return self.get(name)
 
     def servers(self) -> list[ManagedServer]:
-        """In the order of the definitions, without `instances`."""
+        """Return the configured servers in the order of their definitions, without dedicated instances."""
         order = {name: index for index, name in enumerate(self.desired)}
         lives = sorted(self._running.items(), key=lambda item: order.get(item[0], len(order)))
         return [life.server for _, life in lives]
 
     def instances(self) -> list[ManagedServer]:
-        """Servers of one client, or of some, beside those of the definitions."""
+        """Return the dedicated instances, each of which serves one client or some clients only."""
         return list(self._instances)
 
     def start_instance(self, of: ManagedServer, spec: ServerSpec) -> ManagedServer:
-        """One more server like `of`, under a name of its own, until `end_instance`, or the end of `of`.
+        """Start a dedicated instance of `of` under the name of `spec`; it ends with `of` at the latest.
 
-        Raises NotReady while `of` is ending: what is started then would be of a definition that is no more.
+        Raises NotReady while `of` is stopping, because its definition is outdated then.
         """
         original = self._running.get(of.spec.name)
         if original is None or original.server is not of or original.scope.cancel_called:
@@ -121,8 +121,7 @@ class Supervisor:
         return server
 
     def stop_instance(self, server: ManagedServer, reason: str) -> None:
-        """It ends, soon: synchronous, so that nobody's hang-up can prevent it. Who waits for an answer of it
-        is told the reason."""
+        """Stop a dedicated instance soon and fail its pending requests with `reason`. Synchronous."""
         life = self._instances.get(server)
         if life is not None:
             if server.upstream is not None:
@@ -130,7 +129,7 @@ class Supervisor:
             life.scope.cancel(reason=reason)
 
     def is_ending(self, instance: ManagedServer) -> bool:
-        """Whether it has ended, or is about to: nothing can be sent to it any more."""
+        """Return whether a dedicated instance has ended or is stopping, so that nothing can be sent to it."""
         life = self._instances.get(instance)
         return life is None or life.scope.cancel_called
 
@@ -146,12 +145,12 @@ class Supervisor:
         self._context.announce(event)
 
     def stop_all(self, reason: str) -> None:
-        """Begin to end every server: none is started again. `run` is to be cancelled soon."""
+        """Start stopping all servers, permanently. Cancel `run` soon after."""
         for life in self._all_running():
             life.scope.cancel(reason=reason)
 
     def kill_all(self) -> None:
-        """No more patience: SIGKILL to every group. What waits for their ends goes on at once."""
+        """Send SIGKILL to the process groups of all servers."""
         for life in self._all_running():
             if life.server.child is not None:
                 life.server.child.signal_group(9)
@@ -160,7 +159,7 @@ class Supervisor:
         return [*self._running.values(), *self._instances.values()]
 
     async def run(self) -> None:
-        """Make it so, wish after wish, until cancelled; then every server has been ended."""
+        """Apply each desired set until cancelled. When it returns, all servers have stopped."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(watch_for_suspend, self._on_resume)
@@ -175,8 +174,8 @@ class Supervisor:
                 self._applied.set(generation)
 
     def _on_resume(self, slept: float) -> None:
-        """Connections do not outlive a night. Not all are looked at in the same moment."""
-        log.info("slept for %.0f s: looking after the remote servers", slept)
+        """Check the remote servers after a suspend, spread over time: their connections are probably dead."""
+        log.info("resumed after %.0f s of suspend: checking the remote servers", slept)
         for life in self._all_running():
             life.server.probe_soon(_RESUME_PROBE_SPREAD * self._context.random())
 
@@ -198,7 +197,7 @@ class Supervisor:
                 if life.server.original is self._running[name].server:
                     life.scope.cancel(reason="removed from the set, or defined anew")
         for name in (*plan.removed, *replaced):
-            await self._running[name].ended.wait()  # joined before its name is used again
+            await self._running[name].ended.wait()  # the old server must have ended before its name is reused
             del self._running[name]
             if name in replaced:
                 self._start(nursery, desired[name])
@@ -210,7 +209,7 @@ class Supervisor:
         nursery.start_soon(self._run_server, life, name=f"server {spec.name}")
 
     async def _run_server(self, life: _RunningServer) -> None:
-        """The outer firewall: a bug in a server's own task costs that server a second, and nobody else."""
+        """Run one server; a bug in its task delays that server by a second and affects no other."""
         try:
             with life.scope:
                 while True:
@@ -219,7 +218,7 @@ class Supervisor:
                     except* Exception:
                         name = life.server.spec.name
                         log.exception("%s: an error in mcpd itself; the server is started again", name)
-                        with suppress(Exception):  # it may be what is broken, and has been logged
+                        with suppress(Exception):  # this may raise the same bug, which has been logged
                             life.server.reset_after_bug()
                     await trio.sleep(_RERUN_DELAY)
         finally:
@@ -228,9 +227,9 @@ class Supervisor:
 
 
 def _unknown_server(name: str, known: list[str]) -> str:
-    import difflib  # only when somebody mistyped
+    import difflib  # rarely needed
 
     near = difflib.get_close_matches(name, known, n=2)
     if near:
         return f"no server named {name!r}; did you mean {' or '.join(near)}?"
-    return f"no server named {name!r}; known are {', '.join(known) or 'none yet'}"
+    return f"no server named {name!r}; configured servers: {', '.join(known) or 'none'}"

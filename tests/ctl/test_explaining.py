@@ -153,7 +153,7 @@ def test_trouble_is_dated_from_its_beginning(daemon: FakeDaemon, mcpctl: Mcpctl)
 
 def test_what_it_printed_instead_of_messages_is_evidence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """The usage of a program that is no server, say: it is on stdout, and no log has it."""
-    noise = "3 lines on its stdout were no messages; the first: Usage: it [OPTIONS]"
+    noise = "3 lines on its stdout were not JSON-RPC; the first: Usage: it [OPTIONS]"
     daemon.answers["mcpd/server"] = detail(server(status="failed", last_error=failure(noise=noise)))
     assert f"stdout: {noise}" in mcpctl("why", "time", "--no-shell").out
     assert noise in mcpctl("status", "time").out

@@ -71,7 +71,7 @@ def test_a_program_that_is_no_server_is_known_by_what_it_prints(start: Start) ->
     definition = {"command": "sh", "args": ["-c", say], "env": {"IT_TOKEN": SECRET}}
     daemon = start({"it": definition})
     error = daemon.wait_status("it", lambda status: status["status"] == "failed")["last_error"]
-    assert error["noise"] == "1 line on its stdout was no message: Usage: it --token ***"
+    assert error["noise"] == "1 line on its stdout was not JSON-RPC: Usage: it --token ***"
     assert error["stderr"] == ["no config"]
 
 

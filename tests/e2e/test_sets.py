@@ -216,7 +216,7 @@ def test_a_server_is_off_for_a_time_over_a_restart_and_comes_back_by_itself(tmp_
         told = [(entry["state"], entry["message"], bool(entry["by"])) for entry in entries]
         assert ("disabled", f"it was {words}", True) in told
         assert told[-2:] == [
-            ("pending", "the time that it was switched off for is over", False),
+            ("pending", "its timed disable ended", False),
             ("connected", "", False),
         ]
         daemon.client().request("mcpd/disable", server="fake", until=later, wait=harness.BOUND)

@@ -57,7 +57,7 @@ async def test_it_is_off_until_then_and_comes_back_by_itself(
         await trio.sleep(1)
         words = "switched off until 2026-11-22 18:00:00 UTC"
         assert stands(world.server) == ("disabled", words, "2026-11-22T18:00:00.000Z")
-        with pytest.raises(NotReady, match=f"it is disabled: {words}.*; `mcpctl enable it` brings it back"):
+        with pytest.raises(NotReady, match=f"it is disabled: {words}.*; run `mcpctl enable it`"):
             await world.server.wait_ready()
         await trio.sleep(SIX - wall() - 1)
         assert len(world.starts) == 1
@@ -68,7 +68,7 @@ async def test_it_is_off_until_then_and_comes_back_by_itself(
         told.record(event)
     assert [(e.state, e.message) for e in told.history("it", 9).entries][1:] == [
         (ServerState.DISABLED, f"it was {words}"),
-        (ServerState.PENDING, "the time that it was switched off for is over"),
+        (ServerState.PENDING, "its timed disable ended"),
         (ServerState.CONNECTED, ""),
     ]
 

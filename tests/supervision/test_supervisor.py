@@ -109,7 +109,7 @@ async def test_an_unknown_server_is_named_with_what_comes_near(
         await world.apply(world.spec("github"))
         with pytest.raises(UnknownServer, match="did you mean github"):
             world.supervisor.get("githab")
-        with pytest.raises(UnknownServer, match="known are github"):
+        with pytest.raises(UnknownServer, match="configured servers: github"):
             world.supervisor.get("zzz")
 
 
