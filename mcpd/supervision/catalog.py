@@ -1,4 +1,7 @@
-"""The lists that one server provides: fetching them, keeping them fresh, caching them."""
+"""One server's lists of tools, resources, templates and prompts: fetched, refreshed and cached.
+
+Every entry is kept as the bytes the server sent.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,15 @@ from mcpd.wire.message import BadFrame
 
 MAX_PAGES = 1000
 _MAX_NAMES = 5
-"""Entries that a difference names of each sort."""
+"""Names per kind of change in a change description."""
 _MAX_CANDIDATES, _MAX_COMPARED_LENGTH = 500, 100
-"""Entries, and characters of a name, that one which does not exist is compared with: that takes its time
-(up to 0.3 s with these), and the lists are the servers'."""
+"""Limits for suggestions, which compare each candidate: names, and characters per name. With these values a
+comparison takes 0.3 s at most."""
 
 
 @attrs.frozen
 class Item:
-    """One entry of a list: the name (or URI) it is asked for by, and its own bytes."""
+    """One list entry: the name (or URI) it is requested by, and its bytes."""
 
     name: str
     raw: bytes
@@ -44,14 +47,14 @@ Listing = tuple[Item, ...]
 
 @attrs.frozen(kw_only=True)
 class CacheHint:
-    """What a server of 2026-07-28 says of a feature's lists: how long they are good, and for whom."""
+    """How long a feature's lists may be cached, and for whom (MCP 2026-07-28, `ttlMs` and `cacheScope`)."""
 
     ttl: float
-    """Seconds from `at` on; the least of all pages and of both lists of resources. 0: not at all."""
+    """Seconds from `received_at`; the minimum over all pages and lists of the feature. 0: do not cache."""
     received_at: float
-    """When the first of these pages came (`trio.current_time()`)."""
+    """When the first of these pages arrived (`trio.current_time()`)."""
     private: bool = True
-    """Whether it is for who asked only, by the server's own words for any of the pages."""
+    """Whether any page was for the requesting client only."""
 
     @property
     def fresh_until(self) -> float:
@@ -60,7 +63,7 @@ class CacheHint:
 
 @attrs.frozen(kw_only=True)
 class Catalog:
-    """Complete lists, in the server's order, as of `fetched_at`."""
+    """Complete lists in the server's order, as of `fetched_at`."""
 
     tools: Listing = ()
     resources: Listing = ()
@@ -68,10 +71,10 @@ class Catalog:
     prompts: Listing = ()
     fetched_at: str = ""
     warnings: tuple[str, ...] = ()
-    """What was wrong with an otherwise usable answer."""
+    """Problems in otherwise usable responses."""
     dropped_tools: int = 0
     hints: Mapping[str, CacheHint] = attrs.field(factory=dict, eq=False)
-    """By feature; none of a server that speaks an older revision, which has no such hints."""
+    """By feature. Empty for servers older than 2026-07-28, which send no hints."""
 
     def tool(self, name: str) -> Item | None:
         return next((tool for tool in self.tools if tool.name == name), None)
@@ -105,10 +108,10 @@ FEATURES = tuple(_LIST_METHODS)
 async def fetch_catalog(
     upstream: Upstream, spec: ServerSpec, features: Sequence[str] = FEATURES, old: Catalog | None = None
 ) -> Catalog:
-    """Fetch the lists of `features`, all pages; the others stay as they are in `old`.
+    """Fetch all pages of the lists of `features`; take the other lists from `old`.
 
-    A list that the server refuses is empty and becomes a warning. Raises LinkLost, and
-    trio.TooSlowError when one list takes longer than `timeouts.list`.
+    A list that the server refuses is empty and adds a warning. Raises LinkLost, and trio.TooSlowError
+    when one list takes longer than `timeouts.list`.
     """
     found: dict[str, Listing] = {}
     hints = {} if old is None else {name: hint for name, hint in old.hints.items() if name not in features}
@@ -122,7 +125,7 @@ async def fetch_catalog(
                 pages: list[CacheHint] = []
                 items, dropped = await _fetch_list(upstream, kind, warnings, pages)
             if waiting.cancelled_caught:
-                raise trio.TooSlowError(f"{kind.method} took more than {spec.timeouts.list:g} s")
+                raise trio.TooSlowError(f"{kind.method} took longer than {spec.timeouts.list:g} s")
             if kind.member == "tools":
                 dropped_tools = dropped
                 items = _drop_inadmissible(upstream, items, warnings)
@@ -150,7 +153,7 @@ def _combine_hints(hints: Sequence[CacheHint]) -> CacheHint:
 
 
 def _read_cache_hint(page: Mapping[str, Raw]) -> CacheHint:
-    """Missing and senseless values mean: not to be kept, and for nobody else (digest 2.14, 8.4)."""
+    """A missing or invalid `ttlMs` or `cacheScope` means 0 and "private"."""
     try:
         ttl = msgspec.json.decode(page.get("ttlMs", b"0"), type=float) / 1000
         scope = msgspec.json.decode(page.get("cacheScope", b'""'), type=str)
@@ -160,7 +163,7 @@ def _read_cache_hint(page: Mapping[str, Raw]) -> CacheHint:
 
 
 def _drop_inadmissible(upstream: Upstream, tools: Listing, warnings: list[str]) -> Listing:
-    """The tools that may be offered; the others become warnings."""
+    """Return the tools that may be offered to clients; add a warning for each of the others."""
     if upstream.admit_tool is None:
         return tools
     admitted = []
@@ -169,19 +172,19 @@ def _drop_inadmissible(upstream: Upstream, tools: Listing, warnings: list[str]) 
         if wrong is None:
             admitted.append(tool)
         else:
-            warnings.append(f"tool {shorten(tool.name, 60)} is left out: {wrong}")
+            warnings.append(f"tool {shorten(tool.name, 60)} was left out: {wrong}")
     return tuple(admitted)
 
 
 def did_you_mean(name: str, entries: Listing) -> str:
-    """`did you mean …?`, of the entries whose names come near; empty without any."""
+    """Return `did you mean …?` with similar names; empty if there are none."""
     names = [item.name for item in entries[:_MAX_CANDIDATES] if len(item.name) < _MAX_COMPARED_LENGTH]
     near = difflib.get_close_matches(name[:_MAX_COMPARED_LENGTH], names, n=2)
     return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def is_tool_allowed(spec: ServerSpec, tool: str) -> bool:
-    """Whether the definition's include and exclude lists let this tool through."""
+    """Whether the definition's `includeTools` and `excludeTools` allow this tool."""
     if spec.include_tools is not None and not _matches(tool, spec.include_tools):
         return False
     return not _matches(tool, spec.exclude_tools)
@@ -205,11 +208,11 @@ async def _fetch_list(
             entries = msgspec.json.decode(members.get(kind.member, Raw(b"[]")), type=list[Raw])
             cursor = msgspec.json.decode(members.get("nextCursor", Raw(b"null")), type=str | None)
         except UpstreamRefused as error:
-            if error.upstream_code != -32601 or items:  # "no such method" is how optional lists say: none
+            if error.upstream_code != -32601 or items:  # "method not found" means that there is no such list
                 warnings.append(f"{kind.method} failed: {error.message}")
             break
         except (ProtocolViolation, BadFrame, msgspec.MsgspecError, RecursionError) as error:
-            warnings.append(f"{kind.method} gave something unusable: {error}"[:300])
+            warnings.append(f"{kind.method} returned an unusable result: {error}"[:300])
             break
         pages.append(_read_cache_hint(members))
         for entry in entries:
@@ -220,14 +223,14 @@ async def _fetch_list(
                 items[name] = Item(name, bytes(entry))
         if cursor is None:
             break
-        if cursor in seen:  # the empty string is a cursor like any other
-            warnings.append(f"{kind.method} repeats a cursor; stopped after {len(items)} entries")
+        if cursor in seen:  # the empty string is a valid cursor
+            warnings.append(f"{kind.method} repeated a cursor; stopped after {len(items)} entries")
             break
         seen.add(cursor)
     else:
         warnings.append(f"{kind.method} has more than {MAX_PAGES} pages; stopped after {len(items)} entries")
     if dropped:
-        warnings.append(f"{kind.method}: {dropped} unusable or repeated entries left out")
+        warnings.append(f"{kind.method}: {dropped} unusable or duplicate entries left out")
     return tuple(items.values()), dropped
 
 
@@ -243,7 +246,7 @@ def _name_of(entry: Raw, key: str) -> str | None:
 
 
 def describe_changes(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]:
-    """Per feature that changed, a few words: `("tools", "+1 -1 ~0: +echo -ping")`; no names at first."""
+    """Return each changed feature with a summary like `+1 -1 ~0: +echo -ping`; no names if `old` is None."""
     before = old or Catalog()
     told = []
     for feature, fields in (
@@ -264,13 +267,13 @@ def describe_changes(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]
 
 
 def _name_list(sign: str, names: list[str]) -> list[str]:
-    """The first of them, and how many more."""
+    """Return the first names, and how many more there are."""
     told = [sign + shorten(name, 60) for name in names[:_MAX_NAMES]]
     return [*told, f"{sign}…{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else told
 
 
 def dump_catalog(catalog: Catalog) -> bytes:
-    """For the cache: what is known of a server before it has been asked."""
+    """Serialize the lists for the cache, which serves clients before the server has started."""
     lists = {
         field: [Raw(item.raw) for item in getattr(catalog, field)]
         for field in ("tools", "resources", "templates", "prompts")
@@ -279,9 +282,9 @@ def dump_catalog(catalog: Catalog) -> bytes:
 
 
 def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
-    """What `dump` wrote, as far as the definition's filters of today let it through.
+    """Read what `dump_catalog` wrote and apply the definition's current tool filters.
 
-    None for anything else (a cache is dropped, never repaired).
+    Returns None for anything else: a broken cache entry is dropped, not repaired.
     """
     try:
         members = wire.members(data)
@@ -308,10 +311,9 @@ _MIN_REFRESH_INTERVAL = 0.5
 
 
 class CatalogSync:
-    """The catalog of one server, across its connections.
+    """Keeps one server's catalog up to date, across its connections.
 
-    `changed` is called with a feature and a few words for each list that is another than before, once
-    the new catalog is in place.
+    `on_change` is called with the feature and a summary for each changed list, after `catalog` was set.
     """
 
     def __init__(
@@ -320,28 +322,28 @@ class CatalogSync:
         self.spec = spec
         self.catalog: Catalog | None = None
         self.validators: dict[str, object] = {}
-        """Compiled schemas of its tools, by tool; emptied whenever the lists change."""
+        """Compiled schemas by tool name; cleared when the lists change."""
         self._store = store
         self._fingerprint = fingerprint
         self._on_change = changed
         self._stale_features: set[str] = set()
         self._stale_event = trio.Event()
         self._refresh_waiters: dict[trio.Event, str] = {}
-        """Who waits for a list to be fetched after they said so."""
+        """The features whose fetch each event waits for."""
         self._announced_features: Collection[str] = ()
-        """Of the connection: the lists whose changes we are told of."""
+        """The features whose changes the current connection announces."""
         if (cached := store.cached_lists(fingerprint)) is not None:
             self.catalog = load_catalog(cached, spec)
 
     def mark_stale(self, feature: str) -> None:
-        """It is no longer what it was: `keep_fresh` fetches it again, if it runs."""
+        """Have `keep_fresh` fetch this feature's lists again, if it is running."""
         self._stale_features.add(feature)
         self._stale_event.set()
 
     async def refresh(self, feature: str) -> None:
-        """Until that list has been fetched anew, or could not be: then the old one stays.
+        """Wait until this feature's lists have been fetched again, or have failed to: then the old ones stay.
 
-        Takes a connection that lasts; the caller bounds the wait.
+        Requires a running `keep_fresh`; the caller bounds the wait.
         """
         done = trio.Event()
         self._refresh_waiters[done] = feature
@@ -353,10 +355,9 @@ class CatalogSync:
 
     @property
     def expired_features(self) -> Sequence[str]:
-        """The features whose lists have outlived what the server said of them.
+        """The features whose lists have outlived the server's TTL and whose changes it does not announce.
 
-        That is the server's word for lists whose changes it does not tell (digest 2.14): as long as it
-        does tell, a list is good until then. Nothing is fetched on account of time alone, but by `use`.
+        Nothing is fetched because of time alone, only by `refresh_expired`.
         """
         if self.catalog is None or not self.catalog.hints:
             return ()
@@ -369,20 +370,20 @@ class CatalogSync:
         ]
 
     async def refresh_expired(self) -> None:
-        """Before the lists are used: fetch again what has expired. What cannot be had stays as it is."""
+        """Fetch expired lists before they are used. A list that cannot be fetched stays as it is."""
         with trio.move_on_after(self.spec.timeouts.list):
             async with trio.open_nursery() as nursery:
                 for feature in self.expired_features:
                     nursery.start_soon(self.refresh, feature)
 
     async def fetch(self, upstream: Upstream) -> Catalog:
-        """All lists of a new connection; nothing is in place yet (`take`). Raises as `catalog.fetch`."""
+        """Fetch all lists of a new connection without replacing the catalog. Raises as `fetch_catalog`."""
         self._stale_features.clear()
         self._announced_features = upstream.announces_changes
         return await fetch_catalog(upstream, self.spec)
 
     def replace(self, catalog: Catalog) -> None:
-        """Put it in place of the one before, and tell."""
+        """Replace the catalog and report the differences."""
         changes = describe_changes(self.catalog, catalog)
         self.catalog = catalog
         self.validators.clear()
@@ -390,16 +391,16 @@ class CatalogSync:
             self._on_change(feature, words)
 
     def save(self) -> None:
-        """For the next start of the daemon: clients know what there is before the server has answered."""
+        """Cache the lists: clients see them after a restart of the daemon, before the server is up."""
         if self.catalog is not None:
             self._store.cache_lists(self._fingerprint, dump_catalog(self.catalog))
 
     async def keep_fresh(self, upstream: Upstream) -> None:
-        """Fetch what has been marked stale, until cancelled. Raises when the link has ended."""
+        """Fetch lists that were marked stale, until cancelled. Raises when the channel has ended."""
         try:
             await self._keep_fresh(upstream)
         finally:
-            _set_all(self._refresh_waiters)  # nobody fetches anything any more
+            _set_all(self._refresh_waiters)  # nothing is fetched from here on
 
     async def _keep_fresh(self, upstream: Upstream) -> NoReturn:
         while True:
@@ -412,9 +413,8 @@ class CatalogSync:
             except (trio.TooSlowError, McpdError) as error:
                 if upstream.link.end_error is not None:
                     raise
-                # Busy with calls, perhaps, or asked too often: no reason to end them. Whether it lives,
-                # others watch.
-                log.debug("%s: its lists could not be fetched again: %s", self.spec.name, error)
+                # The server may be busy or rate-limited, which is no reason to fail its calls.
+                log.debug("%s: could not refresh the lists: %s", self.spec.name, error)
                 _set_all(served)
                 await trio.sleep(self.spec.timeouts.list)
                 for feature in stale:
@@ -423,7 +423,7 @@ class CatalogSync:
             self.replace(catalog)
             _set_all(served)
             self.save()
-            await trio.sleep(_MIN_REFRESH_INTERVAL)  # a storm of changes becomes one listing each time
+            await trio.sleep(_MIN_REFRESH_INTERVAL)  # combine bursts of changes
 
 
 def _set_all(served: Iterable[trio.Event]) -> None:

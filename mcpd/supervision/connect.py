@@ -1,4 +1,4 @@
-"""One attempt to connect to a server: how to address it, opening its transport, and what it failed on."""
+"""Connecting to a server: choosing transport and era, opening the transport, and judging the attempt."""
 
 from __future__ import annotations
 
@@ -36,26 +36,24 @@ from mcpd.transports.base import Channel
 from mcpd.transports.child_environment import Launch
 from mcpd.transports.child_process import Child, ProcessGroupGuard
 from mcpd.transports.http_client.client_factory import OnResponse
-from mcpd.transports.legacy_http_sse import open_http_sse
+from mcpd.transports.legacy_http_sse import SseChannel, open_http_sse
 from mcpd.transports.stdio import open_stdio
-from mcpd.transports.streamable_http import open_http
-from mcpd.transports.websocket import open_websocket
+from mcpd.transports.streamable_http import HttpChannel, open_http
+from mcpd.transports.websocket import WebSocketChannel, open_websocket
 
 TransportKind = Literal["stdio", "http", "sse", "ws"]
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class OpenTransport:
-    """An open transport, valid inside the block that opened it. Somebody must `run` it."""
+    """An open transport, valid inside the block that opened it. The caller must run `run`."""
 
-    kind: TransportKind
     channel: Channel
     run: Callable[[], Awaitable[NoReturn]]
     child: Child | None = None
-    url: str = ""
 
     def is_stopped(self) -> bool:
-        """Whether it is a process, and stopped."""
+        """Whether the server is a local process that is stopped (SIGSTOP)."""
         return self.child is not None and self.child.is_stopped()
 
 
@@ -65,11 +63,14 @@ def open_transport(
     kind: TransportKind,
     context: SupervisorContext,
     stderr: Callable[[bytes], None],
-    watch: OnResponse,
+    on_response: OnResponse,
 ) -> AbstractAsyncContextManager[OpenTransport]:
-    """The process of `launch`, or a channel of that kind to the URL; `watch` is told of its HTTP requests."""
+    """Start the process of `launch`, or open a channel of `kind` to the URL of a remote server.
+
+    `on_response` is called for each HTTP request of the channel. Raises as `open_stdio` and `open_remote` do.
+    """
     if isinstance(spec, RemoteSpec):
-        return open_remote(spec, kind, context.environ, watch)
+        return open_remote(spec, kind, context.environ, on_response)
     assert isinstance(spec, StdioSpec)
     assert launch is not None
     return _open_process(spec, launch, context.guard, stderr)
@@ -80,34 +81,39 @@ async def _open_process(
     spec: StdioSpec, launch: Launch, guard: ProcessGroupGuard, stderr: Callable[[bytes], None]
 ) -> AsyncIterator[OpenTransport]:
     async with open_stdio(spec, launch, guard=guard, stderr=stderr) as transport:
-        yield OpenTransport(kind="stdio", channel=transport.channel, run=transport.run, child=transport.child)
+        yield OpenTransport(channel=transport.channel, run=transport.run, child=transport.child)
 
 
 @asynccontextmanager
 async def open_remote(
-    spec: RemoteSpec, kind: TransportKind, environ: Mapping[str, str], watch: OnResponse | None = None
+    spec: RemoteSpec, kind: TransportKind, environ: Mapping[str, str], on_response: OnResponse | None = None
 ) -> AsyncIterator[OpenTransport]:
-    """A channel of that kind to `spec.url`. Raises NoTransport, CannotStart."""
+    """Open a channel of `kind` to `spec.url`. Raises UnsupportedTransport, CannotStart."""
+    opening: AbstractAsyncContextManager[HttpChannel | SseChannel | WebSocketChannel]
     if kind == "http":
-        async with open_http(spec, environ, watch) as http:
-            yield OpenTransport(kind=kind, channel=http, run=http.run, url=spec.url)
+        opening = open_http(spec, environ, on_response)
     elif kind == "sse":
-        async with open_http_sse(spec, environ, watch) as sse:
-            yield OpenTransport(kind=kind, channel=sse, run=sse.run, url=spec.url)
+        opening = open_http_sse(spec, environ, on_response)
     elif kind == "ws":
-        async with open_websocket(spec) as socket:
-            yield OpenTransport(kind=kind, channel=socket, run=socket.run, url=spec.url)
+        opening = open_websocket(spec)
     else:
         raise UnsupportedTransport(f"this version of mcpd has no transport for `{kind}` servers")
+    async with opening as channel:
+        yield OpenTransport(channel=channel, run=channel.run)
 
 
 _LEGACY_OVER_SSE = "legacy+sse"
-"""What is remembered of a server that was found to speak HTTP+SSE."""
+"""Stored for a server that was found to speak HTTP+SSE."""
 _UNKNOWN = "auto"
 
 
 class ConnectStrategy:
-    """The next attempt's `kind` and `hint`; it learns from every attempt."""
+    """Chooses the transport and the era of each attempt: from the definition, the stored result of earlier
+    attempts, and the last failure.
+
+    For HTTP these are tried in order: a modern request, a legacy `initialize`, the HTTP+SSE transport of
+    2024-11-05. The result is stored, and tried again from the start when it stops working.
+    """
 
     def __init__(self, spec: ServerSpec, store: StateFile, fingerprint: str) -> None:
         self.spec = spec
@@ -115,13 +121,13 @@ class ConnectStrategy:
         self._fingerprint = fingerprint
         self._presumed_legacy = False
         self._answered_probe_late = False
-        """Whether the server of this attempt has said that it is modern after it was initialized."""
+        """Whether the server turned out to be modern after it had been initialized as legacy."""
         self._not_streamable: NotStreamableHttp | None = None
-        """Why it is not reached by Streamable HTTP, with the statuses; then HTTP+SSE is tried."""
+        """Why Streamable HTTP failed, with the HTTP statuses; HTTP+SSE is tried then."""
 
     @property
     def kind(self) -> TransportKind:
-        """The transport: what the definition says, or what was found out where it says none."""
+        """The transport: from the definition, or found out if the definition does not state it."""
         spec = self.spec
         if not isinstance(spec, RemoteSpec):
             return "stdio"
@@ -137,8 +143,7 @@ class ConnectStrategy:
         return "legacy" if legacy else "auto"
 
     async def negotiate(self, link: Channel, hooks: Hooks, trace: Trace) -> Upstream:
-        """Agree on a revision with a server that has said nothing yet. Raises TooSlowError, and as
-        `eras.negotiate`."""
+        """Negotiate the protocol revision on a new channel. Raises TooSlowError, and as `negotiate` does."""
         times = self.spec.timeouts
         self._answered_probe_late = False
         with trio.move_on_after(times.connect):
@@ -148,57 +153,61 @@ class ConnectStrategy:
         )
 
     def _probe_timeout(self, times: Timeouts) -> float:
-        """Seconds for a stdio server to answer the probe: the slow start of one known to be modern is
-        waited for, as long as that leaves time for the other way."""
+        """Seconds to wait for a stdio server to answer the probe. A server known to be modern gets longer,
+        as long as that leaves time for the legacy handshake.
+        """
         return max(times.probe, times.connect * 0.75) if self._remembered_era == "modern" else times.probe
 
     def learn_modern(self) -> None:
-        """It has answered the probe when it had been taken for legacy: the next attempt knows better."""
+        """Store that a server that was taken for legacy has answered the probe after all."""
         self._answered_probe_late = True
         self._store.set_era(self._fingerprint, "modern")
 
     @property
     def is_fallback(self) -> bool:
-        """Whether the next attempt is a further step of the ladder that the last one began."""
+        """Whether the next attempt continues the sequence of the last one."""
         return self._not_streamable is not None
 
     def reset(self) -> None:
-        """A person asked for a new start."""
+        """Forget what failures have taught, because the user asked for a new attempt."""
         self._presumed_legacy = False
         self._not_streamable = None
 
     def record_success(self, upstream: Upstream) -> None:
-        """This is what it speaks."""
+        """Store the era and transport of a server that is connected."""
         era = "modern" if self._answered_probe_late else upstream.era
         self._store.set_era(self._fingerprint, _LEGACY_OVER_SSE if self.kind == "sse" else era)
         self._not_streamable = None
 
     def next_fallback(self, error: BaseException, *, was_ready: bool) -> str:
-        """Why to try at once in another way; empty when there is none left. Ask once for each failure."""
+        """Return why to try again immediately in another way; empty if there is no other way.
+
+        Call it once for each failure: it selects the other way.
+        """
         found = list(leaf_exceptions(error))
         if (
             any(isinstance(leaf, ServerDiedDuringProbe) for leaf in found)
             and self._remembered_era != "modern"
         ):
             self._presumed_legacy = True
-            return "starting it again: it ended when asked server/discover"
+            return "restarting it: it exited when asked server/discover"
         if any(isinstance(leaf, UpstreamRefused) for leaf in found):
-            self._presumed_legacy = False  # it lives and does not want to be initialized: ask it again
+            self._presumed_legacy = False  # it is alive but refused `initialize`: probe again
         if was_ready or not isinstance(self.spec, RemoteSpec):
             return ""
         if self._remembered_era not in (None, _UNKNOWN) and _is_refusal(found):
             self._store.set_era(self._fingerprint, _UNKNOWN)
-            return "asking afresh what it speaks: it is not what it was"
+            return "negotiating again: the server has changed"
         refusal = next((leaf for leaf in found if isinstance(leaf, NotStreamableHttp)), None)
         if refusal is not None and self._is_transport_guessed and self.kind == "http":
             self._not_streamable = refusal
-            return "trying HTTP+SSE: it does not speak Streamable HTTP"
+            return "trying HTTP+SSE: the server does not speak Streamable HTTP"
         return ""
 
     def describe_attempts(self, failure: Failure, verdict: Verdict) -> tuple[Failure, Verdict]:
-        """The failure with the steps before it that failed as well; after that the ladder begins anew.
+        """Add the failed steps before this one to the failure; the next attempt starts from the first step.
 
-        What may pass on an earlier step is tried again, whatever the last one came to.
+        If an earlier step may succeed later, the verdict is RETRY whatever the last step says.
         """
         before, self._not_streamable = self._not_streamable, None
         if before is None:
@@ -225,7 +234,7 @@ class ConnectStrategy:
 
 
 def _is_refusal(found: list[BaseException]) -> bool:
-    """Whether the server is well and does not want to be addressed like this."""
+    """Return whether the server works but refuses to be addressed like this."""
     statuses = [leaf.status for leaf in found if isinstance(leaf, HttpRefused)]
     if statuses:
         return all(400 <= status < 500 and status not in (408, 429) for status in statuses)
@@ -234,20 +243,20 @@ def _is_refusal(found: list[BaseException]) -> bool:
 
 @attrs.define(eq=False)
 class Attempt:
-    """Written by the server's task; a wish cancels its `scope`."""
+    """The progress of one connection attempt. A change of the desired state cancels its `scope`."""
 
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     package_runner: PackageRunner | None = None
-    """What fetches the server, while that is waited for."""
+    """The package runner that is downloading the server, while mcpd waits for it."""
     ready_at: float | None = None
-    """When it was connected (`trio.current_time()`)."""
+    """When the connection was ready (`trio.current_time()`)."""
     last_success_at: float = -math.inf
-    """When a call last succeeded, once the connection has ended."""
+    """When a call last succeeded, set when the connection has ended."""
     has_ended: bool = False
-    """Whether its end has been noted."""
+    """Whether its end has been recorded."""
 
     def was_stable(self, policy: RestartPolicy) -> bool:
-        """Whether it lasted long enough, or worked late enough, for its failure to count as the first."""
+        """Return whether it lasted or worked long enough to reset the backoff."""
         return self.ready_at is not None and (
             trio.current_time() - self.ready_at >= policy.stable
             or self.last_success_at - self.ready_at >= policy.proof
@@ -256,7 +265,7 @@ class Attempt:
     def diagnose(
         self, error: BaseException, evidence: Evidence, strategy: ConnectStrategy
     ) -> tuple[Failure, Verdict]:
-        """What it failed of, with all the ways that were tried, and what is to be done. Secrets are in it."""
+        """Return the failure, covering all ways that were tried, and the verdict. May contain secrets."""
         failure, verdict = strategy.describe_attempts(*classify_failure(error, evidence))
         if self.package_runner is not None and evidence.returncode is not None:
             words = f"{self.package_runner.failure_message} ({failure.message})"
@@ -265,7 +274,7 @@ class Attempt:
 
 
 class StartSlot:
-    """Taken by entering the block; given back by `free`, or at its end."""
+    """One of the limited slots for servers that start at the same time. Released on exit or by `release`."""
 
     def __init__(self, starts: trio.CapacityLimiter) -> None:
         self._limiter = starts

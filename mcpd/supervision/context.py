@@ -1,4 +1,4 @@
-"""What all servers of a daemon have in common."""
+"""What all servers of a daemon share."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 @attrs.define(kw_only=True, eq=False)
 class ClientHooks:
-    """What clients do for servers. Filled in by the gateway before any server runs."""
+    """What clients do for servers. Set by the gateway before any server runs."""
 
     capabilities: Mapping[str, object] = attrs.field(factory=dict)
-    """`elicitation`, `sampling`, `roots`, as declared to every server in its handshake, and in each
-    request that has no `Exchange.meta` of its own."""
+    """`elicitation`, `sampling` and `roots` as declared to every server in its handshake, and in each request
+    without an `Exchange.meta` of its own."""
     on_server_request: Callable[[ManagedServer, Channel, Message, Exchange | None], bool] | None = None
-    """`Hooks.asked`, with the server in front."""
+    """As `Hooks.on_request`, with the server as first argument."""
     on_notification: Callable[[ManagedServer, ServerNotification], None] | None = None
-    """`Hooks.heard`, with the server in front."""
+    """As `Hooks.on_notification`, with the server as first argument."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class SupervisorContext:
-    """Handed to each of them by the composition root."""
+    """Created once by the daemon."""
 
     instance: str
     environ: Mapping[str, str]
@@ -46,11 +46,11 @@ class SupervisorContext:
     redactor: Redactor
     log_dir: Path
     start_limiter: trio.CapacityLimiter
-    """How many may be starting at once."""
+    """Limits how many servers start at the same time."""
     random: Callable[[], float]
     announce: Callable[[Event], None]
     clients: ClientHooks = attrs.field(factory=ClientHooks)
     secret_command_pids: set[int] = attrs.field(factory=set)
-    """The processes that are just giving us a secret: they have an owner, who waits for them."""
+    """Running `${cmd:…}` processes: excluded from the cleanup of orphans."""
     debug: bool = False
-    """Log every frame of every server."""
+    """Log all messages of all servers."""

@@ -1,4 +1,4 @@
-"""Is it still there? Real requests after a silence; busy is not wedged."""
+"""Health checks: a real request after a silence finds out whether a server still responds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.restart import Wedged
 
 _NO_REPLY = (CallTimeout, Overloaded, LinkLost)
-"""No answer; or the request could not leave, since it does not read its input."""
+"""The server did not answer, or does not read its input."""
 
 
 class ProbeTimer:
-    """A wish that somebody looks, soon; one that nobody was there to hear stays until then."""
+    """Requests an early health check; one requested while none is running is kept."""
 
     def __init__(self) -> None:
         self._scheduled = trio.Event()
@@ -28,7 +28,7 @@ class ProbeTimer:
         self._scheduled.set()
 
     async def wait(self) -> None:
-        """Until it is time to look."""
+        """Wait until an early check is due."""
         await self._scheduled.wait()
         self._scheduled = trio.Event()
         await trio.sleep(self._seconds)
@@ -37,12 +37,13 @@ class ProbeTimer:
 async def run_health_checks(
     upstream: Upstream, times: Timeouts, is_stopped: Callable[[], bool], probe_timer: ProbeTimer
 ) -> NoReturn:
-    """Raises Wedged when `ping_misses` requests in a row stay unanswered, why the link ended, and what a
-    request met that is no silence (an HTTP status, say).
+    """Check the server until it fails.
 
-    A server that is working on a call may be deaf meanwhile (many are single-threaded): then only a
-    stopped process counts as a miss, and the call's own timeout decides about the rest. At a
-    `prompt` it is asked, however short the silence.
+    Raises Wedged after `ping_misses` unanswered requests in a row, the channel's `end_error`, or another
+    error of a health check, such as an HTTP status.
+
+    A single-threaded server may not answer while it works on a call. Then only a stopped process counts as
+    a miss, and the call's own timeout decides. `probe_timer` triggers a check regardless of the silence.
     """
     misses = 0
     while True:
@@ -57,7 +58,7 @@ async def run_health_checks(
         try:
             await upstream.request(upstream.ping_method, {}, timeout=times.ping)
         except UpstreamRefused:
-            misses = 0  # an error is an answer
+            misses = 0  # an error response is a response
         except McpdError as error:
             if link.end_error is not None:
                 raise
@@ -67,11 +68,11 @@ async def run_health_checks(
             elif isinstance(error, _NO_REPLY):
                 misses += 1
             else:
-                raise  # it is there and not well, and a new connection costs nobody a call
+                raise  # it responds with errors and no call is running: reconnecting costs nothing
         else:
             misses = 0
         if misses >= times.ping_misses:
             raise Wedged(
-                f"it left {misses} liveness requests unanswered for {times.ping:g} s each"
+                f"it did not answer {misses} health checks within {times.ping:g} s each"
                 + (" (its process is stopped)" if is_stopped() else "")
             )

@@ -1,4 +1,7 @@
-"""Watching one server's messages: taps for clients, and the trace and debug log of its connections."""
+"""Showing one server's messages: taps for clients, and the trace and debug log of its connections.
+
+Nothing is copied while nobody looks.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ if TYPE_CHECKING:
 
 MAX_FRAMES = 1000
 MAX_BYTES = 8 * 1024 * 1024
-"""What may wait for one who looks; one larger frame may still be added to nothing."""
+"""Limits for the frames waiting in one tap. A single larger frame is accepted when the tap is empty."""
 _MAX_PENDING = 2000
-"""Requests that the answers to come are matched with."""
+"""Requests remembered for matching responses; the oldest is dropped."""
 _LOOKAHEAD = 4096
-"""Bytes after the end of what is shown in which a secret may end that begins before it."""
+"""Extra bytes that are masked, so that a secret that crosses the cut is recognized."""
 
 FrameSink = Callable[[str, bytes], None]
 _DIRECTIONS = {"→": MessageDirection.TO_SERVER, "←": MessageDirection.FROM_SERVER}
@@ -42,20 +45,20 @@ _DIRECTIONS = {"→": MessageDirection.TO_SERVER, "←": MessageDirection.FROM_S
 
 @attrs.frozen
 class RoundTrip:
-    """A request whose answer has come, after so many seconds."""
+    """A request that was answered after `seconds`."""
 
     method: str
     seconds: float
 
 
 class RoundTripTracker:
-    """The requests of a connection, either way, that wait for their answers. Of too many, the oldest goes."""
+    """Matches responses with requests, in both directions."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[bool, bytes], tuple[str, float]] = {}
 
     def match(self, message: Message, *, to_server: bool, at: float) -> RoundTrip | None:
-        """The request that this message answers, if it answers one that was seen; a request is remembered."""
+        """Remember a request; for a response, return its request, or None if that was not seen."""
         if message.method:
             if message.id is not ABSENT:
                 if len(self._requests) >= _MAX_PENDING:
@@ -66,7 +69,7 @@ class RoundTripTracker:
         return RoundTrip(method, at - since) if method else None
 
     def match_frame(self, direction: str, frame: bytes) -> RoundTrip | None:
-        """The same for a frame that passes now; None for junk too."""
+        """As `match`, for a frame that passes now; None if it cannot be parsed."""
         try:
             message = wire.parse(frame)
         except BadFrame:
@@ -75,7 +78,7 @@ class RoundTripTracker:
 
 
 class ServerTaps:
-    """Of one server. `connected` and `ended` tell it of each connection."""
+    """The taps of one server, across its connections."""
 
     def __init__(self, server: str, mask: Callable[[str], str]) -> None:
         self._server = server
@@ -85,24 +88,24 @@ class ServerTaps:
         self._taps: set[Tap] = set()
 
     def set_debug_sink(self, show: FrameSink | None) -> None:
-        """`show` sees all frames from now on, whoever else looks."""
+        """Pass all frames to `show` as well, from now on; None stops that."""
         self._debug_sink = show
         self._install()
 
     def on_connecting(self, link: Channel) -> None:
-        """Frames pass over this link from now on."""
+        """Watch this channel from now on."""
         self._channel = link
-        self._add_note("a connection is being opened")
+        self._add_note("opening a connection")
         self._install()
 
     def on_disconnected(self) -> None:
-        """The connection is over."""
+        """Note the end of the connection in all taps."""
         self._channel = None
-        self._add_note("the connection has ended")
+        self._add_note("connection closed")
 
     @contextmanager
     def open_tap(self, methods: Sequence[str], limit: int) -> Iterator[Tap]:
-        """Every frame from here on, until the block is left; see `TapParams`."""
+        """Collect all frames until the block is left; the arguments are those of `TapParams`."""
         tap = Tap(self._server, self._mask, methods, limit)
         self._taps.add(tap)
         self._install()
@@ -130,7 +133,10 @@ class ServerTaps:
 
 
 class Tap:
-    """One who looks. Bounded: what comes too fast for its `next` is dropped, and counted."""
+    """A bounded queue of frames for one viewer.
+
+    Frames that arrive faster than `next` takes them are counted and dropped.
+    """
 
     def __init__(self, server: str, mask: Callable[[str], str], methods: Sequence[str], limit: int) -> None:
         self._server = server
@@ -153,7 +159,7 @@ class Tap:
         self._available.set()
 
     async def next(self) -> TapFrame:
-        """The next frame that is wanted. All the work on a frame is done here, in the looker's own task."""
+        """Return the next matching frame. Frames are parsed and masked here, in the viewer's task."""
         while True:
             while not self._frames:
                 self._available = trio.Event()
@@ -163,7 +169,7 @@ class Tap:
             self._size -= len(frame)
             message = None
             if direction is not MessageDirection.NOTE:
-                with suppress(BadFrame):  # junk is shown as text
+                with suppress(BadFrame):  # shown as text
                     message = wire.parse(frame)
             method = "" if message is None else self._method_of(message, direction, at)
             if direction is MessageDirection.NOTE or self._wants(method):
@@ -198,9 +204,9 @@ class Tap:
 
 
 def render_frame(frame: bytes, limit: int, mask: Callable[[str], str]) -> tuple[str, bool]:
-    """The text of a frame, its secrets masked, `limit` characters of it; and whether that is not all.
+    """Return up to `limit` characters of a frame with its secrets masked, and whether it was cut.
 
-    Masked before it is cut: half a secret would not be known for one.
+    It is masked before it is cut, because half a secret would not be recognized.
     """
     text = scrub_json(mask(frame[: limit + _LOOKAHEAD].decode("utf-8", "replace")))
     if len(frame) <= limit:
@@ -210,7 +216,7 @@ def render_frame(frame: bytes, limit: int, mask: Callable[[str], str]) -> tuple[
 
 
 def _as_json(text: str) -> Raw | None:
-    """The text as JSON; None when a mask has taken the place of what was no string."""
+    """Return the text as JSON; None if masking broke the JSON syntax."""
     try:
         return msgspec.json.decode(text.encode("utf-8", "replace"), type=Raw)
     except (msgspec.MsgspecError, RecursionError):
@@ -223,19 +229,18 @@ traffic_log = logging.getLogger(TRAFFIC_LOGGER)
 _MAX_LOGGED = 2000
 """Bytes of a message that are logged."""
 _SESSION_ID_SHOWN = 8
-"""Characters of a session's id: enough to tell two apart, too few to join one."""
+"""Characters of a session id that are logged: enough to tell sessions apart, not to join one."""
 _IN_URL = re.compile(rf"((?<=[?&])session_?id=[^&]{{{_SESSION_ID_SHOWN}}})[^&]*", re.IGNORECASE)
 
 
 class ConnectionTrace:
-    """`mask` takes the secrets out of all of it."""
+    """The steps of one server's connection attempts, and its debug log. `mask` removes secrets from both."""
 
     def __init__(self, name: str, mask: Callable[[str], str]) -> None:
         self.steps: list[ConnectStep] = []
-        """Of the attempt under way, or the last one."""
+        """Of the current or last attempt."""
         self.debug = False
-        """Whether steps and HTTP requests are logged, whatever the log's level; who wants `frame` too has to
-        call it."""
+        """Whether steps and HTTP requests are logged regardless of the log level. `log_frame` logs always."""
         self._name = name
         self._mask = mask
         self._round_trips = RoundTripTracker()
@@ -256,14 +261,14 @@ class ConnectionTrace:
         )
 
     def log_frame(self, direction: str, frame: bytes) -> None:
-        """Log a message: an answer with its request's method, and how long it took to come."""
+        """Log a message; a response with its request's method and the time it took."""
         trip = self._round_trips.match_frame(direction, frame)
         words = "" if trip is None else f"{trip.method} ({trip.seconds * 1000:.1f} ms) "
         text, cut = render_frame(frame, _MAX_LOGGED, self._mask)
         traffic_log.debug("%s %s %s%s%s", self._name, direction, words, text, "…" if cut else "")
 
     def log_http_request(self, request: httpx.Request, response: httpx.Response, seconds: float) -> None:
-        """Log an HTTP request: where it went, its headers and those that came back, after how long."""
+        """Log an HTTP request: URL, both sets of headers, status and duration."""
         if self.debug:
             traffic_log.debug(
                 "%s: %s %s: HTTP %d (%.1f ms); sent: %s; received: %s",

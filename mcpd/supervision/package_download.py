@@ -1,7 +1,7 @@
-"""Waiting for a package runner to have fetched what it is to run, before the server is spoken to.
+"""Waiting for a package runner (npx, uvx, docker, …) to download a server before connecting to it.
 
-Whether it has is seen from outside: the server inherits the pipe that we write to as its stdin, the
-scripts that run while a package is installed do not. A runner of containers is believed what it says.
+When the download is done is seen from outside: the server inherits the pipe that mcpd writes to as its
+stdin, while installation scripts do not. For container runners, their output on stderr is used instead.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.supervision.connect import OpenTransport
 
 _REPORT_AFTER = 1.0
-"""Seconds after which somebody who looks should see what it is waited for."""
+"""Seconds after which the download is shown in the status."""
 _QUICK, _SLOW = 0.03, 0.2
-"""Between two looks, in the first seconds and later: no event tells."""
+"""Polling intervals in the first seconds and later; no event is available."""
 _PULL_OUTPUT_WITHIN = 0.7
-"""A runner of containers that has said nothing of pulling by then has its image."""
+"""Seconds within which a container runner mentions a pull if it has to."""
 _PULLING = re.compile(r"Unable to find image|Pulling from|Trying to pull|Pulling fs layer")
 _PULLED = re.compile(r"Status: (?:Downloaded|Image is up to date)|Writing manifest|Storing signatures")
 
 
 class DownloadTimeout(Exception):
-    """The budget is used up."""
+    """The download took longer than its budget."""
 
 
 def package_runner_of(spec: ServerSpec) -> PackageRunner | None:
-    """What fetches the server before it runs it, if anything does."""
+    """Return the runner that downloads the server before running it, if any."""
     return find_runner(spec.command, spec.args) if isinstance(spec, StdioSpec) else None
 
 
@@ -42,9 +42,10 @@ async def wait_package_downloaded(
     stderr_lines: Callable[[], Sequence[str]],
     report: Callable[[str], None],
 ) -> float:
-    """Until a package runner has fetched the server, which has a time of its own: the seconds it took.
+    """Wait until the package runner has downloaded the server; return the seconds it took.
 
-    See `wait_installed` for `words` and `say`. Raises TooSlowError.
+    The time is bounded by `timeouts.install`, not by the connect timeout. See `wait_server_started` for
+    `stderr_lines` and `report`. Raises TooSlowError.
     """
     child = connection.child
     runner = package_runner_of(spec)
@@ -68,10 +69,10 @@ async def wait_server_started(
     budget: float,
     report: Callable[[str], None],
 ) -> float:
-    """Until the server itself runs, or it cannot be told; the seconds that took. Raises StillInstalling.
+    """Wait until the server itself runs, or until that cannot be determined; return the seconds it took.
 
-    `pid` is the runner's, `stdin` our end of its stdin, `words` its last lines on stderr. `say` is called
-    with `runner.doing` once it takes longer than a moment.
+    `pid` is the runner's, `stdin` our end of its stdin; `stderr_lines` returns its last lines on stderr.
+    `report` is called with `runner.progress_message` once it takes a while. Raises DownloadTimeout.
     """
     began = trio.current_time()
     said = False
@@ -100,12 +101,12 @@ def _is_done(
         pipe = os.fstat(stdin).st_ino
         return any(_has_stdin(each, pipe) and not is_runner(_argv(each)) for each in _process_tree(pid))
     except OSError:
-        # It has ended, which others notice and tell: nothing is to be asked of it. Or we cannot see it.
+        # It has exited, which is handled elsewhere, or /proc is not readable.
         return os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")
 
 
 def _process_tree(pid: int) -> Iterator[int]:
-    """The process and its descendants. Raises OSError when it has gone."""
+    """Yield the process and its descendants. Raises OSError when the process is gone."""
     yield pid
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/children") as file:
@@ -116,7 +117,7 @@ def _process_tree(pid: int) -> Iterator[int]:
 
 
 def _has_stdin(pid: int, pipe: int) -> bool:
-    """Whether its stdin is that pipe."""
+    """Whether the stdin of the process is that pipe."""
     try:
         return os.stat(f"/proc/{pid}/fd/0").st_ino == pipe
     except OSError:

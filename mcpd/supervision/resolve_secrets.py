@@ -1,4 +1,4 @@
-"""Putting a server's secrets in, each time it starts: so a new one needs no more than a reconnect."""
+"""Resolving `${secret:…}`, `${file:…}` and `${cmd:…}` at each start, so that a reconnect uses new values."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from mcpd.supervision.restart import SecretUnavailable
 from mcpd.support.orphans import INSTANCE_VARIABLE
 
 SECRET_TIMEOUT = 30.0
-"""Seconds for one secret: a password manager may have to ask a person for a finger."""
+"""Seconds per secret: a password manager may ask the user for confirmation."""
 _DRAIN_TIMEOUT = 1.0
-"""Seconds for reading what is still in the pipes once it has ended."""
+"""Seconds to read the rest of the output after the command has exited."""
 _MAX_STDERR = 2000
-"""Bytes kept of what a command says to its stderr."""
+"""Bytes kept of the command's stderr."""
 
 
 async def resolve_secrets(spec: ServerSpec, context: SupervisorContext) -> ServerSpec:
-    """`spec` with every `${…}` replaced; their values are masked from then on.
+    """Return `spec` with every reference replaced; the values are masked in all output from then on.
 
-    Raises NoSecret, with each place where one is missing. Bounded by `PATIENCE` for each secret.
+    Raises SecretUnavailable with every unresolved place. Takes at most `SECRET_TIMEOUT` per secret.
     """
     if spec.unresolved is None:
         return spec
     known: dict[SecretReference, str | UnavailableSecret] = {}
-    definition = spec.name.partition("~")[0]  # an instance has the secrets of what it is one of
+    definition = spec.name.partition("~")[0]  # a dedicated instance uses its original's secrets
     try:
-        # A default may want more, so in rounds; each of them knows more, so they end.
+        # A default may contain further references, so this repeats until nothing is missing.
         while (now := spec.unresolved.resolve(known)).unresolved:
             for reference in now.unresolved:
                 known[reference] = found = await _resolve_reference(reference, context)
@@ -52,13 +52,13 @@ async def resolve_secrets(spec: ServerSpec, context: SupervisorContext) -> Serve
 
 
 def _apply_resolved(made: ServerSpec, spec: ServerSpec) -> ServerSpec:
-    """Only what may hold a secret is taken over: the rest of `spec` may have been changed since."""
+    """Take over only the fields that may hold secrets: the others may have changed meanwhile."""
     if isinstance(spec, StdioSpec) and isinstance(made, StdioSpec):
         return attrs.evolve(spec, command=made.command, args=made.args, env=made.env, unresolved=None)
     assert isinstance(spec, RemoteSpec)
     if not isinstance(made, RemoteSpec) or made.kind != spec.kind:
         raise SecretUnavailable(
-            "its URL is of another kind than was thought (write the `type` into its definition)"
+            "its resolved URL needs another transport than expected (set `type` in its definition)"
         )
     return attrs.evolve(spec, url=made.url, headers=made.headers, unresolved=None)
 
@@ -72,14 +72,16 @@ async def _resolve_reference(
         look = partial(fetch_secret, reference, context.environ)
         return await trio.to_thread.run_sync(
             look, abandon_on_cancel=True
-        )  # a dead network disk never answers
+        )  # a dead network file system never answers
     what = "the command" if reference.kind == "cmd" else "the file"
-    message = f"{what} {shorten(reference.arguments[0], 80)} gave no secret within {SECRET_TIMEOUT:g} s"
-    return UnavailableSecret(message, "try it in a shell")
+    message = (
+        f"{what} {shorten(reference.arguments[0], 80)} did not return a secret within {SECRET_TIMEOUT:g} s"
+    )
+    return UnavailableSecret(message, "run it in a shell")
 
 
 async def _run_command(argv: tuple[str, ...], context: SupervisorContext) -> str | UnavailableSecret:
-    """What it prints. No shell; its whole session is ended with it, whatever happens."""
+    """Return the command's output. It runs without a shell, and its session is killed in any case."""
     what = f"the command {shorten(argv[0], 80)}"
     environ = {**context.environ, INSTANCE_VARIABLE: f"{context.instance}.command"}
     try:
@@ -92,9 +94,7 @@ async def _run_command(argv: tuple[str, ...], context: SupervisorContext) -> str
             start_new_session=True,
         )
     except OSError as error:
-        return UnavailableSecret(
-            f"{what} cannot be run: {error.strerror or error}", "correct it in the definition"
-        )
+        return UnavailableSecret(f"{what} cannot be run: {error.strerror or error}", "fix the definition")
     context.secret_command_pids.add(process.pid)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -105,18 +105,18 @@ async def _run_command(argv: tuple[str, ...], context: SupervisorContext) -> str
             nursery.start_soon(_read_up_to, process.stderr, stderr, _MAX_STDERR)
             nursery.start_soon(_read_up_to, process.stdout, stdout, MAX_SECRET_SIZE + 1)
             await process.wait()
-            _end_session(process.pid)  # what it left behind may hold its output open
+            _end_session(process.pid)  # background processes may hold its output open
             nursery.cancel_scope.deadline = trio.current_time() + _DRAIN_TIMEOUT
     finally:
         _end_session(process.pid)
-        with trio.CancelScope(shield=True):  # SIGKILL: soon
+        with trio.CancelScope(shield=True):  # after SIGKILL this is quick
             await process.wait()
         context.secret_command_pids.discard(process.pid)
     if process.returncode:
         last = shorten(
-            (stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1], 200
+            (stderr.decode("utf-8", "replace").strip().splitlines() or ["no output on stderr"])[-1], 200
         )
-        return UnavailableSecret(f"{what} failed with {process.returncode}: {last}", "try it in a shell")
+        return UnavailableSecret(f"{what} failed with {process.returncode}: {last}", "run it in a shell")
     return decode_secret(bytes(stdout), what)
 
 
@@ -126,7 +126,7 @@ def _end_session(leader: int) -> None:
 
 
 async def _read_up_to(stream: trio.abc.ReceiveStream, into: bytearray, most: int) -> None:
-    """Read to its end, and keep the first bytes."""
+    """Read to the end, keeping the first `most` bytes."""
     with suppress(trio.ClosedResourceError):
         async for portion in stream:
             into += portion[: most - len(into)]

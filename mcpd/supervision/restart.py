@@ -1,4 +1,27 @@
-"""What happens when a server fails: the failure, the verdict, the backoff, the next state."""
+"""The restart policy: what happens after a server's connection or start attempt ends.
+
+    exception ── classify_failure ──> Failure + Verdict ── plan_recovery ──> next state, delay, log line
+
+    Verdict                                Next state   Next attempt
+    RETRY, below the restart intensity     FAILED       after a random delay of up to
+                                                        base · factor^(attempts-1) s, at most `cap`
+    RETRY, `intensity` ends in `period` s  FAILED       crash loop: about every `probe` s
+    WAIT   (would fail in the same way)    FAILED       when the definition changes or a user reconnects
+    LOGIN  (credentials are missing)       NEEDS_AUTH   when the definition changes or a user reconnects
+
+A `Retry-After` of the server extends the delay. A connection that was stable for `stable` seconds, or that
+answered a call `proof` seconds after it was ready, resets the count (`Attempt.was_stable`), as does every
+user request. A call may retry an unreachable server early (`StateTracker.may_retry_early`). Remote servers
+have a longer cap and no crash loop (`effective_restart_policy`). Defaults and reasons: `RestartPolicy`.
+
+What `ManagedServer` does with it:
+
+    PENDING ── connected, lists fetched ──> CONNECTED
+    PENDING ── failed, `ConnectStrategy.next_fallback` knows another way ──> PENDING
+    PENDING, CONNECTED ── RETRY or WAIT ──> FAILED ── delay over, or request ──> PENDING
+    PENDING, CONNECTED ── LOGIN ──> NEEDS_AUTH ── request ──> PENDING
+    any ── disabled or disconnected ──> DISABLED ── enabled or connect ──> PENDING
+"""
 
 from __future__ import annotations
 
@@ -29,53 +52,53 @@ from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe
 from mcpd.transports.child_environment import CannotStart
 
 REMOTE_BACKOFF_CAP = 120.0
-"""Seconds between attempts at most: connecting costs a remote server more, and nobody sees it try."""
+"""Default maximum of seconds between attempts to reach a remote server."""
 _NO_LIMIT = 1 << 62
 
 
 class Verdict(enum.Enum):
-    """What a failure asks for."""
+    """What to do after a failure."""
 
     RETRY = "retry"
-    """It may pass: try again after a pause."""
+    """It may be temporary: try again after a delay."""
     WAIT = "wait"
-    """It would fail the same way: wait for a person, or for another definition."""
+    """It would fail in the same way: wait for a user or for a changed definition."""
     LOGIN = "login"
-    """The server wants to know who we are: wait for a person to say it."""
+    """The server requires credentials: wait for a user to provide them."""
 
 
 class Wedged(Exception):
-    """Alive, but it answers no liveness request."""
+    """The server runs but does not answer health checks."""
 
 
 class SecretUnavailable(Exception):
-    """A secret that the definition refers to cannot be had, or is useless where it stands."""
+    """A secret that the definition refers to cannot be resolved, or its value is unusable."""
 
 
 class UnsupportedTransport(Exception):
-    """This build cannot reach such a server."""
+    """This version of mcpd does not support the server's transport."""
 
 
 @attrs.frozen(kw_only=True)
 class Evidence:
-    """What the process left behind."""
+    """What a process left behind."""
 
     returncode: int | None = None
-    """Its own exit status; None when we ended it, or when there was no process."""
+    """Its exit status; None if mcpd ended it, or if there was no process."""
     stderr: tuple[str, ...] = ()
     unparsable_output: str = ""
     is_remote: bool = False
-    """Whether there is a network between, and no process of ours."""
+    """The server is reached over a network; there is no process of ours."""
 
 
 def requested_delay(error: BaseException) -> float:
-    """Seconds that the server wants us to stay away; 0 when it said nothing of the kind."""
-    asked = [leaf.retry_after for leaf in leaf_exceptions(error) if isinstance(leaf, HttpRefused)]
-    return max((seconds for seconds in asked if seconds is not None), default=0.0)
+    """Return the longest `Retry-After` in seconds; 0 if the server did not send one."""
+    delays = [leaf.retry_after or 0.0 for leaf in leaf_exceptions(error) if isinstance(leaf, HttpRefused)]
+    return max(delays, default=0.0)
 
 
 def leaf_exceptions(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside a group, however nested."""
+    """Yield the exceptions inside nested exception groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaf_exceptions(inner)
@@ -84,12 +107,15 @@ def leaf_exceptions(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_bug(error: BaseException) -> bool:
-    """Whether something in there is no expected way to fail."""
+    """Return whether the error contains an exception that is not an expected way to fail."""
     return any(_precedence(leaf) == len(_PRECEDENCE) for leaf in leaf_exceptions(error))
 
 
 def classify_failure(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict]:
-    """Never raises. Of several exceptions the one that explains most is taken."""
+    """Turn what was raised into a Failure and a verdict. Never raises.
+
+    Of several exceptions, the one that explains the most is used.
+    """
     cause = min(leaf_exceptions(error), key=_precedence)
     kind, message, verdict = _classify_leaf(cause, evidence)
     code, name = None, None
@@ -135,11 +161,11 @@ _PRECEDENCE: tuple[type[BaseException], ...] = (
 )
 
 _NOT_AN_ENDPOINT = (301, 302, 303, 307, 308, 310, 400, 404, 405, 406, 410, 415, 422)
-"""Statuses of a URL that is not, or no longer, an MCP endpoint: asking again changes nothing."""
+"""HTTP statuses of a URL that is not (or no longer) an MCP endpoint, so that retrying is pointless."""
 _EXHAUSTED = {
     errno.EAGAIN: "processes (RLIMIT_NPROC)",
     errno.EMFILE: "file descriptors (RLIMIT_NOFILE)",
-    errno.ENFILE: "file descriptors (of the whole system)",
+    errno.ENFILE: "file descriptors (system-wide limit)",
     errno.ENOMEM: "memory",
 }
 
@@ -177,7 +203,7 @@ def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKin
         case LinkLost():
             return _exit_kind(evidence), _without_server_name(error), Verdict.RETRY
         case ServerDiedDuringProbe():
-            return _exit_kind(evidence), "it ended when asked server/discover", Verdict.RETRY
+            return _exit_kind(evidence), "it exited when asked server/discover", Verdict.RETRY
         case UpstreamRefused() | ProtocolViolation():
             return FailureKind.PROTOCOL, _without_server_name(error), Verdict.RETRY
         case trio.TooSlowError():
@@ -186,7 +212,7 @@ def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKin
             kind = FailureKind.TIMEOUT if error.code == "timeout" else FailureKind.PROTOCOL
             return kind, _without_server_name(error), Verdict.RETRY
         case OSError() if error.errno in _EXHAUSTED:
-            return FailureKind.RESOURCES, f"the machine has no {_EXHAUSTED[error.errno]} left", Verdict.RETRY
+            return FailureKind.RESOURCES, f"out of {_EXHAUSTED[error.errno]}", Verdict.RETRY
         case OSError():
             return FailureKind.SPAWN, f"it could not be started: {error.strerror or error}", Verdict.RETRY
         case _:
@@ -200,13 +226,13 @@ def _exit_kind(evidence: Evidence) -> FailureKind:
 
 
 def _without_server_name(error: McpdError) -> str:
-    """The server's name stands beside a Failure already."""
+    """Strip the server's name, which is displayed next to every Failure."""
     prefix = f"{error.server}: "
     return error.message.removeprefix(prefix)
 
 
 def effective_restart_policy(spec: ServerSpec) -> RestartPolicy:
-    """The restart policy as it applies: a server that is merely not reachable is in no crash loop."""
+    """Return the restart policy that applies; the defaults of a remote server have no crash loop."""
     policy, usual = spec.restart, RestartPolicy()
     if isinstance(spec, StdioSpec):
         return policy
@@ -219,7 +245,7 @@ def effective_restart_policy(spec: ServerSpec) -> RestartPolicy:
 
 @attrs.frozen
 class Pause:
-    """How long to wait before the next start, and whether that is because of a crash loop."""
+    """The delay before the next start, and whether the server is in a crash loop."""
 
     seconds: float
     crash_loop: bool
@@ -227,7 +253,10 @@ class Pause:
 
 @attrs.define
 class Backoff:
-    """One server's record of ended starts. `chance` gives numbers in [0, 1)."""
+    """Counts a server's failed starts and computes delays with full jitter.
+
+    Pure: `record_end` takes the time, and `random` returns numbers in [0, 1).
+    """
 
     policy: RestartPolicy
     random: Callable[[], float]
@@ -237,17 +266,17 @@ class Backoff:
 
     @property
     def attempts(self) -> int:
-        """Starts in a row that ended before they had proved themselves."""
+        """Consecutive starts that failed or ended before they were stable."""
         return self._attempts
 
     def reset(self) -> None:
-        """It proved itself, or a person asked for a fresh start."""
+        """Start over, because a connection was stable or a user asked for a new attempt."""
         self._attempts = 0
         self._end_times.clear()
         self._in_crash_loop = False
 
     def record_end(self, now: float) -> Pause:
-        """A start has ended at `now` (seconds of any clock); how long to wait."""
+        """Record that a start ended at `now` (seconds of any clock); return the delay before the next one."""
         policy = self.policy
         self._attempts += 1
         self._end_times.append(now)
@@ -257,48 +286,50 @@ class Backoff:
             self._in_crash_loop = True
             spread = policy.probe * policy.probe_spread * (2 * self.random() - 1)
             return Pause(policy.probe + spread, crash_loop=True)
-        # The exponent is bounded: 2.0 ** 5000 overflows long after the cap has made it pointless.
+        # The exponent is bounded because 2.0 ** 5000 overflows.
         ceiling = min(policy.cap, policy.base * policy.factor ** min(self._attempts - 1, 64))
         return Pause(max(policy.floor, self.random() * ceiling), crash_loop=False)
 
 
 @attrs.frozen(kw_only=True)
 class RecoveryPlan:
+    """What follows a failure."""
+
     state: ServerState
     reason: str
-    """For the status: what is waited for."""
+    """For the status: what the server is waiting for."""
     level: int
     log_suffix: str = ""
-    """For the log, behind what has failed."""
+    """Appended to the failure in the log."""
     pause: float | None = None
-    """Seconds until the next attempt; None where something has to change first."""
+    """Seconds until the next attempt; None if something has to change first."""
     crash_loop: bool = False
 
 
 def plan_recovery(
     name: str, verdict: Verdict, requested_delay: float, backoff: Backoff, policy: RestartPolicy
 ) -> RecoveryPlan:
-    """`asked` are the seconds that the server itself wants to be left alone. Counts as an attempt."""
+    """Decide what follows a failure, and count it; `requested_delay` is the server's `Retry-After`."""
     pause = backoff.record_end(trio.current_time())
-    # A line for each step of the backoff, the last of them for the crash loop; then silence.
+    # One warning for each step of the backoff, the last one for the crash loop; then silence.
     level = logging.DEBUG if backoff.attempts > policy.intensity else logging.WARNING
     if verdict is Verdict.LOGIN:
-        reason = f"give it an `Authorization` header, or `mcpctl reconnect {name}`"
+        reason = f"add an `Authorization` header to its definition, or run `mcpctl reconnect {name}`"
         return RecoveryPlan(state=ServerState.NEEDS_AUTH, reason=reason, level=level)
     if verdict is Verdict.WAIT:
         return RecoveryPlan(
             state=ServerState.FAILED,
-            reason=f"correct its definition, or `mcpctl reconnect {name}`",
+            reason=f"fix its definition, or run `mcpctl reconnect {name}`",
             level=level,
-            log_suffix="; not tried again until something changes",
+            log_suffix="; not retrying until something changes",
         )
     seconds = max(pause.seconds, requested_delay)
     looping = pause.crash_loop
     return RecoveryPlan(
         state=ServerState.FAILED,
-        reason="crash loop: probed slowly" if looping else "will be tried again",
+        reason="crash loop: retrying slowly" if looping else "retrying",
         level=level,
-        log_suffix=f"; {'crash loop, next probe' if looping else 'next attempt'} in {seconds:.1f} s",
+        log_suffix=f"; {'crash loop, next attempt' if looping else 'next attempt'} in {seconds:.1f} s",
         pause=seconds,
         crash_loop=looping,
     )

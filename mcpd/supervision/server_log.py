@@ -1,4 +1,4 @@
-"""One server's stderr: bounded in memory and on disk, surviving restarts of the server and of the daemon."""
+"""One server's stderr: bounded in memory and on disk, kept across restarts of the server and the daemon."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from mcpd.model.status import rfc3339
 MAX_LINE = 64 * 1024
 MAX_RING = 1024 * 1024
 FILE_QUOTA = 1024 * 1024
-"""Per file; there is one older file beside it."""
+"""Bytes per file; one rotated file is kept in addition."""
 
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$))")
-"""Whole sequences: a colour, and a title or link up to its end; else `[31m` would stay behind."""
+"""Whole escape sequences; otherwise `[31m` would remain."""
 
 
 class ServerLog:
-    """`feed` it what the server writes. Never raises: a full disk drops lines and counts them.
+    """Feed it what the server writes. Never raises: lines that a full disk rejects are counted.
 
-    `mask` hides secrets; colours and other escape sequences are taken out, and control characters that are
-    left replaced, so that no line can forge another.
+    `mask` hides secrets. Escape sequences are removed and other control characters replaced, so that no line
+    can imitate another.
     """
 
     def __init__(self, path: Path, mask: Callable[[str], str]) -> None:
         self.path = path
         self.dropped = 0
-        """Lines that the disk would not take."""
+        """Lines that could not be written to disk."""
         self._mask = mask
         self._lines: deque[str] = deque()
         self._size = 0
@@ -44,20 +44,20 @@ class ServerLog:
         self._fd: int | None = None
         self._file_size = 0
         self._ends_mid_line = False
-        """Whether the file ends in the middle of a line, since the disk was full."""
+        """Whether the file ends in the middle of a line because the disk was full."""
         self._run_lines: list[str] = []
         self.position = 0
-        """Lines so far; see `beyond`."""
+        """Number of lines so far; see `lines_after`."""
         self._more = trio.Event()
         self._load()
 
     def feed(self, portion: bytes) -> None:
-        """Bytes in any portions; a line longer than 64 KiB is cut there."""
+        """Accept bytes in any portions; longer lines are cut at 64 KiB."""
         *whole, rest = (self._partial_line + portion).split(b"\n")
         now = rfc3339(time.time())
         taken = []
         for line in whole:
-            if self._skipping_line:  # the tail of a line of which we kept the beginning
+            if self._skipping_line:  # the rest of a line that was cut
                 self._skipping_line = False
                 continue
             taken.append(self._store_line(line, now))
@@ -71,18 +71,18 @@ class ServerLog:
             self._write(taken)
 
     def add_line(self, text: str) -> None:
-        """A line of our own, or one the server sent as a log message."""
+        """Add a line of mcpd's own, or one that the server sent as a log message."""
         self._write([self._store_line(text.encode(), rfc3339(time.time()))])
 
     def start_run(self) -> None:
-        """The next lines belong to another process."""
+        """Assign the following lines to a new process."""
         if self._partial_line:
             self.feed(b"\n")
         self._skipping_line = False
         self._run_lines = []
 
     def last_lines(self, count: int = 20) -> tuple[str, ...]:
-        """The last lines of the current life, without their times."""
+        """Return the last lines of the current run, without timestamps."""
         tail = [line.partition(" ")[2] for line in self._run_lines[-count:]]
         if self._partial_line:
             tail.append(self._clean(self._partial_line))
@@ -92,13 +92,13 @@ class ServerLog:
         return tuple(self._lines)[-count:] if count > 0 else ()
 
     def lines_after(self, position: int) -> tuple[list[str], int]:
-        """The lines after the first `position` ones, and how many of them are gone already."""
+        """Return the lines after `position`, and how many of them are no longer available."""
         new = self.position - position
         kept = min(new, len(self._lines))
         return list(itertools.islice(self._lines, len(self._lines) - kept, None)), new - kept
 
     async def wait_lines_after(self, position: int) -> None:
-        """Until there are more lines than so many."""
+        """Wait until `position` has been passed."""
         while self.position <= position:
             await self._more.wait()
 
@@ -147,7 +147,7 @@ class ServerLog:
             self._file_size += written
             if written:
                 self._ends_mid_line = written < len(data)
-            if written < len(data):  # the last of a disk's space: what did not fit is lost
+            if written < len(data):  # the disk is full: the rest is lost
                 self.dropped += data.count(b"\n", written)
         except OSError:
             self.dropped += len(lines)

@@ -192,10 +192,10 @@ class Supervisor:
             else:
                 replaced.append(name)
         for name in (*plan.removed, *replaced):
-            self._running[name].scope.cancel(reason="removed from the set, or defined anew")
+            self._running[name].scope.cancel(reason="it was removed, or its definition changed")
             for life in self._instances.values():
                 if life.server.original is self._running[name].server:
-                    life.scope.cancel(reason="removed from the set, or defined anew")
+                    life.scope.cancel(reason="it was removed, or its definition changed")
         for name in (*plan.removed, *replaced):
             await self._running[name].ended.wait()  # the old server must have ended before its name is reused
             del self._running[name]

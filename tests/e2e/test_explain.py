@@ -186,8 +186,8 @@ def test_the_wire_is_shown_live_without_secrets_over_a_reconnect(start: Start) -
     assert [frame["method"] or frame["text"] for frame in frames] == [
         "tools/call",
         "tools/call",
-        "the connection has ended",
-        "a connection is being opened",
+        "connection closed",
+        "opening a connection",
         "server/discover",
     ]
 

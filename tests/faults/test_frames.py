@@ -376,7 +376,7 @@ def test_cursors_that_go_round_in_a_circle_end_with_a_warning(start: Start) -> N
     daemon.wait_connected("loop", "long", "empty")
     statuses = {name: daemon.status(name) for name in ("loop", "long", "empty")}
 
-    assert any("repeats a cursor" in warning for warning in statuses["loop"]["warnings"])
+    assert any("repeated a cursor" in warning for warning in statuses["loop"]["warnings"])
     assert any("more than 1000 pages" in warning for warning in statuses["long"]["warnings"])
     assert statuses["loop"]["tools"] == statuses["empty"]["tools"] > 10
     assert statuses["long"]["tools"] >= 1000

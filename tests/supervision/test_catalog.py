@@ -77,7 +77,7 @@ async def test_a_cursor_that_comes_again_ends_the_list() -> None:
     catalog = await fetched(upstream)
     assert names(catalog) == ["echo"]
     assert len(upstream.asked) == 2
-    assert any("repeats a cursor" in warning for warning in catalog.warnings)
+    assert any("repeated a cursor" in warning for warning in catalog.warnings)
 
 
 async def test_a_list_has_a_thousand_pages_at_most() -> None:
@@ -104,7 +104,7 @@ async def test_unusable_entries_are_left_out_and_counted() -> None:
     catalog = await fetched(FakeUpstream(tools_list=lambda cursor: {"tools": [TOOL, *bad]}))
     assert names(catalog) == ["echo"]
     assert catalog.dropped_tools == len(bad)
-    assert catalog.warnings == (f"tools/list: {len(bad)} unusable or repeated entries left out",)
+    assert catalog.warnings == (f"tools/list: {len(bad)} unusable or duplicate entries left out",)
 
 
 NO_METHOD = UpstreamRefused("it: no such method", server="it", upstream_code=-32601)
@@ -153,7 +153,7 @@ async def test_each_list_has_fifteen_seconds(autojump_clock: MockClock) -> None:
         return Raw(b'{"tools":[],"nextCursor":"%d"}' % len(slow.asked))
 
     slow.request = page  # type: ignore[method-assign]
-    with pytest.raises(trio.TooSlowError, match="tools/list took more than 15 s"):
+    with pytest.raises(trio.TooSlowError, match="tools/list took longer than 15 s"):
         await fetched(slow)
     assert trio.current_time() - began == pytest.approx(15)
 

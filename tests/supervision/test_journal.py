@@ -59,7 +59,7 @@ async def test_what_happened_is_there_after_a_restart(tmp_path: Path) -> None:
 async def test_a_failure_is_told_with_its_evidence_and_without_secrets(tmp_path: Path) -> None:
     """The message is masked by value."""
     it = opened(tmp_path)
-    it.record(status_event(ServerState.FAILED, "will be tried again", error="token hunter2 is wrong"))
+    it.record(status_event(ServerState.FAILED, "retrying", error="token hunter2 is wrong"))
     (entry,) = it.history("it", 10).entries
     assert (entry.message, entry.kind, entry.exit_code) == ("token *** is wrong", FailureKind.EXITED, 3)
     await saved(it)
@@ -71,7 +71,7 @@ def test_what_repeats_itself_is_written_down_ever_more_rarely(tmp_path: Path) ->
     it = opened(tmp_path)
     for _ in range(1000):
         it.record(status_event(ServerState.PENDING, "connecting"))
-        it.record(status_event(ServerState.FAILED, "will be tried again", error="exited with status 3"))
+        it.record(status_event(ServerState.FAILED, "retrying", error="exited with status 3"))
     assert [e.times for e in it.history("it", 100).entries] == [2**power for power in range(10)]
     it.record(status_event(ServerState.CONNECTED))
     it.record(status_event(ServerState.FAILED, error="exited with status 3"))

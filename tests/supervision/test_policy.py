@@ -68,7 +68,7 @@ async def test_five_ended_starts_in_a_minute_are_a_crash_loop_that_is_probed_slo
         assert status.status is ServerState.FAILED
         assert status.last_error is not None
         assert status.last_error.crash_loop
-        assert status.reason == "crash loop: probed slowly"
+        assert status.reason == "crash loop: retrying slowly"
         await trio.sleep(24 * HOUR)
         assert world.pauses[4:] == pytest.approx([300] * len(world.pauses[4:]), abs=0.01)
         assert len(world.pauses) > 280  # it is never given up
@@ -156,7 +156,7 @@ async def test_a_failing_server_logs_one_line_a_step_and_then_nothing(
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 5
     assert "exited with status 1" in caplog.records[0].message
     assert "next attempt in 0.2 s" in caplog.records[0].message
-    assert "crash loop, next probe in 300.0 s" in caplog.records[4].message
+    assert "crash loop, next attempt in 300.0 s" in caplog.records[4].message
     assert len(world.starts) > 280
 
 
@@ -214,7 +214,7 @@ async def test_a_list_that_never_comes_is_given_up_after_fifteen_seconds(
         status = await world.wait(lambda status: status.status is ServerState.FAILED)
         assert trio.current_time() - world.starts[0] == pytest.approx(15, abs=0.2)
         assert status.last_error is not None
-        assert status.last_error.message == "tools/list took more than 15 s"
+        assert status.last_error.message == "tools/list took longer than 15 s"
 
 
 # ── liveness ────────────────────────────────────────────────────────────────────────────────────────

@@ -174,7 +174,7 @@ async def test_who_waits_for_a_server_that_is_removed_is_told_so(
     refused: list[NotReady] = []
 
     async def wait(server: ManagedServer) -> None:
-        with pytest.raises(NotReady, match="removed or defined anew") as caught:
+        with pytest.raises(NotReady, match="removed or its definition changed") as caught:
             await server.wait_ready()
         refused.append(caught.value)
 

@@ -154,8 +154,8 @@ async def test_a_tap_outlives_the_servers_connections(
                 seen.append(frame.text if frame.direction is MessageDirection.NOTE else frame.method)
                 if frame.method == "tools/list" and frame.direction is MessageDirection.FROM_SERVER:
                     break
-    assert "the connection has ended" in seen
-    assert seen.index("the connection has ended") < seen.index("a connection is being opened")
+    assert "connection closed" in seen
+    assert seen.index("connection closed") < seen.index("opening a connection")
     assert "initialize" in seen
 
 
