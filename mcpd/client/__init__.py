@@ -1,4 +1,4 @@
-"""For agents and programs: the tools of every server that mcpd keeps, in trio and in asyncio programs.
+"""Use the tools of all mcpd servers from Python, with trio or asyncio.
 
     async with connect() as mcp:
         for tool in await mcp.list_tools(prefix="git"):
@@ -6,8 +6,7 @@
         now = await mcp.call("time", "get_current_time", {"timezone": "UTC"})
         print(now.output)
 
-What is not there is started by the daemon, what breaks is mended by it; here a call either has a result
-or raises.
+The daemon starts servers and restarts failed ones. A call either returns a result or raises a ClientError.
 """
 
 from mcpd.client.connection import Connection

@@ -1,4 +1,4 @@
-"""One connection to the daemon's socket: many requests at once, under trio or asyncio."""
+"""A connection to the daemon's socket for concurrent requests, with trio or asyncio."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from mcpd.support.paths import UnusablePath, socket_path
 from mcpd.wire.framing import LineSplitter, LineTooLong
 
 Progress = Callable[[float, float | None, str], None]
-"""Called with how far a call is, of how much (None: not known), and a word about it. What it raises ends the
-call, and is raised there."""
+"""Called with the progress of a call, its total (None: unknown) and a message. An exception that it raises
+cancels the call and is raised there."""
 _CHUNK = 1 << 16
 _MAX_LINE = 128 * 1024 * 1024
-"""Of a line; the daemon's own limits are lower."""
+"""Maximum length of a line; the daemon's own limits are lower."""
 _SEND_TIMEOUT = 30.0
-"""Seconds for the daemon to take a request: one that does not read is stopped, or hangs."""
+"""Seconds within which the daemon must read a request; otherwise it is stopped or hangs."""
 
 
 class _PendingRequest:
-    """One request under way."""
+    """A request without a response yet."""
 
     def __init__(self, progress: Progress | None) -> None:
         self.done = anyio.Event()
         self.answer: Mapping[str, Any] = {}
         self.progress = progress
         self.progress_error: Exception | None = None
-        """What `progress` has raised."""
+        """The exception that `progress` has raised."""
 
 
 class Connection:
-    """Made by `open_connection`, and valid inside its block."""
+    """Created by `open_connection` and valid inside its block. Any number of tasks may use it."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -50,7 +50,10 @@ class Connection:
     async def request(
         self, method: str, params: Mapping[str, object] | None = None, progress: Progress | None = None
     ) -> Any:  # noqa: ANN401 # JSON
-        """The result. Cancelling the wait cancels the request. Raises ClientError."""
+        """Send a control API request and return its result. Raises ClientError.
+
+        Cancelling this call cancels the request.
+        """
         key = next(self._ids)
         pending = _PendingRequest(progress)
         arguments: dict[str, object] = dict(params or {})
@@ -70,17 +73,17 @@ class Connection:
             await self._send_cancelled(key)
             raise pending.progress_error
         if not pending.answer:
-            raise ConnectionClosed(f"{self._close_reason}; {method} was under way")
+            raise ConnectionClosed(f"{self._close_reason}; {method} was in progress")
         if "error" in pending.answer:
             raise error_from_response(pending.answer["error"])
         return pending.answer["result"]
 
     async def _send_cancelled(self, key: int) -> None:
         try:
-            params = {"requestId": key, "reason": "nobody waits for it any more"}
+            params = {"requestId": key, "reason": "the caller no longer waits for it"}
             await self._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
         except ClientError:
-            return  # then nobody is there to be told
+            return  # the connection has ended anyway
 
     async def _send(self, message: Mapping[str, object]) -> None:
         if self._close_reason:
@@ -88,17 +91,17 @@ class Connection:
         data = msgspec.json.encode(message) + b"\n"
         async with self._sending:
             try:
-                # Shielded: half a line would be the end of the connection for everybody.
+                # Shielded, because a partial line would break the connection for all requests.
                 with anyio.move_on_after(_SEND_TIMEOUT, shield=True) as patience:
                     await self._stream.send(data)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 raise ConnectionClosed("the daemon has closed the connection") from None
             if patience.cancelled_caught:
-                self._close(f"the daemon has not read what it was sent for {_SEND_TIMEOUT:g} s")
+                self._close(f"the daemon has not read its input for {_SEND_TIMEOUT:g} s")
                 raise ConnectionClosed(self._close_reason)
 
     async def read(self) -> None:
-        """Hand out answers until the daemon goes; whoever still waits then is told."""
+        """Read responses until the connection ends; pending requests then raise ConnectionClosed."""
         splitter = LineSplitter(_MAX_LINE)
         try:
             while True:
@@ -107,7 +110,7 @@ class Connection:
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._close("the daemon has closed the connection")
         except (msgspec.DecodeError, LineTooLong) as error:
-            self._close(f"the daemon sent what cannot be read ({error})")
+            self._close(f"the daemon sent an invalid message ({error})")
 
     def _handle_message(self, message: Mapping[str, Any]) -> None:
         if "method" not in message:
@@ -123,7 +126,7 @@ class Connection:
                     pending.progress(
                         params.get("progress", 0), params.get("total"), params.get("message", "")
                     )
-                except Exception as error:  # its caller's own: others' requests go on
+                except Exception as error:  # the caller's own error; other requests continue
                     pending.progress_error = error
                     pending.done.set()
 
@@ -135,13 +138,13 @@ class Connection:
 
 @asynccontextmanager
 async def open_connection(path: str | None = None) -> AsyncIterator[Connection]:
-    """To the daemon at `path`, by default this user's. Raises NotRunning."""
+    """Connect to the daemon at `path`, by default that of this user. Raises NotRunning."""
     try:
         path = path or socket_path(os.environ)
         stream = await anyio.connect_unix(path)
     except (OSError, UnusablePath) as error:
         raise NotRunning(
-            f"no mcpd answers at {path or 'its socket'} ({error}); `mcpctl daemon start` starts one"
+            f"mcpd is not running at {path or 'its socket'} ({error}); start it with `mcpctl daemon start`"
         ) from None
     connection = Connection(stream)
     async with stream, anyio.create_task_group() as tasks:

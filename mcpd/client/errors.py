@@ -1,14 +1,14 @@
-"""What a program that uses mcpd can meet.
+"""The exceptions of mcpd.client.
 
 ClientError
- ├─ NotRunning          no daemon answers at the socket
- ├─ ConnectionClosed    the daemon went away; a call under way may or may not have run
+ ├─ NotRunning          the daemon is not running
+ ├─ ConnectionClosed    the connection to the daemon was lost; the call may have run
  ├─ Unknown             no such server, tool, prompt or resource
- ├─ InvalidCall         arguments that the tool's schema refuses; nothing was sent
- ├─ NotReady            the server is not connected, or too busy; nothing was sent
- ├─ CallTimedOut        no answer in time; the server was told to cancel
- ├─ ServerRefused       the server answered with an error, or its connection was lost
- └─ ToolFailed          the tool ran, and says that it failed; `result` has what it said
+ ├─ InvalidCall         the arguments do not match the tool's schema; nothing was sent
+ ├─ NotReady            the server is not connected or overloaded; nothing was sent
+ ├─ CallTimedOut        no response in time; the call was cancelled
+ ├─ ServerRefused       the server returned an error, or its connection was lost
+ └─ ToolFailed          the tool ran and reported an error; see `result`
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ClientError(Exception):
 
     @property
     def may_have_run(self) -> bool:
-        """Whether the call may have done its work all the same: then think before calling again."""
+        """Whether the call may have run despite the error, so that repeating it may not be safe."""
         return self.data.get("may_have_run") is True
 
 
@@ -63,7 +63,7 @@ class ServerRefused(ClientError):
 
 
 class ToolFailed(ClientError):
-    """Its `code` is `tool_error`."""
+    """The tool reported an error. `code` is `tool_error`."""
 
     def __init__(self, message: str, result: ToolResult) -> None:
         super().__init__(message, "tool_error")
@@ -71,11 +71,11 @@ class ToolFailed(ClientError):
 
     @property
     def may_have_run(self) -> bool:
-        return True  # it has
+        return True
 
 
 _CODES_AFTER_SEND = ("upstream_error", "protocol")
-"""The server had the call, and answered; what it had done by then, nobody knows."""
+"""Codes of responses that a server sent after it had received the call."""
 
 
 _KINDS: Mapping[str, type[ClientError]] = {
@@ -93,7 +93,7 @@ _KINDS: Mapping[str, type[ClientError]] = {
 
 
 def error_from_response(error: Mapping[str, object]) -> ClientError:
-    """The daemon's error object as an exception."""
+    """Return the exception for an error object of the daemon."""
     data = error.get("data")
     facts = data if isinstance(data, Mapping) else {}
     code = str(facts.get("code", ""))

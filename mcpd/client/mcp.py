@@ -1,4 +1,4 @@
-"""All servers, from a program: `connect`, list, call, read."""
+"""The client: `connect` to the daemon, list tools, call them, read resources and prompts."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from mcpd.model.tool_result import ToolResult
 T = TypeVar("T")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
 PERMISSIVE: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
-"""Takes everything: the server's own validation decides then."""
+"""Accepts any arguments; the server validates them."""
 
 
 class Mcp:
-    """A connection to the daemon. Any number of tasks may use it at once; calls run beside each other."""
+    """A connection to the daemon. Any number of tasks may use it; calls run concurrently."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        """For what is not here: `request` takes every method of the control API."""
+        """Gives access to all other methods of the control API: `mcp.connection.request`."""
 
     async def list_tools(self, *, server: str | None = None, prefix: str = "") -> list[Tool]:
-        """The tools of all servers, or of one; with `prefix`, whose server's name or own name begins so.
+        """Return the tools of all servers or of one. `prefix` filters by server or tool name.
 
-        From the daemon's lists, which follow what servers announce: asking again is cheap.
-        Raises Unknown for a server that is not defined.
+        The daemon answers from its cache, which follows the servers' notifications, so this is cheap.
+        Raises Unknown if `server` is not defined.
         """
         answer = await self.connection.request("mcpd/tools", {} if server is None else {"server": server})
         found = [tool_from_definition(definition, self) for definition in answer["tools"]]
@@ -50,13 +50,13 @@ class Mcp:
         tool: str,
         arguments: Mapping[str, object] | None = None,
         *,
-        timeout: float | None = None,  # the server's patience, kept by the daemon
+        timeout: float | None = None,  # enforced by the daemon
         progress: Progress | None = None,
     ) -> ToolResult:
-        """Run a tool by its server's name and its own. Cancelling the wait cancels the call.
+        """Call a tool of a server. Cancelling this call cancels the tool call.
 
-        `timeout`: seconds of silence allowed, in place of the configured ones. Raises ToolFailed when the
-        tool says that it failed, and the other ClientErrors; nothing is ever tried twice.
+        `timeout` replaces the configured seconds without a response or progress. Raises ToolFailed if the
+        tool reports an error, and the other ClientErrors. Calls are never repeated.
         """
         request: dict[str, object] = {"server": server, "tool": tool, "arguments": dict(arguments or {})}
         if timeout is not None:
@@ -71,40 +71,40 @@ class Mcp:
             warnings=tuple(answer.get("warnings", ())),
         )
         if not result.success:
-            raise ToolFailed(f"{tool}@{server}: {result.error or result.output or 'it failed'}", result)
+            raise ToolFailed(f"{tool}@{server}: {result.error or result.output or 'the tool failed'}", result)
         return result
 
     async def read(self, server: str, uri: str) -> list[Mapping[str, Any]]:
-        """The contents of a resource, as the server gives them."""
+        """Return the contents of a resource, as sent by the server."""
         answer = await self.connection.request("mcpd/read", {"server": server, "uri": uri})
         return list(answer["contents"])
 
     async def prompt(
         self, server: str, prompt: str, arguments: Mapping[str, str] | None = None
     ) -> list[Mapping[str, Any]]:
-        """The messages of a prompt."""
+        """Return the messages of a prompt."""
         request = {"server": server, "prompt": prompt, "arguments": dict(arguments or {})}
         return list((await self.connection.request("mcpd/prompt", request))["messages"])
 
     async def status(self) -> Mapping[str, Any]:
-        """What `mcpctl status --json` prints."""
+        """Return the same object as `mcpctl status --json`."""
         answer: Mapping[str, Any] = await self.connection.request("mcpd/status")
         return answer
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Tool:
-    """Of one server. `definition` is what the server said, whole."""
+    """A tool of one server. `definition` is the server's complete entry."""
 
     name: str
-    """Unique among all servers, and fit for model APIs: `server__tool`."""
+    """Unique among all servers and valid for model APIs: `server__tool`."""
     server: str
     tool: str
-    """The server's own name for it."""
+    """The name that the server uses."""
     title: str
     description: str
     schema: Mapping[str, Any]
-    """JSON Schema of its arguments, unchanged."""
+    """The JSON Schema of its arguments, unchanged."""
     output_schema: Mapping[str, Any] | None
     annotations: Mapping[str, Any]
     definition: Mapping[str, Any]
@@ -115,31 +115,30 @@ class Tool:
         arguments: Mapping[str, object] | None = None,
         /,
         *,
-        timeout: float | None = None,  # the server's patience, kept by the daemon
+        timeout: float | None = None,  # enforced by the daemon
         progress: Progress | None = None,
         **named: object,
     ) -> ToolResult:
-        """Run it, with arguments as a mapping or by name. See `Mcp.call`."""
+        """Call the tool with arguments as a mapping or keywords. See `Mcp.call`."""
         given = {**(arguments or {}), **named}
         return await self._mcp.call(self.server, self.tool, given, timeout=timeout, progress=progress)
 
     def converted(self, convert: Callable[[Mapping[str, Any]], T]) -> T:
-        """The schema as a host's own type, made by `convert`.
+        """Return `convert(schema)`, for example the tool type of an agent framework.
 
-        Where `convert` raises, it is given a permissive object instead, with a warning: a tool with an
-        unusual schema is better called loosely than not at all.
+        If `convert` raises, warn and return `convert(PERMISSIVE)`, so that the tool can still be called.
         """
         try:
             return convert(self.schema)
         except Exception as error:
             warnings.warn(
-                f"{self.name}: its schema cannot be converted ({error}); any object is taken", stacklevel=2
+                f"{self.name}: its schema cannot be converted ({error}); accepting any object", stacklevel=2
             )
             return convert(PERMISSIVE)
 
 
 def tool_from_definition(definition: Mapping[str, Any], mcp: Mcp) -> Tool:
-    """From an entry of `mcpd/tools`."""
+    """Create a Tool from an entry of `mcpd/tools`."""
     own = {key: value for key, value in definition.items() if key not in ("server", "qualified_name")}
     server, tool = str(definition["server"]), str(definition["name"])
     schema, output = own.get("inputSchema"), own.get("outputSchema")
@@ -160,9 +159,9 @@ def tool_from_definition(definition: Mapping[str, Any], mcp: Mcp) -> Tool:
 
 @asynccontextmanager
 async def connect(socket: str | None = None, *, start: bool = False) -> AsyncIterator[Mcp]:
-    """Use the daemon at `socket`, by default this user's; `start` one if none runs.
+    """Connect to the daemon at `socket`, by default that of this user. `start`: start it if necessary.
 
-    Raises NotRunning. Leaving the block ends the connection, and cancels what is still under way.
+    Raises NotRunning. Leaving the block closes the connection and cancels pending requests.
     """
     if start:
         try:
@@ -178,9 +177,9 @@ async def _start_daemon(socket: str | None) -> None:
     beside = Path(sys.executable).with_name("mcpctl")
     mcpctl = str(beside) if beside.exists() else shutil.which("mcpctl")
     if mcpctl is None:
-        raise NotRunning("no mcpd runs, and there is no mcpctl to start one")
+        raise NotRunning("mcpd is not running, and mcpctl was not found to start it")
     where = [] if socket is None else ["--socket", socket]
     done = await anyio.run_process([mcpctl, *where, "daemon", "start"], check=False, stderr=subprocess.STDOUT)
     if done.returncode:
-        said = done.stdout.decode("utf-8", "replace").strip()
-        raise NotRunning(f"mcpd could not be started: {said}")
+        output = done.stdout.decode("utf-8", "replace").strip()
+        raise NotRunning(f"mcpd could not be started: {output}")

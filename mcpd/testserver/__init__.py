@@ -1,5 +1,5 @@
-"""A small MCP server to try things with: every revision, over stdio or HTTP, standard library only.
+"""A small MCP server for demos and tests: every revision, stdio or HTTP, standard library only.
 
-`python -m mcpd.testserver` starts it. It imports nothing of the daemon, so that it can serve as an
-independent witness, and starts in about 40 ms.
+`python -m mcpd.testserver` starts it in about 40 ms. It shares no code with the daemon, so it can be used
+to verify the daemon independently.
 """

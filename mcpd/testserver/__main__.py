@@ -3,8 +3,8 @@
 python -m mcpd.testserver                       stdio: one JSON message a line
 python -m mcpd.testserver --http [[HOST:]PORT]  Streamable HTTP at /mcp, 127.0.0.1:8888 by default
 
-Tools: echo, add, fail, slow (reports progress, stops when cancelled), json_response; two resources, a
-template, and a prompt whose argument completes. It answers initialize (2024-11-05 to 2025-11-25) and
+Tools: echo, add, fail, slow (reports progress, can be cancelled), json_response. Also two resources, a
+template, and a prompt with argument completion. Supports initialize (2024-11-05 to 2025-11-25) and
 server/discover (2026-07-28) on the same pipe or endpoint.
 """
 
@@ -20,11 +20,11 @@ from mcpd.testserver.request import INVALID_REQUEST, PARSE_ERROR, Json, TestServ
 from mcpd.testserver.session import TestServerSession
 
 BATCH_REVISION = "2025-03-26"
-"""The one revision that has them."""
+"""The only revision with batches."""
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until stdin ends, SIGTERM or Ctrl-C; the exit status: 0, 1 if it cannot listen, 2 for usage."""
+    """Serve until stdin ends, SIGTERM or Ctrl-C. Returns 0, 1 if it cannot listen, or 2 for wrong usage."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         if not arguments:
@@ -37,11 +37,11 @@ def main(arguments: list[str]) -> int:
             return 0 if asked else 2
         from mcpd.testserver import (
             streamable_http,
-        )  # http.server alone takes as long to import as all the rest
+        )  # imported here because http.server is slow to import
 
         streamable_http.serve(host or "127.0.0.1", int(port))
     except (KeyboardInterrupt, BrokenPipeError):
-        pass  # both only say that we are no longer wanted
+        pass  # the client or user has ended the server
     except OSError as error:
         print(f"cannot listen: {error.strerror or error}", file=sys.stderr)
         return 1
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def serve_stdio() -> None:
-    """Until stdin ends or nobody reads stdout; calls that still run then are dropped."""
+    """Serve until stdin or stdout is closed; running calls are dropped."""
     lock = threading.Lock()
 
     def send(message: object) -> None:
@@ -66,7 +66,7 @@ def serve_stdio() -> None:
         try:
             finish(request)
         except BrokenPipeError:
-            return  # the loop below notices too
+            return  # the main loop notices it too
 
     def answer_batch(batch: list[object]) -> None:
         answers: list[object] = []
@@ -91,7 +91,7 @@ def serve_stdio() -> None:
         elif (request := peer.accept(payload, send)) is None:
             continue
         elif request.method == "tools/call" and request.params.get("name") == "slow":
-            # Only this one takes time, and must not keep the others waiting.
+            # Only this tool takes time; it must not delay other requests.
             threading.Thread(target=finish_in_thread, args=(request,), daemon=True).start()
         else:
             finish(request)

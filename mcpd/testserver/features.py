@@ -1,4 +1,4 @@
-"""What the test server offers: tools, resources, a template, a prompt, and a completion for its argument."""
+"""The tools, resources, template, prompt and completion of the test server."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _text(text: str, *, is_error: bool = False) -> Json:
 
 
 def _argument_error(schema: Json, arguments: Json) -> str:
-    """The first thing wrong with the arguments, as far as our own small schemas go; empty if nothing."""
+    """Return the first error in the arguments, or an empty text. Supports only the schemas above."""
     properties = cast("dict[str, Json]", schema["properties"])
     for name in cast("list[str]", schema["required"]):
         if name not in arguments:
@@ -165,7 +165,7 @@ def _read(request: TestServerRequest) -> Json:
     if uri == "test://pixel.png":
         return {"contents": [{"uri": uri, "mimeType": "image/png", "blob": PIXEL}]}
     if isinstance(uri, str) and uri.startswith("test://echo/"):
-        from urllib.parse import unquote  # a fifth of our time to start, for this line
+        from urllib.parse import unquote  # imported here because it is slow to import
 
         text = unquote(uri.removeprefix("test://echo/"))
         return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": text}]}

@@ -1,4 +1,4 @@
-"""One request being answered: what a method may know of it, how it reports, refuses and is cancelled."""
+"""A request to the test server: its parameters, progress, logs, errors and cancellation."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class RequestError(Exception):
 
 
 class RequestCancelled(Exception):
-    """Ends a request without an answer, because nobody waits for one."""
+    """Ends a request without a response because it was cancelled."""
 
 
 class TestServerRequest:
-    """One request being answered: what a method may know of it, and how it talks to who asked."""
+    """A request that is being executed, with the means to send notifications to its client."""
 
     def __init__(self, message: Json, version: str, log_level: str | None, send: Send) -> None:
         self.id = message["id"]
@@ -44,7 +44,7 @@ class TestServerRequest:
         self._send = send
         self.cancelled = threading.Event()
         self.hung_up: Callable[[], bool] | None = None
-        """Asks whether the one who waits has gone; None where only a notification can tell."""
+        """Returns whether the client has disconnected; None if only a notification cancels."""
 
     def progress(self, done: int, total: int) -> None:
         if (token := self.meta.get("progressToken")) is not None:
@@ -54,13 +54,13 @@ class TestServerRequest:
             self._notify("notifications/progress", told)
 
     def log(self, level: str, text: str) -> None:
-        """Tells only who asked for logs."""
+        """Send a log message if the client asked for logs of this level."""
         if self.log_level is not None and LEVELS.index(level) >= LEVELS.index(self.log_level):
             told: Json = {"level": level, "logger": "testserver", "data": text}
             self._notify("notifications/message", told)
 
     def sleep(self, until: float) -> None:
-        """Until that monotonic time. Raises Cancelled as soon as nobody waits any more."""
+        """Sleep until a monotonic time. Raises RequestCancelled as soon as the request is cancelled."""
         while (left := until - time.monotonic()) > 0:
             if self.cancelled.wait(left if self.hung_up is None else min(left, 0.1)):
                 raise RequestCancelled
@@ -72,7 +72,7 @@ class TestServerRequest:
 
 
 def mapping(value: object, what: str) -> Json:
-    """The value, which must be an object. Raises Refused."""
+    """Return `value` if it is an object. Raises RequestError otherwise."""
     if not isinstance(value, dict):
         raise RequestError(INVALID_PARAMS, f"{what} must be an object")
     return value

@@ -1,4 +1,4 @@
-"""What one peer says to the test server, in either era, and what it is answered."""
+"""The session of one client of the test server, in both protocol eras."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CACHEABLE = {
 
 
 class TestServerSession:
-    """What one peer has settled with us: nothing in the modern era, a version and a log level before it."""
+    """State of one client: in the legacy era the version and log level, in the modern era nothing."""
 
     def __init__(self) -> None:
         self.version: str | None = None
@@ -42,9 +42,9 @@ class TestServerSession:
         self.requests: dict[str, TestServerRequest] = {}
 
     def accept(self, message: Json, send: Send) -> TestServerRequest | None:
-        """Read one message. Answers what is no good at once; a request is returned, to be `answer`ed."""
+        """Parse one message. Replies to an invalid one; returns a request for the caller to `answer`."""
         if "method" not in message:
-            return None  # an answer to a request: we never send any
+            return None  # a response, but this server sends no requests
         if "id" not in message:
             if message["method"] == "notifications/cancelled":
                 params = message.get("params")
@@ -64,7 +64,7 @@ class TestServerSession:
         return request
 
     def answer(self, request: TestServerRequest) -> Json | None:
-        """Do what was asked and return the answer, or None if it was cancelled meanwhile."""
+        """Execute a request and return the response, or None if it was cancelled."""
         try:
             answer: Json = {"result": self._result(request)}
         except RequestError as refused:
@@ -76,13 +76,15 @@ class TestServerSession:
         return {"jsonrpc": "2.0", "id": request.id, **answer}
 
     def _parse_request(self, message: Json, send: Send) -> TestServerRequest:
-        """The request, in the era it is written in: modern ones say so themselves."""
+        """Parse a request. Modern requests name their version in `_meta`."""
         meta = mapping(mapping(message.get("params", {}), "params").get("_meta", {}), "params._meta")
         version = meta.get(f"{RESERVED}protocolVersion")
         if version is None and message["method"] != "server/discover":
             return TestServerRequest(message, self.version or LEGACY[0], self.log_level, send)
         if not isinstance(version, str) or not isinstance(meta.get(f"{RESERVED}clientCapabilities"), dict):
-            raise RequestError(INVALID_PARAMS, "params._meta must say protocolVersion and clientCapabilities")
+            raise RequestError(
+                INVALID_PARAMS, "params._meta must have protocolVersion and clientCapabilities"
+            )
         if version not in MODERN:
             data = {"supported": list(MODERN), "requested": version}
             raise RequestError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
@@ -125,7 +127,7 @@ class TestServerSession:
             "protocolVersion": self.version,
             "capabilities": _capabilities(self.version),
             "serverInfo": INFO,
-            "instructions": "A server to try things with.",
+            "instructions": "A server for demos and tests.",
         }
 
 

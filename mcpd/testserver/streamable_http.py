@@ -1,6 +1,6 @@
 """The test server over Streamable HTTP: sessions for legacy peers, none for modern ones.
 
-An answer is plain JSON, unless something has to be told before it: then it is an event stream.
+A response is plain JSON, or an event stream if notifications are sent before it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"
 
 
 def serve(host: str, port: int) -> None:
-    """Serve at http://HOST:PORT/mcp for ever; port 0 takes a free one. Says on stderr where it listens."""
+    """Serve at http://HOST:PORT/mcp forever; port 0 selects a free port. Prints the address to stderr."""
     with TestHttpServer((host, port), TestHttpHandler) as server:
         print(f"listening on http://{host}:{server.server_port}{PATH}", file=sys.stderr, flush=True)
         server.serve_forever()
@@ -41,14 +41,14 @@ def serve(host: str, port: int) -> None:
 
 class TestHttpServer(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # a slow call does not keep us from ending
+    block_on_close = False  # do not wait for slow calls at exit
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
         self.sessions: dict[str, TestServerSession] = {}
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A peer that hangs up is no error; anything else is shown as usual."""
+        """Ignore disconnects; print other errors as usual."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(cast("socket.socket", request), client_address)
 
@@ -60,7 +60,7 @@ class TestHttpHandler(BaseHTTPRequestHandler):
     streaming = False
 
     def log_message(self, format: str, *args: object) -> None:
-        """Quiet: stderr is for what matters."""
+        """Do not log requests."""
 
     def do_POST(self) -> None:
         self.streaming = False
@@ -78,7 +78,9 @@ class TestHttpHandler(BaseHTTPRequestHandler):
         return self._legacy(message, version)
 
     def do_GET(self) -> None:
-        self._reply_error(405, INVALID_REQUEST, "We have nothing to tell unasked", Allow="POST, DELETE")
+        self._reply_error(
+            405, INVALID_REQUEST, "This server sends no unsolicited messages", Allow="POST, DELETE"
+        )
 
     def do_DELETE(self) -> None:
         if not self._is_allowed():
@@ -95,7 +97,7 @@ class TestHttpHandler(BaseHTTPRequestHandler):
                 else self._reply_error(400, INVALID_REQUEST, "No request")
             )
         if not _is_modern(message):
-            return self._reply_error(400, INVALID_PARAMS, "params._meta must say protocolVersion", message)
+            return self._reply_error(400, INVALID_PARAMS, "params._meta must have protocolVersion", message)
         params = cast("Json", message["params"])
         mirrored = {
             "MCP-Protocol-Version": cast("Json", params["_meta"])[f"{RESERVED}protocolVersion"],
@@ -132,7 +134,7 @@ class TestHttpHandler(BaseHTTPRequestHandler):
 
         request = peer.accept(message, send)
         if request is not None:
-            # Modern peers cancel by hanging up; for legacy ones that means nothing.
+            # Disconnecting cancels modern requests, but not legacy ones.
             request.hung_up = self._hung_up if modern else None
             answer = peer.answer(request)
         else:
@@ -172,7 +174,7 @@ class TestHttpHandler(BaseHTTPRequestHandler):
     def _body(self) -> bytes | None:
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > MAX_BODY:
-            self.close_connection = True  # what follows is not ours to read
+            self.close_connection = True  # the body is not read
             self._reply_error(
                 413 if length.isdecimal() else 411, INVALID_REQUEST, f"At most {MAX_BODY} bytes, counted"
             )
@@ -180,7 +182,7 @@ class TestHttpHandler(BaseHTTPRequestHandler):
         return self.rfile.read(int(length))
 
     def _is_allowed(self) -> bool:
-        """Refuses web pages (any Origin but our own machine's), wrong paths and media types."""
+        """Reject other origins (web pages), wrong paths and wrong media types."""
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         origin = self.headers.get("Origin")
         bound_here = self.server.server_address[0] in LOOPBACK
@@ -235,7 +237,7 @@ def _accepts_both(accept: str) -> bool:
 
 
 def _decode_header(header: str | None) -> str | None:
-    """A mirrored header's value; what is no plain ASCII comes as `=?base64?…?=`."""
+    """Decode the value of a mirrored header; non-ASCII values are sent as `=?base64?…?=`."""
     if header is None or not (header.startswith("=?base64?") and header.endswith("?=")):
         return header
     import base64

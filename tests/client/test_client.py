@@ -215,9 +215,9 @@ def test_daemon_that_does_not_read_is_given_up(
 
     async def work() -> None:
         async with connect(path) as mcp:
-            with pytest.raises(ConnectionClosed, match="has not read what it was sent"):
+            with pytest.raises(ConnectionClosed, match="has not read its input"):
                 await mcp.call("fs", "echo", {"text": "x" * (16 << 20)})
-            with pytest.raises(ConnectionClosed, match="has not read what it was sent"):
+            with pytest.raises(ConnectionClosed, match="has not read its input"):
                 await mcp.status()
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
