@@ -22,6 +22,8 @@ from mcpd.model.status import rfc3339
 from mcpd.state_file import AppliedSet, StateFile
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.async_value import AsyncValue
+from mcpd.support.audit_actor import acting_for
+from mcpd.support.file_watcher import watch_files
 from mcpd.support.redact import Redactor
 
 log = logging.getLogger("mcpd.active_config")
@@ -260,6 +262,30 @@ class ActiveConfig:
     def _announce(self, message: str, server: str | None = None) -> None:
         event = Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), server=server, message=message)
         self._supervisor.announce(event)
+
+
+async def watch_config(configuration: ActiveConfig) -> None:
+    """Apply every change of the file while the setting `watch` is on. Runs until cancelled."""
+    while True:
+        await configuration.watch_enabled.wait_until(bool)
+        try:
+            with watch_files(map(str, configuration.candidate_paths())) as changes:
+                while configuration.watch_enabled.value:
+                    _reload_if_changed(
+                        configuration
+                    )  # also before the first change: it may have changed since it was loaded
+                    await changes.next_change()
+        except OSError as error:
+            log.warning("cannot watch the configuration file (%s); run `mcpctl reload` after changes", error)
+            await configuration.watch_enabled.wait_until(lambda watched: not watched)
+
+
+def _reload_if_changed(configuration: ActiveConfig) -> None:
+    try:
+        with acting_for(lambda: "a change of the file"):
+            configuration.reload_if_changed()
+    except Exception:
+        log.exception("reloading the configuration failed; nothing was changed")
 
 
 _STARTUP_ONLY = (("http", "http"), ("max_starts", "maxStarts"), ("log_level", "logLevel"))

@@ -21,14 +21,13 @@ import attrs
 import trio
 
 from mcpd import __version__
-from mcpd.active_config import ActiveConfig
+from mcpd.active_config import ActiveConfig, watch_config
 from mcpd.api import listeners
 from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.http_routes import HttpApi, HttpPort
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.config.loader import LoadedConfig
 from mcpd.config.settings import Address
-from mcpd.config_watcher import watch_config
 from mcpd.event_history import EventHistory
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.errors import McpdError

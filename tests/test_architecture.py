@@ -12,7 +12,6 @@ ROOT = Path(__file__).parent.parent
 LADDER = (
     ("main", "__main__", "testserver", "client"),
     ("daemon",),
-    ("config_watcher",),
     ("api",),
     ("gateway",),
     ("operations",),

@@ -76,17 +76,19 @@ class ControlRequests:
                 params = self._params(message, api.EventsParams)
                 self._start(message, lambda: self._events(message, params))
             elif message.method == "mcpd/logs":
-                asked = self._params(message, api.LogsParams)
-                self._start(message, lambda: self._logs(message, asked))
+                log_params = self._params(message, api.LogsParams)
+                self._start(message, lambda: self._logs(message, log_params))
             elif message.method == "mcpd/tap":
-                tapped = self._params(message, TapParams)
-                self._start(message, lambda: self._tap(message, tapped))
+                tap_params = self._params(message, TapParams)
+                self._start(message, lambda: self._tap(message, tap_params))
             elif message.method == "mcpd/attach":
-                attach = self._params(message, api.AttachParams)
-                if attach.server is None or attach.wait <= 0:
-                    self._attach(message, attach)  # immediately: the messages that follow are for the session
+                attach_params = self._params(message, api.AttachParams)
+                if attach_params.server is None or attach_params.wait <= 0:
+                    self._attach(
+                        message, attach_params
+                    )  # immediately: the messages that follow are for the session
                 else:
-                    self._start(message, lambda: self._attach_when_ready(message, attach))
+                    self._start(message, lambda: self._attach_when_ready(message, attach_params))
             elif message.method == "rpc.discover":
                 self._send(wire.result(message.key, openrpc_document()))
             else:
@@ -125,8 +127,10 @@ class ControlRequests:
 
             def progress(params: bytes) -> None:
                 if token:
-                    told = {**wire.members(params), "progressToken": msgspec.Raw(token)}
-                    self._send(wire.notification("notifications/progress", msgspec.json.encode(told)))
+                    params_with_token = {**wire.members(params), "progressToken": msgspec.Raw(token)}
+                    self._send(
+                        wire.notification("notifications/progress", msgspec.json.encode(params_with_token))
+                    )
 
             call = ControlCall(
                 request=request,

@@ -48,16 +48,16 @@ class TestServerRequest:
 
     def progress(self, done: int, total: int) -> None:
         if (token := self.meta.get("progressToken")) is not None:
-            told: Json = {"progressToken": token, "progress": done, "total": total}
+            params: Json = {"progressToken": token, "progress": done, "total": total}
             if self.version != "2024-11-05":
-                told["message"] = f"step {done} of {total}"
-            self._notify("notifications/progress", told)
+                params["message"] = f"step {done} of {total}"
+            self._notify("notifications/progress", params)
 
     def log(self, level: str, text: str) -> None:
         """Send a log message if the client asked for logs of this level."""
         if self.log_level is not None and LEVELS.index(level) >= LEVELS.index(self.log_level):
-            told: Json = {"level": level, "logger": "testserver", "data": text}
-            self._notify("notifications/message", told)
+            params: Json = {"level": level, "logger": "testserver", "data": text}
+            self._notify("notifications/message", params)
 
     def sleep(self, until: float) -> None:
         """Sleep until a monotonic time. Raises RequestCancelled as soon as the request is cancelled."""

@@ -126,11 +126,11 @@ class TestHttpHandler(BaseHTTPRequestHandler):
     def _answer(
         self, peer: TestServerSession, message: Json, *, modern: bool = False, session: str = ""
     ) -> None:
-        refusals: list[object] = []
-        told = self._send_notification
+        errors: list[object] = []
+        notify = self._send_notification
 
         def send(item: object) -> None:
-            (told if isinstance(item, dict) and "method" in item else refusals.append)(item)
+            (notify if isinstance(item, dict) and "method" in item else errors.append)(item)
 
         request = peer.accept(message, send)
         if request is not None:
@@ -138,7 +138,7 @@ class TestHttpHandler(BaseHTTPRequestHandler):
             request.hung_up = self._hung_up if modern else None
             answer = peer.answer(request)
         else:
-            answer = cast("Json | None", refusals[0] if refusals else None)
+            answer = cast("Json | None", errors[0] if errors else None)
         if session and answer is not None and "result" in answer:
             self.server.sessions[session] = peer
         if self.streaming:

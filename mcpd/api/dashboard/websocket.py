@@ -111,12 +111,12 @@ class DashboardSocket:
         self, connection: WebSocketConnection, below: GuardedStream, lines: trio.SocketStream
     ) -> None:
         while True:
-            said = await connection.get_message()
+            received = await connection.get_message()
             below.message_received()
-            if isinstance(said, bytes):
+            if isinstance(received, bytes):
                 self.close("only text messages are supported", _UNSUPPORTED_DATA)
                 return
-            line = said.encode("utf-8", "replace")
+            line = received.encode("utf-8", "replace")
             refusal = _error_for(line)
             if refusal is None:
                 # The same parser reads these bytes again, so what was checked is what is executed.
@@ -152,8 +152,8 @@ def _error_for(line: bytes) -> bytes | None:
         return None
     if not message.method or message.id is ABSENT:
         return b""
-    words = f"{message.method[:100]} is not available to the dashboard; use mcpctl"
-    return wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, words))
+    text = f"{message.method[:100]} is not available to the dashboard; use mcpctl"
+    return wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, text))
 
 
 def _minimal_request(head: Head) -> bytes:

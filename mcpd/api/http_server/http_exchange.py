@@ -1,4 +1,4 @@
-"""A request and its response, which is sent at once or as a stream, at any later time."""
+"""A request and its response, which is sent whole or as a stream, at any later time."""
 
 from __future__ import annotations
 

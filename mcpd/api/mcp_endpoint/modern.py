@@ -75,8 +75,8 @@ def has_modern_meta(message: Message) -> bool:
 class RequestMismatch(Exception):
     """A request whose headers or `_meta` are invalid, with its JSON-RPC code."""
 
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, code: int, message_text: str) -> None:
+        super().__init__(message_text)
         self.code = code
 
 
@@ -88,10 +88,10 @@ def check_headers(head: Head, message: Message, view: View, parameter_headers: P
         raise RequestMismatch(INVALID_PARAMS, f"params: {error}") from None
     meta = params.meta
     if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
-        words = (
+        message_text = (
             f"params._meta must say {RESERVED_PREFIX}protocolVersion and {RESERVED_PREFIX}clientCapabilities"
         )
-        raise RequestMismatch(INVALID_PARAMS, words)
+        raise RequestMismatch(INVALID_PARAMS, message_text)
     version = _decode_string(meta.version)
     if version is None or bytes(meta.capabilities)[:1] != b"{":
         raise RequestMismatch(
@@ -127,18 +127,18 @@ def _check_header(head: Head, header: str, expected: str | None) -> None:
     if text is None and expected is None:
         return
     try:
-        said = None if text is None else decode_header_value(text)
+        value = None if text is None else decode_header_value(text)
     except ValueError as error:
         raise RequestMismatch(HEADER_MISMATCH, f"{header} {error}") from None
-    if said != expected:
+    if value != expected:
         raise _header_mismatch(head, header, expected)
 
 
 def _header_mismatch(head: Head, header: str, expected: str | None) -> RequestMismatch:
-    said = head.get(header.lower().encode())
-    there = "is missing" if said is None else f"is {shorten(said, 80)!r}"
+    value = head.get(header.lower().encode())
+    problem = "is missing" if value is None else f"is {shorten(value, 80)!r}"
     body = "the body has no such value" if expected is None else f"the body has {shorten(expected, 80)!r}"
-    return RequestMismatch(HEADER_MISMATCH, f"{header} {there}, but {body}")
+    return RequestMismatch(HEADER_MISMATCH, f"{header} {problem}, but {body}")
 
 
 _AnnotatedTools = Mapping[str, Mapping[str, object]]

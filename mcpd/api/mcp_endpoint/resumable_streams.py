@@ -54,11 +54,11 @@ class ResumableStream:
 
     def send(self, frame: bytes) -> None:
         self._last += 1
-        told = b"id: %d-%d\n%b" % (self.number, self._last, sse_event(frame))
-        self.kept.append((self._last, told))
-        self._streams.event_kept(self, len(told))
+        data = b"id: %d-%d\n%b" % (self.number, self._last, sse_event(frame))
+        self.kept.append((self._last, data))
+        self._streams.event_kept(self, len(data))
         if self._exchange is not None:
-            self._exchange.write(told)
+            self._exchange.write(data)
 
     def end(self) -> None:
         """End the stream."""
