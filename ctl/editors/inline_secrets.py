@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from ctl.editors.merging import replace_text
 from ctl.editors.variables import secret_name as name_for
 from ctl.editors.variables import secret_reference
 from mcpd.config.masking import KNOWN_TOKENS, MASK, SCHEME, is_secret_name, mask_definition
@@ -58,8 +59,10 @@ def lift_secrets(server: str, definition: Mapping[str, object], taken: dict[str,
 
 def masked_definition(one: LiftedDefinition) -> dict[str, object]:
     """Return the definition to show: secrets are `***`, wherever they will be stored."""
-    names = {literal.name for literal in one.secrets}
-    return mask_definition({key: _mask_references(value, names) for key, value in one.definition.items()})
+    definition = one.definition
+    for secret in one.secrets:
+        definition = replace_text(definition, secret_reference(secret.name), MASK)
+    return mask_definition(definition)
 
 
 class _SecretLifter:
@@ -172,14 +175,3 @@ def _entropy(text: str) -> float:
 def _is_harmless(value: str) -> bool:
     """Return whether a value is a switch or path, as in `AUTH_MODE` or `KEY_FILE`."""
     return value.lower() in ("true", "false", "oauth", "bearer") or value.startswith(("/", "~/", "./"))
-
-
-def _mask_references(value: object, names: set[str]) -> object:
-    if isinstance(value, dict):
-        return {key: _mask_references(inner, names) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_mask_references(inner, names) for inner in value]
-    if isinstance(value, str):
-        for name in names:
-            value = value.replace(secret_reference(name), MASK)
-    return value

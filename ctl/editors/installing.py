@@ -17,7 +17,6 @@ from ctl.editors.disable_entries import (
     restore_entries,
     set_allowed,
 )
-from ctl.editors.editor_catalog import EditorSpec
 from ctl.editors.mcpd_entry import InstallTarget, is_mcpd_entry, new_file_content, slot_of, uses_list
 from ctl.errors import CtlError
 from mcpd.config.in_place_edits.document import (
@@ -58,7 +57,7 @@ class FileChange:
 
 
 def install(
-    one: InstallTarget,
+    target: InstallTarget,
     name: str,
     entry_for: Callable[[KeyPath], dict[str, object]],
     take_over: Callable[[KeyPath, Document], list[str]],
@@ -71,19 +70,86 @@ def install(
     The original file is kept until `uninstall`. Raises BadSpec, with the file unchanged, if it cannot be
     read, edited or written.
     """
-    return _retry_if_changed(
-        one.path, lambda data: _install(one, name, entry_for, take_over, backups, data, dry_run)
-    )
+    path, editor = target.path, target.editor
+
+    def write_entry(data: bytes | None) -> FileChange:
+        record = backups.load(path) if data is not None else None
+        content = _parse(target, data)
+        slot, new = content.slot, entry_for(content.slot)
+        replaced = content.replaced_by(name, new)
+        document = content.without(replaced).document
+        if name in document.entry_names(slot):
+            fix = "choose another name with --name"
+            raise BadSpec([Problem("$", f"it already has another server named '{name}'", fix)], str(path))
+        already = () if record is None else record.disabled
+        known = {entry.name for entry in already}
+        chosen = [other for other in take_over(slot, document) if other not in known]
+        stored = {"name": name, **new} if is_list(document, slot) else new
+        is_allowed = set_allowed(editor, content.document, name, True) is content.document
+        if replaced == [name] and content.entry(name) == stored and is_allowed and not chosen:
+            return FileChange(path)
+        disabled: list[DisabledEntry] = []
+        for other in dict.fromkeys(chosen):
+            document, entry = disable_entry(editor, document, slot, other)
+            disabled.append(entry)
+        document = document.with_entry(slot, name, new, listed=uses_list(target))
+        document = set_allowed(editor, document, name, True)
+        original = _content_to_restore(content, record, data)
+        check_writable(path)
+        if not dry_run:
+            created = record.created_directories if record is not None else _missing_directories(path)
+            existed, entries = original is not None, (*already, *disabled)
+            kept = BackupRecord(str(path), existed, original or b"", "", slot, entries, created)
+            _save_record(backups, kept, target, document)
+            _write(path, document, data)
+        return FileChange(path, added=name, disabled=tuple(disabled), existed=original is not None)
+
+    return _retry_if_changed(path, write_entry)
 
 
 def uninstall(
-    one: InstallTarget, names: frozenset[str], backups: EditorBackups, *, dry_run: bool = False
+    target: InstallTarget, names: frozenset[str], backups: EditorBackups, *, dry_run: bool = False
 ) -> FileChange:
     """Remove mcpd's entries (only `names`, if given), and enable the entries that `install` disabled.
 
     A file that has not changed since is restored byte for byte. Raises BadSpec as `install` does.
     """
-    return _retry_if_changed(one.path, lambda data: _uninstall(one, names, backups, data, dry_run))
+    path = target.path
+
+    def remove_entries(data: bytes | None) -> FileChange:
+        record = backups.load(path)
+        if data is None:
+            if not dry_run:
+                backups.delete(path)
+            return FileChange(path)
+        signs = (b"bridge", b"mcpd.sock", *(address.encode() for address in target.addresses))
+        if record is None and not any(sign in data for sign in signs):
+            return FileChange(path)  # readable or not, it cannot contain an entry of mcpd
+        content = _parse(target, data)
+        ours = content.mcpd_entries()
+        chosen = [name for name in ours if not names or name in names]
+        untouched = record is not None and digest(data) == record.written_digest
+        if chosen:
+            check_writable(path)
+        if record is not None and untouched and chosen == ours:
+            if not dry_run:
+                if record.existed:
+                    _write(path, parse_document(record.original, path, foreign=True), data)
+                else:
+                    _remove(path, record)
+                backups.delete(path)
+            return FileChange(path, removed=tuple(ours), restored=True)
+        document, enabled = _without_mcpd(content, chosen, record if chosen == ours else None)
+        change = FileChange(path, removed=tuple(chosen), re_enabled=tuple(enabled))
+        if change.has_changes and not dry_run:
+            if record is not None and untouched:
+                _save_record(backups, record, target, document)
+            _write(path, document, data)
+            if chosen == ours:
+                backups.delete(path)
+        return change
+
+    return _retry_if_changed(path, remove_entries)
 
 
 class _ConcurrentChange(Exception):
@@ -98,107 +164,88 @@ def _retry_if_changed(path: Path, act: Callable[[bytes | None], FileChange]) -> 
     raise BadSpec([Problem("$", f"{path} keeps changing", "close the editor and try again")], str(path))
 
 
-def _install(
-    one: InstallTarget,
-    name: str,
-    entry_for: Callable[[KeyPath], dict[str, object]],
-    take_over: Callable[[KeyPath, Document], list[str]],
-    backups: EditorBackups,
-    data: bytes | None,
-    dry_run: bool,
-) -> FileChange:
-    path = one.path
-    record = backups.load(path) if data is not None else None
-    document = _document(one, data)
-    slot = slot_of(one, document)
-    new = entry_for(slot)
-    replaced = _replaced_entries(one, document, slot, name, new)
-    clean = _without_entries(one.editor, document, slot, replaced)
-    if name in clean.entry_names(slot):
-        fix = "choose another name with --name"
-        raise BadSpec([Problem("$", f"it already has another server named '{name}'", fix)], str(path))
-    already = () if record is None else record.disabled
-    chosen = [other for other in take_over(slot, clean) if other not in [one.name for one in already]]
-    if (
-        replaced == [name]
-        and entry_at(document, slot, name) == _as_stored(document, slot, name, new)
-        and set_allowed(one.editor, document, name, True) is document
-        and not chosen
-    ):
-        return FileChange(path)
-    taken: list[DisabledEntry] = []
-    result = clean
-    for other in dict.fromkeys(chosen):
-        result, done = disable_entry(one.editor, result, slot, other)
-        taken.append(done)
-    result = result.with_entry(slot, name, new, listed=uses_list(one))
-    result = set_allowed(one.editor, result, name, True)
-    before = _content_to_restore(one, document, slot, record, data)
-    change = FileChange(path, added=name, disabled=tuple(taken), existed=before is not None)
-    check_writable(path)
-    if not dry_run:
-        made = record.created_directories if record is not None else _missing_directories(path)
-        everything = (*already, *taken)
-        kept = BackupRecord(str(path), before is not None, before or b"", "", slot, everything, made)
-        _save_record(backups, _record_for(one, kept, result))
-        _write(path, result, data)
-    return change
+@attrs.frozen
+class _Content:
+    """The content of a target file, whose servers are at `slot`."""
+
+    target: InstallTarget
+    document: Document
+    slot: KeyPath
+
+    def entry(self, name: str) -> dict[str, object]:
+        return entry_at(self.document, self.slot, name)
+
+    def mcpd_entries(self) -> list[str]:
+        """Return the names of mcpd's entries."""
+        names, addresses = self.document.entry_names(self.slot), self.target.addresses
+        return [name for name in names if is_mcpd_entry(self.entry(name), addresses)]
+
+    def replaced_by(self, name: str, new: Mapping[str, object]) -> list[str]:
+        """Return mcpd's entries that a new one replaces: of the same name, or also for all servers."""
+        for_all = not _is_partial(new)
+        return [
+            other
+            for other in self.mcpd_entries()
+            if other == name or (for_all and not _is_partial(self.entry(other)))
+        ]
+
+    def without(self, names: list[str]) -> _Content:
+        document = self.document
+        for name in names:
+            document = set_allowed(self.target.editor, document.without_entry(self.slot, name), name, False)
+        return attrs.evolve(self, document=document)
+
+    def meaning(self) -> tuple[object, object]:
+        """Return what the file means, regardless of the order and of empty objects around its entries."""
+        entries = {name: self.entry(name) for name in self.document.entry_names(self.slot)}
+        return entries, _other_values(self.document.value, self.slot)
 
 
-def _record_for(one: InstallTarget, record: BackupRecord, document: Document) -> BackupRecord:
-    """Return the backup record for a file that is written like this."""
-    was = parse_document(record.original, one.path, foreign=True).text
-    others = _without_entries(one.editor, document, record.slot, _mcpd_entries(one, document, record.slot))
-    return attrs.evolve(
-        record,
-        written_digest=digest(document.data),
-        changes=diff_hunks(was, others.text),
-        changes_with_entry=diff_hunks(was, document.text),
-    )
+def _parse(target: InstallTarget, data: bytes | None) -> _Content:
+    """Parse the content of a file; None is a file that does not exist yet."""
+    content = new_file_content(target.editor) if data is None else data
+    document = parse_document(content, target.path, foreign=True)
+    return _Content(target, document, slot_of(target, document))
 
 
-def _content_to_restore(
-    one: InstallTarget, document: Document, slot: KeyPath, record: BackupRecord | None, data: bytes | None
-) -> bytes | None:
+def _content_to_restore(content: _Content, record: BackupRecord | None, data: bytes | None) -> bytes | None:
     """Return the content for `uninstall` to restore: the original, or the changed file without mcpd."""
     if data is None:
         return None
     if record is not None and digest(data) == record.written_digest:
         return record.original if record.existed else None
-    return _without_mcpd(one, document, slot, _mcpd_entries(one, document, slot), record)[0].data
+    return _without_mcpd(content, content.mcpd_entries(), record)[0].data
 
 
 def _without_mcpd(
-    one: InstallTarget, document: Document, slot: KeyPath, ours: list[str], record: BackupRecord | None
+    content: _Content, ours: list[str], record: BackupRecord | None
 ) -> tuple[Document, list[str]]:
     """Return the file without mcpd, and the names of the entries that were enabled again.
 
     The entries decide what the file means. If the original lines can still be restored with the same meaning,
     they are, with their comments and order.
     """
-    others = _without_entries(one.editor, document, slot, ours)
+    others = content.without(ours)
     if record is None:
-        return others, []
-    result, back = restore_entries(one.editor, others, record)
-    names = document.entry_names(slot)
-    if any(taken.removed and taken.name in names for taken in record.disabled):
-        return result, back  # the user has added one again, which takes precedence
-    ways = [revert_hunks(others.text, record.changes), revert_hunks(document.text, record.changes_with_entry)]
-    for text, _ in sorted(ways, key=lambda way: way[1]):
+        return others.document, []
+    editor, slot = content.target.editor, content.slot
+    result, enabled = restore_entries(editor, others.document, record)
+    names = content.document.entry_names(slot)
+    if any(entry.removed and entry.name in names for entry in record.disabled):
+        return result, enabled  # the user has added one again, which takes precedence
+    meaning = attrs.evolve(content, document=result).meaning()
+    attempts = [
+        revert_hunks(others.document.text, record.changes),
+        revert_hunks(content.document.text, record.changes_with_entry),
+    ]
+    for text, _ in sorted(attempts, key=lambda attempt: attempt[1]):
         with contextlib.suppress(BadSpec):
-            older = attrs.evolve(document, text=text)
-            older = parse_document(older.data, one.path, foreign=True)
-            older = _without_entries(one.editor, older, slot, _mcpd_entries(one, older, slot))
-            older, _ = restore_entries(one.editor, older, record)
-            if _normalized(older, slot) == _normalized(result, slot):
-                return older, back
-    return result, back
-
-
-def _normalized(document: Document, slot: KeyPath) -> tuple[object, object]:
-    """Return the meaning of a file, regardless of the order and of empty objects around its entries."""
-    entries = {name: entry_at(document, slot, name) for name in document.entry_names(slot)}
-    return entries, _other_values(document.value, slot)
+            data = attrs.evolve(content.document, text=text).data
+            older = attrs.evolve(content, document=parse_document(data, content.target.path, foreign=True))
+            restored, _ = restore_entries(editor, older.without(older.mcpd_entries()).document, record)
+            if attrs.evolve(content, document=restored).meaning() == meaning:
+                return restored, enabled
+    return result, enabled
 
 
 def _other_values(value: Mapping[str, object], slot: KeyPath) -> dict[str, object]:
@@ -210,64 +257,6 @@ def _other_values(value: Mapping[str, object], slot: KeyPath) -> dict[str, objec
     return rest
 
 
-def _as_stored(
-    document: Document, slot: KeyPath, name: str, new: Mapping[str, object]
-) -> Mapping[str, object]:
-    """Return the entry as the file would contain it."""
-    return {"name": name, **new} if is_list(document, slot) else new
-
-
-def _uninstall(
-    one: InstallTarget, names: frozenset[str], backups: EditorBackups, data: bytes | None, dry_run: bool
-) -> FileChange:
-    path = one.path
-    record = backups.load(path)
-    if data is None:
-        if not dry_run:
-            backups.delete(path)
-        return FileChange(path)
-    signs = (b"bridge", b"mcpd.sock", *(address.encode() for address in one.addresses))
-    if record is None and not any(sign in data for sign in signs):
-        return FileChange(path)  # readable or not, it cannot contain an entry of mcpd
-    document = _document(one, data)
-    slot = slot_of(one, document)
-    ours = _mcpd_entries(one, document, slot)
-    chosen = [name for name in ours if not names or name in names]
-    untouched = record is not None and digest(data) == record.written_digest
-    if chosen:
-        check_writable(path)
-    if record is not None and untouched and chosen == ours:
-        if not dry_run:
-            if record.existed:
-                _write(path, parse_document(record.original, path, foreign=True), data)
-            else:
-                _remove(path, record)
-            backups.delete(path)
-        return FileChange(path, removed=tuple(ours), restored=True)
-    document, back = _without_mcpd(one, document, slot, chosen, record if chosen == ours else None)
-    change = FileChange(path, removed=tuple(chosen), re_enabled=tuple(back))
-    if change.has_changes and not dry_run:
-        if record is not None and untouched:
-            _save_record(backups, _record_for(one, record, document))
-        _write(path, document, data)
-        if chosen == ours:
-            backups.delete(path)
-    return change
-
-
-def _replaced_entries(
-    one: InstallTarget, document: Document, slot: KeyPath, name: str, new: Mapping[str, object]
-) -> list[str]:
-    """Return mcpd's entries that the new one replaces: of the same name, or also for all servers."""
-    ours = _mcpd_entries(one, document, slot)
-    whole = not _is_partial(new)
-    return [
-        other
-        for other in ours
-        if other == name or (whole and not _is_partial(entry_at(document, slot, other)))
-    ]
-
-
 def _is_partial(entry: Mapping[str, object]) -> bool:
     """Return whether an entry of mcpd provides only one server or profile."""
     words = str([entry.get("command"), entry.get("args")])
@@ -275,26 +264,7 @@ def _is_partial(entry: Mapping[str, object]) -> bool:
     return "--server" in words or "--profile" in words or (isinstance(url, str) and not url.endswith("#/mcp"))
 
 
-def _without_entries(editor: EditorSpec, document: Document, slot: KeyPath, names: list[str]) -> Document:
-    for name in names:
-        document = set_allowed(editor, document.without_entry(slot, name), name, False)
-    return document
-
-
-def _mcpd_entries(one: InstallTarget, document: Document, slot: KeyPath) -> list[str]:
-    """Return the names of mcpd's entries."""
-    return [
-        name
-        for name in document.entry_names(slot)
-        if is_mcpd_entry(entry_at(document, slot, name), one.addresses)
-    ]
-
-
 # ---- files -------------------------------------------------------------------------------------------
-
-
-def _document(one: InstallTarget, data: bytes | None) -> Document:
-    return parse_document(new_file_content(one.editor) if data is None else data, one.path, foreign=True)
 
 
 def _read_file(path: Path) -> bytes | None:
@@ -328,7 +298,18 @@ def _missing_directories(path: Path) -> tuple[str, ...]:
     return tuple(str(parent) for parent in reversed(path.parents) if not parent.exists())
 
 
-def _save_record(backups: EditorBackups, record: BackupRecord) -> None:
+def _save_record(
+    backups: EditorBackups, record: BackupRecord, target: InstallTarget, document: Document
+) -> None:
+    """Save a record for a file that is about to be written as `document`."""
+    before = parse_document(record.original, target.path, foreign=True).text
+    content = _Content(target, document, record.slot)
+    record = attrs.evolve(
+        record,
+        written_digest=digest(document.data),
+        changes=diff_hunks(before, content.without(content.mcpd_entries()).document.text),
+        changes_with_entry=diff_hunks(before, document.text),
+    )
     try:
         backups.save(record)
     except (OSError, UnusablePath) as error:
