@@ -66,25 +66,25 @@ class DiscoveredEntries:
 
 
 def discover(
-    found: Iterable[EditorFile], named: Iterable[Path], around: UserContext, addresses: frozenset[str]
+    found: Iterable[EditorFile], named: Iterable[Path], context: UserContext, addresses: frozenset[str]
 ) -> DiscoveredEntries:
     """Read the files found and the files that the user named. An unreadable file gives a warning."""
     result = DiscoveredEntries()
     for one in found:
         document = _read(one.path, result)
         if document is not None:
-            _add_entries(one, document, around, addresses, result)
+            _add_entries(one, document, context, addresses, result)
     for path in named:
         document = _read(path, result)
         if document is not None:
-            _add_entries(identify_file(path, document), document, around, addresses, result)
+            _add_entries(identify_file(path, document), document, context, addresses, result)
     return result
 
 
-def discover_in_file(found: EditorFile, document: Document, around: UserContext) -> DiscoveredEntries:
+def discover_in_file(found: EditorFile, document: Document, context: UserContext) -> DiscoveredEntries:
     """Do the same for one file that has been read."""
     result = DiscoveredEntries([found.path])
-    _add_entries(found, document, around, frozenset(), result)
+    _add_entries(found, document, context, frozenset(), result)
     return result
 
 
@@ -115,25 +115,25 @@ def _read(path: Path, result: DiscoveredEntries) -> Document | None:
 def _add_entries(
     found: EditorFile,
     document: Document,
-    around: UserContext,
+    context: UserContext,
     addresses: frozenset[str],
     result: DiscoveredEntries,
 ) -> None:
     inputs = _inputs(document)
-    values = dotenv_values(found, around)
-    for raw in read_entries(found, document, around):
+    values = dotenv_values(found, context)
+    for raw in read_entries(found, document, context):
         source = EntrySource(raw.editor.name, raw.editor.title, raw.path, raw.scope, raw.name, raw.project)
         if is_mcpd_entry(raw.fields, addresses):
             result.skipped.append(SkippedEntry(source, IS_MCPD))
             continue
         if raw.project is not None and not raw.project.is_dir():
             result.skipped.append(
-                SkippedEntry(source, f"its directory no longer exists: {around.display_path(raw.project)}")
+                SkippedEntry(source, f"its directory no longer exists: {context.display_path(raw.project)}")
             )
             continue
-        workspace = raw.project or (around.project if around.project_given else None)
+        workspace = raw.project or (context.project if context.project_given else None)
         translator = VariableTranslator(
-            raw.editor.variables, around.home, workspace, found.path.parent, inputs, values
+            raw.editor.variables, context.home, workspace, found.path.parent, inputs, values
         )
         try:
             result.candidates.append(_candidate(raw, source, translator))

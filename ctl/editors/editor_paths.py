@@ -65,31 +65,31 @@ class EditorFile:
     """The directory of a project file."""
 
 
-def resolve_paths(location: ConfigLocation, around: UserContext) -> Iterator[tuple[Path, Path | None]]:
+def resolve_paths(location: ConfigLocation, context: UserContext) -> Iterator[tuple[Path, Path | None]]:
     """Yield the paths of a location, and their projects. Paths with `*` exist; others may not."""
     if location.path.startswith("./"):
-        for directory in around.project_directories():
+        for directory in context.project_directories():
             yield from ((path, directory) for path in _glob(directory, location.path[2:]))
         return
     text = location.path
     if variable := _VARIABLE.match(text):
-        value = around.environ.get(variable[1]) or variable[2]
+        value = context.environ.get(variable[1]) or variable[2]
         if not value:
             return
         text = value + text[variable.end() :]
-    text = text.replace("{config}", str(around.config))
+    text = text.replace("{config}", str(context.config))
     text = text.replace(
-        "{app}", str(around.home / "Library/Application Support" if around.mac else around.config)
+        "{app}", str(context.home / "Library/Application Support" if context.mac else context.config)
     )
     if text == "~" or text.startswith("~/"):
-        text = str(around.home) + text[1:]
+        text = str(context.home) + text[1:]
     if location.scope == "system":
-        text = str(around.root / text.lstrip("/"))
+        text = str(context.root / text.lstrip("/"))
     if os.path.isabs(text):
         yield from ((path, None) for path in _glob(Path("/"), text[1:]))
 
 
-def find_editor_files(editors: tuple[EditorSpec, ...], around: UserContext) -> list[EditorFile]:
+def find_editor_files(editors: tuple[EditorSpec, ...], context: UserContext) -> list[EditorFile]:
     """Return the existing files, each once, nearest scope first.
 
     In the home directory, a file that is both the user's and the project's counts as the user's.
@@ -100,7 +100,7 @@ def find_editor_files(editors: tuple[EditorSpec, ...], around: UserContext) -> l
             for place in editor.locations:
                 if place.scope != scope:
                     continue
-                for path, project in resolve_paths(place, around):
+                for path, project in resolve_paths(place, context):
                     if os.path.isfile(path) or os.path.islink(path):
                         found.setdefault(os.path.realpath(path), EditorFile(editor, place, path, project))
     order = {editor.name: number for number, editor in enumerate(EDITORS)}

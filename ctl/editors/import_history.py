@@ -167,42 +167,44 @@ def compare_with_history(
     """Sort the candidates. `disabled_by_us` tells whether `mcpctl install --take-over` disabled an entry."""
     result = ImportDrift()
     here = server_identities(ours, environ)
-    moved: dict[str, list[tuple[ImportCandidate, tuple[str, ...]]]] = {}
+    changed: dict[str, list[tuple[ImportCandidate, tuple[str, ...]]]] = {}
     times = Counter(one.source for one in discovered.candidates)
     result.ambiguous = {source for source, number in times.items() if number > 1}
     result.definitions = {
         one.source: as_written(one, disabled_by_us(one.source)) for one in discovered.candidates
     }
     for one in discovered.candidates:
-        then = history.get(one.source) if one.source not in result.ambiguous else None
-        if then is None or then.server not in ours:
-            if then is not None and ours:
+        imported = history.get(one.source) if one.source not in result.ambiguous else None
+        if imported is None or imported.server not in ours:
+            if imported is not None and ours:
                 result.removed.add(one.source)
             result.remaining.append(one)
             continue
-        parts = _changed_parts(result.definitions[one.source], history, then, ours[then.server], environ)
+        parts = _changed_parts(
+            result.definitions[one.source], history, imported, ours[imported.server], environ
+        )
         if not parts:
-            result.known.append((then.server, one.source))
-            if history.digests(fill_in_secrets(ours[then.server], environ)) != then.ours:
+            result.known.append((imported.server, one.source))
+            if history.digests(fill_in_secrets(ours[imported.server], environ)) != imported.ours:
                 result.changed_here.add(one.source)
-        elif matching_server(one, here, environ) not in (None, then.server):
+        elif matching_server(one, here, environ) not in (None, imported.server):
             result.remaining.append(one)  # it was changed into another server that mcpd has
         else:
-            moved.setdefault(then.server, []).append((one, parts))
-    for name, found in moved.items():
-        still = _unchanged_editors(
+            changed.setdefault(imported.server, []).append((one, parts))
+    for name, found in changed.items():
+        unchanged_in = _unchanged_editors(
             name, history, discovered, {one.source for one, _ in found}, disabled_by_us
         )
-        result.updates.append(_make_update(name, ours[name], found, history, environ, still))
+        result.updates.append(_make_update(name, ours[name], found, history, environ, unchanged_in))
     return result
 
 
 def as_written(one: ImportCandidate, taken: bool) -> dict[str, object]:
     """Return the definition to compare: with values from other files, without `install --take-over`."""
     definition = {key: value for key, value in one.definition.items() if not (taken and key == _ENABLED)}
-    for need in one.needed_secrets:
-        if need.value is not None:
-            definition = replace_text(definition, secret_reference(need.name), need.value)
+    for secret in one.needed_secrets:
+        if secret.value is not None:
+            definition = replace_text(definition, secret_reference(secret.name), secret.value)
     return definition
 
 
@@ -215,16 +217,16 @@ def lift_update_secrets(change: ServerUpdate, secret_names: dict[str, str]) -> L
 
 
 def _changed_parts(
-    theirs: Definition, memory: ImportHistory, then: ImportedEntry, ours: Definition, environ: Environ
+    theirs: Definition, history: ImportHistory, imported: ImportedEntry, ours: Definition, environ: Environ
 ) -> tuple[str, ...]:
     """Return the parts that changed in the editor and differ from mcpd."""
-    now = memory.digests(theirs)
+    now = history.digests(theirs)
     here = definition_parts(fill_in_secrets(ours, environ))
     there = definition_parts(fill_in_secrets(theirs, environ))
     return tuple(
         part
-        for part in dict.fromkeys([*now, *then.theirs])
-        if now.get(part) != then.theirs.get(part)
+        for part in dict.fromkeys([*now, *imported.theirs])
+        if now.get(part) != imported.theirs.get(part)
         and (part not in here or part not in there or here[part] != there[part])
         and (part in here or part in there)
         and not (part == _ENABLED and here.get(part, True) == there.get(part, True))
@@ -235,24 +237,24 @@ def _make_update(
     name: str,
     ours: Definition,
     found: Sequence[tuple[ImportCandidate, tuple[str, ...]]],
-    memory: ImportHistory,
+    history: ImportHistory,
     environ: Environ,
-    still: tuple[str, ...],
+    unchanged_in: tuple[str, ...],
 ) -> ServerUpdate:
     """Make one update from all entries that agree on it. The first entry, of the nearest scope, wins."""
     best, parts = found[0]
     definition = _apply_parts(ours, best.definition, parts)
     agreeing = [one for one, its in found if _apply_parts(ours, one.definition, its) == definition]
-    otherwise = tuple(dict.fromkeys(one.source.title for one, _ in found if one not in agreeing))
-    then = memory.get(best.source)
-    assert then is not None, "the entry is in the history"
-    now = memory.digests(fill_in_secrets(ours, environ))
-    here_too = tuple(part for part in parts if now.get(part) != then.ours.get(part))
+    differs_in = tuple(dict.fromkeys(one.source.title for one, _ in found if one not in agreeing))
+    imported = history.get(best.source)
+    assert imported is not None, "the entry is in the history"
+    now = history.digests(fill_in_secrets(ours, environ))
+    changed_here = tuple(part for part in parts if now.get(part) != imported.ours.get(part))
     text = str(definition)
     needed = tuple(one for one in best.needed_secrets if secret_reference(one.name) in text)
     sources = tuple(one.source for one in agreeing)
     server = MergedServer(name, definition, sources, best.notes, needed)
-    return ServerUpdate(server, ours, parts, here_too, still, otherwise)
+    return ServerUpdate(server, ours, parts, changed_here, unchanged_in, differs_in)
 
 
 def _apply_parts(ours: Definition, theirs: Definition, parts: Sequence[str]) -> dict[str, object]:
@@ -284,19 +286,19 @@ def _copy_part(target: dict[str, object], key: str, there: Mapping[str, object],
 
 def _unchanged_editors(
     name: str,
-    memory: ImportHistory,
-    seen: DiscoveredEntries,
-    moved: set[EntrySource],
+    history: ImportHistory,
+    discovered: DiscoveredEntries,
+    changed: set[EntrySource],
     taken: Callable[[EntrySource], bool],
 ) -> tuple[str, ...]:
     """Return the titles of the editors in which the server has not changed, as far as known."""
-    gone = {entry_key(source) for source in moved}
-    there = {entry_key(one.source) for one in seen.candidates if not taken(one.source)}
-    read = {str(path) for path in seen.files}
+    changed_keys = {entry_key(source) for source in changed}
+    there = {entry_key(one.source) for one in discovered.candidates if not taken(one.source)}
+    read = {str(path) for path in discovered.files}
     titles: dict[str, None] = {}
-    for place, then in memory.entries.items():
-        if then.server != name or place in gone:
+    for place, imported in history.entries.items():
+        if imported.server != name or place in changed_keys:
             continue
         if place in there or (place[0] not in read and os.path.lexists(place[0])):
-            titles[BY_NAME[then.editor].title if then.editor in BY_NAME else place[0]] = None
+            titles[BY_NAME[imported.editor].title if imported.editor in BY_NAME else place[0]] = None
     return tuple(titles)

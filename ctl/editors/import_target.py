@@ -52,15 +52,15 @@ class ImportTarget:
         }
 
 
-def find_import_target(session: CliContext) -> ImportTarget:
+def find_import_target(cli: CliContext) -> ImportTarget:
     """Return the configuration that the daemon uses, or would use if it were running. Never starts it.
 
-    Raises Refused if the file is unreadable. Definitions are not checked, because they may refer to variables
-    that only the daemon has.
+    Raises DaemonError if the file is unreadable. Definitions are not checked, because they may refer to
+    variables that only the daemon has.
     """
-    session.may_start = False
+    cli.may_start = False
     try:
-        config = session.call("mcpd/config").value
+        config = cli.call("mcpd/config").value
         path, running = Path(str(config["path"])), True
     except DaemonUnreachable:
         config, path, running = {}, Path(), False
@@ -75,7 +75,7 @@ def find_import_target(session: CliContext) -> ImportTarget:
             {"message": f"{error.source or path} cannot be used", "data": error.data()}
         ) from None
     http = found.settings.get("http")
-    addresses = frozenset({session.socket, http} if isinstance(http, str) else {session.socket})
+    addresses = frozenset({cli.socket, http} if isinstance(http, str) else {cli.socket})
     servers = {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
     return ImportTarget(
         path,
@@ -97,17 +97,17 @@ def read_definitions(path: Path) -> Mapping[str, Mapping[str, object]]:
 
 
 def find_problems(
-    session: CliContext, home: ImportTarget, definitions: Mapping[str, Mapping[str, object]]
+    cli: CliContext, target: ImportTarget, definitions: Mapping[str, Mapping[str, object]]
 ) -> dict[str, str]:
     """Return the first problem of each invalid definition, as the running daemon sees it.
 
     One invalid server would make the whole file invalid.
     """
-    if home.running and definitions:
+    if target.running and definitions:
         asked: list[Json] = [
             {"servers": {name: definition}, "dry_run": True} for name, definition in definitions.items()
         ]
-        answers = session.call_all("mcpd/servers/set", asked, timeout=30.0)
+        answers = cli.call_all("mcpd/servers/set", asked, timeout=30.0)
         found = {
             name: answer.problems if isinstance(answer, DaemonError) else objects(answer.value.get("errors"))
             for name, answer in zip(definitions, answers, strict=True)

@@ -33,7 +33,7 @@ from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
 
 Definition = dict[str, object]
-_REMOVED = "it was imported before and then removed from mcpd"
+_REMOVED = "it was imported before and imported removed from mcpd"
 
 
 @attrs.frozen
@@ -79,17 +79,17 @@ class ImportResult:
 
 
 def plan_import(
-    session: CliContext,
-    home: ImportTarget,
-    seen: DiscoveredEntries,
-    memory: ImportHistory,
+    cli: CliContext,
+    target: ImportTarget,
+    discovered: DiscoveredEntries,
+    history: ImportHistory,
     *,
     disabled: bool,
     unfold: bool,
     can_ask: bool,
     named: Collection[str],
 ) -> ImportPlan:
-    """Plan an import. Raises Refused if the secrets are unreadable.
+    """Plan an import. Raises DaemonError if the secrets are unreadable.
 
     Servers that need a secret or a decision are blocked unless `can_ask`; `named` servers need no decision.
     """
@@ -97,68 +97,70 @@ def plan_import(
         stored = read_secrets(os.environ)
     except BadSpec as error:
         raise DaemonError({"message": f"{error.source} cannot be used", "data": error.data()}) from None
-    seen, without = _unwrap_proxies(seen, memory, unfold)
-    drifted = compare_with_history(
-        seen, memory, home.servers, os.environ, _disabled_by_us(EditorBackups(os.environ))
+    discovered, without = _unwrap_proxies(discovered, history, unfold)
+    drift = compare_with_history(
+        discovered, history, target.servers, os.environ, _disabled_by_us(EditorBackups(os.environ))
     )
-    whole = merge_candidates(
-        drifted.remaining,
-        home.servers,
+    merged = merge_candidates(
+        drift.remaining,
+        target.servers,
         os.environ,
         lambda one: len(lift_secrets("x", one.definition, {}).secrets),
     )
-    whole = attrs.evolve(whole, known=(*drifted.known, *whole.known))
+    merged = attrs.evolve(merged, known=(*drift.known, *merged.known))
     if disabled:
-        off = [attrs.evolve(one, definition={**one.definition, "enabled": False}) for one in whole.servers]
-        whole = attrs.evolve(whole, servers=tuple(off))
-    taken = dict(stored)
-    servers = [*whole.servers, *(one.server for one in drifted.updates)]
-    safe = {server.name: lift_secrets(server.name, server.definition, taken) for server in whole.servers}
-    safe |= {one.server.name: lift_update_secrets(one, taken) for one in drifted.updates}
-    trouble = find_problems(session, home, {server.name: _with_placeholders(server) for server in servers})
-    result = ImportPlan(whole, drifted, safe, trouble, stored, seen, without)
+        off = [attrs.evolve(one, definition={**one.definition, "enabled": False}) for one in merged.servers]
+        merged = attrs.evolve(merged, servers=tuple(off))
+    secret_names = dict(stored)
+    servers = [*merged.servers, *(one.server for one in drift.updates)]
+    lifted = {
+        server.name: lift_secrets(server.name, server.definition, secret_names) for server in merged.servers
+    }
+    lifted |= {one.server.name: lift_update_secrets(one, secret_names) for one in drift.updates}
+    blocked = find_problems(cli, target, {server.name: _with_placeholders(server) for server in servers})
+    result = ImportPlan(merged, drift, lifted, blocked, stored, discovered, without)
     if can_ask:
-        return attrs.evolve(result, merged=_note_removed(whole, drifted))
+        return attrs.evolve(result, merged=_note_removed(merged, drift))
     for server in servers:
         names = [one.name for one in result.missing_secrets(server)]
         if names:
             reason = f"it needs a secret that only you know: {', '.join(names)}"
-            trouble.setdefault(
+            blocked.setdefault(
                 server.name, f"{reason}; run mcpctl import in a terminal without --yes to enter it"
             )
     for name, reason in _conflicts(result).items():
         if name not in named:
-            trouble.setdefault(name, f"{reason}; mcpctl import --server {name} --yes imports it anyway")
+            blocked.setdefault(name, f"{reason}; mcpctl import --server {name} --yes imports it anyway")
     return result
 
 
-def _note_removed(whole: MergeResult, drifted: ImportDrift) -> MergeResult:
+def _note_removed(merged: MergeResult, drift: ImportDrift) -> MergeResult:
     servers = (
-        attrs.evolve(one, notes=(*one.notes, _REMOVED)) if _was_removed(one, drifted) else one
-        for one in whole.servers
+        attrs.evolve(one, notes=(*one.notes, _REMOVED)) if _was_removed(one, drift) else one
+        for one in merged.servers
     )
-    return attrs.evolve(whole, servers=tuple(servers))
+    return attrs.evolve(merged, servers=tuple(servers))
 
 
-def _was_removed(server: MergedServer, drifted: ImportDrift) -> bool:
-    return any(source in drifted.removed for source in server.sources)
+def _was_removed(server: MergedServer, drift: ImportDrift) -> bool:
+    return any(source in drift.removed for source in server.sources)
 
 
 def _unwrap_proxies(
-    seen: DiscoveredEntries, memory: ImportHistory, unfold: bool
+    discovered: DiscoveredEntries, history: ImportHistory, unfold: bool
 ) -> tuple[DiscoveredEntries, frozenset[EntrySource]]:
     """Unwrap all candidates if `unfold`, otherwise those that were imported unwrapped before."""
-    done: set[EntrySource] = set()
+    unwrapped_sources: set[EntrySource] = set()
     candidates = []
-    for one in seen.candidates:
-        then = memory.get(one.source)
-        if unfold or (then is not None and then.unfolded):
-            bare = unwrap_candidate(one)
-            if bare is not one:
-                done.add(one.source)
-            one = bare
+    for one in discovered.candidates:
+        imported = history.get(one.source)
+        if unfold or (imported is not None and imported.unfolded):
+            unwrapped = unwrap_candidate(one)
+            if unwrapped is not one:
+                unwrapped_sources.add(one.source)
+            one = unwrapped
         candidates.append(one)
-    return attrs.evolve(seen, candidates=candidates), frozenset(done)
+    return attrs.evolve(discovered, candidates=candidates), frozenset(unwrapped_sources)
 
 
 def _disabled_by_us(backups: EditorBackups) -> Callable[[EntrySource], bool]:
@@ -170,27 +172,27 @@ def _disabled_by_us(backups: EditorBackups) -> Callable[[EntrySource], bool]:
     return lambda source: source.name in names(source.path)
 
 
-def _conflicts(made: ImportPlan) -> dict[str, str]:
+def _conflicts(plan: ImportPlan) -> dict[str, str]:
     """Return why the user must confirm a server: mcpd or another editor has a different definition."""
-    doubts = {one.server.name: "; ".join(one.conflicts) for one in made.drift.updates if one.conflicts}
-    return doubts | {one.name: _REMOVED for one in made.merged.servers if _was_removed(one, made.drift)}
+    reasons = {one.server.name: "; ".join(one.conflicts) for one in plan.drift.updates if one.conflicts}
+    return reasons | {one.name: _REMOVED for one in plan.merged.servers if _was_removed(one, plan.drift)}
 
 
 def build_result(
-    made: ImportPlan, servers: Sequence[MergedServer], answers: Mapping[str, str], *, keep: bool
+    plan: ImportPlan, servers: Sequence[MergedServer], answers: Mapping[str, str], *, keep: bool
 ) -> ImportResult:
     """Return what to write for the chosen servers.
 
     `answers`: the secrets that the user entered, by name. `keep`: secrets stay in the definitions.
     """
     result = ImportResult()
-    taken = dict(made.stored)
+    secret_names = dict(plan.stored)
     for server in servers:
         definition = server.definition
         if not keep:
-            definition = made.lifted[server.name].definition
-            for literal in made.lifted[server.name].secrets:
-                taken[literal.name] = result.secrets[literal.name] = literal.value
+            definition = plan.lifted[server.name].definition
+            for literal in plan.lifted[server.name].secrets:
+                secret_names[literal.name] = result.secrets[literal.name] = literal.value
         for one in server.needed_secrets:
             value = answers.get(one.name) if one.value is None else one.value
             old = secret_reference(one.name)
@@ -199,37 +201,37 @@ def build_result(
             if keep:
                 definition = replace_text(definition, old, value.replace("${", "$${"))
                 continue
-            name = free_secret_name(one.name, server.name, value, taken)
-            taken[name] = result.secrets[name] = value
+            name = free_secret_name(one.name, server.name, value, secret_names)
+            secret_names[name] = result.secrets[name] = value
             definition = replace_text(definition, old, secret_reference(name))
         result.definitions[server.name] = definition
-    here = {change.server.name: change.current for change in made.drift.updates}
+    here = {change.server.name: change.current for change in plan.drift.updates}
     result.replaced = {name: here[name] for name in result.definitions if name in here}
-    result.secrets = {name: value for name, value in result.secrets.items() if name not in made.stored}
+    result.secrets = {name: value for name, value in result.secrets.items() if name not in plan.stored}
     return result
 
 
-def write_import(session: CliContext, home: ImportTarget, result: ImportResult) -> bool:
+def write_import(cli: CliContext, target: ImportTarget, result: ImportResult) -> bool:
     """Write secrets and servers, and reload the daemon. Return whether it is running.
 
-    Raises Refused, with both files restored, if a file cannot be written or the daemon rejects the servers.
+    Raises DaemonError, with both files restored, if writing fails or the daemon rejects the servers.
     """
-    before = home.path.read_bytes() if home.path.exists() else None
+    before = target.path.read_bytes() if target.path.exists() else None
     stored: Mapping[str, str] = {}
     try:
         if result.secrets:
             change_secrets(os.environ, result.secrets)
             stored = result.secrets
-        put_servers(home.path, result.definitions, result.replaced)
-        if home.running:
-            reply = session.call("mcpd/reload")
+        put_servers(target.path, result.definitions, result.replaced)
+        if target.running:
+            reply = cli.call("mcpd/reload")
             problems = objects(reply.value.get("errors"))
             if problems:
                 raise DaemonError(
                     {"message": "", "data": {"code": "bad_spec", "exit": 2, "problems": problems}}
                 )
     except (BadSpec, DaemonError) as error:
-        _roll_back(home, before, stored)
+        _roll_back(target, before, stored)
         data = (
             error.data()
             if isinstance(error, BadSpec)
@@ -238,33 +240,37 @@ def write_import(session: CliContext, home: ImportTarget, result: ImportResult) 
         raise DaemonError(
             {"message": "nothing was imported, because the result is invalid", "data": data}
         ) from None
-    return home.running
+    return target.running
 
 
-def record_import(memory: ImportHistory, home: ImportTarget, made: ImportPlan, result: ImportResult) -> None:
+def record_import(
+    history: ImportHistory, target: ImportTarget, plan: ImportPlan, result: ImportResult
+) -> None:
     """Remember what was written, and entries that match mcpd for the first time."""
-    ours = read_definitions(home.path)
-    now = {source: memory.digests(theirs) for source, theirs in made.drift.definitions.items()}
-    servers = [*made.merged.servers, *(one.server for one in made.drift.updates)]
+    ours = read_definitions(target.path)
+    now = {source: history.digests(theirs) for source, theirs in plan.drift.definitions.items()}
+    servers = [*plan.merged.servers, *(one.server for one in plan.drift.updates)]
     written = [
         (one.name, source) for one in servers if one.name in result.definitions for source in one.sources
     ]
-    for name, source in made.merged.known:
-        then = memory.get(source)
-        if then is None or (then.server, then.theirs) != (name, now[source]):
+    for name, source in plan.merged.known:
+        imported = history.get(source)
+        if imported is None or (imported.server, imported.theirs) != (name, now[source]):
             written.append((name, source))
     for name, source in written:
-        if name in ours and source not in made.drift.ambiguous:
-            here = memory.digests(fill_in_secrets(ours[name], os.environ))
-            bare = source in made.unwrapped
-            memory.entries[entry_key(source)] = ImportedEntry(name, source.editor, now[source], here, bare)
+        if name in ours and source not in plan.drift.ambiguous:
+            here = history.digests(fill_in_secrets(ours[name], os.environ))
+            unwrapped = source in plan.unwrapped
+            history.entries[entry_key(source)] = ImportedEntry(
+                name, source.editor, now[source], here, unwrapped
+            )
 
 
-def _roll_back(home: ImportTarget, before: bytes | None, stored: Mapping[str, str]) -> None:
+def _roll_back(target: ImportTarget, before: bytes | None, stored: Mapping[str, str]) -> None:
     if before is None:
-        home.path.unlink(missing_ok=True)
-    elif home.path.read_bytes() != before:  # otherwise the write itself failed, perhaps on a full disk
-        write_atomically(home.path, before)
+        target.path.unlink(missing_ok=True)
+    elif target.path.read_bytes() != before:  # otherwise the write itself failed, perhaps on a full disk
+        write_atomically(target.path, before)
     if stored:
         change_secrets(os.environ, dict.fromkeys(stored))
 

@@ -35,15 +35,15 @@ class InstallTarget:
 
 
 def install_targets(
-    editor: EditorSpec, around: UserContext, *, project: bool, addresses: frozenset[str] = frozenset()
+    editor: EditorSpec, context: UserContext, *, project: bool, addresses: frozenset[str] = frozenset()
 ) -> list[InstallTarget]:
     """Return the existing files for mcpd's entry, or the one to create. Raises CtlError if there is none."""
     scope = "project" if project else "user"
     options: list[InstallTarget] = []
     for location in editor.locations:
         if location.scope == scope and location.installable:
-            for path, directory in resolve_paths(location, around):
-                if directory in (None, around.project):
+            for path, directory in resolve_paths(location, context):
+                if directory in (None, context.project):
                     options.append(InstallTarget(editor, path, location, addresses))
     if not options or editor.entry_form is None:
         if project and editor.entry_form:

@@ -34,11 +34,11 @@ class RawEntry:
     """Disabled by a list outside of the entry."""
 
 
-def read_entries(found: EditorFile, document: Document, around: UserContext) -> Iterator[RawEntry]:
+def read_entries(found: EditorFile, document: Document, context: UserContext) -> Iterator[RawEntry]:
     """Yield the entries of a file in order. Anything that is not an object is skipped."""
     place = found.location
     slot = opencode_slot(document, place.slot) if place.shape == "opencode" else place.slot
-    off = disabled_names(found, document, slot, around)
+    off = disabled_names(found, document, slot, context)
     yield from _entries_at(found, document, slot, place.scope, found.project, off)
     if place.shape == "claude":
         projects = document.value.get("projects")
@@ -134,7 +134,7 @@ _REJECTED_SERVERS = "disabledMcpjsonServers"
 
 
 def disabled_names(
-    found: EditorFile, document: Document, slot: KeyPath, around: UserContext
+    found: EditorFile, document: Document, slot: KeyPath, context: UserContext
 ) -> frozenset[str]:
     """Return the names of the entries at `slot` that a list elsewhere disables."""
     if found.editor.disable_method == "excluded":
@@ -142,23 +142,23 @@ def disabled_names(
         others = set(document.entry_names(slot)) - string_set(allowed) if isinstance(allowed, list) else set()
         return string_set(document.value_at(("mcp", "excluded"))) | others
     if found.editor.name == "claude-code" and found.project is not None:
-        return _rejected_names(found.project, around)
+        return _rejected_names(found.project, context)
     return frozenset()
 
 
-def dotenv_values(found: EditorFile, around: UserContext) -> dict[str, str]:
+def dotenv_values(found: EditorFile, context: UserContext) -> dict[str, str]:
     """Return what the editor reads from `.env` files: Continue its secrets, Gemini unset variables."""
     values: dict[str, str] = {}
     if found.editor.name == "continue":
-        for directory in (around.home, found.project):
+        for directory in (context.home, found.project):
             if directory is not None:
                 values |= read_dotenv(directory / ".continue" / ".env") or {}
     if found.editor.name == "gemini":
-        for directory in (found.project, around.home):
+        for directory in (found.project, context.home):
             for name in (".gemini/.env", ".env"):
                 read = None if directory is None else read_dotenv(directory / name)
                 if read is not None:  # Gemini reads only the first one that exists
-                    return {key: value for key, value in read.items() if value and key not in around.environ}
+                    return {key: value for key, value in read.items() if value and key not in context.environ}
     return values
 
 
@@ -169,9 +169,9 @@ def string_set(value: object) -> frozenset[str]:
     )
 
 
-def _rejected_names(project: Path, around: UserContext) -> frozenset[str]:
-    ours = around.environ.get("CLAUDE_CONFIG_DIR")
-    user = Path(ours) if ours else around.home / ".claude"
+def _rejected_names(project: Path, context: UserContext) -> frozenset[str]:
+    ours = context.environ.get("CLAUDE_CONFIG_DIR")
+    user = Path(ours) if ours else context.home / ".claude"
     refused = [
         _read_settings(directory / name).get(_REJECTED_SERVERS)
         for directory, name in (
@@ -180,7 +180,7 @@ def _rejected_names(project: Path, around: UserContext) -> frozenset[str]:
             (user, "settings.json"),
         )
     ]
-    projects = _read_settings((Path(ours) if ours else around.home) / ".claude.json").get("projects")
+    projects = _read_settings((Path(ours) if ours else context.home) / ".claude.json").get("projects")
     mine = projects.get(str(project)) if isinstance(projects, dict) else None
     refused.append(mine.get(_REJECTED_SERVERS) if isinstance(mine, dict) else None)
     return frozenset[str]().union(*map(string_set, refused))
