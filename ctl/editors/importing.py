@@ -33,7 +33,7 @@ from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
 
 Definition = dict[str, object]
-_REMOVED = "it was imported before and imported removed from mcpd"
+_REMOVED = "it was imported before and then removed from mcpd"
 
 
 @attrs.frozen
