@@ -48,7 +48,7 @@ def build_stats(
             for server, own in all_of.items()
         ),
         clients=tuple(_client_use(client, None) for client in clients),
-        daemon=_process_cost(costs.get("")),
+        daemon=_sum_costs([costs.get("")]),
     )
 
 
@@ -72,11 +72,11 @@ async def measure_costs(servers: Sequence[ManagedServer]) -> dict[str, TreeUsage
     return {**found, "": processes.measure_self()}
 
 
-def _sum_costs(costs: Sequence[TreeUsage | None]) -> TreeUsage | None:
+def _sum_costs(costs: Sequence[TreeUsage | None]) -> ProcessCost | None:
     known = [cost for cost in costs if cost is not None]
     if not known:
         return None
-    return TreeUsage(
+    return ProcessCost(
         processes=sum(cost.processes for cost in known),
         memory=sum(cost.memory for cost in known),
         cpu_seconds=round(sum(cost.cpu_seconds for cost in known), 2),
@@ -87,7 +87,7 @@ def _server_stats(
     server: ManagedServer,
     instances: Sequence[ManagedServer],
     clients: Sequence[ClientConnection],
-    cost: TreeUsage | None,
+    cost: ProcessCost | None,
 ) -> ServerStats:
     name, tally, status = server.spec.name, server.call_stats, server.status()
     total = tally.total()
@@ -110,7 +110,7 @@ def _server_stats(
             for client in clients
             if client.attached == name or client.calls.get(name)
         ),
-        cost=_process_cost(cost),
+        cost=cost,
         cpu_seconds=server.cpu_usage.seconds,
     )
 
@@ -139,9 +139,3 @@ def _client_use(client: ClientConnection, server: str | None) -> ClientUsage:
         attached=client.attached,
         calls=sum(client.calls.values()) if server is None else client.calls.get(server, 0),
     )
-
-
-def _process_cost(cost: TreeUsage | None) -> ProcessCost | None:
-    if cost is None:
-        return None
-    return ProcessCost(processes=cost.processes, memory=cost.memory, cpu_seconds=cost.cpu_seconds)

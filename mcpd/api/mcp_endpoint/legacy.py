@@ -13,7 +13,7 @@ from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import Head
 from mcpd.api.json_rpc_batch import MAX_MESSAGES, count_requests
 from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, respond_error
-from mcpd.api.mcp_endpoint.resumable_streams import ResumableStream, ResumableStreams
+from mcpd.api.mcp_endpoint.resumable_streams import ResumableStream, SessionStreams
 from mcpd.client_registry import ALL_SERVERS, ClientConnection
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
@@ -69,7 +69,7 @@ class LegacyHttpSession:
         self.principal = principal
         """The identity that created the session; the session id alone does not grant access."""
         self.session: ClientSession
-        self.streams = ResumableStreams(send_priming_event=False)
+        self.streams = SessionStreams(send_priming_event=False)
         self.pending: set[LegacyReply] = set()
         """Replies that have not sent anything yet."""
         self.used_at = trio.current_time()

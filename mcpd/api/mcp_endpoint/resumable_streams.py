@@ -18,7 +18,7 @@ _RETRY = b"retry: 1000\n"
 class ResumableStream:
     """An ordered stream of events with ids, for a connected client or one that may resume it."""
 
-    def __init__(self, streams: ResumableStreams, number: int, *, standalone: bool) -> None:
+    def __init__(self, streams: SessionStreams, number: int, *, standalone: bool) -> None:
         self._streams = streams
         self.number = number
         self.standalone = standalone
@@ -71,7 +71,7 @@ class ResumableStream:
         self._exchange = None
 
 
-class ResumableStreams:
+class SessionStreams:
     """The streams of one session. `send_priming_event`: send an empty event first (from 2025-11-25)."""
 
     def __init__(self, *, send_priming_event: bool) -> None:

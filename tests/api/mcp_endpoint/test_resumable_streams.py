@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.api.mcp_endpoint.frames import sse_event
-from mcpd.api.mcp_endpoint.resumable_streams import MAX_KEPT_BYTES, ResumableStreams
+from mcpd.api.mcp_endpoint.resumable_streams import MAX_KEPT_BYTES, SessionStreams
 from tests.api.mcp_endpoint.line import Line
 from tests.sampling import scaled
 
@@ -22,7 +22,7 @@ def test_event_has_one_data_line_for_any_frame() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=12))
 def test_every_event_arrives_once_and_in_order_despite_disconnects(spells: list[tuple[int, int]]) -> None:
     """In each spell some events are sent, and the client has read only so many when the line breaks."""
-    streams = ResumableStreams(send_priming_event=True)
+    streams = SessionStreams(send_priming_event=True)
     stream = streams.new()
     line = Line()
     stream.attach(line.exchange)
@@ -46,7 +46,7 @@ def test_every_event_arrives_once_and_in_order_despite_disconnects(spells: list[
 
 
 def test_resumed_finished_stream_is_replayed_and_ends() -> None:
-    streams = ResumableStreams(send_priming_event=False)
+    streams = SessionStreams(send_priming_event=False)
     stream, line, late = streams.new(), Line(), Line()
     stream.attach(line.exchange)
     assert line.events == []  # older clients would take an event without data for a message
@@ -61,7 +61,7 @@ def test_resumed_finished_stream_is_replayed_and_ends() -> None:
 
 def test_resume_replaces_a_connection_that_seems_alive() -> None:
     """A line that died without a word: the new one is the client's."""
-    streams = ResumableStreams(send_priming_event=True)
+    streams = SessionStreams(send_priming_event=True)
     stream, old, new = streams.new(), Line(), Line()
     stream.attach(old.exchange)
     stream.send(b"1")
@@ -73,7 +73,7 @@ def test_resume_replaces_a_connection_that_seems_alive() -> None:
 
 def test_kept_events_are_bounded_and_dropped_ones_are_unknown() -> None:
     """The oldest events are dropped first, and an ended stream without events is forgotten."""
-    streams = ResumableStreams(send_priming_event=True)
+    streams = SessionStreams(send_priming_event=True)
     first, second, line = streams.new(), streams.new(), Line()
     first.send(b"1")
     first.end()
@@ -89,7 +89,7 @@ def test_kept_events_are_bounded_and_dropped_ones_are_unknown() -> None:
 
 
 def test_detached_streams_are_not_kept_forever() -> None:
-    streams = ResumableStreams(send_priming_event=True)
+    streams = SessionStreams(send_priming_event=True)
     for _ in range(1000):
         line = Line()
         streams.new(standalone=True).attach(line.exchange)
@@ -99,7 +99,7 @@ def test_detached_streams_are_not_kept_forever() -> None:
 
 def test_unrelated_message_is_sent_once_or_waits_for_a_stream() -> None:
     """2025-11-25: never the same message on two streams. Waiting, each message is there once."""
-    streams = ResumableStreams(send_priming_event=False)
+    streams = SessionStreams(send_priming_event=False)
     for frame in (b"1", b"2", b"1"):
         streams.send_unrelated(frame)
     lines = [Line(), Line()]
@@ -123,7 +123,7 @@ def test_unrelated_message_is_sent_once_or_waits_for_a_stream() -> None:
 
 
 def test_unknown_event_id_is_not_found() -> None:
-    streams = ResumableStreams(send_priming_event=True)
+    streams = SessionStreams(send_priming_event=True)
     streams.new()
     for given_id in ("", "1", "x-1", "1-", "99-1", "1-1-1", "-1-1", "1" * 99 + "-1"):
         assert streams.find(given_id) is None
