@@ -1,5 +1,5 @@
-"""Whatever the order of questions, answers, cancellations and losses: every request has one answer, and
-nothing is left standing in a line."""
+"""In any order of questions, answers, cancellations and lost connections, every request gets one response,
+and no queue stays blocked."""
 
 from __future__ import annotations
 
@@ -137,6 +137,6 @@ async def play(steps: Sequence[Step], concurrency: str = "free") -> None:
 
 @settings(max_examples=scaled(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(PLAYS, st.sampled_from(["free", "writes"]))
-def test_every_request_has_one_answer_and_no_line_stays(steps: list[Step], concurrency: str) -> None:
-    """And nobody is asked, or told, what belongs to another."""
+def test_every_request_has_one_response_and_no_queue_stays(steps: list[Step], concurrency: str) -> None:
+    """And no client is asked, or told, what belongs to another."""
     trio.run(play, steps, concurrency, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -1,4 +1,4 @@
-"""Pages to visit, capabilities to have: what a legacy server says by errors, in a modern client's words."""
+"""Errors of legacy servers about URLs and missing capabilities, translated for modern clients."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def send_away(w: World, user: User) -> Asked:
     return asked
 
 
-async def test_a_page_to_visit_is_a_question_to_a_modern_client(autojump_clock: Clock, w: World) -> None:
-    """Digest 4.2: its person agrees, and the call is made anew, without the id that only legacy ones have."""
+async def test_url_elicitation_error_becomes_a_question_for_a_modern_client(
+    autojump_clock: Clock, w: World
+) -> None:
+    """When the user agrees, the call is repeated, without the id that only legacy revisions have."""
     user = w.user("modern")
     asked = send_away(w, user)
     assert asked.needs is not None
@@ -59,8 +61,8 @@ async def test_a_page_to_visit_is_a_question_to_a_modern_client(autojump_clock: 
     assert w.empty() == []
 
 
-async def test_who_agreed_and_is_still_on_the_page_is_waited_for(autojump_clock: Clock, w: World) -> None:
-    """The call goes on when the server says that the page is done with; others have their turn meanwhile."""
+async def test_call_is_repeated_when_the_url_visit_completes(autojump_clock: Clock, w: World) -> None:
+    """Other calls have their turn meanwhile."""
     user, other = w.user("stateless"), w.user("legacy")
     asked = send_away(w, user)
     user.come_back(asked)
@@ -75,8 +77,10 @@ async def test_who_agreed_and_is_still_on_the_page_is_waited_for(autojump_clock:
     assert "result" in answer(asked)
 
 
-async def test_a_server_that_does_not_say_so_is_asked_now_and_then(autojump_clock: Clock, w: World) -> None:
-    """And the person again, when that leads nowhere."""
+async def test_call_is_repeated_periodically_without_a_completion_message(
+    autojump_clock: Clock, w: World
+) -> None:
+    """And the user is asked again if that does not help."""
     user = w.user("modern")
     asked = send_away(w, user)
     user.come_back(asked)
@@ -88,7 +92,7 @@ async def test_a_server_that_does_not_say_so_is_asked_now_and_then(autojump_cloc
     assert asked.needs is not None
 
 
-async def test_who_declines_to_visit_a_page_is_not_sent_there_again(autojump_clock: Clock, w: World) -> None:
+async def test_declined_url_visit_is_not_requested_again(autojump_clock: Clock, w: World) -> None:
     user = w.user("modern")
     asked = send_away(w, user)
     user.says["elicitation/create"] = {"action": "decline"}
@@ -98,7 +102,9 @@ async def test_who_declines_to_visit_a_page_is_not_sent_there_again(autojump_clo
     assert "declined" in answer(asked)["error"]["message"]
 
 
-async def test_a_client_that_can_visit_no_page_is_told_what_it_lacks(autojump_clock: Clock, w: World) -> None:
+async def test_client_without_url_elicitation_gets_a_missing_capability_error(
+    autojump_clock: Clock, w: World
+) -> None:
     asked = w.user("modern", {"elicitation": {}}).call()
     w.end(called(w), REQUIRED)
     error = answer(asked)["error"]
@@ -107,10 +113,10 @@ async def test_a_client_that_can_visit_no_page_is_told_what_it_lacks(autojump_cl
 
 
 @pytest.mark.parametrize("fails", [True, False])
-async def test_a_call_that_fails_for_want_of_a_capability_says_which(
+async def test_failed_call_names_the_missing_capability(
     autojump_clock: Clock, w: World, *, fails: bool
 ) -> None:
-    """Digest 4.2: only if it failed; a server may do without."""
+    """Only if the call failed: a server may do without."""
     asked = w.user("modern", {"elicitation": {}}).call()
     call = called(w)
     w.ask(call, "sampling/createMessage")
@@ -126,10 +132,8 @@ async def test_a_call_that_fails_for_want_of_a_capability_says_which(
         assert "result" in answer(asked)
 
 
-async def test_a_legacy_client_reads_the_error_and_is_told_when_the_page_is_done(
-    autojump_clock: Clock, w: World
-) -> None:
-    """Both as the server says them; and nobody else is told."""
+async def test_legacy_client_gets_the_url_error_and_the_completion(autojump_clock: Clock, w: World) -> None:
+    """Both unchanged, and no other client gets them."""
     user, other = w.user("legacy"), w.user("legacy")
     asked = user.call()
     w.end(called(w), REQUIRED)
@@ -141,8 +145,8 @@ async def test_a_legacy_client_reads_the_error_and_is_told_when_the_page_is_done
     assert other.completed == []
 
 
-async def test_progress_only_grows_over_the_rounds_of_a_call(autojump_clock: Clock, w: World) -> None:
-    """Digest 7.35: a call that is made anew begins at the beginning; its client's token does not."""
+async def test_progress_increases_over_all_rounds_of_a_call(autojump_clock: Clock, w: World) -> None:
+    """A repeated call starts at zero, but its client's token must not (MCP, progress)."""
     user = w.user("modern")
     asked = send_away(w, user)
     user.come_back(asked)
@@ -157,10 +161,10 @@ async def test_progress_only_grows_over_the_rounds_of_a_call(autojump_clock: Clo
     assert user.progress == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_server_that_asks_for_roots_at_once_is_answered_at_once(
+async def test_roots_request_before_the_handshake_is_answered_immediately(
     autojump_clock: Clock, w: World
 ) -> None:
-    """Digest 7.39: from what is known, whether or not a client is there, or answers."""
+    """From what is known, whether or not a client is connected or answers."""
     w.roots()
     w.hear()
     assert w.late == ["s1"]

@@ -1,4 +1,4 @@
-"""Every frame we send to a server is valid by the schema of the revision that was agreed on."""
+"""Every frame sent to a server is valid by the schema of the negotiated revision."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def complaints(revision: str, message: Json) -> list[str]:
     return found
 
 
-def test_the_check_can_fail() -> None:
-    """A wrong member, a method that the revision does not have, an answer that is none."""
+def test_frame_check_rejects_invalid_frames() -> None:
+    """A wrong member, a method unknown to the revision, and a response that is none."""
     meta = {"_meta": json.loads(b"{%b}" % modern.request_meta("2026-07-28", {}))}
     good = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", **meta}}
     for revision in REVISIONS:
@@ -152,8 +152,8 @@ async def live(peer: Peer, upstream: Upstream) -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_every_frame_is_valid(revision: str) -> None:
-    """The probe by the newest revision, all others by the one agreed on; nothing is left unsaid."""
+async def test_every_frame_is_valid_in_the_negotiated_revision(revision: str) -> None:
+    """The probe in the newest revision, all others in the negotiated one; every kind of frame is sent."""
     hooks = Hooks(lambda _: None, lambda _: None, capabilities={"roots": {}}, on_request=asked)
     async with connected(script(revision)) as peer, trio.open_nursery() as nursery:
         with trio.fail_after(30):

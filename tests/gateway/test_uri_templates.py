@@ -1,4 +1,4 @@
-"""A URI belongs to a template as RFC 6570's simple forms have it, and to find that out is never dear."""
+"""URI templates match like the simple forms of RFC 6570, at bounded cost."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def as_expression(text: str) -> re.Pattern[str]:
         ("open{brace", "open{brace", True),
     ],
 )
-def test_a_slot_is_within_a_segment_unless_it_says_otherwise(template: str, uri: str, matches: bool) -> None:
+def test_simple_slot_matches_within_one_path_segment(template: str, uri: str, matches: bool) -> None:
     assert parse_template(template).matches(uri) is matches
 
 
 @settings(derandomize=True, max_examples=scaled(1000), deadline=None)
 @given(st.lists(_PIECES, max_size=7).map("".join), st.text("ab/", max_size=8))
-def test_it_finds_what_an_expression_would(template: str, uri: str) -> None:
+def test_matching_agrees_with_a_regular_expression(template: str, uri: str) -> None:
     assert parse_template(template).matches(uri) is (as_expression(template).fullmatch(uri) is not None)
 
 
 @pytest.mark.parametrize("slot", ["{a}", "{+a}", "{a}a", "{+a}a", "{a}/"])
-def test_a_template_made_to_take_for_ever_does_not(slot: str) -> None:
-    """As an expression, twenty slots and forty letters would take longer than the daemon lives; everybody's
-    next answer waits for this one."""
+def test_hostile_template_is_matched_quickly(slot: str) -> None:
+    """As a regular expression, twenty slots and forty letters would run longer than the daemon lives, and
+    block it."""
     hostile = parse_template("x:" + slot * 20 + "!")
     assert not hostile.matches("x:" + "a" * 1900)
     assert not hostile.matches("x:" + "a/" * 950)

@@ -1,4 +1,4 @@
-"""How long a list waits: for servers that are just being started, and no longer than clients do."""
+"""How long a list waits for starting servers: no longer than clients do."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from mcpd.gateway.list_methods import FIRST_START_TIMEOUT
     [([], 0), ([2, 3, 1], 3), ([1, 600], FIRST_START_TIMEOUT)],
     ids=["nobody-new", "all-in-time", "one-hangs"],
 )
-async def test_a_list_of_several_waits_for_those_that_start_for_the_first_time(
+async def test_merged_list_waits_for_servers_that_start_for_the_first_time(
     autojump_clock: trio.testing.MockClock, known_after: list[float], answered_after: float
 ) -> None:
-    """An editor that starts right after `mcpctl import` asks once, and would see nothing."""
+    """An editor that starts right after `mcpctl import` asks once, and must not see an empty list."""
     began = trio.current_time()
     answered: list[tuple[float, bytes]] = []
 

@@ -1,4 +1,5 @@
-"""MCP through the daemon, unrenamed: handshakes, lists, calls, progress, filters; with the real daemon."""
+"""One server through the daemon, unrenamed, with the real daemon: handshakes, lists, calls, progress,
+filters."""
 
 from __future__ import annotations
 
@@ -56,8 +57,8 @@ def both_eras(start: Start) -> Daemon:
     return daemon
 
 
-def test_a_client_of_every_legacy_revision_is_greeted_in_it(start: Start) -> None:
-    """Whatever the server speaks; offered is what reaches the client, and no more."""
+def test_handshake_uses_the_clients_legacy_revision(start: Start) -> None:
+    """Whatever the server speaks; only capabilities that reach the client are declared."""
     daemon = both_eras(start)
     for server, version in itertools.product(("modern", "legacy"), LEGACY):
         client = attached(daemon, server)
@@ -82,14 +83,14 @@ def test_a_client_of_every_legacy_revision_is_greeted_in_it(start: Start) -> Non
         )
 
 
-def test_a_client_of_an_unknown_revision_is_offered_the_newest(start: Start) -> None:
-    """Digest 7.10: a counter-offer, no error."""
+def test_unknown_revision_is_answered_with_the_newest(start: Start) -> None:
+    """A counter-offer, not an error (MCP 2025-11-25, lifecycle, version negotiation)."""
     client = attached(start({"fake": fake()}))
     for asked in ("1999-01-01", MODERN, None, 5):
         assert client.request("initialize", protocolVersion=asked)["protocolVersion"] == LEGACY[0]
 
 
-def test_a_modern_client_discovers_the_server(start: Start) -> None:
+def test_modern_client_discovers_the_server(start: Start) -> None:
     daemon = both_eras(start)
     for server in ("modern", "legacy"):
         client = attached(daemon, server)
@@ -101,8 +102,7 @@ def test_a_modern_client_discovers_the_server(start: Start) -> None:
         assert client.request("tools/call", name="echo", arguments={"a": 1}, _meta=META)["content"]
 
 
-def test_each_era_has_its_own_methods(start: Start) -> None:
-    """Digest 3.2: what another revision calls so is an unknown method in this one."""
+def test_methods_of_other_revisions_are_unknown(start: Start) -> None:
     daemon = start({"fake": fake("--era", "legacy", "--capabilities", "tools,resources,logging")})
     client = attached(daemon)
     for method in ("server/discover", "subscriptions/listen"):
@@ -111,7 +111,7 @@ def test_each_era_has_its_own_methods(start: Start) -> None:
         assert refusal(client, method, uri="fake://one", level="debug", _meta=META)["code"] == -32601
 
 
-def test_lists_resources_and_prompts_are_the_servers_own(start: Start) -> None:
+def test_lists_resources_and_prompts_pass_unchanged(start: Start) -> None:
     daemon = start({"fake": fake(*EVERYTHING)})
     client = attached(daemon)
 
@@ -133,8 +133,8 @@ FILTERS: list[tuple[Json, set[str], set[str]]] = [
 
 
 @pytest.mark.parametrize("flags", [(), ("--refuse", "tools/list=-32000")], ids=["listed", "unlisted"])
-def test_filters_hide_tools_and_keep_them_from_being_called(start: Start, flags: tuple[str, ...]) -> None:
-    """Also when nothing is left, or the list could not be had: then, too, nothing gets through."""
+def test_excluded_tools_are_neither_listed_nor_callable(start: Start, flags: tuple[str, ...]) -> None:
+    """Even if no tool is left, or the list could not be fetched."""
     servers = {f"f{n}": fake("--era", "legacy", *flags, **each[0]) for n, each in enumerate(FILTERS)}
     daemon = start(servers)
     daemon.wait_connected(*servers)
@@ -156,8 +156,8 @@ def test_filters_hide_tools_and_keep_them_from_being_called(start: Start, flags:
             assert client.request("tools/call", name=name)["content"]
 
 
-def test_progress_comes_under_the_clients_own_token(start: Start) -> None:
-    """Any JSON type, echoed verbatim; nothing for who did not ask."""
+def test_progress_uses_the_clients_own_token(start: Start) -> None:
+    """Of any JSON type, unchanged; clients without a token get no progress."""
     daemon = start({"fake": fake()})
     client = attached(daemon)
     arguments = {"total": 0.3, "every": 0.1}
@@ -175,8 +175,8 @@ def test_progress_comes_under_the_clients_own_token(start: Start) -> None:
     assert {note["params"]["progressToken"] for note in control.notifications} == {"t"}
 
 
-def test_timeouts_are_the_definitions_and_progress_extends_them(start: Start) -> None:
-    """`timeout` in ms for silence, `toolTimeouts` for single tools; a call's own wins."""
+def test_timeouts_follow_the_definition_and_progress_extends_them(start: Start) -> None:
+    """`timeout` (ms of silence), `toolTimeouts` for single tools; a timeout in the call wins."""
     daemon = start({"fake": fake(timeout=400, toolTimeouts={"late": 60_000, "echo": 60_000})})
     daemon.wait_connected("fake")
     client = attached(daemon)
@@ -205,8 +205,8 @@ def in_steps(client: Client, **arguments: float) -> bool:
         return False
 
 
-def test_requests_wait_for_a_server_that_is_being_started(start: Start, tmp_path: Path) -> None:
-    """And those cancelled meanwhile are never sent."""
+def test_requests_wait_for_a_starting_server(start: Start, tmp_path: Path) -> None:
+    """Requests cancelled meanwhile are never sent."""
     go = tmp_path / "go"
     go.touch()
     peer = fake("--era", "legacy")
@@ -228,10 +228,10 @@ def test_requests_wait_for_a_server_that_is_being_started(start: Start, tmp_path
 
 
 @pytest.mark.parametrize("version", [MODERN, *LEGACY])
-def test_every_frame_we_send_a_server_is_what_its_revision_allows(
+def test_every_frame_sent_to_a_server_is_valid_in_its_revision(
     start: Start, tmp_path: Path, version: str
 ) -> None:
-    """Handshake, lists, calls, reads, cancellations, answers to its requests: all against the schema."""
+    """Handshake, lists, calls, reads, cancellations and responses, all checked against the schema."""
     kept = tmp_path / "frames"
     flags = ["--era", "modern"] if version == MODERN else ["--era", "legacy", "--versions", version]
     definition = fake(*flags, *EVERYTHING)
@@ -272,8 +272,8 @@ def test_every_frame_we_send_a_server_is_what_its_revision_allows(
         assert [*schema(version, "JSONRPCMessage").iter_errors(frame)] == [], frame
 
 
-def test_an_array_of_requests_is_answered_with_an_array(start: Start) -> None:
-    """2025-03-26 alone has them; elsewhere they are no messages."""
+def test_batch_is_answered_with_a_batch(start: Start) -> None:
+    """Only 2025-03-26 has batches; in other revisions they are invalid."""
     daemon = start({"fake": fake()})
     me = {"name": "t", "version": "1"}
     for version, known in (("2025-03-26", True), ("2025-11-25", False)):
@@ -298,8 +298,7 @@ def test_an_array_of_requests_is_answered_with_an_array(start: Start) -> None:
             assert answer["error"]["code"] == -32700
 
 
-def test_a_tool_that_runs_only_as_a_task_is_called_like_any_other(start: Start) -> None:
-    """Digest 4.9: by a client that knows nothing of tasks, in every revision."""
+def test_tool_that_requires_a_task_is_callable_by_any_client(start: Start) -> None:
     daemon = start({"fake": fake("--era", "legacy", "--capabilities", "tools,tasks")})
     daemon.wait_connected("fake")
     for version in VERSIONS:
@@ -307,8 +306,8 @@ def test_a_tool_that_runs_only_as_a_task_is_called_like_any_other(start: Start) 
         assert client.call("job", {"seconds": 0.2}) == "the job is done"
 
 
-def test_one_who_knows_tasks_makes_them_itself(start: Start) -> None:
-    """Between two of the same revision it passes through, and is declared."""
+def test_tasks_pass_through_between_equal_revisions(start: Start) -> None:
+    """And the capability is declared."""
     daemon = start(
         {"fake": fake("--era", "legacy", "--versions", LEGACY[0], "--capabilities", "tools,tasks")}
     )
@@ -322,8 +321,8 @@ def test_one_who_knows_tasks_makes_them_itself(start: Start) -> None:
     assert "tasks" not in older.hello["capabilities"]
 
 
-def test_a_bad_request_with_an_id_under_way_does_not_touch_what_is(start: Start) -> None:
-    """The one under way is still there to be cancelled, and is, when its client goes."""
+def test_duplicate_request_id_does_not_affect_the_first_request(start: Start) -> None:
+    """The first one can still be cancelled, and is when its client disconnects."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client = attached(daemon)

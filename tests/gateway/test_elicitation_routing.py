@@ -1,4 +1,4 @@
-"""Servers ask, clients answer: every pair of eras, with the real daemon and real processes."""
+"""Servers ask and clients answer: every pair of eras, with the real daemon and real processes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ PAIRS = [*itertools.product((MODERN, "2025-11-25", "2025-06-18"), ("modern", "le
 
 
 @pytest.mark.parametrize(("version", "era"), PAIRS)
-def test_an_elicitation_reaches_the_client_and_its_answer_the_server(
+def test_elicitation_reaches_the_client_and_its_answer_the_server(
     start: Start, version: str, era: str
 ) -> None:
-    """Digest 4.4, 4.5: parked, asked in rounds, or passed on, the client's person gives the answer."""
+    """Suspended, asked in rounds or passed on, depending on both revisions."""
     daemon = start({"fake": fake("--era", era)})
     client = McpClient(daemon, version, server="fake", answer=answer)
     told = json.loads(client.call("ask", {"method": "elicitation/create", "params": FORM}))
@@ -55,15 +55,15 @@ def test_an_elicitation_reaches_the_client_and_its_answer_the_server(
 @pytest.mark.parametrize(
     ("version", "era"), [(v, e) for v in (MODERN, *LEGACY) for e in ("modern", "legacy")]
 )
-def test_sampling_reaches_a_client_of_every_revision(start: Start, version: str, era: str) -> None:
+def test_sampling_reaches_clients_of_every_revision(start: Start, version: str, era: str) -> None:
     daemon = start({"fake": fake("--era", era)})
     client = McpClient(daemon, version, server="fake", answer=answer)
     told = json.loads(client.call("ask", {"method": "sampling/createMessage", "params": SAMPLE}))
     assert told["result"]["model"] == "m"
 
 
-def test_a_modern_server_may_ask_again_and_again(start: Start) -> None:
-    """A legacy client sees one call; a modern one carries the state, sealed, from round to round."""
+def test_modern_server_may_ask_in_several_rounds(start: Start) -> None:
+    """A legacy client sees one call; a modern one carries the signed state from round to round."""
     daemon = start({"fake": fake("--era", "modern")})
     for version in (MODERN, "2025-11-25"):
         client = McpClient(daemon, version, server="fake", answer=answer)
@@ -72,8 +72,8 @@ def test_a_modern_server_may_ask_again_and_again(start: Start) -> None:
         assert [method for method, _ in client.asked if method != "roots/list"] == ["elicitation/create"] * 3
 
 
-def test_who_cannot_be_asked_is_not(start: Start) -> None:
-    """Digest 4.3: an elicitation is declined, sampling refused, at once; the call goes on."""
+def test_client_without_the_capability_is_not_asked(start: Start) -> None:
+    """Elicitation is declined and sampling refused immediately; the call continues."""
     daemon = start({"fake": fake("--era", "legacy")})
     for version in (MODERN, "2025-11-25", "2025-03-26"):
         client = McpClient(daemon, version, server="fake", capabilities={})
@@ -84,8 +84,8 @@ def test_who_cannot_be_asked_is_not(start: Start) -> None:
         assert client.asked == []
 
 
-def test_a_state_is_good_once_and_for_its_own_request_only(start: Start) -> None:
-    """Digest 4.5.5: nothing is executed for a state that was used, changed, or belongs to another request."""
+def test_request_state_is_valid_once_and_only_for_its_request(start: Start) -> None:
+    """Nothing is executed for a state that was used, altered, or belongs to another request."""
     daemon = start({"legacy": fake("--era", "legacy"), "modern": fake("--era", "modern")})
     for server in ("legacy", "modern"):
         client = McpClient(daemon, MODERN, server=server, answer=answer)
@@ -113,10 +113,10 @@ def test_a_state_is_good_once_and_for_its_own_request_only(start: Start) -> None
                 client.wait(client.send("tools/call", **asked, **again, requestState=state))
 
 
-def test_a_call_with_a_number_that_we_cannot_hold_is_parked_as_any_other(
+def test_call_with_an_oversized_number_can_be_suspended(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is legal JSON, and it passes through as it is spelled."""
+    """It is valid JSON, and passes through as spelled."""
     daemon = start({"legacy": fake("--era", "legacy")})
     client = McpClient(daemon, MODERN, server="legacy", answer=answer)
     send = client.line.send_raw
@@ -126,8 +126,8 @@ def test_a_call_with_a_number_that_we_cannot_hold_is_parked_as_any_other(
     assert told.get("result", {}).get("action") == "accept", told
 
 
-def test_a_client_may_come_back_over_another_connection(start: Start) -> None:
-    """The modern revision has no sessions: the parked call belongs to the daemon."""
+def test_client_may_resume_a_call_over_another_connection(start: Start) -> None:
+    """The modern revision has no sessions: suspended calls belong to the daemon."""
     daemon = start({"fake": fake("--era", "legacy")})
     first = McpClient(daemon, MODERN, server="fake")
     asked = {"name": "ask", "arguments": {"method": "elicitation/create", "params": FORM}}
@@ -142,8 +142,8 @@ def test_a_client_may_come_back_over_another_connection(start: Start) -> None:
     assert json.loads(done["content"][0]["text"])["result"] == {"action": "decline"}
 
 
-def test_a_server_learns_the_roots_of_all_its_clients(start: Start) -> None:
-    """D6: a shared legacy server is told the union, whoever's call it asks in."""
+def test_shared_server_gets_the_roots_of_all_clients(start: Start) -> None:
+    """The union, whichever call it asks in."""
 
     def rooted(uri: str) -> Any:
         return lambda method, params: {"roots": [{"uri": uri}]}
@@ -157,8 +157,8 @@ def test_a_server_learns_the_roots_of_all_its_clients(start: Start) -> None:
     assert roots == [{"uri": "file:///one"}, {"uri": "file:///two"}]
 
 
-def test_eight_clients_at_once_are_each_asked_their_own(start: Start) -> None:
-    """D6: on one legacy process, which cannot say for whom it asks, nothing is misrouted."""
+def test_concurrent_elicitations_reach_the_right_clients(start: Start) -> None:
+    """With eight clients on one legacy process, which cannot say whom it asks, nothing is misrouted."""
     daemon = start({"fake": fake("--era", "legacy")})
     daemon.wait_connected("fake")
     versions = (MODERN, "2025-11-25", "2025-06-18")
@@ -182,8 +182,8 @@ def test_eight_clients_at_once_are_each_asked_their_own(start: Start) -> None:
             assert told == [f"client {number}"] * 3
 
 
-def test_a_question_that_nobody_can_make_sense_of_costs_only_itself(start: Start) -> None:
-    """Everything from a server is untrusted: the call, and the connection, go on."""
+def test_malformed_server_request_fails_alone(start: Start) -> None:
+    """Servers are untrusted: the call and the connection continue."""
     daemon = start({"fake": fake("--era", "legacy")})
     daemon.wait_connected("fake")
     pid = daemon.status("fake")["pid"]

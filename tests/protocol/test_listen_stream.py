@@ -1,4 +1,4 @@
-"""What a modern server tells of changes, and what it could not tell while nobody listened."""
+"""List changes of a modern server, and those that were missed while no stream was open."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ async def acknowledge(peer: Peer, listening: Json) -> None:
     await peer.say(message)
 
 
-async def test_lists_are_fetched_anew_once_a_subscription_has_been_renewed(
+async def test_lists_are_fetched_again_after_a_listen_stream_was_reopened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A change between the old subscription's end and the new one's beginning is told to nobody."""
+    """Changes between the old stream and the new one are reported to nobody."""
     monkeypatch.setattr(listen_stream, "FIRST_RETRY_DELAY", 0.01)
     changed: list[str] = []
     script: dict[str, Any] = {"server/discover": {"result": DISCOVERED}}

@@ -1,4 +1,4 @@
-"""Who is connected, from which process, using what."""
+"""The report of connected clients: processes, and the servers they use."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["start"]
 Start = Any
 
 
-def test_clients_are_told_apart_with_what_they_use(start: Start) -> None:
-    """Revisions on both sides where they differ, and the instance where there is one."""
+def test_client_report_shows_servers_and_revisions(start: Start) -> None:
+    """Both revisions if they differ, and the dedicated server if there is one."""
     daemon = start({"new": fake("--era", "modern"), "own": fake("--era", "legacy", share="client")})
     daemon.wait_connected("new", "own")
     bridge = McpClient(daemon, "2025-06-18", client={"name": "cursor", "pid": 4711, "cwd": "/srv"})

@@ -1,4 +1,4 @@
-"""Every revision of a client with every revision of a server, each frame valid in its own."""
+"""Every client revision with every server revision; each frame is valid in its own."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def speaking(version: str) -> Json:
 
 
 @pytest.mark.parametrize(("client", "server"), [*itertools.product(VERSIONS, VERSIONS)])
-def test_a_client_and_a_server_of_any_revisions_understand_each_other(
+def test_every_client_revision_works_with_every_server_revision(
     start: Start, client: str, server: str
 ) -> None:
-    """Digest 4: whatever is said to the client is valid in its own revision."""
+    """Everything sent to the client is valid in its own revision."""
     daemon = start({"fake": speaking(server)})
     daemon.wait_connected("fake")
     assert daemon.status("fake")["protocol_version"] == server

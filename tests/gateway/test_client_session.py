@@ -1,4 +1,4 @@
-"""What one client does, or leaves undone, costs nobody else anything, and nothing of it stays."""
+"""What one client does, or leaves undone, does not affect others and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def cancel(key: object) -> Json:
     return {"method": "notifications/cancelled", "params": {"requestId": key}}
 
 
-async def test_a_request_cancelled_in_an_array_keeps_no_answer_of_the_others_back(w: World) -> None:
-    """2025-03-26: they leave as one array, when all are done with."""
+async def test_cancelled_request_in_a_batch_does_not_delay_the_others(w: World) -> None:
+    """2025-03-26: the responses leave as one batch once all others are done."""
     user = w.user("legacy", {})
     sent: list[list[Json]] = []
     reply = BatchReply(3, lambda frame: sent.append(json.loads(frame)))
@@ -86,7 +86,7 @@ async def test_a_request_cancelled_in_an_array_keeps_no_answer_of_the_others_bac
 
 
 @pytest.mark.parametrize("key", [None, True, [], {"a": 1}])
-async def test_an_id_that_nobody_could_tell_from_none_is_refused(w: World, key: object) -> None:
+async def test_null_and_structured_ids_are_refused(w: World, key: object) -> None:
     told = Told(w.user("legacy", {}))
     told.say(call(key))
     (answer,) = told.answers
@@ -97,7 +97,7 @@ async def test_an_id_that_nobody_could_tell_from_none_is_refused(w: World, key: 
 
 
 @pytest.mark.parametrize("key", [0, -1, "", "1", 1.5, 10**18, "x" * 1000])
-async def test_any_other_id_comes_back_as_it_was(w: World, key: object) -> None:
+async def test_any_other_id_is_returned_unchanged(w: World, key: object) -> None:
     told = Told(w.user("legacy", {}))
     told.say(call(key))
     w.hear()
@@ -106,8 +106,8 @@ async def test_any_other_id_comes_back_as_it_was(w: World, key: object) -> None:
     assert [answer["id"] for answer in told.answers] == [key]
 
 
-async def test_nothing_is_told_before_the_handshake_is_answered(autojump_clock: Clock, w: World) -> None:
-    """A server that is just starting lists what it has, while the client's first words wait for it."""
+async def test_no_notification_is_sent_before_the_handshake_response(autojump_clock: Clock, w: World) -> None:
+    """A starting server may report its lists while the client's first request waits for it."""
     w.lose()
     heard: list[bytes] = []
     session = w.gateway.open_session(
@@ -125,8 +125,8 @@ async def test_nothing_is_told_before_the_handshake_is_answered(autojump_clock: 
     assert len(heard) == 1
 
 
-async def test_a_wish_that_is_cancelled_at_once_leaves_nothing(autojump_clock: Clock, w: World) -> None:
-    """Both in one write: the server is not to be asked for what nobody follows."""
+async def test_subscription_cancelled_immediately_leaves_nothing(autojump_clock: Clock, w: World) -> None:
+    """Both arrive in one write; the server must not be asked for it."""
     told = Told(w.user("legacy"))
     told.say(follow(1, "a:1"))
     told.say(cancel(1))
@@ -151,7 +151,9 @@ async def test_a_wish_that_is_cancelled_at_once_leaves_nothing(autojump_clock: C
     assert w.server.interests.resources == {"a:3"}
 
 
-async def test_a_client_that_leaves_while_it_subscribes_is_forgotten(autojump_clock: Clock, w: World) -> None:
+async def test_client_that_disconnects_while_subscribing_is_forgotten(
+    autojump_clock: Clock, w: World
+) -> None:
     user = w.user("legacy")
     Told(user).say(follow(1, "a:1"))
     user.leave()
@@ -160,7 +162,7 @@ async def test_a_client_that_leaves_while_it_subscribes_is_forgotten(autojump_cl
     assert not w.gateway.subscriptions._by_session
 
 
-async def test_one_of_two_that_follow_the_same_leaves(autojump_clock: Clock, w: World) -> None:
+async def test_subscription_survives_one_of_two_subscribers(autojump_clock: Clock, w: World) -> None:
     one, two = w.user("legacy"), w.user("legacy")
     for user in (one, two):
         Told(user).say(follow(1, "a:1"))
@@ -171,7 +173,7 @@ async def test_one_of_two_that_follow_the_same_leaves(autojump_clock: Clock, w: 
     assert w.server.interests.resources == frozenset()
 
 
-async def test_a_client_follows_only_so_many(autojump_clock: Clock, w: World) -> None:
+async def test_subscriptions_per_client_are_limited(autojump_clock: Clock, w: World) -> None:
     told = Told(w.user("legacy"))
     for n in range(MAX_SUBSCRIPTIONS + 1):
         told.say(follow(n, f"a:{n}"))
@@ -181,8 +183,8 @@ async def test_a_client_follows_only_so_many(autojump_clock: Clock, w: World) ->
     assert len(told.answers) == MAX_SUBSCRIPTIONS + 1
 
 
-async def test_roots_that_change_all_the_time_are_asked_for_one_at_a_time(w: World) -> None:
-    """A client that says so a thousand times and answers once has one question open, and is asked again."""
+async def test_frequent_root_changes_cause_one_request_at_a_time(w: World) -> None:
+    """A client that reports a thousand changes has one open request, and is asked once more after it."""
     user = w.user("legacy")
     for _ in range(1000):
         user.say({"method": "notifications/roots/list_changed"})
@@ -194,8 +196,8 @@ async def test_roots_that_change_all_the_time_are_asked_for_one_at_a_time(w: Wor
     assert not len(user.session.client_requests)
 
 
-async def test_a_server_that_asks_and_asks_is_refused_at_some_point(w: World) -> None:
-    """What it asks ends before a person, or in a client's memory."""
+async def test_open_server_requests_are_limited(w: World) -> None:
+    """They would end in front of a person, or in a client's memory."""
     user = w.user("legacy")
     user.call()
     w.hear()
@@ -209,7 +211,7 @@ async def test_a_server_that_asks_and_asks_is_refused_at_some_point(w: World) ->
     assert w.empty() == []
 
 
-async def test_a_bug_in_asking_refuses_the_question_once(
+async def test_bug_while_routing_refuses_the_server_request_once(
     w: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> bytes:
@@ -232,8 +234,8 @@ async def test_a_bug_in_asking_refuses_the_question_once(
 
 
 @pytest.mark.parametrize("error", [LinkLost("gone", may_have_run=False), Overloaded("full", server="srv")])
-async def test_a_call_that_was_begun_is_never_said_not_to_have_run(w: World, error: McpdError) -> None:
-    """A later round of it could not be sent; an earlier one was."""
+async def test_call_lost_in_a_later_round_may_have_run(w: World, error: McpdError) -> None:
+    """The later round could not be sent, but an earlier one was."""
 
     def fail() -> None:
         raise error
@@ -247,8 +249,8 @@ async def test_a_call_that_was_begun_is_never_said_not_to_have_run(w: World, err
     assert lost.value.may_have_run
 
 
-async def test_a_call_that_was_parked_leaves_no_task(autojump_clock: Clock, w: World) -> None:
-    """The time in which its client may come back ends when it does."""
+async def test_resumed_call_leaves_no_task(autojump_clock: Clock, w: World) -> None:
+    """The timeout for returning ends when the client returns."""
     user = w.user("modern")
     before = len(w.nursery.child_tasks)
     for _ in range(20):
@@ -266,9 +268,7 @@ async def test_a_call_that_was_parked_leaves_no_task(autojump_clock: Clock, w: W
     assert w.empty() == []
 
 
-async def test_a_client_that_never_answers_a_modern_server_does_not_hold_its_call_for_ever(
-    autojump_clock: Clock, w: World
-) -> None:
+async def test_unanswered_question_of_a_modern_server_times_out(autojump_clock: Clock, w: World) -> None:
     user = w.user("legacy")
     told = Told(user)
     request = ClientRequest(b"1", "tools/call", b"{}", told, user.session.context)
@@ -282,10 +282,10 @@ async def test_a_client_that_never_answers_a_modern_server_does_not_hold_its_cal
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
-async def test_a_bug_costs_the_request_that_meets_it(
+async def test_bug_fails_only_the_request_that_hits_it(
     w: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
-    """Its client has others under way, on the same connection."""
+    """The client's other requests on the same connection continue."""
 
     def broken(session: Any, request: ClientRequest) -> None:
         async def work() -> None:
@@ -313,8 +313,8 @@ async def test_a_bug_costs_the_request_that_meets_it(
     caplog.clear()
 
 
-async def test_what_clients_put_into_their_meta_is_not_kept(w: World) -> None:
-    """Hundreds of small ones are remembered; of large ones, that would be the daemon's memory."""
+async def test_large_client_meta_is_not_cached(w: World) -> None:
+    """Hundreds of small ones are cached; large ones would fill the daemon's memory."""
     told = Told(w.user("modern"))
     before = (
         client_modern._parse_meta.cache_info().currsize + client_modern._cached_context.cache_info().currsize
@@ -331,7 +331,7 @@ async def test_what_clients_put_into_their_meta_is_not_kept(w: World) -> None:
 
 
 async def test_thousands_of_clients_leave_nothing_behind(autojump_clock: Clock, w: World) -> None:
-    """Each follows, calls, cancels, is asked, and leaves in the middle of something else."""
+    """Each subscribes, calls, cancels, is asked, and disconnects in the middle of something else."""
     tasks = len(w.nursery.child_tasks)
     for n in range(2000):
         user = w.user(("legacy", "modern")[n % 2], CAPABLE)
@@ -369,11 +369,9 @@ async def test_thousands_of_clients_leave_nothing_behind(autojump_clock: Clock, 
     assert len(w.nursery.child_tasks) <= tasks + 1  # who waits in line is looked after for a second more
 
 
-async def test_a_client_of_many_days_keeps_no_server_that_has_ended(w: World) -> None:
-    """An editor is left open for weeks, and definitions change: each was kept, with its log and its lists.
-
-    What is told of its calls is still all of them.
-    """
+async def test_long_session_does_not_keep_ended_servers(w: World) -> None:
+    """An editor stays open for weeks while definitions change; ended servers, with their logs and lists,
+    used to be kept. The report still counts all calls."""
     session = w.user("legacy").session
     for _ in range(50):
         server = copy(w.server)
@@ -388,10 +386,9 @@ async def test_a_client_of_many_days_keeps_no_server_that_has_ended(w: World) ->
     assert (told.calls, told.servers[NAME].calls) == (101, 101)
 
 
-async def test_a_resource_that_changes_all_the_time_is_told_in_measure(
-    autojump_clock: Clock, w: World
-) -> None:
-    """At once, then a few times a second; what was said last is not lost, and one that rests is forgotten."""
+async def test_frequent_resource_updates_are_rate_limited(autojump_clock: Clock, w: World) -> None:
+    """Immediately, then a few times per second. The last update is not lost, and idle resources are
+    forgotten."""
     users = [w.user("legacy"), w.user("legacy")]
     for user in users:
         Told(user).say(follow(1, "a:1"))

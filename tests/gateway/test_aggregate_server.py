@@ -1,4 +1,4 @@
-"""All servers as one, with the real daemon: names, lists, routes, changes."""
+"""Several servers as one, with the real daemon: names, lists, routes, changes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def names(client: McpClient) -> list[str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_two_servers_are_one_in_every_revision(start: Start, version: str) -> None:
-    """D7: `server__tool`, each tool saying whose it is; called by that name, the right server answers."""
+def test_aggregate_names_and_routes_tools_of_two_servers_in_every_revision(
+    start: Start, version: str
+) -> None:
+    """Tools are named `server__tool` and marked with their server; a call reaches the right one."""
     daemon = start({"one": fake("--era", "modern", *EVERYTHING), "two": fake("--era", "legacy", *EVERYTHING)})
     daemon.wait_connected("one", "two")
     client = McpClient(daemon, version)
@@ -42,8 +44,8 @@ def test_two_servers_are_one_in_every_revision(start: Start, version: str) -> No
     assert refused.value.body["code"] == -32602
 
 
-def test_a_resource_that_two_servers_have_is_reached_at_both(start: Start) -> None:
-    """Digest 4.8: the first keeps the URI, the other's has an alias."""
+def test_resource_of_two_servers_is_readable_at_both(start: Start) -> None:
+    """The first server keeps the URI; the other's gets an alias."""
     daemon = start({"one": fake(*EVERYTHING), "two": fake(*EVERYTHING)})
     daemon.wait_connected("one", "two")
     client = McpClient(daemon, "2025-11-25")
@@ -57,8 +59,8 @@ def test_a_resource_that_two_servers_have_is_reached_at_both(start: Start) -> No
     assert refused.value.body["data"]["uri"] == "other://nothing"
 
 
-def test_lists_are_answered_while_servers_still_start(start: Start, tmp_path: Path) -> None:
-    """One that hangs holds up nobody for long: what is there is told, the rest when it comes."""
+def test_merged_list_does_not_wait_for_a_hanging_server(start: Start, tmp_path: Path) -> None:
+    """Clients get what is known, and are notified of the rest."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)  # who opens one end waits for the other
     slow = fake()
@@ -78,11 +80,11 @@ def test_lists_are_answered_while_servers_still_start(start: Start, tmp_path: Pa
     assert any(name.startswith("slow__") for name in names(client))
 
 
-def test_after_a_restart_the_tools_are_listed_before_their_servers_are_there(
+def test_tools_are_listed_after_a_restart_before_their_servers_are_connected(
     start: Start, tmp_path: Path
 ) -> None:
-    """An editor asks once, in the moment it starts: it must not see an empty list because the daemon has
-    just been started too. A call waits for its server. What the definition excludes by now is not listed."""
+    """Editors ask once, when they start, and must not see an empty list because the daemon is starting,
+    too. Calls wait for their server. Tools that the definition now excludes are not listed."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     peer = fake()
@@ -106,7 +108,7 @@ def test_after_a_restart_the_tools_are_listed_before_their_servers_are_there(
     assert json.loads(client.wait(call)["content"][0]["text"]) == {"a": 1}
 
 
-def test_a_server_that_is_switched_off_is_gone_and_everybody_is_told(start: Start) -> None:
+def test_disabled_server_disappears_and_clients_are_notified(start: Start) -> None:
     daemon = start({"one": fake(), "two": fake()})
     daemon.wait_connected("one", "two")
     legacy, modern = McpClient(daemon, "2025-06-18"), McpClient(daemon, MODERN)
@@ -121,7 +123,7 @@ def test_a_server_that_is_switched_off_is_gone_and_everybody_is_told(start: Star
         assert {name.split("__")[0] for name in names(client)} == {"one"}
 
 
-def test_a_tool_that_appears_is_told_and_called(start: Start) -> None:
+def test_new_tool_is_announced_and_callable(start: Start) -> None:
     daemon = start({"one": fake()})
     daemon.wait_connected("one")
     client = McpClient(daemon, "2025-11-25")
@@ -131,8 +133,8 @@ def test_a_tool_that_appears_is_told_and_called(start: Start) -> None:
     assert client.call("one__extra-1") == "extra-1"
 
 
-def test_a_configuration_that_names_tools_otherwise_is_told_and_holds(start: Start) -> None:
-    """For who is connected and for who comes, though no server's list has changed."""
+def test_changed_naming_style_applies_to_old_and_new_clients(start: Start) -> None:
+    """Although no server's list has changed."""
     daemon = start({"one": fake()})
     daemon.wait_connected("one")
     here = McpClient(daemon, "2025-11-25")
@@ -147,8 +149,8 @@ def test_a_configuration_that_names_tools_otherwise_is_told_and_holds(start: Sta
     assert here.call("echo@one") == "{}"
 
 
-def test_a_long_list_comes_in_pages(start: Start) -> None:
-    """Own cursors: of this list and no other."""
+def test_long_list_is_paged(start: Start) -> None:
+    """A cursor is valid for its own list only."""
     daemon = start({"many": fake("--tools", "2500")})
     daemon.wait_connected("many")
     client = McpClient(daemon, "2025-11-25")
@@ -168,7 +170,7 @@ def test_a_long_list_comes_in_pages(start: Start) -> None:
     assert refused.value.body["code"] == -32602
 
 
-def test_a_call_waits_for_its_server_and_says_why_it_cannot_be_made(start: Start) -> None:
+def test_call_waits_for_its_server_and_reports_why_it_failed(start: Start) -> None:
     daemon = start({"lazy": fake(lazy=True), "off": fake(enabled=False)})
     client = McpClient(daemon, "2025-11-25", server="lazy")
     assert json.loads(client.call("echo", {"a": 1})) == {"a": 1}

@@ -1,4 +1,4 @@
-"""Calls that became tasks: asked after until they are done, in both dialects; cancelled when nobody waits."""
+"""Calls that became tasks: polled until they are done, in both variants, and cancelled when nobody waits."""
 
 from __future__ import annotations
 
@@ -99,10 +99,8 @@ def all_valid(peer: Peer, era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_task_is_asked_after_at_the_pace_it_wishes_until_it_is_done(
-    autojump_clock: MockClock, era: str
-) -> None:
-    """The result is the call's own; the pace may change, within bounds."""
+async def test_task_is_polled_at_its_own_interval_until_done(autojump_clock: MockClock, era: str) -> None:
+    """The result is the call's own; the interval may change, within bounds."""
     name = "pollInterval" if era == "legacy" else "pollIntervalMs"
     over = task("completed", **({"result": DONE} if era == "modern" else {}))
     async with connected() as peer:
@@ -124,8 +122,8 @@ async def test_a_task_is_asked_after_at_the_pace_it_wishes_until_it_is_done(
         all_valid(peer, era)
 
 
-async def test_what_the_server_says_of_a_task_is_told_once(autojump_clock: MockClock) -> None:
-    """It is all there is of progress."""
+async def test_task_status_message_is_reported_once(autojump_clock: MockClock) -> None:
+    """It is all the progress there is."""
     words: list[str] = []
     async with connected() as peer:
         upstream = await ready(peer, "modern")
@@ -137,8 +135,8 @@ async def test_what_the_server_says_of_a_task_is_told_once(autojump_clock: MockC
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
-async def test_a_task_that_fails_is_an_error_with_the_servers_words(era: str, end: str) -> None:
-    """No different from a call that fails."""
+async def test_failed_task_is_an_error_with_the_servers_message(era: str, end: str) -> None:
+    """Just like a failed call."""
     refused = {"code": -32050, "message": "out of ink"}
     over = task(end, statusMessage="out of ink", **({"error": refused} if end == "failed" else {}))
     async with connected() as peer:
@@ -153,8 +151,8 @@ async def test_a_task_that_fails_is_an_error_with_the_servers_words(era: str, en
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_task_is_cancelled_when_the_caller_leaves(autojump_clock: MockClock, era: str) -> None:
-    """And when it takes longer than any call may."""
+async def test_task_is_cancelled_when_the_caller_leaves(autojump_clock: MockClock, era: str) -> None:
+    """And when it takes longer than a call may."""
     async with connected() as peer:
         upstream = await ready(peer, era)
         course(peer, task())
@@ -168,7 +166,7 @@ async def test_a_task_is_cancelled_when_the_caller_leaves(autojump_clock: MockCl
         all_valid(peer, era)
 
 
-async def test_a_server_that_takes_no_cancellation_gets_none(autojump_clock: MockClock) -> None:
+async def test_task_is_not_cancelled_without_the_capability(autojump_clock: MockClock) -> None:
     """2025-11-25 has a capability for it."""
     async with connected() as peer:
         upstream = await ready(peer, "legacy", {"tasks": {"requests": {"tools": {"call": {}}}}})
@@ -209,8 +207,8 @@ async def test_questions_inside_a_task_are_answered_once(autojump_clock: MockClo
         all_valid(peer, "modern")
 
 
-async def test_a_question_that_nobody_can_answer_ends_the_task(autojump_clock: MockClock) -> None:
-    """With what was asked; the server is told."""
+async def test_task_ends_if_nobody_can_answer_its_question(autojump_clock: MockClock) -> None:
+    """The error contains the question, and the task is cancelled."""
     question = {"method": "elicitation/create", "params": {"message": "Which branch?"}}
     async with connected() as peer:
         upstream = await ready(peer, "modern")
@@ -220,8 +218,8 @@ async def test_a_question_that_nobody_can_answer_ends_the_task(autojump_clock: M
         await peer.hear("tasks/cancel")
 
 
-async def test_a_legacy_task_that_wants_input_gets_it_on_the_way_of_its_result() -> None:
-    """`tasks/result` waits; the server asks by requests of its own meanwhile."""
+async def test_legacy_task_asks_while_its_result_is_awaited() -> None:
+    """`tasks/result` waits; the server sends requests of its own meanwhile."""
     async with connected() as peer:
         upstream = await ready(peer, "legacy")
         course(peer, task("input_required"))
@@ -239,8 +237,8 @@ async def test_a_legacy_task_that_wants_input_gets_it_on_the_way_of_its_result()
         assert refused["error"]["code"] == -32601
 
 
-async def test_a_question_after_a_task_may_stay_unanswered_now_and_then(autojump_clock: MockClock) -> None:
-    """The task does not depend on our looking; but a server that never answers is left."""
+async def test_unanswered_polls_are_tolerated_up_to_a_limit(autojump_clock: MockClock) -> None:
+    """The task does not depend on polls, but a server that never responds is given up."""
     silent = {"left": mcp_tasks.MAX_FAILED_POLLS - 1}
 
     def answer(request: Json) -> Json | None:
@@ -265,16 +263,15 @@ async def test_a_question_after_a_task_may_stay_unanswered_now_and_then(autojump
     [b"{}", b"[]", b'{"task":5}', b'{"taskId":1,"status":"working"}', b'{"taskId":"t","status":"odd"}'],
 )
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_task_that_cannot_be_read_ends_the_call(era: str, told: bytes) -> None:
-    """At once: there is nothing to ask after."""
+async def test_unreadable_task_ends_the_call(era: str, told: bytes) -> None:
     async with connected() as peer:
         upstream = await ready(peer, era)
         with pytest.raises(ProtocolViolation, match="sent an invalid task"):
             await seen_through(upstream, Raw(told))
 
 
-async def test_what_a_request_declares_is_what_can_be_done_for_it() -> None:
-    """Nobody can be asked on behalf of no client; a task can be seen through, where the server has tasks."""
+async def test_default_meta_declares_only_tasks() -> None:
+    """Without a client nobody can be asked, but a task can be awaited if the server supports tasks."""
     key = "io.modelcontextprotocol/clientCapabilities"
     read: Callable[[Upstream], Json] = lambda upstream: json.loads(b"{%b}" % upstream.default_meta)[key]  # noqa: E731
     async with connected() as peer:
@@ -293,8 +290,8 @@ async def test_what_a_request_declares_is_what_can_be_done_for_it() -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_task_is_asked_after_on_the_next_connection(autojump_clock: MockClock, era: str) -> None:
-    """It is the server's, not the connection's; the call itself goes out no second time."""
+async def test_task_is_polled_on_the_next_connection(autojump_clock: MockClock, era: str) -> None:
+    """It belongs to the server, not to the connection; the call itself is not repeated."""
     over = task("completed", **({"result": DONE} if era == "modern" else {}))
     async with connected() as before, connected() as after:
         upstream, fresh = await ready(before, era), await ready(after, era)
@@ -324,8 +321,8 @@ async def test_a_task_is_asked_after_on_the_next_connection(autojump_clock: Mock
 
 
 @pytest.mark.parametrize("next_one", ["none", "another revision", "knows nothing"])
-async def test_a_task_that_nobody_can_tell_of_may_have_run(autojump_clock: MockClock, next_one: str) -> None:
-    """Though the last question after it was never sent, the call itself was."""
+async def test_task_with_unknown_outcome_may_have_run(autojump_clock: MockClock, next_one: str) -> None:
+    """The last poll was never sent, but the call was."""
     async with connected() as before, connected() as after:
         upstream = await ready(before, "modern")
         fresh = await ready(after, "legacy" if next_one == "another revision" else "modern")

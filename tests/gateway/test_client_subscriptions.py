@@ -1,4 +1,4 @@
-"""What servers say beside their answers reaches the clients that want it, and no others."""
+"""Notifications of servers reach the clients that want them, and no others."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def follow(client: McpClient, uri: str = "fake://one") -> int:
 
 
 @pytest.mark.parametrize("version", [MODERN, NEW, "2024-11-05"])
-def test_a_resource_is_followed_once_for_all_who_follow_it(start: Start, version: str) -> None:
-    """Digest 4.2: counted; the server is told to forget it when nobody follows it any more."""
+def test_resource_is_subscribed_once_for_all_clients(start: Start, version: str) -> None:
+    """And unsubscribed when the last client unsubscribes."""
     daemon = start({"fake": fake("--era", "legacy", *EVERYTHING)})
     daemon.wait_connected("fake")
     one, two, deaf = (McpClient(daemon, version, server="fake") for _ in range(3))
@@ -60,8 +60,8 @@ def test_a_resource_is_followed_once_for_all_who_follow_it(start: Start, version
     assert deaf.heard == []
 
 
-def test_each_subscription_of_a_modern_client_is_told_by_its_id(start: Start) -> None:
-    """And one that ends is told no more; the other goes on."""
+def test_listen_streams_are_notified_under_their_own_ids(start: Start) -> None:
+    """After one ends, the other continues."""
     daemon = start({"fake": fake("--era", "legacy", *EVERYTHING)})
     daemon.wait_connected("fake")
     client = McpClient(daemon, MODERN, server="fake")
@@ -77,8 +77,9 @@ def test_each_subscription_of_a_modern_client_is_told_by_its_id(start: Start) ->
     assert client.wait_heard("notifications/resources/updated")["params"]["_meta"][name] == second
 
 
-def test_a_part_of_what_is_followed_is_told_by_its_own_name(start: Start) -> None:
-    """The server may name a part of it (2026-07-28, resources/updated); in an aggregate under the alias."""
+def test_update_of_a_sub_resource_is_reported_with_its_own_uri(start: Start) -> None:
+    """Servers may report a part of a subscribed resource (2026-07-28, resources/updated); an aggregate
+    reports the alias."""
     daemon = start({"one": fake("--era", "legacy", *EVERYTHING), "two": fake("--era", "legacy", *EVERYTHING)})
     daemon.wait_connected("one", "two")
     client = McpClient(daemon, NEW)
@@ -90,8 +91,8 @@ def test_a_part_of_what_is_followed_is_told_by_its_own_name(start: Start) -> Non
     assert told["params"]["uri"] == "mcpd://two/fake://one/part"
 
 
-def test_log_messages_reach_the_client_in_whose_call_they_come(start: Start) -> None:
-    """Digest 4.2: from the level on that it wants; nobody else gets them."""
+def test_log_messages_reach_only_the_client_of_their_call(start: Start) -> None:
+    """From the client's log level on."""
     daemon = start({"fake": fake("--era", "legacy", *EVERYTHING)})
     daemon.wait_connected("fake")
     legacy, modern = McpClient(daemon, NEW, server="fake"), McpClient(daemon, MODERN, server="fake")
@@ -113,8 +114,8 @@ def test_log_messages_reach_the_client_in_whose_call_they_come(start: Start) -> 
     assert [each for each in legacy.heard if each["method"] == "notifications/message"][1:] == []
 
 
-def test_the_daemon_s_end_ends_subscriptions_in_order(start: Start) -> None:
-    """2026-07-28, subscriptions: the result says that it was no accident."""
+def test_daemon_shutdown_ends_listen_streams_with_a_result(start: Start) -> None:
+    """The result tells the client that it was no accident (2026-07-28, subscriptions)."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client = McpClient(daemon, MODERN)
@@ -124,8 +125,8 @@ def test_the_daemon_s_end_ends_subscriptions_in_order(start: Start) -> None:
     assert client.wait(key)["resultType"] == "complete"
 
 
-def test_a_server_that_comes_back_is_told_again_what_is_followed(start: Start) -> None:
-    """A wish outlives a connection; what may have been missed is told."""
+def test_reconnected_server_is_subscribed_again(start: Start) -> None:
+    """Changes that may have been missed are reported."""
     daemon = start({"fake": fake("--era", "legacy", *EVERYTHING, restart={"base": 0.05, "floor": 0.01})})
     daemon.wait_connected("fake")
     client = McpClient(daemon, NEW, server="fake")
@@ -137,8 +138,8 @@ def test_a_server_that_comes_back_is_told_again_what_is_followed(start: Start) -
     client.wait_heard("notifications/resources/updated")
 
 
-def test_a_log_message_that_nobody_can_read_is_nobodys_error(start: Start) -> None:
-    """Everything from a server is untrusted: no traceback in the daemon's log, however many it sends."""
+def test_unreadable_log_message_causes_no_error(start: Start) -> None:
+    """Servers are untrusted: no traceback in the daemon's log, however many they send."""
     daemon = start({"fake": fake("--era", "legacy", *EVERYTHING)})
     daemon.wait_connected("fake")
     client = McpClient(daemon, NEW, server="fake")

@@ -1,4 +1,4 @@
-"""Requests that take several rounds: what is asked again, with what, and when it ends."""
+"""Requests that take several rounds: what is repeated, with what, and when it ends."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def without_meta(message: Json) -> Json:
     return {name: value for name, value in message["params"].items() if name != "_meta"}
 
 
-async def test_a_question_is_answered_and_the_same_request_sent_again() -> None:
-    """With a new id, its own params, the answers by their keys, and the server's state byte for byte."""
+async def test_request_is_repeated_with_the_answers() -> None:
+    """With a new id, the original params, the answers by key, and the server's state byte for byte."""
     state = 'a"\\u00e9\\n{}'
     async with connected() as peer:
         rounds(
@@ -74,7 +74,7 @@ async def test_a_question_is_answered_and_the_same_request_sent_again() -> None:
         assert declared == {"elicitation": {"form": {}}}
 
 
-async def test_state_is_sent_back_only_to_who_gave_it_last() -> None:
+async def test_only_the_last_state_is_returned() -> None:
     """Not invented, and not kept from an earlier round."""
     async with connected() as peer:
         rounds(
@@ -89,16 +89,16 @@ async def test_state_is_sent_back_only_to_who_gave_it_last() -> None:
     assert "requestState" not in third
 
 
-async def test_a_server_that_only_wants_to_be_asked_again_is() -> None:
-    """After a moment, with its state and without answers to questions that it did not ask."""
+async def test_request_is_repeated_for_a_state_without_questions() -> None:
+    """After a pause, with the state and without answers."""
     async with connected() as peer:
         rounds(peer, wanting(requestState="wait"), {"content": []})
         await asked(peer)
         assert without_meta(peer.heard[-1]) == {**PARAMS, "requestState": "wait"}
 
 
-async def test_a_result_without_a_type_is_complete() -> None:
-    """Whatever else is in it."""
+async def test_result_without_a_type_is_complete() -> None:
+    """Whatever else it contains."""
     async with connected() as peer:
         rounds(peer, {"content": [], "requestState": "x", "inputRequests": {"b": QUESTION}})
         assert (await asked(peer))["requestState"] == "x"
@@ -117,8 +117,8 @@ async def test_a_result_without_a_type_is_complete() -> None:
         ("tools/call", wanting(inputRequests={"b": "what?"})),
     ],
 )
-async def test_what_a_server_may_not_want_ends_the_request(method: str, result: Json) -> None:
-    """A result of a type that was not asked for, or that leaves open what is wanted."""
+async def test_invalid_input_request_ends_the_request(method: str, result: Json) -> None:
+    """A result of an unexpected type, or one that does not say what is required."""
     async with connected() as peer:
         rounds(peer, result, method=method)
         with pytest.raises(ProtocolViolation) as caught:
@@ -127,8 +127,7 @@ async def test_what_a_server_may_not_want_ends_the_request(method: str, result: 
         assert peer.methods.count(method) == 1
 
 
-async def test_a_server_that_never_has_enough_is_left() -> None:
-    """After a number of rounds that nobody needs."""
+async def test_rounds_are_limited() -> None:
     async with connected() as peer:
         peer.script["tools/call"] = {"result": wanting(inputRequests={"b": QUESTION})}
         with pytest.raises(ProtocolViolation, match=f"after {MAX_ROUNDS} rounds"):
@@ -139,8 +138,8 @@ async def test_a_server_that_never_has_enough_is_left() -> None:
         assert await asked(peer) == {"content": []}
 
 
-async def test_when_nobody_answers_nothing_is_sent() -> None:
-    """There is no way to say so; the request is over."""
+async def test_request_ends_if_nobody_can_answer() -> None:
+    """The protocol has no message to say so."""
 
     class Nobody(Exception):
         pass

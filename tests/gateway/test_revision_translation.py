@@ -1,4 +1,4 @@
-"""What one revision calls differently from another: tables of what goes in and what comes out."""
+"""Translation between revisions: tables of what goes in and what comes out."""
 
 from __future__ import annotations
 
@@ -40,16 +40,15 @@ def text(words: str) -> Json:
     return {"type": "text", "text": words}
 
 
-def test_between_two_that_speak_the_same_nothing_is_touched() -> None:
-    """Bytes pass through, odd spacing and all."""
+def test_equal_legacy_revisions_pass_bytes_unchanged() -> None:
+    """Including odd spacing."""
     odd = Raw(b'{ "content" : [ ] ,  "x":1.0e2 }')
     for version in ALL:
         assert bytes(translation(version, version).result("tools/call", odd)) == bytes(odd)
 
 
 @pytest.mark.parametrize("client", ALL[:4])
-def test_a_legacy_client_sees_nothing_of_the_modern_envelope(client: str) -> None:
-    """Digest 4.6, first row."""
+def test_modern_envelope_is_hidden_from_legacy_clients(client: str) -> None:
     modern = {
         "resultType": "complete",
         "ttlMs": 5,
@@ -62,8 +61,8 @@ def test_a_legacy_client_sees_nothing_of_the_modern_envelope(client: str) -> Non
 
 
 @pytest.mark.parametrize("server", ALL[:4])
-def test_a_modern_client_is_told_that_a_result_is_complete(server: str) -> None:
-    """Digest 4.7: and what is read may be kept by nobody, for no time."""
+def test_legacy_result_is_marked_complete_for_modern_clients(server: str) -> None:
+    """And what is read must not be cached."""
     assert result(R5, server, "tools/call", {"content": []}) == {"resultType": "complete", "content": []}
     assert result(R5, server, "tools/call", {}) == {"resultType": "complete"}
     read = result(R5, server, "resources/read", {"contents": []})
@@ -93,8 +92,8 @@ CONTENT = [
 
 
 @pytest.mark.parametrize(("client", "server"), [p for p in itertools.product(ALL[:4], ALL) if p[0] < p[1]])
-def test_content_is_said_in_words_the_client_knows(client: str, server: str) -> None:
-    """Digest 4.6: every kind of content becomes valid in the client's own revision."""
+def test_content_is_translated_to_the_clients_revision(client: str, server: str) -> None:
+    """Every kind of content becomes valid in the client's revision."""
     said: Json = {"content": CONTENT, "isError": False, "structuredContent": {"a": 1}}
     if server == R5:
         said["resultType"] = "complete"
@@ -114,8 +113,8 @@ def test_content_is_said_in_words_the_client_knows(client: str, server: str) -> 
     assert ("structuredContent" in seen) == (client >= R3)
 
 
-def test_structured_content_that_is_no_object_becomes_text() -> None:
-    """Digest 4.6: before the modern revision it had to be an object."""
+def test_structured_content_that_is_not_an_object_becomes_text() -> None:
+    """Before 2026-07-28 it had to be an object."""
     for client in ALL[:4]:
         seen = result(
             client, R5, "tools/call", {"resultType": "complete", "content": [], "structuredContent": [1, 2]}
@@ -125,7 +124,7 @@ def test_structured_content_that_is_no_object_becomes_text() -> None:
     assert result(R4, R5, "tools/call", with_text) == {"content": [text("1 and 2")]}
 
 
-def test_messages_of_a_prompt_are_translated_too() -> None:
+def test_prompt_messages_are_translated() -> None:
     link = {"messages": [{"role": "user", "content": CONTENT[3]}]}
     seen = result(R2, R3, "prompts/get", link)
     assert seen["messages"][0]["content"] == text("n: a:b (text/plain)")
@@ -148,10 +147,8 @@ def test_messages_of_a_prompt_are_translated_too() -> None:
         (R4, R5, "tools/call", 7, 7),
     ],
 )
-def test_codes_of_errors_mean_the_same_on_both_sides(
-    client: str, server: str, method: str, code: int, seen: int
-) -> None:
-    """Digest 4.2: what a server says of the daemon's own dress does not leak."""
+def test_error_codes_are_translated(client: str, server: str, method: str, code: int, seen: int) -> None:
+    """A server's complaint about the daemon's own headers does not reach the client."""
     error = {"code": code, "message": "m", "data": {"x": 1}}
     found = json.loads(bytes(translation(client, server).error(method, raw(error))))
     assert found["code"] == seen
@@ -161,8 +158,8 @@ def test_codes_of_errors_mean_the_same_on_both_sides(
         assert found == {**error, "code": seen}
 
 
-def test_parameters_that_a_server_does_not_know_are_left_out() -> None:
-    """Digest 4.6: the context of a completion, and a task where the server has none."""
+def test_params_unknown_to_the_server_are_dropped() -> None:
+    """The context of a completion, and a task if the server has none."""
     completion = {
         "ref": {"type": "ref/prompt", "name": "p"},
         "argument": {"name": "a", "value": ""},
@@ -190,8 +187,8 @@ TOOL: Json = {
 
 
 @pytest.mark.parametrize("client", ALL)
-def test_a_tool_is_described_in_the_client_s_revision(client: str) -> None:
-    """Digest 4.6: valid, and with all that the revision knows."""
+def test_tool_entries_are_translated_to_the_clients_revision(client: str) -> None:
+    """Valid, and with everything that the revision knows."""
     translate = entry_translation("tools", client)
     assert translate is not None
     seen = json.loads(translate(json.dumps(TOOL).encode()))
@@ -215,7 +212,7 @@ def test_a_tool_is_described_in_the_client_s_revision(client: str) -> None:
         assert seen["annotations"] == {"title": "T", "readOnlyHint": True}
 
 
-def test_an_entry_that_needs_no_change_keeps_its_bytes() -> None:
+def test_unchanged_entry_keeps_its_bytes() -> None:
     plain = b'{"name" : "t",  "inputSchema":{"type":"object"}}'
     for client in (R4, R5):
         translate = entry_translation("tools", client)
@@ -242,8 +239,8 @@ FORM: Json = {
 }
 
 
-def test_a_form_is_asked_in_the_client_s_words() -> None:
-    """Digest 4.4.5: one choice by name, defaults for yes and no only."""
+def test_elicitation_form_is_translated_to_the_clients_revision() -> None:
+    """2025-06-18 knows single choices, and defaults for booleans only."""
     asked = translate_server_request("elicitation/create", raw(FORM), R3, "[git] ")
     assert asked is not None
     seen = json.loads(asked)
@@ -261,7 +258,7 @@ def test_a_form_is_asked_in_the_client_s_words() -> None:
         assert json.loads(full)["requestedSchema"] == FORM["requestedSchema"]
 
 
-def test_what_a_revision_has_no_words_for_is_not_asked() -> None:
+def test_request_unknown_to_the_clients_revision_is_not_sent() -> None:
     several: Json = {"type": "array", "items": {"enum": ["a", "b"]}}
     form = {"message": "?", "requestedSchema": {"type": "object", "properties": {"x": several}}}
     url = {"message": "?", "mode": "url", "url": "https://x/y"}
@@ -293,10 +290,8 @@ SOME_RESULT = st.dictionaries(
     st.sampled_from(["tools/call", "prompts/get", "resources/read", "completion/complete"]),
     SOME_RESULT,
 )
-def test_whatever_a_server_sends_is_translated_without_an_error(
-    client: str, server: str, method: str, value: Json
-) -> None:
-    """Everything from a server is untrusted; what is unknown stays."""
+def test_translation_never_fails(client: str, server: str, method: str, value: Json) -> None:
+    """Servers are untrusted; unknown members stay."""
     seen = json.loads(bytes(translation(client, server).result(method, raw(value))))
     assert isinstance(seen, dict)
     if "x" in value:
@@ -308,21 +303,21 @@ def test_whatever_a_server_sends_is_translated_without_an_error(
 
 
 @pytest.mark.parametrize("odd", [b"null", b" 5", b'"x"', b"[1]", b"true"])
-def test_a_result_that_is_no_object_reaches_a_modern_client_as_it_is(odd: bytes) -> None:
-    """Completed like one, it would be no JSON any more, and the client could tell nobody what came."""
+def test_result_that_is_not_an_object_passes_unchanged(odd: bytes) -> None:
+    """Adding members would make it invalid JSON, and the client could not report what arrived."""
     passed = bytes(translation(R5, R4).result("tools/call", Raw(odd)))
     assert json.loads(passed) == json.loads(odd)
 
 
-def test_reserved_names_are_taken_out_however_they_are_spelled() -> None:
+def test_reserved_names_are_removed_in_any_spelling() -> None:
     escaped = b'{"\\u005fmeta":{"io.modelcontextprotocol/related-task":{},"v/k":1},"result\\u0054ype":"task"}'
     passed = json.loads(bytes(translation(R5, R4).result("completion/complete", Raw(escaped))))
     assert passed == {"resultType": "complete", "_meta": {"v/k": 1}}
 
 
 @pytest.mark.parametrize("depth", [100, 240, 300, 450, 490, 2000])
-def test_how_deep_a_schema_nests_costs_nobody_the_list(depth: int) -> None:
-    """A server's own choice, up to what can be read at all."""
+def test_deeply_nested_schema_does_not_break_the_list(depth: int) -> None:
+    """The server decides how deep, up to what can be parsed."""
     schema = b'{"x-mcp-header":"A","properties":{"a":' * depth + b"{}" + b"}}" * depth
     entry = b'{"name":"t","inputSchema":%b}' % schema
     translate = entry_translation("tools", R3)

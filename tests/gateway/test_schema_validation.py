@@ -1,4 +1,4 @@
-"""Schemas are hostile: nothing is fetched, nothing hangs, what cannot be checked passes (RELIABILITY S6)."""
+"""Hostile schemas: nothing is fetched, nothing hangs, and what cannot be checked passes."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def nested(depth: int) -> dict[str, Any]:
     return value
 
 
-def test_hostile_schemas_fetch_nothing_and_hold_up_nobody(start: Start, tmp_path: Path) -> None:
-    """RELIABILITY S6: references to files and the net, regexes, 10 MB, recursion, years of work."""
+def test_hostile_schemas_fetch_nothing_and_block_nobody(start: Start, tmp_path: Path) -> None:
+    """References to files and URLs, regular expressions, 10 MB, recursion, years of work."""
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setblocking(False)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/schema.json"
@@ -96,8 +96,8 @@ def test_hostile_schemas_fetch_nothing_and_hold_up_nobody(start: Start, tmp_path
     listening.close()
 
 
-async def test_a_schema_is_compiled_in_a_thread_and_used() -> None:
-    """Problems have their place; a schema without fault lets good arguments through."""
+async def test_compiled_schema_reports_problems_with_their_path() -> None:
+    """A sound schema accepts valid arguments."""
     tool = {
         "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
         "outputSchema": {"properties": {"deep": {"items": {"type": "string"}}}},
@@ -117,14 +117,14 @@ async def test_a_schema_is_compiled_in_a_thread_and_used() -> None:
 
 
 @pytest.mark.parametrize("schema", [True, False, None, 5, [], "x"], ids=repr)
-async def test_a_schema_that_is_no_object_is_left_out_with_a_note(schema: object) -> None:
+async def test_schema_that_is_not_an_object_is_skipped_with_a_note(schema: object) -> None:
     schemas = await compile_schemas(json.dumps({"inputSchema": schema}).encode())
     assert schemas.input is None
     assert schemas.notes
 
 
-async def test_compiling_does_not_hold_up_the_loop() -> None:
-    """S6: the longest pause of another task while a schema of nearly 1 MiB is compiled."""
+async def test_compiling_does_not_block_the_event_loop() -> None:
+    """Measures the longest pause of another task while a schema of nearly 1 MiB is compiled."""
     wide = {
         "properties": {
             f"p{n}": {"properties": {f"q{m}": {"type": "string"} for m in range(5)}} for n in range(3000)
@@ -157,7 +157,7 @@ async def is_brief(data: bytes) -> bool:
     return longest < max(0.15, taken / 2)  # on a busy machine everything takes longer, the pauses too
 
 
-def test_what_costs_too_much_by_itself_is_refused() -> None:
+def test_schema_that_is_always_too_expensive_is_refused() -> None:
     """2^40 steps from forty lines."""
     with pytest.raises(SchemaTooComplex):
         ValidationCost(DOUBLING)
@@ -177,13 +177,13 @@ def test_what_costs_too_much_by_itself_is_refused() -> None:
         ({"prefixItems": [{}, {"items": {"type": "string"}}], "items": {"$ref": "#"}}, [1, ["x"]], True),
     ],
 )
-def test_the_effort_of_a_schema_decides_what_is_checked(schema: Any, instance: Any, allowed: bool) -> None:
-    """Ordinary recursion (lists, trees, any JSON) is checked; what multiplies with the depth is not."""
+def test_validation_cost_decides_what_is_checked(schema: Any, instance: Any, allowed: bool) -> None:
+    """Ordinary recursion (lists, trees, any JSON) is checked; work that multiplies with the depth is not."""
     assert ValidationCost(schema).allows(instance) is allowed
 
 
-def test_ordinary_recursive_schemas_are_checked_however_large_the_instance() -> None:
-    """A binary tree, and JSON itself: no place is met twice."""
+def test_ordinary_recursive_schemas_are_checked_for_any_instance_size() -> None:
+    """A binary tree, and JSON itself: no place is visited twice."""
     tree = {"properties": {"l": {"$ref": "#"}, "r": {"$ref": "#"}}}
     anything = {
         "anyOf": [
@@ -200,8 +200,8 @@ def test_ordinary_recursive_schemas_are_checked_however_large_the_instance() -> 
     assert not ValidationCost(anything).allows(["x"] * (BUDGET // 10))
 
 
-def test_arguments_and_results_are_checked_end_to_end(start: Start) -> None:
-    """CA: wrong arguments are not sent, with every problem; a wrong result is a warning."""
+def test_arguments_and_results_are_validated_end_to_end(start: Start) -> None:
+    """Invalid arguments are not sent, and every problem is reported; an invalid result is a warning."""
     daemon = start(
         {"everything": {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}, "fake": fake()}
     )

@@ -1,4 +1,5 @@
-"""What clients want to hear: told to the server in its era's way, and what it then says reaches them."""
+"""Subscriptions and log levels: sent to the server in its era's way, and its notifications reach the
+clients."""
 
 from __future__ import annotations
 
@@ -105,8 +106,8 @@ async def update(peer: Peer, uri: str, listen: Json | None = None) -> None:
 # ── interests alone ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_server_is_asked_for_what_all_holders_wish_together() -> None:
-    """The union of the resources, the most talkative level; who leaves takes only its own along."""
+def test_interests_are_the_union_of_all_holders() -> None:
+    """All resources, and the most verbose level; a holder that leaves removes only its own."""
     interests = NotificationInterests()
     interests.follow_resources("x", [A, B])
     interests.follow_resources("y", [B])
@@ -123,8 +124,8 @@ def test_the_server_is_asked_for_what_all_holders_wish_together() -> None:
         interests.set_log_level("x", "loud")
 
 
-def test_a_refusal_is_forgotten_by_who_asks_anew_and_with_the_connection() -> None:
-    """The resource may be there by now; another process may be of another mind."""
+def test_refusal_is_forgotten_on_a_new_request_or_connection() -> None:
+    """The resource may exist by now, and another process may decide differently."""
     interests = NotificationInterests()
     interests.follow_resources("x", [A, B])
     interests.reject(A, "no such file")
@@ -140,8 +141,8 @@ def test_a_refusal_is_forgotten_by_who_asks_anew_and_with_the_connection() -> No
 # ── 2024-11-05 to 2025-11-25 ────────────────────────────────────────────────────────────────────
 
 
-async def test_a_legacy_server_is_told_the_difference() -> None:
-    """Each resource once, however many wish for it; and that nobody does any more."""
+async def test_legacy_server_gets_only_the_changes() -> None:
+    """One subscription per resource for all holders, and one unsubscription."""
     async with talking(legacy(EVERYTHING)) as talk:
         talk.interests.follow_resources("x", [A])
         talk.interests.follow_resources("y", [A, B])
@@ -158,8 +159,8 @@ async def test_a_legacy_server_is_told_the_difference() -> None:
         assert json.loads(bytes(talk.heard[0].params)) == {"uri": A}
 
 
-async def test_what_a_legacy_server_refuses_is_told_to_who_wished() -> None:
-    """With its words; the others are followed."""
+async def test_subscription_refused_by_a_legacy_server_is_reported() -> None:
+    """With the server's message; the others are subscribed."""
     script = legacy(EVERYTHING)
     script["resources/subscribe"] = lambda request: (
         {"error": {"code": -32002, "message": "no such file"}}
@@ -176,8 +177,8 @@ async def test_what_a_legacy_server_refuses_is_told_to_who_wished() -> None:
         assert uris_of(talk.peer, "resources/subscribe").count(B) == 1
 
 
-async def test_many_wishes_take_up_no_more_than_a_few_turns() -> None:
-    """The requests of clients come through while thousands of resources are being followed."""
+async def test_subscriptions_leave_room_for_client_requests() -> None:
+    """While thousands of resources are being subscribed."""
     script = legacy(EVERYTHING)
     waiting: list[int] = []
 
@@ -202,8 +203,8 @@ async def test_many_wishes_take_up_no_more_than_a_few_turns() -> None:
 
 
 @pytest.mark.parametrize("script", [legacy, modern])
-async def test_a_server_that_declares_nothing_is_asked_for_nothing(script: Any) -> None:
-    """It has no subscriptions and no log level: who wishes for one learns so at once."""
+async def test_server_without_capabilities_gets_no_requests(script: Any) -> None:
+    """Holders learn immediately that it has no subscriptions."""
     async with talking(script({"resources": {}})) as talk:
         talk.interests.follow_resources("x", [A])
         talk.interests.set_log_level("x", "debug")
@@ -214,8 +215,8 @@ async def test_a_server_that_declares_nothing_is_asked_for_nothing(script: Any) 
         )
 
 
-async def test_the_log_level_of_a_legacy_server_is_set_and_its_messages_are_passed_on() -> None:
-    """Byte for byte, and into the server's log as ever."""
+async def test_legacy_server_gets_the_log_level_and_its_messages_are_forwarded() -> None:
+    """Byte for byte, and also into the server's log."""
     async with talking(legacy(EVERYTHING)) as talk:
         talk.interests.set_log_level("x", "error")
         assert (await talk.peer.hear("logging/setLevel"))["params"] == {"level": "error"}
@@ -234,8 +235,8 @@ async def test_the_log_level_of_a_legacy_server_is_set_and_its_messages_are_pass
         assert talk.logged == ["[info] 1E400"]
 
 
-async def test_what_else_clients_want_to_know_of_a_legacy_server_is_passed_on() -> None:
-    """What nobody knows is not: nobody has agreed to it."""
+async def test_known_notifications_of_a_legacy_server_are_forwarded() -> None:
+    """Unknown ones are not."""
     async with talking(legacy(EVERYTHING)) as talk:
         methods = ["elicitation/complete", "tasks/status", "cancelled", "unheard-of"]
         for method in methods:
@@ -246,8 +247,8 @@ async def test_what_else_clients_want_to_know_of_a_legacy_server_is_passed_on() 
         assert [said.method for said in talk.heard] == [f"notifications/{method}" for method in methods[:3]]
 
 
-async def test_a_new_connection_is_told_the_same_wishes_and_changes_in_between_are_presumed() -> None:
-    """Nobody knows what happened to the resource meanwhile: its readers look again."""
+async def test_new_connection_is_subscribed_again_and_reports_updates() -> None:
+    """Nobody knows what happened to the resource meanwhile."""
     interests = NotificationInterests()
     interests.follow_resources("x", [A])
     async with talking(legacy(EVERYTHING), interests) as talk:
@@ -270,8 +271,8 @@ async def test_a_new_connection_is_told_the_same_wishes_and_changes_in_between_a
 # ── 2026-07-28 ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_modern_subscription_is_replaced_without_a_gap() -> None:
-    """The new one is acknowledged before the old one is ended, and what either says is heard."""
+async def test_listen_stream_is_replaced_without_a_gap() -> None:
+    """The new one is acknowledged before the old one is closed, and notifications of both count."""
     async with talking(modern(EVERYTHING)) as talk:
         first = await talk.peer.hear("subscriptions/listen")
         assert first["params"]["notifications"] == {"toolsListChanged": True}
@@ -300,8 +301,8 @@ async def test_a_modern_subscription_is_replaced_without_a_gap() -> None:
         assert third["params"]["notifications"] == {"toolsListChanged": True}
 
 
-async def test_where_there_was_no_gap_no_change_is_presumed() -> None:
-    """A new wish of somebody else is no news of the resources that are followed already."""
+async def test_no_update_is_reported_without_a_gap() -> None:
+    """A subscription by another client says nothing about resources that are subscribed already."""
     async with talking(modern(EVERYTHING)) as talk:
         for count, uris in enumerate(([A], [A, B], [B]), 1):
             talk.interests.follow_resources("x", uris)
@@ -312,8 +313,8 @@ async def test_where_there_was_no_gap_no_change_is_presumed() -> None:
         assert (talk.updated, talk.changed) == ([], [])
 
 
-async def test_what_a_modern_server_does_not_acknowledge_is_told_to_who_wished() -> None:
-    """And it is not asked again for that."""
+async def test_unacknowledged_resource_is_reported_as_refused() -> None:
+    """And not requested again."""
     async with talking(modern({"resources": {"subscribe": True}})) as talk:
         talk.interests.follow_resources("x", [A, B])
         listen = await talk.peer.hear("subscriptions/listen")
@@ -328,8 +329,8 @@ async def test_what_a_modern_server_does_not_acknowledge_is_told_to_who_wished()
         assert len(listens(talk.peer)) == 1
 
 
-async def test_a_subscription_that_is_refused_for_a_resource_is_kept_for_the_rest() -> None:
-    """One bad URI must not cost the changes of the lists."""
+async def test_refused_resource_does_not_end_the_listen_stream() -> None:
+    """One bad URI must not stop list changes."""
     script = modern(EVERYTHING)
 
     def refuse(request: Json) -> Json | None:
@@ -354,10 +355,10 @@ async def test_a_subscription_that_is_refused_for_a_resource_is_kept_for_the_res
         assert talk.upstream.announces_changes == {"tools"}
 
 
-async def test_a_subscription_that_the_server_cancels_is_asked_for_again(
+async def test_listen_stream_cancelled_by_the_server_is_reopened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On stdio that is how a server ends one. It gets no cancellation back."""
+    """That is how a server ends one on stdio. It gets no cancellation in return."""
     monkeypatch.setattr(listen_stream, "FIRST_RETRY_DELAY", 0.01)
     async with talking(modern(EVERYTHING)) as talk:
         await acknowledge(talk.peer, await talk.peer.hear("subscriptions/listen"))
@@ -375,8 +376,8 @@ async def test_a_subscription_that_the_server_cancels_is_asked_for_again(
         assert talk.peer.methods.count("notifications/cancelled") == 1
 
 
-async def test_a_subscription_that_keeps_ending_is_asked_for_less_and_less(autojump_clock: MockClock) -> None:
-    """Between five seconds and a minute, and never in step with everybody else."""
+async def test_unstable_listen_stream_is_reopened_with_backoff(autojump_clock: MockClock) -> None:
+    """Between five seconds and a minute, with jitter."""
     script = modern(EVERYTHING)
     asked_at: list[float] = []
 
@@ -393,8 +394,8 @@ async def test_a_subscription_that_keeps_ending_is_asked_for_less_and_less(autoj
         assert usual * 0.5 <= pause <= usual * 1.5 + 0.01
 
 
-async def test_the_log_level_is_said_in_every_request_to_a_modern_server() -> None:
-    """It keeps none of its own; and only where it declares that it logs."""
+async def test_every_request_to_a_modern_server_carries_the_log_level() -> None:
+    """Modern servers keep none; sent only if the server declares logging."""
     key = "io.modelcontextprotocol/logLevel"
     for capabilities, level in ((EVERYTHING, "notice"), ({"tools": {}}, None)):
         script = modern(capabilities)
@@ -411,8 +412,8 @@ async def test_the_log_level_is_said_in_every_request_to_a_modern_server() -> No
         assert said == [None, level, None]
 
 
-async def test_a_request_for_one_client_says_what_that_client_can_do() -> None:
-    """In place of what all of them together can; its progress token stays ours."""
+async def test_request_for_one_client_declares_its_capabilities() -> None:
+    """In place of the union of all clients; the progress token stays ours."""
     async with talking(modern(EVERYTHING)) as talk:
         call = AwaitedExchange()
         call.meta = talk.upstream.request_meta({"sampling": {}}, "debug")

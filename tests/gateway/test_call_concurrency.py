@@ -1,4 +1,4 @@
-"""Clients that must wait for each other at one server do not wait for ever, nor for nothing."""
+"""Clients that take turns at one server do not wait forever, nor without reason."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def finish(w: World, user: User) -> None:
 
 
 @pytest.mark.parametrize("kind", ["modern", "legacy"])
-async def test_a_question_outlives_the_call_it_was_wrongly_taken_to_be_about(
+async def test_question_moves_to_the_other_call_when_its_call_ends(
     autojump_clock: Clock, w: World, kind: str
 ) -> None:
-    """Of one client's two calls nobody can tell which one asks. When the one that was supposed to ends, the
-    other one still waits for its answer, and gets it."""
+    """Of one client's two calls, nobody can tell which one asks. If the presumed one ends, the other still
+    gets its answer."""
     user = w.user(kind)
     first, second = user.call(), user.call()
     w.hear()
@@ -72,10 +72,8 @@ async def test_a_question_outlives_the_call_it_was_wrongly_taken_to_be_about(
     assert w.empty() == []
 
 
-async def test_an_answer_counts_though_the_call_it_was_asked_in_is_over(
-    autojump_clock: Clock, w: World
-) -> None:
-    """Parked with a question that was another call's: the client's answer reaches that one."""
+async def test_answer_counts_after_its_call_has_ended(autojump_clock: Clock, w: World) -> None:
+    """The call was suspended with a question that belonged to another call, which gets the answer."""
     user = w.user("modern")
     first, second = user.call(), user.call()
     w.hear()
@@ -91,8 +89,8 @@ async def test_an_answer_counts_though_the_call_it_was_asked_in_is_over(
     assert w.empty() == []
 
 
-async def test_a_question_of_a_call_that_is_over_is_taken_back(autojump_clock: Clock, w: World) -> None:
-    """The client's dialog closes; a late answer is ignored, and the server is told that nobody answers."""
+async def test_question_of_an_ended_call_is_cancelled(autojump_clock: Clock, w: World) -> None:
+    """The client's dialog closes; a late answer is ignored, and the server gets a decline."""
     user = w.user("legacy")
     user.call()
     w.hear()
@@ -107,7 +105,7 @@ async def test_a_question_of_a_call_that_is_over_is_taken_back(autojump_clock: C
     assert w.empty() == []
 
 
-async def test_a_request_that_cannot_be_sent_leaves_the_line(autojump_clock: Clock, w: World) -> None:
+async def test_request_that_cannot_be_sent_leaves_the_queue(autojump_clock: Clock, w: World) -> None:
     w.wire.choke()
     one, two = w.user("legacy"), w.user("legacy")
     failed = one.call()
@@ -118,8 +116,8 @@ async def test_a_request_that_cannot_be_sent_leaves_the_line(autojump_clock: Clo
     assert at_server(w) == [two.tag]
 
 
-async def test_who_waits_in_line_is_sent_to_the_next_process(autojump_clock: Clock, w: World) -> None:
-    """Nothing of it had been sent, so nothing stands against that."""
+async def test_queued_call_is_sent_to_the_next_process(autojump_clock: Clock, w: World) -> None:
+    """Nothing of it was sent before, so that is safe."""
     one, two = w.user("legacy"), w.user("modern")
     running, waiting = one.call(), two.call()
     w.lose()
@@ -134,9 +132,7 @@ async def test_who_waits_in_line_is_sent_to_the_next_process(autojump_clock: Clo
     assert w.empty() == []
 
 
-async def test_who_waits_in_line_for_a_server_that_stays_away_is_told(
-    autojump_clock: Clock, w: World
-) -> None:
+async def test_queued_call_fails_if_its_server_stays_away(autojump_clock: Clock, w: World) -> None:
     one, two = w.user("legacy"), w.user("legacy")
     one.call()
     waiting = two.call()
@@ -147,8 +143,8 @@ async def test_who_waits_in_line_for_a_server_that_stays_away_is_told(
     assert w.empty() == []
 
 
-async def test_nobody_waits_for_a_turn_longer_than_for_an_answer(autojump_clock: Clock, w: World) -> None:
-    """While a person thinks about one client's question, others are told why they wait, and what to do."""
+async def test_waiting_for_a_turn_is_bounded_by_the_timeout(autojump_clock: Clock, w: World) -> None:
+    """While a person thinks about one client's question, others learn why they wait, and what to do."""
     thinks, waits = w.user("legacy"), w.user("legacy")
     slow = thinks.call()
     w.hear()
@@ -167,10 +163,10 @@ async def test_nobody_waits_for_a_turn_longer_than_for_an_answer(autojump_clock:
     assert w.empty() == []
 
 
-async def test_a_client_that_is_gone_while_asked_holds_nobody_up_for_long(
+async def test_client_that_disconnects_while_asked_blocks_others_briefly(
     autojump_clock: Clock, w: World
 ) -> None:
-    """It may come back over another connection: for half a minute."""
+    """It may return over another connection for half a minute."""
     gone, waits = w.user("modern"), w.user("legacy")
     gone.call()
     w.hear()
@@ -183,8 +179,8 @@ async def test_a_client_that_is_gone_while_asked_holds_nobody_up_for_long(
     assert at_server(w) == [waits.tag]
 
 
-async def test_the_time_a_person_takes_is_not_the_servers(autojump_clock: Clock, w: World) -> None:
-    """Nor is a call late that it may be about as well; once it is answered, silence counts again."""
+async def test_time_to_answer_does_not_count_as_silence(autojump_clock: Clock, w: World) -> None:
+    """Not for other calls that the question may belong to, either; after the answer, silence counts again."""
     user = w.user("legacy")
     first, second = user.call(), user.call()
     w.hear()
@@ -203,10 +199,10 @@ async def test_the_time_a_person_takes_is_not_the_servers(autojump_clock: Clock,
     assert w.empty() == []
 
 
-async def test_a_cancellation_that_crosses_the_servers_return_is_heeded(
+async def test_cancellation_together_with_the_servers_return_is_honored(
     autojump_clock: Clock, w: World
 ) -> None:
-    """Both come in the same moment: nothing is sent, and the connection goes on."""
+    """Both arrive at the same moment: nothing is sent, and the connection continues."""
     user = w.user("legacy")
     w.lose()
     unwanted = user.call()
@@ -232,8 +228,8 @@ def script(w: World, failed: list[McpdError], tag: str = "script") -> ControlCal
     )
 
 
-async def test_a_call_of_a_script_waits_for_its_turn_no_longer_than_others(autojump_clock: Clock) -> None:
-    """It waited for as long as whoever came before had calls."""
+async def test_control_call_waits_for_its_turn_no_longer_than_others(autojump_clock: Clock) -> None:
+    """It used to wait as long as earlier clients made calls."""
     failed: list[McpdError] = []
     async with world(concurrency="serial") as w:
         w.server.validators = {}
@@ -254,8 +250,7 @@ async def test_a_call_of_a_script_waits_for_its_turn_no_longer_than_others(autoj
 
 
 @pytest.mark.parametrize("kind", ["script", "legacy"])
-async def test_no_more_wait_for_their_turn_than_the_definition_says(autojump_clock: Clock, kind: str) -> None:
-    """`maxQueued`, as for those that wait for room at the server."""
+async def test_waiting_calls_are_limited_by_max_queued(autojump_clock: Clock, kind: str) -> None:
     failed: list[McpdError] = []
     async with world(concurrency="serial") as w:
         w.server.validators = {}
@@ -275,8 +270,8 @@ async def test_no_more_wait_for_their_turn_than_the_definition_says(autojump_clo
         assert failed == []
 
 
-def test_however_many_leave_at_their_turn_the_last_one_has_its_own() -> None:
-    """As when a server is gone: each one's turn ends as it begins."""
+def test_turns_that_end_immediately_do_not_recurse() -> None:
+    """As when a server has gone: each turn ends as it begins, and the last call still gets its own."""
     line, turns = TurnQueue(), list[int]()
     line.acquire("first", "first", lambda: None)
 
@@ -292,8 +287,8 @@ def test_however_many_leave_at_their_turn_the_last_one_has_its_own() -> None:
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_call_of_a_script_whose_turn_comes_to_nothing_gives_it_to_the_next(there: bool) -> None:
-    """Its server is gone by then, or a bug of ours meets it; nobody ever came in after it."""
+def test_failed_turn_of_a_control_call_goes_to_the_next(there: bool) -> None:
+    """Its server is gone by then, or it hits a bug; the queue used to be blocked."""
 
     def broken(*_: object) -> None:
         raise KeyError("a bug")

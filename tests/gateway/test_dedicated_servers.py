@@ -1,4 +1,4 @@
-"""Who shares a process with whom, with the real daemon and real processes."""
+"""Dedicated servers (`share`), with the real daemon and real processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Start = Any
 NEW = "2025-11-25"
 
 
-def test_each_client_has_a_process_of_its_own_and_takes_it_along(start: Start) -> None:
-    """D6, `share: client`: nothing of one client's is another's; with the client the process ends."""
+def test_share_client_gives_each_client_its_own_process(start: Start) -> None:
+    """The process ends with its client."""
     daemon = start({"own": fake(share="client"), "all": fake()})
     daemon.wait_connected("own", "all")
     one, two = McpClient(daemon, NEW), McpClient(daemon, NEW, server="own")
@@ -36,8 +36,8 @@ def test_each_client_has_a_process_of_its_own_and_takes_it_along(start: Start) -
     assert two.call("pid") == yours
 
 
-def test_an_instance_is_looked_at_and_reconnected_by_its_name(start: Start) -> None:
-    """`status` has a row for each and names it in what to type next; `doctor` asks each one that is there."""
+def test_dedicated_server_is_addressed_by_its_own_name(start: Start) -> None:
+    """`status` has a row for each and suggests commands with its name; `doctor` checks each one."""
     daemon = start({"own": fake(share="client")})
     daemon.wait_connected("own")
     client, control = McpClient(daemon, NEW), daemon.client()
@@ -57,8 +57,8 @@ def test_an_instance_is_looked_at_and_reconnected_by_its_name(start: Start) -> N
         assert refused.value.code == "unknown_server", method
 
 
-def test_what_is_switched_off_is_off_for_every_client(start: Start) -> None:
-    """Its instances end with their calls, none is started, and a client has a new one when it is on again."""
+def test_disabling_a_definition_stops_its_dedicated_servers(start: Start) -> None:
+    """Their calls fail, none is started, and after enabling it each client gets a new one."""
     daemon = start({"own": fake(share="client")})
     daemon.wait_connected("own")
     here, control = McpClient(daemon, NEW, server="own"), daemon.client()
@@ -81,8 +81,8 @@ def test_what_is_switched_off_is_off_for_every_client(start: Start) -> None:
     assert here.call("pid") not in (mine, str(on["pid"]))
 
 
-def test_the_name_of_an_instance_that_has_ended_is_used_again(start: Start) -> None:
-    """Each name has a log file: a daemon that runs for months must not fill a directory with them."""
+def test_name_of_an_ended_dedicated_server_is_reused(start: Start) -> None:
+    """Each name has a log file, and these must not fill a directory over months."""
     daemon = start({"own": fake(share="client"), "other": fake(share="client")})
     daemon.wait_connected("own", "other")
 
@@ -99,8 +99,8 @@ def test_the_name_of_an_instance_that_has_ended_is_used_again(start: Start) -> N
         wait_until(lambda: "own~1" not in there(), lambda: "its instance is still there")
 
 
-def test_clients_that_work_in_one_root_share_a_process(start: Start, tmp_path: Path) -> None:
-    """D6, `share: root`: started in that directory, and told of that root only."""
+def test_share_root_gives_each_root_its_own_process(start: Start, tmp_path: Path) -> None:
+    """Started in that directory, and told only about that root."""
     daemon = start({"here": fake("--era", "legacy", share="root")})
     daemon.wait_connected("here")
     places = [tmp_path / "a", tmp_path / "b"]
@@ -123,8 +123,8 @@ def seen(client: McpClient, method: str, server: str = "") -> int:
     return int(json.loads(client.call(f"{prefix}counts"))["seen"].get(method, 0))
 
 
-def test_an_instance_hears_what_its_client_wishes_and_where_it_works(start: Start) -> None:
-    """The log level from before it started, and every change of the client's roots."""
+def test_dedicated_server_gets_its_clients_log_level_and_roots(start: Start) -> None:
+    """The log level set before it started, and every change of the client's roots."""
     daemon = start({"own": fake("--era", "legacy", "--capabilities", "tools,logging", share="client")})
     daemon.wait_connected("own")
     client = McpClient(daemon, NEW)
@@ -143,8 +143,8 @@ def test_an_instance_hears_what_its_client_wishes_and_where_it_works(start: Star
     )
 
 
-def test_the_end_of_an_instance_is_no_news_to_other_clients(start: Start) -> None:
-    """Their lists are those of the definition: nothing of them has changed."""
+def test_end_of_a_dedicated_server_does_not_notify_other_clients(start: Start) -> None:
+    """Their lists are those of the definition, and have not changed."""
     daemon = start({"own": fake(share="client"), "all": fake()})
     daemon.wait_connected("own", "all")
     staying, leaving = McpClient(daemon, NEW), McpClient(daemon, NEW)
@@ -159,7 +159,7 @@ def test_the_end_of_an_instance_is_no_news_to_other_clients(start: Start) -> Non
     assert [message["method"] for message in staying.heard] == []
 
 
-def test_a_server_that_was_switched_off_learns_the_level_when_it_is_back(start: Start) -> None:
+def test_enabled_server_gets_the_log_level_set_while_it_was_disabled(start: Start) -> None:
     daemon = start({"off": fake("--era", "legacy", "--capabilities", "tools,logging"), "on": fake()})
     daemon.wait_connected("off", "on")
     daemon.client().request("mcpd/disable", server="off")
@@ -170,7 +170,7 @@ def test_a_server_that_was_switched_off_learns_the_level_when_it_is_back(start: 
     wait_until(lambda: seen(client, "logging/setLevel", "off") == 1, lambda: "it was told no level")
 
 
-def test_a_definition_that_changes_takes_its_instances_along(start: Start) -> None:
+def test_changed_definition_replaces_its_dedicated_servers(start: Start) -> None:
     daemon = start({"own": fake(share="client")})
     daemon.wait_connected("own")
     client = McpClient(daemon, NEW, server="own")
@@ -183,8 +183,8 @@ def test_a_definition_that_changes_takes_its_instances_along(start: Start) -> No
     assert client.call("pid") != before
 
 
-def test_calls_that_change_something_do_not_overlap(start: Start) -> None:
-    """`concurrency: writes`: each is sent when the one before has been answered."""
+def test_concurrency_writes_serializes_calls_that_write(start: Start) -> None:
+    """Each is sent once the previous one has been answered."""
     daemon = start({"slow": fake(concurrency="writes")})
     daemon.wait_connected("slow")
     client = McpClient(daemon, NEW, server="slow", capabilities={})

@@ -1,4 +1,4 @@
-"""What a prompt takes is its server's word, and servers say anything."""
+"""Prompt arguments: servers are untrusted."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ DEEP = b"[" * 2000 + b"]" * 2000
         (DEEP, []),
     ],
 )
-def test_only_what_is_said_to_be_required_is_and_nonsense_costs_nobody_anything(
-    arguments: bytes, names: list[str]
-) -> None:
-    """What cannot be read is for the server to ask for: an exception here ended the client's connection."""
+def test_malformed_prompt_arguments_are_ignored(arguments: bytes, names: list[str]) -> None:
+    """An exception here used to end the client's connection."""
     assert required_arguments(Item("greet", b'{"name":"greet","arguments":%b}' % arguments)) == names
