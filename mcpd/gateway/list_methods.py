@@ -40,7 +40,7 @@ def answer_list(session: ClientSession, request: ClientRequest) -> None:
     member = LIST_MEMBERS[request.method]
     if _REQUIRED_CAPABILITY[member] not in session.view.capabilities(request.context.version):
         session.respond_error(
-            request, -32601, f"{session.view.title} offers no {_REQUIRED_CAPABILITY[member]}"
+            request, -32601, f"{session.view.title} does not support {_REQUIRED_CAPABILITY[member]}"
         )
         return
     single = session.view.single

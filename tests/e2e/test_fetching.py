@@ -56,7 +56,7 @@ def test_a_server_without_prompts_says_so(start: Start) -> None:
     """That it has none at all is better to know than that it has not this one."""
     daemon = start({"one": fake("--capabilities", "tools")})
     daemon.wait_connected("one")
-    with pytest.raises(Refused, match="one offers no prompts"):
+    with pytest.raises(Refused, match="one does not support prompts"):
         daemon.client().request("mcpd/prompt", server="one", prompt="x")
 
 
