@@ -1,4 +1,4 @@
-"""The full command line: click, with every command module imported only when it is used."""
+"""The full command line, built with click. Command modules are imported only when they are used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class _HelpContext(click.Context):
-    """One that knows in which form help is wanted."""
+    """Prints help as JSON if `--json` was given."""
 
     def get_help(self) -> str:
         text = super().get_help()
@@ -28,7 +28,7 @@ class _HelpContext(click.Context):
 
 
 class LazyGroup(click.Group):
-    """The root. Knows its commands from a table, loads one when it is asked for."""
+    """The root group. Lists commands from a table and loads their modules on demand."""
 
     context_class = _HelpContext
 
@@ -65,28 +65,14 @@ def _unknown_command(name: str) -> UsageError:
         return UsageError(
             f"no such command: {name}", hint=f"did you mean {' or '.join(near)}?", suggestions=near
         )
-    return UsageError(f"no such command: {name}", hint="mcpctl --help lists them")
+    return UsageError(f"no such command: {name}", hint="mcpctl --help lists the commands")
 
 
-# ---- options that every command takes, before or after its name ----------------------------------
+# ---- options of every command, before or after its name ------------------------------------------
 
 
 def _cli_context(ctx: click.Context) -> CliContext:
     return cast("CliContext", ctx.find_root().obj)
-
-
-def _option_callback(
-    set_option: Callable[[CliContext, Any], None],
-) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def callback(ctx: click.Context, _: click.Parameter, value: object) -> None:
-        if value and ctx.find_root().obj is not None:
-            set_option(_cli_context(ctx), value)
-
-    return callback
-
-
-def _set_socket(cli: CliContext, value: str) -> None:
-    cli.socket_option = value
 
 
 def _set_json(cli: CliContext, _: bool) -> None:
@@ -98,66 +84,61 @@ def _set_format(cli: CliContext, value: str) -> None:
     cli.out.format_is_default = False
 
 
-def _set_no_start(cli: CliContext, _: bool) -> None:
-    cli.may_start = False
+def _option(name: str, apply: Callable[[CliContext, Any], None], help: str, **more: object) -> click.Option:
+    """Return an option whose value `apply` stores in the CliContext."""
 
+    def callback(ctx: click.Context, _: click.Parameter, value: object) -> None:
+        if value and ctx.find_root().obj is not None:
+            apply(_cli_context(ctx), value)
 
-def _set_color(cli: CliContext, value: str) -> None:
-    cli.out.color = value
+    names = name.split("/")
+    return click.Option(
+        names, is_eager=True, expose_value=False, callback=callback, help=help, **cast("Any", more)
+    )
 
 
 def _common_options(*, after: bool) -> list[click.Option]:
-    """`after` a command's name they work too; there, only `--json` is listed in its help."""
+    """Return the common options. `after` a command's name, only `--json` is listed in its help."""
     return [
-        click.Option(
-            ["--json"],
+        _option(
+            "--json",
+            _set_json,
+            "Print one JSON document on stdout, and errors as JSON on stderr. [MCPCTL_OUTPUT=json]",
             is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_option_callback(_set_json),
-            help="One JSON document on stdout; errors as JSON on stderr. [MCPCTL_OUTPUT=json]",
         ),
-        click.Option(
-            ["-o", "--format"],
+        _option(
+            "-o/--format",
+            _set_format,
+            "Output format; jsonl prints one document per line. [MCPCTL_OUTPUT]",
             type=click.Choice(FORMATS),
-            is_eager=True,
-            expose_value=False,
             hidden=after,
-            callback=_option_callback(_set_format),
-            help="The form of the output; jsonl: one line for each document. [MCPCTL_OUTPUT]",
         ),
-        click.Option(
-            ["--socket"],
+        _option(
+            "--socket",
+            lambda cli, value: setattr(cli, "socket_option", value),
+            "The socket of the daemon. [MCPD_SOCKET]",
             metavar="PATH",
-            is_eager=True,
-            expose_value=False,
             hidden=after,
-            callback=_option_callback(_set_socket),
-            help="Where the daemon listens. [MCPD_SOCKET]",
         ),
-        click.Option(
-            ["--no-start"],
+        _option(
+            "--no-start",
+            lambda cli, _: setattr(cli, "may_start", False),
+            "Fail if the daemon is not running instead of starting it. [MCPD_NO_START=1]",
             is_flag=True,
-            is_eager=True,
-            expose_value=False,
             hidden=after,
-            callback=_option_callback(_set_no_start),
-            help="Fail rather than start the daemon. [MCPD_NO_START=1]",
         ),
-        click.Option(
-            ["--color"],
+        _option(
+            "--color",
+            lambda cli, value: setattr(cli.out, "color", value),
+            "When to use colour. By default on a terminal, unless NO_COLOR is set.",
             type=click.Choice(["auto", "always", "never"]),
-            is_eager=True,
-            expose_value=False,
             hidden=after,
-            callback=_option_callback(_set_color),
-            help="Colour: by default on a terminal, unless NO_COLOR is set.",
         ),
     ]
 
 
 def _with_common_options(command: click.Command) -> click.Command:
-    """Add them to a command and to everything below it, once, after its own options."""
+    """Add the common options to a command and its subcommands, after their own options."""
     taken = {option for parameter in command.params for option in parameter.opts}
     for option in _common_options(after=True):
         if taken.isdisjoint(option.opts):
@@ -185,7 +166,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 app = LazyGroup(
     "mcpctl",
     context_settings=CONTEXT,
-    help="Talk to mcpd, the daemon that keeps your MCP servers connected.",
+    help="Control mcpd, the daemon that keeps your MCP servers connected.",
     epilog="Exit codes: mcpctl help exit-codes. Examples:\n\n\b\n"
     "  mcpctl status\n  mcpctl call get_current_time@time timezone=Europe/Paris",
     params=[
@@ -203,20 +184,20 @@ app = LazyGroup(
 
 
 def run_app(cli: CliContext, argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run one command line. Raises CtlError, KeyboardInterrupt or BrokenPipeError; else the exit code.
+    """Run one command line and return its exit code. Raises CtlError, KeyboardInterrupt or BrokenPipeError.
 
-    click's own `main` is not used: it would end the process itself, with exit codes of its own.
+    Does not use click's `main`, which exits the process with its own exit codes.
     """
     if instruction := environ.get("_MCPCTL_COMPLETE"):
         from click.shell_completion import add_completion_class, shell_complete
 
-        from ctl.completion_scripts import SHELLS
+        from ctl.commands.completion import SHELLS
 
         for shell in SHELLS.values():
             add_completion_class(shell)
         return shell_complete(app, {"obj": cli}, "mcpctl", "_MCPCTL_COMPLETE", instruction)
     if _wants_json(argv):
-        _set_json(cli, True)  # before parsing, so that a complaint about the command line is JSON too
+        _set_json(cli, True)  # before parsing, so that usage errors are JSON too
     try:
         argv = argv or ["--help"]
         with app.make_context("mcpctl", list(argv), obj=cli) as ctx:

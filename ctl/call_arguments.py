@@ -1,4 +1,4 @@
-"""`TOOL@SERVER` and its two other spellings, and `key=value` arguments, as the command line takes them."""
+"""Parsing of `TOOL@SERVER` and of `key=value` arguments on the command line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from ctl.errors import UsageError
 
 
 def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
-    """`NAME@SERVER …`, `SERVER/NAME …`, `SERVER::NAME …` or `SERVER NAME …` → server, name, the words left.
+    """Split `NAME@SERVER …`, `SERVER/NAME …`, `SERVER::NAME …` or `SERVER NAME …`.
 
-    In `NAME@SERVER` the last `@` counts, in the next two what comes first; the fourth form takes any name.
+    Returns server, name and remaining words. `NAME@SERVER` is split at the last `@`, `SERVER/NAME` and
+    `SERVER::NAME` at the first separator; `SERVER NAME` allows any name.
     """
     if not words:
         raise UsageError(f"which {what}?", hint=f"write {what.upper()}@SERVER")
@@ -27,20 +28,22 @@ def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
     elif rest and "=" not in rest[0]:
         server, name, rest = first, rest[0], rest[1:]
     else:
-        raise UsageError(f"{first} names no server", hint=f"write {first}@SERVER, or SERVER {first}")
+        raise UsageError(f"'{first}' does not name a server", hint=f"write {first}@SERVER, or SERVER {first}")
     if not server or not name:
-        raise UsageError(f"{first} is not {what.upper()}@SERVER", hint=f"write {what.upper()}@SERVER")
+        raise UsageError(
+            f"'{first}' is not of the form {what.upper()}@SERVER", hint=f"write {what.upper()}@SERVER"
+        )
     return server, name, list(rest)
 
 
 def parse_pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, object]:
-    """`key=text` and `key:=json` put over `base`. Raises Usage for what is neither."""
+    """Return `base` updated with `key=text` and `key:=json` arguments. Raises UsageError for any other."""
     values = dict(base)
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or key in ("", ":"):
             raise UsageError(
-                f"{word} is not an argument", hint="write KEY=TEXT, or KEY:=JSON for anything but text"
+                f"invalid argument '{word}'", hint="write KEY=TEXT, or KEY:=JSON for other types"
             )
         if not key.endswith(":"):
             values[key] = text
@@ -49,13 +52,13 @@ def parse_pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, obje
             values[key[:-1]] = json.loads(text)
         except ValueError as error:
             raise UsageError(
-                f"{word}: what follows := is not JSON ({error})", hint=f"for text write {key[:-1]}={text}"
+                f"invalid JSON after := in '{word}': {error}", hint=f"for text, write {key[:-1]}={text}"
             ) from None
     return values
 
 
 def parse_json_object(source: str) -> dict[str, object]:
-    """The object in `--args`: JSON, `@FILE`, or `-` for stdin. Raises Usage."""
+    """Return the object in `--args`: JSON, `@FILE`, or `-` for stdin. Raises UsageError."""
     if source == "-":
         text, where = sys.stdin.read(), "stdin"
     elif source.startswith("@"):
@@ -65,16 +68,16 @@ def parse_json_object(source: str) -> dict[str, object]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{where} is not JSON: {error}") from None
+        raise UsageError(f"{where} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UsageError(f'{where} must be a JSON object, such as {{"path": "/tmp"}}')
+        raise UsageError(f'{where} must be a JSON object such as {{"path": "/tmp"}}')
     return value
 
 
 def read_file(path: str) -> str:
-    """A file's text. Raises Usage: whoever named it can name another."""
+    """Return the text of a file. Raises UsageError if it cannot be read."""
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UsageError(f"cannot read {path}: {reason}") from None

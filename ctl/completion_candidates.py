@@ -1,6 +1,8 @@
-"""Names for the shell's completion, from the running daemon, quickly or not at all."""
+"""Completion candidates for the shell, from the running daemon. Never starts it and never waits long."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import click
 from click.shell_completion import CompletionItem
@@ -9,34 +11,33 @@ from ctl.commands import COMMANDS
 from ctl.context import CliContext
 from ctl.daemon_client import DaemonClient, Json
 from ctl.errors import CtlError
-from ctl.status_view import objects
+from ctl.json_values import mapping, objects
 
 TIMEOUT = 1.0
-"""Seconds. A completion that takes longer is worse than none."""
+"""Seconds. Slow completion is worse than none."""
 
 
 def server_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of the servers, with how they are."""
-    servers = _query(ctx, "mcpd/status", "servers")
+    """Complete names of servers, with their states."""
     return [
-        CompletionItem(str(server.get("name")), help=str(server.get("status", "")))
-        for server in servers
-        if str(server.get("name")).startswith(incomplete)
+        CompletionItem(str(server["name"]), help=str(server["status"]))
+        for server in _query(ctx, "mcpd/status", "servers")
+        if str(server["name"]).startswith(incomplete)
     ]
 
 
 def tool_targets(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """TOOL@SERVER, and after it the tool's arguments."""
-    return _targets(_query(ctx, "mcpd/tools", "tools"), _typed_words(ctx), incomplete)
+    """Complete TOOL@SERVER, then the tool's arguments."""
+    return _targets(ctx, _query(ctx, "mcpd/tools", "tools"), incomplete)
 
 
 def prompt_targets(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """PROMPT@SERVER, and after it the prompt's arguments."""
-    return _targets(_query(ctx, "mcpd/prompts", "prompts"), _typed_words(ctx), incomplete)
+    """Complete PROMPT@SERVER, then the prompt's arguments."""
+    return _targets(ctx, _query(ctx, "mcpd/prompts", "prompts"), incomplete)
 
 
 def command_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The commands, and what else there is help on."""
+    """Complete the topics of `mcpctl help`."""
     if ctx.params.get("words"):
         return []
     known = {name: entry.help for name, entry in COMMANDS.items() if not entry.hidden or name == "exit-codes"}
@@ -44,7 +45,7 @@ def command_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
 
 
 def editor_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The editors that can be given an entry."""
+    """Complete the editors that can be configured."""
     from ctl.editors.editor_catalog import EDITORS
 
     return [
@@ -55,7 +56,7 @@ def editor_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 
 
 def editors_and_files(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The editors whose files can be read, and any file."""
+    """Complete the editors whose files can be read, and any file."""
     from ctl.editors.editor_catalog import EDITORS
 
     names = [
@@ -66,7 +67,8 @@ def editors_and_files(ctx: click.Context, _: click.Parameter, incomplete: str) -
     return names or [CompletionItem(incomplete, type="file")]
 
 
-def _targets(entries: list[Json], typed: list[str], incomplete: str) -> list[CompletionItem]:
+def _targets(ctx: click.Context, entries: Sequence[Json], incomplete: str) -> list[CompletionItem]:
+    typed = ctx.params.get("words")
     if not typed:
         return [
             CompletionItem(name, help=str(entry.get("description", "")).partition("\n")[0][:60])
@@ -80,28 +82,20 @@ def _targets(entries: list[Json], typed: list[str], incomplete: str) -> list[Com
 
 
 def _arguments(entry: Json) -> list[str]:
-    """`key=` for text and `key:=` for anything else, of a tool or a prompt."""
+    """Return the arguments of a tool or prompt: `key=` for text, `key:=` for anything else."""
     schema = entry.get("inputSchema")
     if not isinstance(schema, dict):
         return [f"{argument.get('name')}=" for argument in objects(entry.get("arguments"))]
-    properties = schema.get("properties")
-    if not isinstance(properties, dict):
-        return []
     return [
-        f"{name}=" if isinstance(shape, dict) and shape.get("type") == "string" else f"{name}:="
-        for name, shape in properties.items()
+        f"{name}=" if mapping(shape).get("type") == "string" else f"{name}:="
+        for name, shape in mapping(schema.get("properties")).items()
     ]
 
 
-def _typed_words(ctx: click.Context) -> list[str]:
-    words = ctx.params.get("words") or ()
-    return [str(word) for word in words]
-
-
-def _query(ctx: click.Context, method: str, key: str) -> list[Json]:
+def _query(ctx: click.Context, method: str, member: str) -> list[Json]:
     try:
         cli: CliContext = ctx.find_root().obj
         with DaemonClient(cli.socket) as client:
-            return objects(client.call(method, timeout=TIMEOUT).value.get(key))
+            return objects(client.request(method, timeout=TIMEOUT).value.get(member))
     except CtlError:
-        return []  # a shell's prompt is no place for an error
+        return []  # a shell prompt must not show errors

@@ -1,4 +1,4 @@
-"""Session: one run of mcpctl. Its options, its way to the daemon, its way out."""
+"""CliContext: one run of mcpctl, with its options, its connection to the daemon and its output."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from collections.abc import Iterator, Mapping
 
 from ctl.daemon_client import DaemonClient, DaemonReply, Json, NotificationCallback, socket_path
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
+from ctl.json_values import objects
 from ctl.output import Output
+
+TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
+if TYPE_CHECKING:
+    from ctl.api_types import Call, Reply, Stream
 
 
 class CliContext:
-    """Made once per run, before any option is read; options then set its attributes.
+    """Created once per run, before any option is parsed; options then set its attributes.
 
-    Connects on the first request and keeps that connection. `close` it at the end.
+    Connects on the first request and keeps that connection. Close it at the end.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.socket_option = ""
-        """From `--socket`; empty: the default one."""
+        """The value of `--socket`; empty for the default socket."""
         self.may_start = environ.get("MCPD_NO_START", "") in ("", "0")
         self.out = Output(environ)
         self.out.set_format(environ.get("MCPCTL_OUTPUT", ""))
@@ -27,20 +32,20 @@ class CliContext:
 
     @property
     def socket(self) -> str:
-        """The absolute path of the daemon's socket. Raises DaemonUnreachable when there can be none."""
+        """The absolute path of the daemon's socket. Raises DaemonUnreachable if there is none."""
         return os.path.abspath(self.socket_option) if self.socket_option else socket_path(self._environ)
 
     def trace_context(self) -> dict[str, str]:
-        """The trace that this command is a part of, as `_meta` carries it (SEP-414); empty for none.
+        """Return the W3C trace context of this command as members of `_meta` (SEP-414), or nothing.
 
-        Read from where OpenTelemetry puts it for a child process: `TRACEPARENT`, `TRACESTATE`, `BAGGAGE`.
+        Read from the variables that OpenTelemetry sets for child processes: TRACEPARENT, TRACESTATE, BAGGAGE.
         """
         names = ("traceparent", "tracestate", "baggage")
         found = {name: value for name in names if (value := self._environ.get(name.upper()))}
         return found if "traceparent" in found else {}
 
     def client(self) -> DaemonClient:
-        """The connection, after starting the daemon if nobody answers and that is allowed."""
+        """Return the connection. Starts the daemon first if it is not running and may be started."""
         if self._client is None:
             path = self.socket
             try:
@@ -48,7 +53,7 @@ class CliContext:
             except DaemonUnreachable:
                 if not self.may_start:
                     raise
-                from ctl.autostart import ensure_daemon
+                from ctl.daemon_process import ensure_daemon
 
                 ensure_daemon(path)
                 self._client = DaemonClient(path)
@@ -59,7 +64,12 @@ class CliContext:
             self._client.close()
             self._client = None
 
-    def call(
+    @property
+    def call(self) -> Call:
+        """`DaemonClient.call`. Errors about unknown names come with suggestions."""
+        return self._request
+
+    def _request(
         self,
         method: str,
         params: Json | None = None,
@@ -67,45 +77,58 @@ class CliContext:
         timeout: float | None = 60.0,
         on_note: NotificationCallback | None = None,
     ) -> DaemonReply:
-        """`LocalClient.call`, with suggestions when a name is unknown."""
         try:
-            return self.client().call(method, params, timeout=timeout, on_note=on_note)
+            return self.client().request(method, params, timeout=timeout, on_note=on_note)
         except DaemonError as error:
             self._add_suggestions(error, params or {})
             raise
 
     def call_all(self, method: str, params: list[Json], *, timeout: float) -> list[DaemonReply | DaemonError]:
-        """The same request for several servers at once; answers in their order, errors among them."""
+        """Send the same request for several servers concurrently. Returns answers and errors in order."""
         outcomes = self.client().call_all([(method, each) for each in params], timeout=timeout)
         for outcome, asked in zip(outcomes, params, strict=True):
             if isinstance(outcome, DaemonError):
                 self._add_suggestions(outcome, asked)
         return outcomes
 
-    def stream(
-        self, method: str, params: Json, *, tick: float | None = None, until: float | None = None
+    @property
+    def stream(self) -> Stream:
+        """`DaemonClient.stream`. Errors about unknown names come with suggestions."""
+        return self._notifications
+
+    def _notifications(
+        self,
+        method: str,
+        params: Json | None = None,
+        *,
+        tick: float | None = None,
+        until: float | None = None,
     ) -> Iterator[DaemonReply | None]:
-        """`LocalClient.stream`, with suggestions when a name is unknown."""
         try:
-            yield from self.client().stream(method, params, tick=tick, until=until)
+            yield from self.client().notifications(method, params, tick=tick, until=until)
         except DaemonError as error:
-            self._add_suggestions(error, params)
+            self._add_suggestions(error, params or {})
             raise
 
-    def show_json(self, reply: DaemonReply) -> bool:
-        """Under `--json`, print the daemon's result as it came and say True."""
+    def show_json(self, reply: Reply[object]) -> bool:
+        """With `--json`, print the daemon's result byte for byte and return True."""
         if self.out.json:
             self.out.json_document(reply.text)
         return self.out.json
 
     def _add_suggestions(self, error: DaemonError, params: Json) -> None:
-        """Add the nearest names to an error about an unknown one."""
+        """Add the closest names to an error about an unknown name."""
         if error.code not in _NAME_SOURCES or error.hint:
             return
+        command, method, member, key, param = _NAME_SOURCES[error.code]
+        named = error.details.get("server") if param == "server" else None
+        wanted = str(named or params.get(param) or "")
+        asked = {} if param == "server" else {"server": params.get("server")}
         try:
-            names, wanted = self._candidates(error, params)
+            answer: Json = self.client().request(method, asked, timeout=5.0).value
         except CtlError:
             return  # a suggestion is not worth a second error
+        names = [str(entry[key]) for entry in objects(answer.get(member)) if key in entry]
         import difflib
 
         near = (
@@ -113,22 +136,13 @@ class CliContext:
             or [name for name in names if wanted and wanted.lower() in name.lower()][:3]
         )
         if near:
-            error.facts["suggestions"] = near
+            error.details["suggestions"] = near
             if "did you mean" not in error.message.lower():
                 error.hint = f"did you mean {' or '.join(near)}?"
-        elif error.code == "unknown_server":
+        elif param == "server":
             error.hint = "mcpctl status lists the servers"
         else:
-            error.hint = f"{_NAME_SOURCES[error.code][0]} {params.get('server', '')}".rstrip()
-
-    def _candidates(self, error: DaemonError, params: Json) -> tuple[list[str], str]:
-        if error.code != "unknown_server":
-            _, method, member, key, asked = _NAME_SOURCES[error.code]
-            entries = self.client().call(method, {"server": params.get("server")}, timeout=5.0)
-            return _names(entries, member, key), str(params.get(asked, ""))
-        servers = self.client().call("mcpd/status", timeout=5.0)
-        wanted = error.facts.get("server") or params.get("server") or ""
-        return _names(servers, "servers"), str(wanted)
+            error.hint = f"{command} {params.get('server', '')}".rstrip()
 
 
 _NAME_SOURCES = {
@@ -137,11 +151,5 @@ _NAME_SOURCES = {
     "unknown_prompt": ("mcpctl prompts", "mcpd/prompts", "prompts", "name", "prompt"),
     "unknown_resource": ("mcpctl resources", "mcpd/resources", "resources", "uri", "uri"),
 }
-"""By the error: the command that lists what there is, the method and its answer's member, the name of an
-entry in there, and the param in which it was asked for."""
-
-
-def _names(reply: DaemonReply, member: str, key: str = "name") -> list[str]:
-    items = reply.value.get(member)
-    entries = items if isinstance(items, list) else []
-    return [str(item[key]) for item in entries if isinstance(item, dict) and key in item]
+"""By error code: the command that lists the names; the method, the member of its answer and of each entry;
+and the param with the unknown name."""

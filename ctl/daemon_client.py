@@ -1,7 +1,7 @@
-"""LocalClient: one connection to the daemon's Unix socket, synchronous, standard library only.
+"""The connection to the daemon's Unix socket: synchronous, standard library only.
 
-A request is one line, its answer is one line, and notifications may come in between. Nothing here
-needs more than `json` and `socket`, because `mcpctl status` pays for every import on each run.
+A request is one line, its answer is one line, and notifications may come in between. Needs no more than
+`json` and `socket`, because `mcpctl status` pays for every import on each run.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable, TimedOut
-from ctl.json_text import split_message
+from ctl.json_values import mapping, split_message
+
+TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ctl.api_types import Call, Stream
 
 Json = Mapping[str, object]
 NotificationCallback = Callable[[str, Json], None]
-"""Told of each notification, with its method and params, while a request waits."""
-
-__all__ = ["DaemonClient", "DaemonReply", "DaemonUnreachable", "socket_path"]
+"""Called with method and params of each notification that comes while a request waits for its answer."""
 
 MAX_SOCKET_PATH = 107
-"""Bytes that fit into `sockaddr_un.sun_path` on Linux, without the closing NUL."""
+"""Bytes that fit into `sockaddr_un.sun_path` on Linux, without the terminating NUL."""
 
 CONNECT_TIMEOUT = 5.0
-"""A daemon that accepts nobody for so long is not going to."""
 
 
 def socket_path(environ: Mapping[str, str]) -> str:
-    """Where the daemon listens, for whoever has not said `--socket`. Raises DaemonUnreachable."""
+    """Return the default socket path. Raises DaemonUnreachable if there is no usable directory for it."""
     from mcpd.support.paths import UnusablePath
     from mcpd.support.paths import socket_path as find
 
@@ -44,16 +47,17 @@ class DaemonReply:
     """A result, parsed (`value`) and as the exact text that came over the wire (`text`)."""
 
     __slots__ = ("text", "value")
+    value: Any
 
-    def __init__(self, value: Json, text: str) -> None:
+    def __init__(self, value: object, text: str) -> None:
         self.value = value
         self.text = text
 
 
 class DaemonClient:
-    """Opens on construction, or raises DaemonUnreachable. Close it, or use it in a `with`.
+    """Connects on construction, or raises DaemonUnreachable. Close it, or use it as a context manager.
 
-    Closing cancels upstream whatever was still being waited for.
+    Closing cancels all requests in flight.
     """
 
     def __init__(self, path: str) -> None:
@@ -87,7 +91,12 @@ class DaemonClient:
 
     # ---- requests ----------------------------------------------------------------------------
 
-    def call(
+    @property
+    def call(self) -> Call:
+        """`request`, with the types of params and answer known from the method's name."""
+        return self.request
+
+    def request(
         self,
         method: str,
         params: Json | None = None,
@@ -95,9 +104,10 @@ class DaemonClient:
         timeout: float | None = 60.0,
         on_note: NotificationCallback | None = None,
     ) -> DaemonReply:
-        """One request and its answer. Raises Refused, TimedOut after `timeout` seconds, DaemonUnreachable.
+        """Send one request and return its answer.
 
-        Ctrl-C while waiting cancels the request before KeyboardInterrupt goes on its way.
+        Raises DaemonError, TimedOut after `timeout` seconds, or DaemonUnreachable. Ctrl-C cancels the request
+        before KeyboardInterrupt propagates.
         """
         outcome = self.call_all([(method, params)], timeout=timeout, on_note=on_note)[0]
         if isinstance(outcome, CtlError):
@@ -111,7 +121,7 @@ class DaemonClient:
         timeout: float | None = 60.0,
         on_note: NotificationCallback | None = None,
     ) -> list[DaemonReply | DaemonError]:
-        """Several requests under way together; their answers in the order of the requests."""
+        """Send several requests concurrently. Returns answers and errors in the order of the requests."""
         deadline = None if timeout is None else time.monotonic() + timeout
         ids = range(self._last_id + 1, self._last_id + 1 + len(requests))
         answers: dict[object, DaemonReply | DaemonError] = {}
@@ -122,11 +132,11 @@ class DaemonClient:
                 message, result = self._read_message(deadline, requests[0][0])
                 if "method" in message:
                     if on_note is not None:
-                        on_note(str(message["method"]), _object(message.get("params")))
+                        on_note(str(message["method"]), mapping(message.get("params")))
                 elif message.get("id") in ids:
                     answers[message["id"]] = _to_reply(message, result)
                 elif "error" in message and message.get("id") is None:
-                    raise DaemonError(_object(message["error"]))
+                    raise DaemonError(mapping(message["error"]))
         except (KeyboardInterrupt, TimedOut):
             for request in ids:
                 if request <= self._last_id and request not in answers:
@@ -134,7 +144,12 @@ class DaemonClient:
             raise
         return [answers[request] for request in ids]
 
-    def stream(
+    @property
+    def stream(self) -> Stream:
+        """`notifications`, with the types known from the method's name."""
+        return self.notifications
+
+    def notifications(
         self,
         method: str,
         params: Json | None = None,
@@ -142,10 +157,10 @@ class DaemonClient:
         tick: float | None = None,
         until: float | None = None,
     ) -> Iterator[DaemonReply | None]:
-        """The request's own answer, if there is one, and then every notification's params, as they come.
+        """Yield the request's own answer, if there is one, and then the params of every notification.
 
-        With `tick`, None comes whenever nothing else did for that many seconds. Ends by raising: Refused,
-        TimedOut at the moment `until` (`time.monotonic()`), DaemonUnreachable when the daemon closes.
+        With `tick`, yields None whenever nothing came for that many seconds. Ends by raising: DaemonError,
+        TimedOut at `until` (`time.monotonic()`), or DaemonUnreachable when the daemon closes the connection.
         """
         request = self._send(method, params, until)
         while True:
@@ -159,7 +174,7 @@ class DaemonClient:
                 yield None
                 continue
             if "method" in message:
-                yield DaemonReply(_object(message.get("params")), text)
+                yield DaemonReply(mapping(message.get("params")), text)
             elif message.get("id") == request:
                 outcome = _to_reply(message, text)
                 if isinstance(outcome, DaemonError):
@@ -167,7 +182,7 @@ class DaemonClient:
                 yield outcome
 
     def cancel(self, request: int) -> None:
-        """Tell the daemon that nobody waits for `request` any more. Never raises: it is a courtesy."""
+        """Send `notifications/cancelled` for `request`. Never raises."""
         try:
             self._socket.settimeout(1.0)
             self._socket.sendall(
@@ -180,29 +195,27 @@ class DaemonClient:
 
     def _send(self, method: str, params: Json | None, deadline: float | None) -> int:
         self._last_id += 1
-        message: dict[str, object] = {"id": self._last_id, "method": method, "params": params or {}}
+        params = params or {}
         if method == "mcpd/call":
-            given = params or {}
-            told = {**_object(given.get("_meta")), "progressToken": self._last_id}
-            message["params"] = {**given, "_meta": told}
+            params = {**params, "_meta": {**mapping(params.get("_meta")), "progressToken": self._last_id}}
         try:
             self._socket.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
-            self._socket.sendall(_encode_line(message))
+            self._socket.sendall(_encode_line({"id": self._last_id, "method": method, "params": params}))
         except TimeoutError:
-            self.close()  # half a line has left: nothing can follow it
-            raise TimedOut(f"the daemon did not take {method} in time", hint="mcpctl daemon logs") from None
+            self.close()  # part of the line was sent: nothing can follow it
+            raise TimedOut(f"the daemon did not accept {method} in time", hint="mcpctl daemon logs") from None
         except OSError as error:
             raise self._connection_closed(error) from None
         return self._last_id
 
-    def _read_message(self, deadline: float | None, what: str) -> tuple[Json, str]:
-        """The next message, and the text of its `result` or `params`. `what` is for the error only."""
+    def _read_message(self, deadline: float | None, method: str) -> tuple[Json, str]:
+        """Return the next message and the text of its `result` or `params`. `method` is for errors only."""
         start = 0
         while (end := self._received.find(b"\n", start)) < 0:
             start = len(self._received)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise TimedOut(f"the daemon did not answer {what} in time", hint="mcpctl daemon logs")
+                raise TimedOut(f"the daemon did not answer {method} in time", hint="mcpctl daemon logs")
             try:
                 self._socket.settimeout(left)
                 chunk = self._socket.recv(262144)
@@ -218,11 +231,11 @@ class DaemonClient:
         try:
             return split_message(line)
         except RecursionError:
-            raise CtlError(f"the answer to {what} is nested too deeply to be read") from None
+            raise CtlError(f"the answer to {method} is nested too deeply") from None
         except ValueError:
             raise DaemonUnreachable(
-                f"what answers at {self.path} does not speak mcpd's language",
-                hint="is another program listening there? choose the socket with --socket",
+                f"the program listening at {self.path} is not mcpd (invalid response)",
+                hint="choose another socket with --socket or MCPD_SOCKET",
             ) from None
 
     def _connection_closed(self, error: OSError | None) -> DaemonUnreachable:
@@ -236,21 +249,18 @@ def _encode_line(message: Json) -> bytes:
     return json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + b"\n"
 
 
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
 def _to_reply(message: Json, text: str) -> DaemonReply | DaemonError:
     if "error" in message:
-        return DaemonError(_object(message["error"]))
-    return DaemonReply(_object(message.get("result")), text)
+        return DaemonError(mapping(message["error"]))
+    return DaemonReply(mapping(message.get("result")), text)
 
 
 def _connect_error(path: str, error: OSError) -> tuple[str, str]:
+    """Return message and hint."""
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-        return f"no mcpd is running at {path}", "start it with: mcpctl daemon start"
+        return f"mcpd is not running at {path}", "start it with: mcpctl daemon start"
     if isinstance(error, PermissionError):
-        return f"this user may not open {path}", "each user has a daemon of their own; check MCPD_SOCKET"
+        return f"permission denied: {path}", "each user runs a separate daemon; check MCPD_SOCKET"
     if isinstance(error, TimeoutError):
         return f"mcpd at {path} does not accept connections", "mcpctl daemon restart"
     return f"cannot connect to {path}: {error.strerror}", "check --socket and MCPD_SOCKET"

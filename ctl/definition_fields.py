@@ -1,35 +1,35 @@
-"""What a definition says, in whichever of its spellings somebody wrote it."""
+"""Fields of a server definition, whichever spelling of their names it uses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ctl.status_view import mapping, strings
+from ctl.json_values import mapping, strings
 from mcpd.config.fields import CANONICAL_NAMES
 
 
 def command(definition: Mapping[str, object]) -> list[str]:
-    """The command line; empty for a remote server."""
-    said = _canonical(definition)
-    words = said.get("command")
-    return ([words] if isinstance(words, str) else strings(words)) + strings(said.get("args"))
+    """Return the command line; empty for a remote server."""
+    fields = _canonical(definition)
+    program = fields.get("command")
+    return ([program] if isinstance(program, str) else strings(program)) + strings(fields.get("args"))
 
 
 def environment(definition: Mapping[str, object]) -> Mapping[str, object]:
-    """The variables that it sets."""
+    """Return the environment variables that it sets."""
     return mapping(_canonical(definition).get("env"))
 
 
 def url(definition: Mapping[str, object]) -> str:
-    """The URL; empty for a program."""
-    said = _canonical(definition)
-    return str(said.get("httpUrl") or said.get("url") or "")
+    """Return the URL; empty for a local server."""
+    fields = _canonical(definition)
+    return str(fields.get("httpUrl") or fields.get("url") or "")
 
 
 def is_enabled(definition: Mapping[str, object]) -> bool:
-    """Whether it is to be started, as far as the definition goes."""
-    said = _canonical(definition)
-    return said.get("enabled") is not False and said.get("disabled") is not True
+    """Return whether the definition enables the server."""
+    fields = _canonical(definition)
+    return fields.get("enabled") is not False and fields.get("disabled") is not True
 
 
 def _canonical(definition: Mapping[str, object]) -> dict[str, object]:

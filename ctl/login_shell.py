@@ -1,6 +1,6 @@
-"""What a fresh terminal of this user would have: a login shell's environment, and where it finds programs.
+"""The environment of a login shell, and where programs are found.
 
-A service is started without it, and that is the commonest reason for "works in my terminal".
+A service runs without that environment, which is the most common cause of "works in my terminal".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 TIMEOUT = 5.0
-"""Seconds. Some people's shells take two."""
+"""Seconds. Some shells take two to start."""
 _MARK = "__mcpd_environment__"
 _KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 _SHELL_VARIABLES = "_ SHLVL PWD OLDPWD PS1 PS2 TERM LS_COLORS COLUMNS LINES HISTFILE MAIL PATH"
@@ -39,9 +39,9 @@ _PROGRAM_DIRECTORIES = (
 
 
 def login_environment(environ: Mapping[str, str]) -> dict[str, str] | None:
-    """The variables of an interactive login shell, made afresh; None when the shell does not say within 5 s.
+    """Start an interactive login shell and return its variables; None if it fails or takes longer than 5 s.
 
-    It runs the user's own start-up files, as every new terminal does.
+    The shell runs the user's startup files, as in every new terminal.
     """
     import signal
     import subprocess
@@ -64,7 +64,7 @@ def login_environment(environ: Mapping[str, str]) -> dict[str, str] | None:
         try:
             out, _ = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired as late:
-            # It may have said all: what a start-up file leaves in the background keeps the pipe open.
+            # The output may be complete: a background process of a startup file keeps the pipe open.
             out = late.output or b""
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -76,12 +76,12 @@ def login_environment(environ: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def extra_variables(login: Mapping[str, str], names: set[str]) -> list[str]:
-    """The variables, by name only, that the shell has and a server that is given `names` does not."""
+    """Return the names of variables that the shell has and a server with `names` lacks."""
     return sorted(name for name in login.keys() - names - _IGNORED if not name.startswith("BASH_FUNC"))
 
 
 def missing_directories(login_path: str, path: str) -> list[str]:
-    """Directories of the shell's PATH that exist and are not in the other one, `sbin` left out."""
+    """Return existing directories of the shell's PATH that `path` lacks, except `sbin`."""
     known = set(path.split(":"))
     entries = dict.fromkeys(entry for entry in login_path.split(":") if os.path.isabs(entry))
     lacking = (entry for entry in entries if entry not in known and not entry.endswith("/sbin"))
@@ -89,7 +89,7 @@ def missing_directories(login_path: str, path: str) -> list[str]:
 
 
 def find_elsewhere(command: str) -> list[str]:
-    """Where version managers and installers put a program of that name, whatever any PATH says."""
+    """Find a program in the directories of version managers and installers, regardless of PATH."""
     if "/" in command:
         return []
     found = []
@@ -102,5 +102,5 @@ def find_elsewhere(command: str) -> list[str]:
 
 
 def find_program(command: str, path: str) -> str | None:
-    """What a shell with that PATH would run."""
+    """Return what a shell with that PATH would run."""
     return shutil.which(os.path.expanduser(command), path=path)

@@ -1,9 +1,8 @@
-"""The entry of `mcpctl`: the fast path, the one exception boundary, the exit code.
+"""The entry point of mcpctl: the fast path, the exception boundary and the exit code.
 
-`mcpctl status` runs in prompts, status bars and loops, `mcpctl bridge` once for each window of an editor.
-Building the command line costs more than twice what the rest does, so their plain forms are recognised here
-by hand, and everything else, with anything unusual about it, goes to click. Both ways end in the same
-function, so they cannot differ.
+`mcpctl status` runs in shell prompts, status bars and loops, `mcpctl bridge` once per editor window. Building
+the full command line costs twice as much as the rest, so their simple forms are parsed here by hand.
+Everything else goes to click. Both paths end in the same function, so they behave the same.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from ctl.errors import CtlError
 
-TYPE_CHECKING = False  # checkers know the name; `typing` takes long to import
+TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
     from ctl.context import CliContext
 
@@ -31,7 +30,7 @@ def main() -> None:
 
 
 def _reopen_closed_streams() -> None:
-    """For `mcpctl … >&-`: whatever is opened next would be taken for our output."""
+    """Open /dev/null for closed standard streams, or the next opened file would take their place."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             found = os.open(os.devnull, os.O_RDWR)
@@ -42,18 +41,18 @@ def _reopen_closed_streams() -> None:
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """One run of mcpctl, up to its exit code. Never raises for what a person or a server can cause."""
-    plain = None if COMPLETION in environ else _parse_simple(argv)
-    if plain is not None and plain[0] == ["bridge"]:
-        return _bridge(plain[1], environ)
+    """Run one command line and return its exit code. Never raises for errors of users or servers."""
+    simple = None if COMPLETION in environ else _parse_simple(argv)
+    if simple is not None and simple[0] == ["bridge"]:
+        return _bridge(simple[1], environ)
     for stream in (sys.stdout, sys.stderr):
-        # Text that the terminal's encoding does not have must not end in a traceback.
+        # Text that the terminal's encoding lacks must not cause a traceback.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # TextIO has no such method
     from ctl.context import CliContext
 
     cli = CliContext(environ)
     try:
-        code = _dispatch(cli, plain, argv, environ)
+        code = _dispatch(cli, simple, argv, environ)
         cli.out.flush()
         return code
     except CtlError as error:
@@ -63,13 +62,13 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         cli.out.end_progress()
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone. Python would complain once more when it flushes at exit.
+        # The reader is gone. Python would report another error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        # A disk that is full or broken, wherever we met it: our own output too.
+        # For example a full disk; it may affect our own output too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        where = f"{error.filename}: " if error.filename else "cannot write or read: "
+        where = f"{error.filename}: " if error.filename else "I/O error: "
         cli.out.error(CtlError(f"{where}{error.strerror or error}"))
         return 1
     finally:
@@ -77,24 +76,24 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 SimpleCommand = tuple[list[str], dict[str, str]]
-"""The words of a command line, and its options."""
+"""The arguments of a command line, and its options."""
 
-_OF_ALL = ("--socket", "--color")
-_OF_BRIDGE = ("--server", "--profile", "--client")
+_COMMON_OPTIONS = ("--socket", "--color")
+_BRIDGE_OPTIONS = ("--server", "--profile", "--client")
 
 
 def _dispatch(
-    cli: CliContext, plain: SimpleCommand | None, argv: Sequence[str], environ: Mapping[str, str]
+    cli: CliContext, simple: SimpleCommand | None, argv: Sequence[str], environ: Mapping[str, str]
 ) -> int:
-    if plain is not None:
-        from ctl.status import show_status
+    if simple is not None:
+        from ctl.status_view import show_status
 
-        words, options = plain
+        arguments, options = simple
         cli.socket_option = options.get("--socket", "")
         cli.out.color = options.get("--color", cli.out.color)
         cli.out.json |= "--json" in options
         cli.may_start &= "--no-start" not in options
-        return show_status(cli, words[1] if len(words) == 2 else None)
+        return show_status(cli, arguments[1] if len(arguments) == 2 else None)
     from ctl.app import run_app
 
     return run_app(cli, argv, environ)
@@ -117,24 +116,24 @@ def _bridge(options: Mapping[str, str], environ: Mapping[str, str]) -> int:
 
 
 def _parse_simple(argv: Sequence[str]) -> SimpleCommand | None:
-    """`status`, `status SERVER` or `bridge`, when there is nothing else but well-formed options of theirs."""
-    words: list[str] = []
+    """Parse `status`, `status SERVER` or `bridge` with well-formed options; None for anything else."""
+    arguments: list[str] = []
     options: dict[str, str] = {}
     rest = iter(argv)
     for argument in rest:
         name, equals, value = argument.partition("=")
         if argument in ("--json", "--no-start"):
             options[argument] = "yes"
-        elif name in _OF_ALL or name in _OF_BRIDGE:
+        elif name in _COMMON_OPTIONS or name in _BRIDGE_OPTIONS:
             options[name] = value if equals else next(rest, "")
         elif argument.startswith("-") or not argument:
             return None
         else:
-            words.append(argument)
+            arguments.append(argument)
     if not all(options.values()) or options.get("--color", "auto") not in COLOR_CHOICES:
         return None
-    if words == ["bridge"]:
-        return words, options
-    if words[:1] != ["status"] or len(words) > 2 or not options.keys().isdisjoint(_OF_BRIDGE):
+    if arguments == ["bridge"]:
+        return arguments, options
+    if arguments[:1] != ["status"] or len(arguments) > 2 or not options.keys().isdisjoint(_BRIDGE_OPTIONS):
         return None
-    return words, options
+    return arguments, options

@@ -1,7 +1,7 @@
-"""Out: the only place that prints. stdout carries the answer, stderr the talk.
+"""Output: the only place that prints. stdout carries the answer, stderr everything else.
 
-Nothing reaches a terminal that was not made harmless here, so callers need not remember to. Callers
-hand over lines as parts: plain text, or text with a style made by `paint`.
+All text for a terminal is sanitized here, so callers need not remember to. Callers pass lines as parts: plain
+text, or text with a style from `paint`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from ctl.errors import CtlError, DaemonError
-from ctl.json_text import escape, indent
+from ctl.json_values import escape, indent
 from ctl.terminal_text import clean, clean_block, cut
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
@@ -20,52 +20,52 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FORMATS = ("table", "json", "jsonl")
-"""What `-o` takes."""
+"""Values of `--format`."""
 
 Line = Sequence[str]
-"""Parts that make one line."""
+"""The parts of one line."""
 
 _STYLES = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
 
 class Painted(str):
-    """Text that has a style where there is colour."""
+    """Text with a style, which is used if the output has colour."""
 
     __slots__ = ("style",)
     style: str
 
 
 def paint(text: str, style: str) -> Painted:
-    """`text` in green, red, yellow, cyan, dim or bold."""
+    """Return `text` in the style green, red, yellow, cyan, dim or bold."""
     painted = Painted(text)
     painted.style = style
     return painted
 
 
 class Output:
-    """The two streams of one run, and how they are to be written."""
+    """stdout and stderr of one run, and the output format."""
 
     def __init__(self, environ: Mapping[str, str], *, as_json: bool = False, color: str = "auto") -> None:
         self._environ = environ
         self.json = as_json
         self.format_is_default = True
-        """This command was not asked for a form: it is the environment's, if that says anything."""
+        """The format is not from the command line; it may be from the environment."""
         self.compact = False
-        """JSON stays on one line, on a terminal too."""
+        """JSON stays on one line, even on a terminal."""
         self.color = color
         self.tty = sys.stdout.isatty()
         self._progress_shown = False
 
-    def set_format(self, form: str) -> None:
-        """One of `FORMS`; another word is no choice."""
-        if form in FORMATS:
-            self.json = form != "table"
-            self.compact = form == "jsonl"
+    def set_format(self, name: str) -> None:
+        """Set one of `FORMATS`; ignore any other value."""
+        if name in FORMATS:
+            self.json = name != "table"
+            self.compact = name == "jsonl"
 
     # ---- answers -----------------------------------------------------------------------------
 
     def line(self, *parts: str) -> None:
-        """One line of the answer."""
+        """Print one line of the answer."""
         self._write(sys.stdout, self._styled(parts, self._colored(sys.stdout)))
 
     def lines(self, lines: Iterable[Line]) -> None:
@@ -73,40 +73,37 @@ class Output:
             self.line(*parts)
 
     def block(self, text: str) -> None:
-        """Text whose lines are kept. Piped, it goes through as it is: there it is data."""
+        """Print text and keep its lines. In a pipe it is data and passes unchanged."""
         self._write(sys.stdout, clean_block(text) if self.tty else text)
 
     def data(self, data: bytes) -> None:
-        """Bytes, for a file or a pipe."""
+        """Write bytes, for a file or a pipe."""
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
     def json_document(self, text: str) -> None:
-        """One JSON document, given as text. Piped, not a byte of it is changed.
-
-        On a terminal it is indented, and characters that could harm are escaped.
-        """
+        """Print JSON text: byte for byte in a pipe, indented and escaped on a terminal."""
         if self.tty:
             text = escape(text if self.compact else indent(text))
         self.data(text.encode("utf-8", "surrogateescape") + b"\n")
 
     def json_value(self, value: object) -> None:
-        """One JSON document made of a value of ours."""
+        """Print a value as one JSON document."""
         self.json_document(json.dumps(value, separators=(",", ":")))
 
     def json_line(self, value: object) -> None:
-        """One JSON object on a line of its own, at once: one element of a stream."""
+        """Print one element of a stream as one line of JSON, and flush."""
         self._write(sys.stdout, json.dumps(value, separators=(",", ":")))
         sys.stdout.flush()
 
     def flush(self) -> None:
         sys.stdout.flush()
 
-    # ---- talk --------------------------------------------------------------------------------
+    # ---- messages on stderr ------------------------------------------------------------------
 
     def message(self, *parts: str) -> None:
-        """One line for the person; never part of the answer."""
+        """Print one line on stderr, for a person."""
         self.end_progress()
         sys.stdout.flush()
         self._write(sys.stderr, self._styled(parts, self._colored(sys.stderr)))
@@ -117,26 +114,26 @@ class Output:
         self._write(sys.stderr, clean_block(text) if sys.stderr.isatty() else text)
 
     def progress(self, text: str) -> None:
-        """Redraw the one line of progress. Nothing when stderr is no terminal."""
+        """Redraw the progress line. Does nothing unless stderr is a terminal."""
         if sys.stderr.isatty():
             sys.stderr.write("\r\x1b[K" + cut(clean(text), columns(sys.stderr, self._environ) - 1))
             sys.stderr.flush()
             self._progress_shown = True
 
     def end_progress(self) -> None:
-        """Take the line of progress away, if there is one."""
+        """Clear the progress line, if there is one."""
         if self._progress_shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._progress_shown = False
 
     def end_prompt_line(self) -> None:
-        """Leave the line of a question that nobody will answer any more."""
+        """End the line of a prompt that was interrupted."""
         if sys.stderr.isatty():
             self.message("")
 
     def error(self, error: CtlError) -> None:
-        """What went wrong and what to do next: lines on stderr, or one JSON object there."""
+        """Print an error and its hint on stderr, with --json as one JSON object."""
         self.end_progress()
         sys.stdout.flush()
         if self.json:
@@ -146,16 +143,16 @@ class Output:
         if isinstance(error, DaemonError):
             for problem in error.problems:
                 fix = f" ({problem['fix']})" if problem.get("fix") else ""
-                where = "" if problem.get("path", "$") == "$" else f"{problem['path']}: "
-                self.message(f"  {where}{problem.get('message', '')}{fix}")
+                path = "" if problem.get("path", "$") == "$" else f"{problem['path']}: "
+                self.message(f"  {path}{problem.get('message', '')}{fix}")
         if error.hint:
             self.message(paint("next: ", "dim"), error.hint)
 
-    # ---- how ---------------------------------------------------------------------------------
+    # ---- terminal ----------------------------------------------------------------------------
 
     @property
     def columns(self) -> int | None:
-        """Columns of the terminal; None when piped, where nothing is cut."""
+        """Columns of the terminal; None in a pipe, where nothing is truncated."""
         return columns(sys.stdout, self._environ) if self.tty else None
 
     @property
@@ -167,7 +164,7 @@ class Output:
             return 24
 
     def styled(self, parts: Line) -> str:
-        """One line as it would be printed, for a live display."""
+        """Return one line as it would be printed, for a live display."""
         return self._styled(parts, self._colored(sys.stdout))
 
     def _colored(self, stream: TextIO) -> bool:
@@ -195,11 +192,11 @@ class Output:
 
 
 def columns(stream: TextIO, environ: Mapping[str, str]) -> int:
-    """Columns of the terminal that `stream` is; `$COLUMNS` wins; 80 when nobody knows."""
+    """Return `$COLUMNS`, else the columns of the terminal `stream`, else 80."""
     try:
         return int(environ["COLUMNS"])
     except (KeyError, ValueError):
-        pass  # not set, or nonsense: ask the terminal
+        pass  # not set, or not a number: ask the terminal
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):
@@ -207,7 +204,7 @@ def columns(stream: TextIO, environ: Mapping[str, str]) -> int:
 
 
 def _headline(error: CtlError) -> str:
-    """Its message, without the list of problems at its end: they get a line each."""
+    """Return the message without the list of problems at its end, which are printed one per line."""
     if not isinstance(error, DaemonError) or not error.problems:
         return error.message
     first = str(error.problems[0].get("message", ""))
@@ -215,12 +212,12 @@ def _headline(error: CtlError) -> str:
     if not first or not found:
         return error.message
     before = before.rstrip(" :")
-    cannot = " cannot be used" if error.code == "bad_spec" else ""  # before it stands which file
-    return f"{before}{cannot}" if before else "this cannot be used"
+    suffix = " is invalid" if error.code == "bad_spec" else ""  # `before` names the file
+    return f"{before}{suffix}" if before else "the configuration is invalid"
 
 
 def _clean_inner(part: str) -> str:
-    """`clean`, but spaces at either end stay: parts are glued together."""
+    """Apply `clean` but keep spaces at either end, because parts are concatenated."""
     if part.isprintable():
         return part
     inner = part.strip(" ")

@@ -1,18 +1,34 @@
-"""What the daemon's answers look like to a person: the status table, and one server with its evidence.
+"""`mcpctl status`: the table of all servers, one server in detail, and helpers that other commands share.
 
-Pure functions from parsed JSON to lines. The fast path and the full command line share them, so both
-print the same.
+The fast path and the full command line share this module, so both print the same. It must not import click,
+rich or attrs: `mcpctl status` runs in shell prompts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ctl.daemon_client import Json
+from ctl.context import CliContext
 from ctl.next_steps import next_command
 from ctl.output import Line, paint
 from ctl.table import table
 from ctl.terminal_text import ago, count, until
+
+TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
+if TYPE_CHECKING:
+    from ctl.api_types import (
+        ConfigStatus,
+        DaemonStatus,
+        Failure,
+        HistoryEntry,
+        Problem,
+        ServerDetail,
+        ServerStats,
+        ServerStatus,
+    )
+
+STATUS_TIMEOUT = 10.0
+"""Seconds. The daemon answers from memory, so it is stuck if it needs longer."""
 
 COLORS = {
     "connected": "green",
@@ -24,61 +40,66 @@ COLORS = {
 }
 
 READY = ("connected", "idle")
-"""States in which a call can be made at once, or as soon as the server has been started for it."""
+"""States in which a call works immediately, or as soon as the server has started on demand."""
 
 WIDE = 110
-"""From so many columns on the table has the process ids as well."""
+"""Columns from which on the table includes the process ids."""
 
 FIRST_RUN = (
     "No servers yet. Three ways to begin:",
-    "  mcpctl add time -- uvx mcp-server-time     add one; it is connected at once",
-    "  mcpctl import                              take over what your editors have",
+    "  mcpctl add time -- uvx mcp-server-time     add a server and connect it",
+    "  mcpctl import                              import the servers from your editors",
 )
 
 
-def objects(value: object) -> list[Json]:
-    """The objects in a list that should hold nothing else."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+def show_status(cli: CliContext, server: str | None) -> int:
+    """Print the table, or one server in detail. Returns the exit code."""
+    if server is None:
+        reply = cli.call("mcpd/status", timeout=STATUS_TIMEOUT)
+        if not cli.show_json(reply):
+            cli.out.lines(status_table(reply.value, cli.out.columns))
+            _note_version_mismatch(cli, reply.value["daemon"]["version"])
+        return 0
+    detail = cli.call("mcpd/server", {"server": server}, timeout=STATUS_TIMEOUT)
+    if not cli.show_json(detail):
+        cli.out.lines(server_block(detail.value))
+    return not_ready_exit(detail.value["server"])
 
 
-def strings(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else []
+def _note_version_mismatch(cli: CliContext, running: str) -> None:
+    from mcpd import __version__
+
+    if running != __version__:
+        cli.out.message(
+            f"note: the running mcpd is version {running}, mcpctl is {__version__}; mcpctl daemon restart"
+        )
 
 
-def number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def mapping(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def format_time(stamp: object) -> str:
+def format_time(stamp: str | None) -> str:
     """`2026-11-21 06:30:00 UTC (3m ago)`."""
     return f"{str(stamp)[:19].replace('T', ' ')} UTC ({ago(stamp)})"
 
 
-def painted_state(status: Json) -> str:
-    """The state's word, painted."""
-    word = str(status.get("status", "?"))
-    return paint(word, COLORS.get(word, "bold"))
+def painted_state(status: ServerStatus | ServerStats) -> str:
+    """Return the state of a server in its colour."""
+    return paint(status["status"], COLORS.get(status["status"], "bold"))
 
 
-def status_table(result: Json, columns: int | None) -> list[Line]:
-    """`mcpctl status`: one row a server, then whatever is wrong with the configuration."""
-    servers = objects(result.get("servers"))
-    config = mapping(result.get("config"))
+def status_table(result: DaemonStatus, columns: int | None) -> list[Line]:
+    """`mcpctl status`: one row per server, then problems of the configuration."""
+    servers, config = result["servers"], result["config"]
     if not servers:
+        path = config["path"]
         return [
             *([line] for line in FIRST_RUN),
-            [f"  mcpctl edit                                write {config.get('path', 'the file')} yourself"],
+            [f"  mcpctl edit                                write {path} yourself"],
             *_config_problems(config),
-            *(_config_warnings(config) if config.get("source") != "none" else []),
+            *(_config_warnings(config) if config["source"] != "none" else []),
         ]
     header = ("SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPDATED", "LAST ERROR")
     rows: list[Line] = [
         [
-            str(server.get("name", "?")),
+            server["name"],
             painted_state(server),
             str(server.get("pid") or "-"),
             str(server.get("tools", 0)),
@@ -88,178 +109,165 @@ def status_table(result: Json, columns: int | None) -> list[Line]:
         ]
         for server in servers
     ]
-    return [
+    failed = next((server["name"] for server in servers if server["status"] == "failed"), None)
+    http = result["daemon"].get("http")
+    lines = [
         *table(header, rows, right=(2, 3, 4), fit=columns, drop=(2, 4, 5, 3)),
         *_config_problems(config),
         *_config_warnings(config),
-        *_next_steps(servers),
-        *_http_line(mapping(mapping(result.get("daemon")).get("http"))),
     ]
+    if failed:
+        lines += [[], [paint("next: ", "dim"), f"mcpctl why {failed}"]]
+    if http:
+        file = http.get("token_file")
+        token = f"token in {file}" if file else "WITHOUT a token (--http-auth none)"
+        lines.append([f"http: {http['url']}, {token}"])
+    return lines
 
 
-def _http_line(door: Json) -> list[Line]:
-    """Where HTTP clients come in, when they may."""
-    if not door:
-        return []
-    file = door.get("token_file")
-    how = f"token in {file}" if file else "WITHOUT a token (--http-auth none)"
-    return [[f"http: {door.get('url')}, {how}"]]
+def _last_error(server: ServerStatus) -> str:
+    """Return the last failure in one phrase, dim if the server has recovered.
 
-
-def _last_error(server: Json) -> str:
-    """The last failure in one phrase: painted where it still matters, dim where it is history. Of a server
-    that is off for a time, until when.
+    For a temporarily disabled server, until when.
     """
     if server.get("off_until"):
-        return paint(str(server.get("reason")), "dim")
-    failure = mapping(server.get("last_error"))
-    waiting = server.get("status") in ("failed", "pending", "needs-auth")
+        return paint(server.get("reason", ""), "dim")
+    failure, status, reason = server.get("last_error"), server["status"], server.get("reason", "")
+    waiting = status in ("failed", "pending", "needs-auth")
     if not failure:
-        return str(server.get("reason") or "-") if waiting else "-"
-    # The first clause says what; where it was looked for, and the like, is in `status SERVER`.
-    message = str(failure.get("message", "")).partition("\n")[0].partition("; ")[0]
-    if waiting:
-        if server.get("retry_at"):
-            return f"{message} (next try {until(server['retry_at'])})"
-        doing = server.get("reason") if server.get("status") == "pending" else ""
-        return message if doing in ("", "connecting", "queued") else f"{doing} (before: {message})"
-    return paint(f"{message} ({ago(failure.get('at'))})", "dim")
+        return reason if waiting and reason else "-"
+    # The first clause says what failed; `status SERVER` shows the rest.
+    message = failure["message"].partition("\n")[0].partition("; ")[0]
+    if not waiting:
+        return paint(f"{message} ({ago(failure['at'])})", "dim")
+    if retry_at := server.get("retry_at"):
+        return f"{message} (next try {until(retry_at)})"
+    in_progress = reason if status == "pending" and reason not in ("connecting", "queued") else ""
+    return f"{in_progress} (before: {message})" if in_progress else message
 
 
-def _config_problems(config: Json) -> list[Line]:
-    problems = objects(config.get("problems"))
+def _config_problems(config: ConfigStatus) -> list[Line]:
+    problems = config.get("problems")
     if not problems:
         return []
     return [
         [],
         [
-            paint("The configuration was refused", "red"),
-            f"; the set loaded {ago(config.get('loaded_at'))} stays in force: {config.get('path', '')}",
+            paint("The configuration file has errors", "red"),
+            f"; using the configuration loaded {ago(config['loaded_at'])}: {config['path']}",
         ],
         *problem_lines(problems),
         [paint("next: ", "dim"), "mcpctl edit"],
     ]
 
 
-def _config_warnings(config: Json) -> list[Line]:
-    """What the configuration says in vain: the first of it, and where the rest is. Two lines at most."""
-    first, *rest = strings(config.get("warnings")) or [""]
+def _config_warnings(config: ConfigStatus) -> list[Line]:
+    """The first warning, and where to find the others. At most two lines."""
+    first, *rest = config.get("warnings") or [""]
     if not first:
         return []
     more = f" ({len(rest)} more: mcpctl config validate)" if rest else ""
     return [[], [paint("warning: ", "yellow"), f"{first}{more}"]]
 
 
-def problem_lines(problems: Sequence[Json]) -> list[Line]:
-    """One line for each complaint about a document: where, what, how to mend it."""
-    lines: list[Line] = []
-    for problem in problems:
-        fix = f" ({problem['fix']})" if problem.get("fix") else ""
-        lines.append([f"  {problem.get('path', '$')}: {problem.get('message', '')}{fix}"])
-    return lines
-
-
-def _next_steps(servers: Sequence[Json]) -> list[Line]:
-    """One line on where to look, when something needs a person."""
-    for server in servers:
-        if server.get("status") == "failed":
-            return [[], [paint("next: ", "dim"), f"mcpctl why {server.get('name')}"]]
-    return []
+def problem_lines(problems: Sequence[Problem]) -> list[Line]:
+    """One line per problem of a document: where, what, and how to fix it."""
+    return [
+        [f"  {problem['path']}: {problem['message']}{f' ({fix})' if (fix := problem.get('fix')) else ''}"]
+        for problem in problems
+    ]
 
 
 # ---- one server ----------------------------------------------------------------------------------
 
 
-def server_block(detail: Json, log_lines: int = 10) -> list[Line]:
-    """`mcpctl status SERVER`: how it is, since when, why, and what to type next."""
-    server = mapping(detail.get("server"))
-    name = str(server.get("name", "?"))
-    lines: list[Line] = [[paint(name, "bold"), *_server_title(server)], *_labelled(_rows(detail, server))]
+def server_block(detail: ServerDetail, log_lines: int = 10) -> list[Line]:
+    """`mcpctl status SERVER`: its state with the evidence, and what to type next."""
+    server = detail["server"]
+    info = server.get("server_info") or {}
+    title = f"{info.get('title') or info.get('name') or ''} {info.get('version', '')}".strip()
+    lines: list[Line] = [[paint(server["name"], "bold"), f" - {title}" if title else ""]]
+    lines += _labelled(_rows(detail, server))
     lines += _failure_block(server)
-    for warning in strings(server.get("warnings")):
-        lines.append([paint("   warning: ", "yellow"), warning])
-    if log_lines and (log := strings(detail.get("log"))[-log_lines:]):
+    lines += ([paint("   warning: ", "yellow"), warning] for warning in server.get("warnings", ()))
+    if log_lines and (log := detail.get("log", [])[-log_lines:]):
         lines += [[], *([paint(line, "dim")] for line in log)]
     return [*lines, [], [paint("next: ", "dim"), next_command(server)]]
 
 
-def _server_title(server: Json) -> Line:
-    info = mapping(server.get("server_info"))
-    title = str(info.get("title") or info.get("name") or "")
-    said = f"{title} {info.get('version', '')}".strip()
-    return [f" - {said}"] if said else []
-
-
-def _rows(detail: Json, server: Json) -> list[tuple[str, Line]]:
-    since = server.get("since")
-    rows: list[tuple[str, Line]] = [("state", [painted_state(server), f" since {format_time(since)}"])]
-    if server.get("reason"):
-        rows.append(("reason", [str(server["reason"])]))
-    if server.get("retry_at"):
-        rows.append(("next try", [f"{until(server['retry_at'])} ({server['retry_at']})"]))
+def _rows(detail: ServerDetail, server: ServerStatus) -> list[tuple[str, Line]]:
+    rows: list[tuple[str, Line]] = [
+        ("state", [painted_state(server), f" since {format_time(server['since'])}"])
+    ]
+    if reason := server.get("reason"):
+        rows.append(("reason", [reason]))
+    if retry_at := server.get("retry_at"):
+        rows.append(("next try", [f"{until(retry_at)} ({retry_at})"]))
     if url := detail.get("url"):
-        rows.append(("url", [str(url)]))
-    elif command := strings(detail.get("command")) or _configured_command(mapping(detail.get("definition"))):
+        rows.append(("url", [url]))
+    elif command := detail.get("command") or _configured_command(detail.get("definition", {})):
         rows.append(("command", [shell_join(command)]))
-    if server.get("pid"):
-        rows.append(("pid", [str(server["pid"])]))
+    if pid := server.get("pid"):
+        rows.append(("pid", [str(pid)]))
     if server.get("protocol_version"):
         rows.append(("protocol", [_protocol(server)]))
-    offers = ", ".join(
-        count(int(number(server.get(f"{noun}s"))), noun) for noun in ("tool", "resource", "prompt")
+    provided = (
+        count(server.get("tools", 0), "tool"),
+        count(server.get("resources", 0), "resource"),
+        count(server.get("prompts", 0), "prompt"),
     )
-    rows.append(("offers", [f"{offers}; lists fetched {ago(server.get('updated'))}"]))
-    in_vain = (
-        "" if server.get("status") in READY else f"; failed attempts in a row: {server.get('attempts', 0)}"
-    )
-    rows.append(("restarts", [f"{server.get('restarts', 0)}{in_vain}"]))
-    if server.get("last_ok"):
-        rows.append(("last answer", [ago(server["last_ok"])]))
-    if server.get("in_flight"):
-        rows.append(("in flight", [count(int(number(server["in_flight"])), "request")]))
+    rows.append(("provides", [f"{', '.join(provided)}; lists fetched {ago(server.get('updated'))}"]))
+    failed = ""
+    if server["status"] not in READY:
+        failed = f"; consecutive failed attempts: {server.get('attempts', 0)}"
+    rows.append(("restarts", [f"{server.get('restarts', 0)}{failed}"]))
+    if last_ok := server.get("last_ok"):
+        rows.append(("last answer", [ago(last_ok)]))
+    if in_flight := server.get("in_flight"):
+        rows.append(("in flight", [count(in_flight, "request")]))
     return rows
 
 
-def _protocol(server: Json) -> str:
-    """Transport, revision, era, and whether the server keeps a session: never which."""
-    parts = [str(server.get("transport")), str(server["protocol_version"])]
-    if server.get("era"):
-        parts.append(str(server["era"]))
-    if isinstance(session := server.get("session"), bool):
+def _protocol(server: ServerStatus) -> str:
+    """Transport, revision, era, and whether there is an HTTP session. Never the session's id."""
+    parts = [server["transport"], str(server.get("protocol_version"))]
+    if era := server.get("era"):
+        parts.append(era)
+    if (session := server.get("session")) is not None:
         parts.append("session" if session else "no session")
     return " · ".join(parts)
 
 
-def _failure_block(server: Json) -> list[Line]:
-    failure = mapping(server.get("last_error"))
+def _failure_block(server: ServerStatus) -> list[Line]:
+    failure = server.get("last_error")
     if not failure:
         return []
-    still = server.get("status") not in READY
-    kind = f"[{', '.join([str(failure.get('kind', '?')), *exit_details(failure)])}] "
-    message = str(failure.get("message", ""))
-    text: Line = [kind, paint(message, "red") if still else message, f" ({ago(failure.get('at'))})"]
-    noise = [str(failure["noise"])] if failure.get("noise") else []
-    return [
-        *_labelled([("last error", text)]),
-        *([f"              | {line}"] for line in (*noise, *strings(failure.get("stderr")))),
+    message = failure["message"]
+    text: Line = [
+        f"[{', '.join([failure['kind'], *exit_details(failure)])}] ",
+        message if server["status"] in READY else paint(message, "red"),
+        f" ({ago(failure['at'])})",
     ]
+    noise = failure.get("noise")
+    output = [*([noise] if noise else []), *failure.get("stderr", ())]
+    return [*_labelled([("last error", text)]), *([f"              | {line}"] for line in output)]
 
 
-def exit_details(failure: Json) -> list[str]:
-    """What the process or the connection left, in words: `exit code 3`, `SIGKILL`, `HTTP status 503`."""
-    left = [str(failure["signal"])] if failure.get("signal") else []
-    left += [f"exit code {failure['exit_code']}"] if failure.get("exit_code") is not None else []
-    left += [f"HTTP status {failure['http_status']}"] if failure.get("http_status") is not None else []
-    return left + (["crash loop"] if failure.get("crash_loop") else [])
+def exit_details(failure: Failure | HistoryEntry) -> list[str]:
+    """How a process or connection ended: `exit code 3`, `SIGKILL`, `HTTP status 503`."""
+    details = [signal] if (signal := failure.get("signal")) else []
+    details += [f"exit code {code}"] if (code := failure.get("exit_code")) is not None else []
+    details += [f"HTTP status {status}"] if (status := failure.get("http_status")) is not None else []
+    return details + (["crash loop"] if failure.get("crash_loop") else [])
 
 
-def short_message(message: object) -> str:
-    """A failure's message without the PATH that was searched, which `why` has in a row of its own."""
-    return str(message).partition("; looked in PATH=")[0]
+def short_message(message: str) -> str:
+    """Return a failure's message without the searched PATH, which `why` shows separately."""
+    return message.partition("; looked in PATH=")[0]
 
 
 def _labelled(rows: Sequence[tuple[str, Line]]) -> list[Line]:
-    """Labels aligned right before a colon, the way systemctl shows a unit."""
+    """Labels right-aligned before a colon, as systemctl shows a unit."""
     return [[paint(f"{label:>12}: ", "dim"), *parts] for label, parts in rows]
 
 
@@ -267,22 +275,21 @@ def labelled_lines(rows: Sequence[tuple[str, str]]) -> list[Line]:
     return _labelled([(label, [text]) for label, text in rows])
 
 
-def not_ready_exit(server: Mapping[str, object]) -> int:
-    """The exit code that tells a script how the server is: 0 ready, 4 needs a login, 6 anything else."""
-    if server.get("status") in READY:
+def not_ready_exit(server: ServerStatus) -> int:
+    """Return the exit code for a server: 0 if it is ready, 4 if it needs a login, otherwise 6."""
+    if server["status"] in READY:
         return 0
-    return 4 if server.get("status") == "needs-auth" else 6
+    return 4 if server["status"] == "needs-auth" else 6
 
 
 def shell_join(command: Sequence[str]) -> str:
-    """A command line that could be pasted into a shell."""
-    import shlex  # here, because the table does not need it and each import delays it
+    """Return a command line that can be pasted into a shell."""
+    import shlex  # here, because the table does not need it
 
     return shlex.join(command)
 
 
-def _configured_command(definition: Json) -> list[str]:
-    """The command line as it was written, for a server of which nothing could be started."""
+def _configured_command(definition: Mapping[str, object]) -> list[str]:
     from ctl.definition_fields import command  # here, because the table does not need it
 
     return command(definition)

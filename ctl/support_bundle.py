@@ -1,7 +1,7 @@
-"""`mcpctl doctor --bundle`: all that helps somebody else to see what is wrong, in one file, and no secrets.
+"""`mcpctl doctor --bundle`: findings, status and logs in one file for a bug report, with secrets masked.
 
-Masked by value (whatever the configuration marks as secret, and our own environment's variables with names
-that look like one), by name (members such as `password`), and by look (known kinds of keys, `Bearer …`).
+Masks by value (secrets of the configuration and the store, environment variables with the name of a secret),
+by name (members such as `password`) and by form (known formats of keys, `Bearer …`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from ctl.autostart import log_path
-from ctl.doctor import DoctorReport
+from ctl.daemon_process import log_path
+from ctl.doctor_checks import DoctorReport
 from ctl.errors import CtlError
 from mcpd import __version__
 from mcpd.config.masking import is_secret_name, mask_definition, scrub, scrub_json
@@ -32,12 +32,12 @@ _MAX_LOGS = 200
 _MIN_SECRET_LENGTH = 6
 
 
-def write_bundle(file: str, seen: DoctorReport, environ: Mapping[str, str]) -> None:
-    """Write it, complete or not at all, mode 0600. Raises CtlError."""
+def write_bundle(file: str, report: DoctorReport, environ: Mapping[str, str]) -> None:
+    """Write the bundle atomically with mode 0600. Raises CtlError."""
     redactor = Redactor()
-    if seen.loaded is not None:
-        redactor.add(seen.loaded.secrets)
-    with suppress(BadSpec):  # a store that cannot be read has been told
+    if report.loaded is not None:
+        redactor.add(report.loaded.secrets)
+    with suppress(BadSpec):  # an unreadable store is among the findings
         redactor.add(read_secrets(environ).values())
     redactor.add(
         value for name, value in environ.items() if is_secret_name(name) and len(value) >= _MIN_SECRET_LENGTH
@@ -46,7 +46,7 @@ def write_bundle(file: str, seen: DoctorReport, environ: Mapping[str, str]) -> N
     try:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as tar:
-            for name, text in _contents(seen, environ).items():
+            for name, text in _contents(report, environ).items():
                 clean = (
                     scrub_json(redactor.mask(text)) if name.endswith(".json") else scrub(redactor.mask(text))
                 )
@@ -61,18 +61,16 @@ def write_bundle(file: str, seen: DoctorReport, environ: Mapping[str, str]) -> N
         raise CtlError(f"cannot write {file}: {error.strerror or error}") from None
 
 
-def _contents(seen: DoctorReport, environ: Mapping[str, str]) -> dict[str, str]:
+def _contents(report: DoctorReport, environ: Mapping[str, str]) -> dict[str, str]:
     files: dict[str, object] = {
-        "doctor.json": [finding.to_json() for finding in seen.findings],
+        "doctor.json": [finding.to_json() for finding in report.findings],
         "versions.json": _versions(environ),
     }
-    for method, answer in seen.answers.items():
-        name = method.removeprefix("mcpd/").replace("server/", "servers/")
-        files[f"{name}.json"] = answer
-    if "config.json" not in files and seen.loaded is not None:
-        definitions = seen.loaded.definitions.items()
+    files |= {f"{name}.json": answer for name, answer in report.answers.items()}
+    if "config.json" not in files and report.loaded is not None:
+        definitions = report.loaded.definitions.items()
         files["config.json"] = {
-            "source": seen.loaded.source,
+            "source": report.loaded.source,
             "servers": {name: mask_definition(definition) for name, definition in definitions},
         }
     written = {name: json.dumps(value, indent=1, ensure_ascii=False) for name, value in files.items()}
@@ -98,7 +96,7 @@ def _versions(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _logs(environ: Mapping[str, str]) -> dict[str, str]:
-    """The ends of the daemon's log in the background, the journal of what happened, and the servers' logs."""
+    """Return the ends of the background daemon's log, the event history and the servers' logs."""
     state = paths.state_dir(environ)
     found = {
         "logs/daemon.log": _tail(log_path(), _LOG_BYTES),
@@ -114,7 +112,7 @@ def _logs(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tail(path: str, size: int) -> str:
-    """The end of a file, from the beginning of a line on: half a secret would not be known for one."""
+    """Return the end of a file from the start of a line: half a secret would not be recognized."""
     try:
         with open(path, "rb") as file:
             length = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""mcpd as a unit of the user's service manager: the two unit files, and `systemctl --user`."""
+"""The systemd user units of mcpd: rendering and writing them, and `systemctl --user`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PROPERTIES = (
     "NeedDaemonReload"
 )
 _INSTALLATION_SPECIFIC = ("ExecStart=", "Environment=PATH=", 'Environment="PATH=')
-"""How the lines begin that differ from user to user."""
+"""Prefixes of lines that differ between installations."""
 
 
 def unit_directory() -> Path:
-    """Where the user's own units are."""
+    """Return the directory of the user's own units."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     config = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.config"))
     return config / "systemd" / "user"
@@ -31,23 +31,23 @@ def is_installed() -> bool:
 
 
 def is_available() -> bool:
-    """Whether a service manager of this user runs and can be talked to. A file test: costs nothing."""
+    """Return whether the systemd user manager is running. Only tests for a file."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     return bool(runtime) and os.path.exists(os.path.join(runtime, "systemd", "private"))
 
 
 def socket_path() -> str:
-    """The socket that the unit listens on, which is `%t/mcpd/mcpd.sock`."""
+    """Return the socket of the unit, which is `%t/mcpd/mcpd.sock`."""
     return os.path.join(os.environ.get("XDG_RUNTIME_DIR", ""), "mcpd", "mcpd.sock")
 
 
 def manages_socket(socket: str) -> bool:
-    """Whether the service manager is the one to start the daemon of this socket."""
+    """Return whether systemd starts the daemon for this socket."""
     return is_available() and is_installed() and os.path.abspath(socket) == socket_path()
 
 
 def systemctl(*words: str) -> str:
-    """Run `systemctl --user` and return its output. Raises CtlError with its words when it fails."""
+    """Run `systemctl --user` and return its output. Raises CtlError with its message if it fails."""
     import subprocess
 
     try:
@@ -55,9 +55,11 @@ def systemctl(*words: str) -> str:
             ["systemctl", "--user", "--no-pager", *words], capture_output=True, text=True, timeout=60
         )
     except FileNotFoundError:
-        raise CtlError("systemctl is not installed", hint="mcpd runs without systemd too") from None
+        raise CtlError(
+            "systemctl is not installed", hint="mcpd also runs without systemd: mcpctl daemon start"
+        ) from None
     except subprocess.TimeoutExpired:
-        raise CtlError(f"systemctl --user {' '.join(words)} takes longer than a minute") from None
+        raise CtlError(f"systemctl --user {' '.join(words)} timed out") from None
     if done.returncode != 0:
         raise CtlError(
             f"systemctl --user {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}",
@@ -67,14 +69,14 @@ def systemctl(*words: str) -> str:
 
 
 def service_properties() -> dict[str, str]:
-    """What the manager says of the service."""
+    """Return the properties of the service."""
     lines = systemctl("show", SERVICE, f"--property={_PROPERTIES}").splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-def start() -> None:
-    """Start socket and service, and wait until the daemon is ready. Raises DaemonUnreachable."""
-    with suppress(CtlError):  # not loaded yet, so there is nothing to reset
+def start_units() -> None:
+    """Start socket and service and wait until the daemon is ready. Raises DaemonUnreachable."""
+    with suppress(CtlError):  # not loaded yet: nothing to reset
         systemctl("reset-failed", SERVICE, SOCKET)
     try:
         systemctl("start", SOCKET, SERVICE)
@@ -82,13 +84,21 @@ def start() -> None:
         raise DaemonUnreachable(error.message, hint="mcpctl daemon logs") from None
 
 
-def stop() -> None:
-    """Stop both: with the socket alone left, the next client would start the service again."""
+def stop_units() -> None:
+    """Stop service and socket: with the socket active, the next client would start the service again."""
     systemctl("stop", SOCKET, SERVICE)
 
 
+def socket_is_active() -> bool:
+    """Return whether systemd listens on the socket, so that connecting would start the service."""
+    try:
+        return systemctl("is-active", SOCKET).strip() == "active"
+    except CtlError:
+        return False
+
+
 def write_units(command: Sequence[str], search_path: str) -> list[Path]:
-    """Write both unit files, complete or not at all, and return their paths."""
+    """Write both unit files atomically and return their paths."""
     target = unit_directory()
     target.mkdir(parents=True, exist_ok=True)
     written = []
@@ -100,32 +110,34 @@ def write_units(command: Sequence[str], search_path: str) -> list[Path]:
 
 
 def outdated_reason(command: Sequence[str]) -> str:
-    """What is wrong with the installed units, so that they have to be written anew; empty when nothing is.
+    """Return why the installed units need to be rewritten; empty if they are current.
 
-    `command` is what they should start. Whichever PATH they have is well.
+    `command` is what they should start. Their PATH may be any.
     """
     for name in (SERVICE, SOCKET):
         path = unit_directory() / name
         try:
-            found, meant = (text.splitlines() for text in (path.read_text(), render_unit(name, command, "/")))
+            found, expected = (
+                text.splitlines() for text in (path.read_text(), render_unit(name, command, "/"))
+            )
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
         starts, ours = (
             next((line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")), "")
-            for lines in (found, meant)
+            for lines in (found, expected)
         )
         program = _program(starts)
         if starts != ours and not os.access(program, os.X_OK):
-            return f"{name} starts {program}, which is not there"
+            return f"{name} starts {program}, which does not exist"
         if starts != ours:
-            return f"{name} starts {starts}, and this mcpctl belongs to {ours}"
-        if _common_lines(found) != _common_lines(meant):
-            return f"{path} is of another version of mcpd, or was edited"
+            return f"{name} starts {starts}, but this mcpctl belongs to {ours}"
+        if _common_lines(found) != _common_lines(expected):
+            return f"{path} is from another version of mcpd or was edited"
     return ""
 
 
 def _program(command: str) -> str:
-    """The first word of a command line as `quoted` writes it."""
+    """Return the program of a command line quoted by `quote_for_systemd`."""
     import shlex
 
     try:
@@ -139,7 +151,7 @@ def _common_lines(lines: Sequence[str]) -> list[str]:
 
 
 def render_unit(name: str, command: Sequence[str], search_path: str) -> str:
-    """A unit as it is to be installed: our own path in it, and the PATH that the servers will need."""
+    """Return the text of a unit with the path of mcpd and the PATH for servers filled in."""
     text = _unit_template(name)
     if name == SERVICE:
         program = " ".join(quote_for_systemd(word) for word in command)
@@ -156,13 +168,13 @@ def render_unit(name: str, command: Sequence[str], search_path: str) -> str:
 
 
 def service_path(value: str) -> str:
-    """PATH without what means something else in a service: relative and empty entries, and repetitions."""
+    """Return PATH without duplicates and without relative and empty entries, which a service cannot use."""
     entries = dict.fromkeys(entry for entry in value.split(":") if os.path.isabs(entry))
     return ":".join(entry for entry in entries if entry.isprintable())
 
 
 def quote_for_systemd(word: str, *, variables: bool = True) -> str:
-    """A word as systemd reads it back: `%` and (in a command line) `$` doubled, in quotes where needed."""
+    """Quote a word for a unit file. Doubles `%` and, in a command line, `$`."""
     word = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if variables:
         word = word.replace("$", "$$")
@@ -181,4 +193,4 @@ def _unit_template(name: str) -> str:
     for path in (here / "units" / name, here.parent / "systemd" / name):  # installed, or a checkout
         with suppress(FileNotFoundError):
             return path.read_text()
-    raise CtlError(f"this installation lacks its unit file {name}", hint="install it again")
+    raise CtlError(f"the unit file {name} is missing from this installation", hint="reinstall mcpd")

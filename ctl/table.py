@@ -1,4 +1,4 @@
-"""A table as lines: columns as wide as they need to be, cut only where a terminal ends."""
+"""Tables as lines of text: columns as wide as their content, truncated to fit a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ctl.output import Line, Painted, paint
 from ctl.terminal_text import clean, cut, width
 
 _PREFERRED_WIDTH, _MIN_WIDTH = 24, 12
-"""Columns that the last column, and a squeezed one, keep where there is a choice."""
+"""Widths that the last column, and a squeezed one, keep if possible."""
 
 
 def table(
@@ -21,11 +21,11 @@ def table(
     drop: Sequence[int] = (),
     whole: int | None = None,
 ) -> list[Line]:
-    """Columns as wide as their widest cell, two spaces apart; `right` lists the ones aligned right.
+    """Lay out columns as wide as their widest cell, two spaces apart. `right` lists the right-aligned ones.
 
-    With `fit`, the last column is cut so that no line is longer. Before it has become useless, columns of
-    `drop` are left out and those of `squeeze` cut, in that order; `whole` is a column for copying: its cells
-    are never cut, and long ones take room from what comes behind them. Without `fit`, nothing is ever cut.
+    With `fit`, the last column is truncated so that no line is longer. Before it gets too narrow, the columns
+    in `drop` are omitted and those in `squeeze` truncated, in that order. Cells of the column `whole` can be
+    copied: they are never truncated. Without `fit`, nothing is truncated.
     """
     cells = [[_clean_cell(cell) for cell in row] for row in rows]
     widths = [max(width(row[i]) for row in (header, *cells)) for i in range(len(header))]
@@ -68,7 +68,7 @@ def table(
 
 
 def _remap(columns: Sequence[int], kept: Sequence[int]) -> list[int]:
-    """Where these columns are among those that are kept."""
+    """Return the indexes of `columns` among those that are kept."""
     return [kept.index(i) for i in columns if i in kept]
 
 

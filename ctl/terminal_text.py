@@ -1,7 +1,7 @@
-"""Text for a terminal: made harmless, measured, cut, and times said the way people say them.
+"""Text for a terminal: sanitized, measured and truncated; relative times.
 
-Everything a server says is untrusted: an escape sequence in a tool's description must not move the
-cursor, retitle the window or hide a word. Pure functions; imported by the fast path of `status`.
+All text from servers is untrusted: an escape sequence in a tool's description must not move the cursor, set
+the window title or hide a word. Pure functions; the fast path of `status` imports this module.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ _EPOCH_DAY = 719468
 
 
 def clean(text: str) -> str:
-    """`text` on one line, without control, escape, formatting and bidirectional characters."""
+    """Return `text` on one line, without control, escape, formatting and bidirectional characters."""
     if text.isprintable():
         return text
     return " ".join(clean_block(text).split())
 
 
 def clean_block(text: str) -> str:
-    """The same, but keeping its lines and tabs."""
+    """Like `clean`, but keep lines and tabs."""
     if text.isprintable():
         return text
     import re
@@ -42,7 +42,7 @@ def clean_block(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Columns that `text` (clean, one line) takes on a terminal."""
+    """Return the number of terminal columns of `text`, which is clean and one line."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -51,7 +51,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, columns: int) -> str:
-    """`text`, or as much of its beginning as fits with an ellipsis."""
+    """Truncate `text` to so many columns, with an ellipsis."""
     if width(text) <= columns:
         return text
     while text and width(text) > columns - 1:
@@ -60,9 +60,9 @@ def cut(text: str, columns: int) -> str:
 
 
 def seconds_since(stamp: str, now: float | None = None) -> float | None:
-    """Seconds from an RFC 3339 UTC time (`2026-11-21T06:30:00.123Z`) until now; None when it is none.
+    """Return the seconds since an RFC 3339 UTC time (`2026-11-21T06:30:00.123Z`); None if it is invalid.
 
-    By hand, because importing `datetime` would cost a sixth of the whole run time of `mcpctl status`.
+    Parsed by hand: importing `datetime` would cost a sixth of the run time of `mcpctl status`.
     """
     try:
         year, month, day = int(stamp[0:4]), int(stamp[5:7]), int(stamp[8:10])
@@ -76,7 +76,7 @@ def seconds_since(stamp: str, now: float | None = None) -> float | None:
 
 
 def format_duration(seconds: float) -> str:
-    """`4s`, `3m`, `5h`, `2d`: the largest unit that fits, rounded down."""
+    """Format seconds as `4s`, `3m`, `5h` or `2d`: the largest unit that fits, rounded down."""
     whole = max(0, int(seconds))
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if whole >= size:
@@ -84,22 +84,22 @@ def format_duration(seconds: float) -> str:
     return f"{whole}s"
 
 
-def ago(stamp: object, now: float | None = None) -> str:
-    """`3m ago`, or `-` without a time."""
-    seconds = seconds_since(stamp, now) if isinstance(stamp, str) else None
+def ago(stamp: str | None, now: float | None = None) -> str:
+    """Return `3m ago`, or `-` without a time."""
+    seconds = seconds_since(stamp, now) if stamp else None
     if seconds is None:
         return "-"
     return "just now" if seconds < 1 else f"{format_duration(seconds)} ago"
 
 
-def until(stamp: object, now: float | None = None) -> str:
-    """`in 4s`, `now` when the moment has come, or an empty text without a time."""
-    seconds = seconds_since(stamp, now) if isinstance(stamp, str) else None
+def until(stamp: str | None, now: float | None = None) -> str:
+    """Return `in 4s`, `now` for a time in the past, or empty text without a time."""
+    seconds = seconds_since(stamp, now) if stamp else None
     if seconds is None:
         return ""
     return "now" if seconds > -1 else f"in {format_duration(-seconds)}"
 
 
 def count(number: int, noun: str) -> str:
-    """`1 tool`, `3 tools`."""
+    """Return `1 tool`, `3 tools`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""Moments as a person names them: in two hours, at six, at an ISO time."""
+"""Durations and times as option values: `2h`, `18:00`, or an ISO time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?")
 
 
 def parse_duration(text: str) -> timedelta:
-    """`90s`, `30m`, `2h`, `1d12h`. Raises BadParameter."""
+    """Parse `90s`, `30m`, `2h` or `1d12h`. Raises BadParameter."""
     found = _SPAN.fullmatch(text)
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0,) * 4
     length = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     if not length:
-        raise click.BadParameter(f"{text!r} is no length of time, such as 90s, 30m, 2h or 1d12h")
+        raise click.BadParameter(f"{text!r} is not a duration such as 90s, 30m, 2h or 1d12h")
     return length
 
 
 def parse_time(text: str, now: datetime | None = None) -> datetime:
-    """The next `18:00` by the clock here, or an ISO time that is to come. Raises BadParameter."""
+    """Parse an ISO time in the future, or `18:00` as the next such local time. Raises BadParameter."""
     now = now or datetime.now(UTC)
     try:
         if _CLOCK.fullmatch(text):
@@ -32,12 +32,12 @@ def parse_time(text: str, now: datetime | None = None) -> datetime:
             return found if found > now else (today + timedelta(days=1)).astimezone()
         found = datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
-        raise click.BadParameter(f"{text!r} is no time, such as 18:00 or 2026-11-21T18:00") from None
+        raise click.BadParameter(f"{text!r} is not a time such as 18:00 or 2026-11-21T18:00") from None
     if found <= now:
-        raise click.BadParameter(f"{text!r} has gone by")
+        raise click.BadParameter(f"{text!r} is in the past")
     return found
 
 
 def rfc3339(when: datetime) -> str:
-    """As the daemon takes it."""
+    """Format a time for the daemon."""
     return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,89 +1,132 @@
-"""`mcpctl status --watch` and `top --watch`: the table on the screen, or one line a change when piped."""
+"""`mcpctl status --watch` and `top --watch`: a live table, or one line per change when piped."""
 
 from __future__ import annotations
 
+import os
+import select
+import sys
+import termios
 import time
+import tty
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
 
-from ctl.commands.logs import print_events
+from ctl.commands.logs_events_tap import print_events
+from ctl.commands.stats_top_metrics import WITH_PROCESSES, top_table
 from ctl.context import CliContext
-from ctl.daemon_client import Json
-from ctl.keys import QuitKeys
+from ctl.daemon_client import DaemonClient
 from ctl.output import Line, paint
 from ctl.status_view import server_block, status_table
-from ctl.usage_view import top_table
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 TICK = 1.0
-"""Seconds after which relative times are drawn afresh."""
+"""Seconds between updates of relative times."""
+_QUIT_KEYS = b"qQ\x04\x1b"
+"""q, Ctrl-D and Escape. Keys that send an escape sequence are ignored."""
+
+
+class QuitKeys:
+    """Reads keys one by one and without echo while the block is open. Does nothing without a terminal."""
+
+    def __init__(self) -> None:
+        self._input = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+        self._before: list[int | list[bytes | int]] = []
+
+    def __enter__(self) -> QuitKeys:
+        if self._input is not None:
+            self._before = termios.tcgetattr(self._input)
+            tty.setcbreak(self._input)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._input is not None:
+            termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
+
+    def quit_pressed(self, seconds: float) -> bool:
+        """Wait up to `seconds` for one of the keys."""
+        if self._input is None:
+            time.sleep(seconds)
+            return False
+        until = time.monotonic() + seconds
+        while select.select([self._input], [], [], max(0.0, until - time.monotonic()))[0]:
+            pressed = os.read(self._input, 64)
+            if not pressed:  # the terminal is gone
+                return True
+            if all(key in _QUIT_KEYS for key in pressed):
+                return True
+        return False
 
 
 def watch_status(cli: CliContext, server: str | None) -> int:
-    """Until q or Ctrl-C. Piped, or under `--json`: one line for each change, after one for each server."""
+    """Show the status until q or Ctrl-C. Piped or with `--json`, print states and then every change."""
     servers = [server] if server else []
-    if server:
-        cli.call("mcpd/server", {"server": server})  # an unknown name is an error, not an empty screen
+
+    def ask() -> Callable[[], list[Line]]:
+        """Return what renders the current answer: its relative times change without a new one."""
+        if server:
+            detail = cli.call("mcpd/server", {"server": server}).value
+            return lambda: server_block(detail)
+        status = cli.call("mcpd/status").value
+        return lambda: status_table(status, cli.out.columns)
+
+    render = ask()  # also reports an unknown name
     if cli.out.json or not cli.out.tty:
         print_events(cli, servers)
         return 0
-    return _watch_on_terminal(cli, server, servers)
+    from rich.live import Live
+
+    with (
+        DaemonClient(cli.socket) as changes,
+        QuitKeys() as keys,
+        Live(_screen(cli, render()), auto_refresh=False) as live,
+    ):
+        for item in changes.stream("mcpd/events", {"servers": servers}, tick=TICK):
+            if item is not None:
+                render = ask()
+            live.update(_screen(cli, render()), refresh=True)
+            if keys.quit_pressed(0):
+                break
+    return 0
 
 
 def watch_top(cli: CliContext, sort: str, interval: float) -> int:
-    """Until q or Ctrl-C, a look every `interval` seconds. Piped, or under `--json`: one after the other."""
-    asked = {"processes": True}
+    """Show resource usage until q or Ctrl-C. Piped or with `--json`, print one table or object per update."""
     before = None
     if cli.out.json or not cli.out.tty:
         while True:
-            answer = cli.call("mcpd/stats", asked).value
+            answer = cli.call("mcpd/stats", WITH_PROCESSES).value
             if cli.out.json:
                 cli.out.json_line(answer)
-            elif before is not None:  # the first has no rates yet
+            elif before is not None:  # the first one has no rates yet
                 cli.out.lines([*top_table(before, answer, sort, None), []])
             cli.out.flush()
             before = answer
             time.sleep(interval)
     from rich.live import Live
-    from rich.text import Text
 
     with QuitKeys() as keys, Live(auto_refresh=False, screen=True) as live:
         while True:
-            answer = cli.call("mcpd/stats", asked).value
-            lines = fit_rows(top_table(before, answer, sort, cli.out.columns), cli.out.rows)
-            live.update(Text.from_ansi("\n".join(map(cli.out.styled, lines))), refresh=True)
+            answer = cli.call("mcpd/stats", WITH_PROCESSES).value
+            live.update(_screen(cli, top_table(before, answer, sort, cli.out.columns)), refresh=True)
             before = answer
             if keys.quit_pressed(interval):
                 return 0
 
 
+def _screen(cli: CliContext, lines: list[Line]) -> Text:
+    from rich.text import Text
+
+    return Text.from_ansi("\n".join(map(cli.out.styled, fit_rows(lines, cli.out.rows))))
+
+
 def fit_rows(lines: list[Line], rows: int) -> list[Line]:
-    """What of them a screen of so many rows shows, and that there are more."""
+    """Cut `lines` to a screen of `rows`, with the number of omitted lines at the end."""
     if len(lines) < rows:
         return lines
     shown = max(1, rows - 2)
     return [*lines[:shown], [paint(f"… {len(lines) - shown} more lines", "dim")]]
-
-
-def _watch_on_terminal(cli: CliContext, server: str | None, servers: list[str]) -> int:
-    from rich.live import Live
-    from rich.text import Text
-
-    from ctl.daemon_client import DaemonClient
-
-    method, asked = ("mcpd/server", {"server": server}) if server else ("mcpd/status", {})
-
-    def draw(answer: Json) -> Text:
-        lines = server_block(answer) if server else status_table(answer, cli.out.columns)
-        return Text.from_ansi("\n".join(map(cli.out.styled, fit_rows(lines, cli.out.rows))))
-
-    answer = cli.call(method, asked).value
-    with (
-        DaemonClient(cli.socket) as changes,
-        QuitKeys() as keys,
-        Live(draw(answer), auto_refresh=False) as live,
-    ):
-        for item in changes.stream("mcpd/events", {"servers": servers}, tick=TICK):
-            if item is not None:
-                answer = cli.call(method, asked).value
-            live.update(draw(answer), refresh=True)
-            if keys.quit_pressed(0):
-                break
-    return 0

@@ -1,4 +1,4 @@
-"""Starts the daemon in a separate process, because `ctl.autostart` blocks and the poll loop must not.
+"""Starts the daemon in a separate process, because `ctl.daemon_process` blocks and the poll loop must not.
 
 That process runs the currently installed version: a bridge lives for days and may be older than the daemon
 that it starts. Run as: python -P -m ctl.bridge.daemon_starter SOCKET
@@ -89,7 +89,7 @@ def _exec_starter(socket: str, write_end: int) -> None:
 def main(socket: str) -> int:
     """Start the daemon, or print why that failed. Return the exit code."""
     try:
-        from ctl.autostart import ensure_daemon
+        from ctl.daemon_process import ensure_daemon
 
         ensure_daemon(socket)
     except CtlError as error:

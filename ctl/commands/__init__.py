@@ -1,14 +1,12 @@
-"""The table of commands: where each lives, and its line in `mcpctl --help`.
+"""The table of commands: the module of each, and its line in `mcpctl --help`.
 
-The lines are repeated here so that the help needs none of the modules; a test keeps them equal to
+The summaries are repeated here so that the overview needs no command module. A test keeps them equal to
 the first line of each command's own help.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-SECTIONS = ("Servers", "What servers offer", "The set of servers", "Looking closer", "mcpctl and mcpd")
 
 
 class CommandEntry(NamedTuple):
@@ -18,65 +16,73 @@ class CommandEntry(NamedTuple):
     module: str
     attribute: str
     help: str
-    hidden: bool = False
+    hidden: bool
 
 
-_SERVERS, _OFFERS, _SET, _LOOK, _SELF = SECTIONS
+_TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "Servers": (
+        ("status", "status", "Show the status of all servers, or details for one."),
+        ("connect", "lifecycle", "Connect servers."),
+        ("disconnect", "lifecycle", "Disconnect servers until they are connected again."),
+        ("reconnect", "lifecycle", "Restart the connection to servers."),
+        ("enable", "lifecycle", "Enable servers (persists across restarts)."),
+        ("disable", "lifecycle", "Disable servers (persists across restarts)."),
+        ("wait", "wait", "Wait until servers are connected."),
+    ),
+    "Tools, resources and prompts": (
+        ("list-tools", "tools_resources_prompts", "List the tools of all servers, or of one."),
+        ("tools", "tools_resources_prompts", "Alias of list-tools."),
+        ("call", "call", "Call a tool."),
+        ("resources", "tools_resources_prompts", "List the resources of all servers, or of one."),
+        ("read", "tools_resources_prompts", "Read a resource."),
+        ("prompts", "tools_resources_prompts", "List the prompts of all servers, or of one."),
+        ("prompt", "tools_resources_prompts", "Get a prompt with its arguments filled in."),
+    ),
+    "Configuration and editors": (
+        ("add", "add_remove_apply", "Add a server and save it in the configuration file."),
+        ("remove", "add_remove_apply", "Remove a server and delete it from the configuration file."),
+        ("apply", "add_remove_apply", "Replace the running set of servers with those in a file."),
+        ("reload", "add_remove_apply", "Reload the configuration file."),
+        ("import", "import_", "Import servers from your editors."),
+        ("install", "install", "Configure editors to use mcpd."),
+        ("uninstall", "install", "Undo the changes made by install."),
+        ("edit", "config_edit", "Edit the configuration file and validate it before applying it."),
+        ("secret", "secret", "Manage the secrets referenced as ${secret:NAME}."),
+        ("config", "config_edit", "Validate, show or locate the configuration."),
+    ),
+    "Diagnostics": (
+        ("ui", "ui", "Open the dashboard in your browser."),
+        ("doctor", "doctor", "Check the installation, the configuration and every server."),
+        ("why", "why_debug", "Explain the state of a server and suggest what to do."),
+        ("logs", "logs_events_tap", "Show what a server wrote to stderr."),
+        ("history", "history", "Show past events of a server or of all servers."),
+        ("clients", "clients", "List connected clients and the servers they use."),
+        ("stats", "stats_top_metrics", "Show calls, errors and latencies per server."),
+        ("top", "stats_top_metrics", "Show the memory, CPU and call rate of each server."),
+        ("tap", "logs_events_tap", "Show a server's messages live, with secrets masked."),
+        ("metrics", "stats_top_metrics", "Print all metrics in Prometheus text format."),
+        ("events", "logs_events_tap", "Follow server events as they happen."),
+        ("debug", "why_debug", "Show everything known about one server."),
+    ),
+    "mcpctl and mcpd": (
+        ("bridge", "bridge", "Serve all servers over stdin and stdout, for editors."),
+        ("daemon", "daemon", "Install, start, stop and inspect the daemon."),
+        ("version", "help_version", "Show the versions of mcpctl and the running daemon."),
+        ("completion", "completion", "Print the completion script for a shell."),
+        ("help", "help_version", "Show help for a command, or the exit codes."),
+        ("exit-codes", "help_version", "List the exit codes."),
+        ("shutdown", "help_version", "Stop the daemon and all servers."),
+    ),
+}
+_HIDDEN = ("tools", "exit-codes", "shutdown")
+_ATTRIBUTES = {"tools": "list_tools", "import": "import_", "help": "help_"}
+"""Functions that are not named like their command."""
 
+SECTIONS = tuple(_TABLE)
 COMMANDS: dict[str, CommandEntry] = {
-    "status": CommandEntry(_SERVERS, "status", "status", "How every server is, or one with its evidence."),
-    "connect": CommandEntry(_SERVERS, "lifecycle", "connect", "Connect servers now."),
-    "disconnect": CommandEntry(
-        _SERVERS, "lifecycle", "disconnect", "Disconnect servers until connected again."
-    ),
-    "reconnect": CommandEntry(_SERVERS, "lifecycle", "reconnect", "End servers and connect them afresh."),
-    "enable": CommandEntry(_SERVERS, "lifecycle", "enable", "Switch servers on; lasts."),
-    "disable": CommandEntry(_SERVERS, "lifecycle", "disable", "Switch servers off; lasts."),
-    "wait": CommandEntry(_SERVERS, "wait", "wait", "Wait until servers are connected."),
-    "list-tools": CommandEntry(_OFFERS, "tools", "list_tools", "The tools of every server, or of one."),
-    "tools": CommandEntry(_OFFERS, "tools", "list_tools", "The same as list-tools.", hidden=True),
-    "call": CommandEntry(_OFFERS, "call", "call", "Call a tool."),
-    "resources": CommandEntry(
-        _OFFERS, "resources", "resources", "The resources and templates of every server, or of one."
-    ),
-    "read": CommandEntry(_OFFERS, "resources", "read", "Read a resource."),
-    "prompts": CommandEntry(_OFFERS, "prompts", "prompts", "The prompts of every server, or of one."),
-    "prompt": CommandEntry(_OFFERS, "prompts", "prompt", "Get a prompt, filled in."),
-    "add": CommandEntry(_SET, "servers", "add", "Add a server, and write it into the configuration file."),
-    "remove": CommandEntry(_SET, "servers", "remove", "Remove a server, from the configuration file too."),
-    "apply": CommandEntry(_SET, "servers", "apply", "Make the set of servers what a file says."),
-    "reload": CommandEntry(_SET, "servers", "reload", "Read the configuration file again."),
-    "import": CommandEntry(_SET, "import_", "import_", "Import the servers that your editors have."),
-    "install": CommandEntry(_SET, "install", "install", "Have editors use mcpd."),
-    "uninstall": CommandEntry(_SET, "install", "uninstall", "Undo what install did."),
-    "edit": CommandEntry(_SET, "edit", "edit", "Edit the configuration file, checked before it counts."),
-    "secret": CommandEntry(
-        _SET, "secret", "secret", "Keep the secrets that definitions name as ${secret:NAME}."
-    ),
-    "config": CommandEntry(_SET, "config", "config", "Validate, show or find the configuration."),
-    "ui": CommandEntry(_LOOK, "ui", "ui", "Open the dashboard in your browser."),
-    "doctor": CommandEntry(_LOOK, "doctor", "doctor", "Look whether everything is as it has to be."),
-    "why": CommandEntry(_LOOK, "why", "why", "Why a server is as it is, and what to do."),
-    "logs": CommandEntry(_LOOK, "logs", "logs", "What a server wrote to its stderr."),
-    "history": CommandEntry(_LOOK, "history", "history", "What happened to a server, or to all, and why."),
-    "clients": CommandEntry(_LOOK, "clients", "clients", "Who is connected, from which process, using what."),
-    "stats": CommandEntry(
-        _LOOK, "stats", "stats", "What servers are used for: calls, errors, times, clients."
-    ),
-    "top": CommandEntry(_LOOK, "top", "top", "What servers cost now: memory, processor, calls."),
-    "tap": CommandEntry(_LOOK, "tap", "tap", "Watch a server's messages pass, secrets masked."),
-    "metrics": CommandEntry(
-        _LOOK, "metrics", "metrics", "Everything that is counted, in Prometheus' text format."
-    ),
-    "events": CommandEntry(_LOOK, "logs", "events", "What happens to servers, as it happens."),
-    "debug": CommandEntry(_LOOK, "debug", "debug", "Everything known about one server."),
-    "bridge": CommandEntry(
-        _SELF, "bridge", "bridge", "What an editor starts: all servers, over stdin and stdout."
-    ),
-    "daemon": CommandEntry(_SELF, "daemon", "daemon", "Install, start, stop and inspect the daemon."),
-    "version": CommandEntry(_SELF, "about", "version", "The versions of mcpctl and of the running daemon."),
-    "completion": CommandEntry(_SELF, "completion", "completion", "Print the completion script for a shell."),
-    "help": CommandEntry(_SELF, "about", "help_", "Help on a command, or on exit-codes."),
-    "exit-codes": CommandEntry(_SELF, "about", "exit_codes", "What the exit codes mean.", hidden=True),
-    "shutdown": CommandEntry(_SELF, "about", "shutdown", "Stop the daemon and every server.", hidden=True),
+    name: CommandEntry(
+        section, module, _ATTRIBUTES.get(name, name.replace("-", "_")), summary, name in _HIDDEN
+    )
+    for section, commands in _TABLE.items()
+    for name, module, summary in commands
 }

@@ -1,4 +1,4 @@
-"""`mcpctl bridge`, for its help and for command lines that the fast path of `ctl.main` leaves to click."""
+"""`mcpctl bridge` for the full command line. `ctl.main` starts it directly in its usual form."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from ctl.context import CliContext
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl bridge --client zed\n  mcpctl bridge --server github")
-@click.option("--server", metavar="NAME", help="Only this one, unrenamed.", shell_complete=server_names)
+@click.option(
+    "--server", metavar="NAME", help="Only this server, without prefix.", shell_complete=server_names
+)
 @click.option("--profile", metavar="NAME", help="Only what this profile selects.")
-@click.option("--client", metavar="NAME", default="", help="What the editor is called in status and logs.")
+@click.option("--client", metavar="NAME", default="", help="Name of the editor in status and logs.")
 @click.pass_obj
 def bridge(cli: CliContext, server: str | None, profile: str | None, client: str) -> int:
-    """What an editor starts: all servers, over stdin and stdout.
+    """Serve all servers over stdin and stdout, for editors.
 
-    Put this command into the editor's configuration as an MCP server (type stdio). It speaks MCP in every
-    revision, stays when the daemon restarts, and ends when the editor closes its stdin.
+    Add this command to your editor's configuration as an MCP server of type stdio. It supports every MCP
+    revision, keeps running when the daemon restarts, and ends when the editor closes stdin.
     """
     from ctl.bridge.loop import BridgeOptions, run
 

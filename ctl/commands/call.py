@@ -1,18 +1,21 @@
-"""`mcpctl call`: a tool, its progress, its result."""
+"""`mcpctl call`: call a tool, show its progress and its result."""
 
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from ctl.call_arguments import parse_json_object, parse_pairs, split_target
 from ctl.completion_candidates import tool_targets
 from ctl.context import CliContext
-from ctl.daemon_client import DaemonReply, Json
+from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, ToolError, UsageError
-from ctl.status_view import objects, strings
 from ctl.terminal_text import format_duration
+
+if TYPE_CHECKING:
+    from ctl.api_types import CallParams, Reply, ToolResult
 
 
 @click.command(
@@ -28,32 +31,32 @@ from ctl.terminal_text import format_duration
     required=True,
     shell_complete=tool_targets,
 )
-@click.option(
-    "--args", "args", metavar="JSON|@FILE|-", help="The arguments as one JSON object; - reads stdin."
-)
+@click.option("--args", "args", metavar="JSON|@FILE|-", help="Arguments as a JSON object; - reads stdin.")
 @click.option(
     "--timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
-    help="Silence allowed before the call is given up; progress starts it afresh.",
+    help="Give up after this time without progress; progress restarts the timeout.",
 )
-@click.option("--raw", is_flag=True, help="Print MCP's own result, unchanged.")
+@click.option("--raw", is_flag=True, help="Print the MCP result unchanged.")
 @click.pass_obj
 def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: float | None, raw: bool) -> int:
     """Call a tool.
 
-    Also written SERVER/TOOL, SERVER::TOOL, SERVER__TOOL, mcp_SERVER_TOOL or SERVER TOOL. Prints what the tool
-    answered; a tool that says it failed is exit 1. Ctrl-C cancels the call on the server.
+    You can also write SERVER/TOOL, SERVER::TOOL, SERVER__TOOL, mcp_SERVER_TOOL or SERVER TOOL. Prints the
+    tool's output; exits with 1 if the tool reports an error. Ctrl-C cancels the call on the server.
     """
     server, tool, rest = _resolve_target(cli, words)
     arguments = parse_pairs(rest, parse_json_object(args) if args is not None else {})
-    params: dict[str, object] = {"server": server, "tool": tool, "arguments": arguments, "raw": raw}
+    params: CallParams = {"server": server, "tool": tool, "arguments": arguments, "raw": raw}
     if timeout is not None:
         params["timeout"] = timeout
     if trace := cli.trace_context():
         params["_meta"] = trace
     try:
-        reply = cli.call("mcpd/call", params, timeout=None, on_note=lambda m, p: _show_progress(cli, m, p))
+        reply = cli.call(
+            "mcpd/call", params, timeout=None, on_note=lambda method, note: _show_progress(cli, method, note)
+        )
     except DaemonError as error:
         _add_hint(error, rest)
         raise
@@ -63,21 +66,21 @@ def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: flo
 
 
 def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, list[str]]:
-    """As `split_target`, and the names that clients see, which only the list of tools can take apart."""
+    """Like `split_target`, but also resolve qualified names, for which the list of tools is needed."""
     name, *rest = words or ("",)
     if not name or any(mark in name for mark in "@/:") or (rest and "=" not in rest[0]):
         return split_target(words, "tool")
     try:
-        listed = cli.call("mcpd/tools", {}).value["tools"]
-    except CtlError:  # what is wrong with the command line does not depend on the daemon
+        listed = cli.call("mcpd/tools").value["tools"]
+    except CtlError:  # errors in the command line do not depend on the daemon
         return split_target(words, "tool")
-    tools = [(str(tool["server"]), str(tool["name"])) for tool in objects(listed)]
+    tools = [(str(tool["server"]), str(tool["name"])) for tool in listed]
     for server, tool in tools:
         if name in (f"{server}__{tool}", f"mcp_{server}_{tool}"):
             return server, tool, rest
-    having = [f"{tool}@{server}" for server, tool in tools if tool == name]
-    if having:
-        raise UsageError(f"{name} names no server", hint=f"write {' or '.join(having[:5])}")
+    targets = [f"{tool}@{server}" for server, tool in tools if tool == name]
+    if targets:
+        raise UsageError(f"'{name}' does not name a server", hint=f"use {' or '.join(targets[:5])}")
     return split_target(words, "tool")
 
 
@@ -95,46 +98,42 @@ def _show_progress(cli: CliContext, method: str, note: Json) -> None:
     cli.out.progress(shown.strip())
 
 
-def _show_raw(cli: CliContext, reply: DaemonReply) -> int:
+def _show_raw(cli: CliContext, reply: Reply[Json]) -> int:
     cli.out.json_document(reply.text)
     return 1 if reply.value.get("isError") is True else 0
 
 
-def _show(cli: CliContext, reply: DaemonReply) -> int:
+def _show(cli: CliContext, reply: Reply[ToolResult]) -> int:
     result, out = reply.value, cli.out
-    success = result.get("success") is True
+    success = result["success"]
     if cli.show_json(reply):
         return 0 if success else 1
-    for warning in strings(result.get("warnings")):
+    for warning in result.get("warnings", ()):
         out.message(f"warning: {warning}")
     if not success:
-        out.message_block(str(result.get("error") or "the tool failed without saying why"))
+        out.message_block(result.get("error") or "the tool failed without an error message")
         return ToolError.exit
-    output, data = str(result.get("output") or ""), result.get("data")
-    if output:
+    if output := result.get("output"):
         out.block(output)
-    elif data is not None:
+    elif (data := result.get("data")) is not None:
         out.block(json.dumps(data, indent=2, ensure_ascii=False))
     return 0
 
 
-def _add_hint(error: CtlError, words: list[str]) -> None:
-    """What to do next, for the errors that a caller can mend."""
+def _add_hint(error: DaemonError, words: list[str]) -> None:
+    """Add the next step to errors that the caller can fix."""
     if error.hint:
         return
-    server = error.facts.get("server", "SERVER")
+    server = error.details.get("server", "SERVER")
     if error.code == "invalid_arguments":
         as_text = any("=" in word and not word.partition("=")[0].endswith(":") for word in words)
-        problems = error.problems if isinstance(error, DaemonError) else []
-        as_text = as_text and any(" is not of type " in str(each.get("message")) for each in problems)
-        error.hint = (
-            "KEY=VALUE is always text; numbers, true, false, lists and objects are written KEY:=JSON"
-            if as_text
-            else f"mcpctl list-tools {server} --schema shows what it takes"
-        )
+        if as_text and any(" is not of type " in str(each.get("message")) for each in error.problems):
+            error.hint = "KEY=VALUE is always text; use KEY:=JSON for numbers, true, false, lists and objects"
+        else:
+            error.hint = f"mcpctl list-tools {server} --schema shows the expected arguments"
     elif error.code == "not_ready":
         error.hint = f"mcpctl why {server}"
     elif error.code == "timeout":
-        after = error.facts.get("after")
-        longer = f" (it was {format_duration(after)})" if isinstance(after, (int, float)) else ""
-        error.hint = f"give it longer with --timeout SECONDS{longer}"
+        after = error.details.get("after")
+        limit = f" (was {format_duration(after)})" if isinstance(after, (int, float)) else ""
+        error.hint = f"raise the limit with --timeout SECONDS{limit}"

@@ -1,25 +1,29 @@
-"""`mcpctl clients`: who is connected, from which process, using what."""
+"""`mcpctl clients`: connected clients, their processes and the servers they use."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from ctl.context import CliContext
-from ctl.daemon_client import Json
 from ctl.output import Line, paint
-from ctl.status_view import mapping, objects
 from ctl.table import table
 from ctl.terminal_text import ago
 
-HEADER = ("CLIENT", "PID", "DOOR", "CONNECTED", "SEES", "REVISION", "CALLS", "USES")
+if TYPE_CHECKING:
+    from ctl.api_types import ClientsResult, ServerUsage
+
+HEADER = ("CLIENT", "PID", "VIA", "CONNECTED", "SCOPE", "REVISION", "CALLS", "SERVERS")
 
 
 @click.command(epilog="Example:\n\n\b\n  mcpctl clients --json")
 @click.pass_obj
 def clients(cli: CliContext) -> int:
-    """Who is connected, from which process, using what.
+    """List connected clients and the servers they use.
 
-    SEES is the server a client speaks MCP to, or `*` for all of them together.
+    SCOPE is the server that a client is connected to, or `*` for all servers.
     """
     reply = cli.call("mcpd/clients")
     if not cli.show_json(reply):
@@ -27,30 +31,29 @@ def clients(cli: CliContext) -> int:
     return 0
 
 
-def clients_table(answer: Json, fit: int | None) -> list[Line]:
-    """One row a client; the one who asks is among them."""
+def clients_table(answer: ClientsResult, fit: int | None) -> list[Line]:
+    """One row per client, including this mcpctl."""
     rows: list[Line] = [
         [
-            str(client.get("name") or "-"),
-            str(client.get("pid") or "-"),
-            str(client.get("door")),
-            ago(client.get("since")),
-            str(client.get("sees") or "-"),
-            str(client.get("protocol_version") or "-"),
+            client["name"] or "-",
+            str(client["pid"] or "-"),
+            client["door"],
+            ago(client["since"]),
+            client.get("sees") or "-",
+            client.get("protocol_version") or "-",
             str(client.get("calls", 0)),
-            _server_uses(mapping(client.get("servers"))),
+            _server_uses(client.get("servers", {})),
         ]
-        for client in objects(answer.get("clients"))
+        for client in answer["clients"]
     ]
-    return table(HEADER, rows, right=(1, 6), fit=fit) if rows else [[paint("nobody is connected", "dim")]]
+    return table(HEADER, rows, right=(1, 6), fit=fit) if rows else [[paint("no clients connected", "dim")]]
 
 
-def _server_uses(servers: Json) -> str:
+def _server_uses(servers: Mapping[str, ServerUsage]) -> str:
     """`git (12), time (3, 2025-06-18 → 2026-07-28)`."""
-    told = []
+    uses = []
     for name, use in servers.items():
-        each = mapping(use)
-        revisions = str(each.get("revisions") or "")
-        between = f", {revisions}" if "→" in revisions else ""
-        told.append(f"{each.get('instance') or name} ({each.get('calls', 0)}{between})")
-    return ", ".join(told) or "-"
+        revisions = use.get("revisions", "")
+        translated = f", {revisions}" if "→" in revisions else ""
+        uses.append(f"{use.get('instance') or name} ({use['calls']}{translated})")
+    return ", ".join(uses) or "-"

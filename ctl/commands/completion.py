@@ -1,10 +1,19 @@
-"""`mcpctl completion`: the script that teaches a shell our commands, servers and tools."""
+"""`mcpctl completion`: shell completion for bash, zsh and fish.
+
+click's own scripts are not used: names and descriptions come from servers, and its bash script would insert a
+tool named `$(reboot)` unquoted; its fish script cuts every description at the first comma.
+"""
 
 from __future__ import annotations
 
+import os
+from typing import ClassVar
+
 import click
+from click.shell_completion import CompletionItem, FishComplete, ShellComplete, ZshComplete, split_arg_string
 
 from ctl.context import CliContext
+from ctl.terminal_text import clean
 
 
 @click.command(
@@ -16,11 +25,10 @@ from ctl.context import CliContext
 def completion(cli: CliContext, shell: str) -> int:
     """Print the completion script for a shell.
 
-    The names of servers and tools come from the running daemon; completing never starts one. MCPCTL_OUTPUT
-    makes no JSON of the script, which a shell is to read; --json does.
+    Names of servers and tools come from the running daemon; completion never starts it. The script is printed
+    as JSON only with --json, not because of MCPCTL_OUTPUT.
     """
     from ctl.app import app
-    from ctl.completion_scripts import SHELLS
 
     script = SHELLS[shell](app, {}, "mcpctl", "_MCPCTL_COMPLETE").source()
     if cli.out.json and not cli.out.format_is_default:
@@ -28,3 +36,164 @@ def completion(cli: CliContext, shell: str) -> int:
     else:
         cli.out.block(script)
     return 0
+
+
+_BASH = r"""_mcpctl_completion() {
+    local kind value
+    COMPREPLY=()
+    while IFS=, read -r kind value; do
+        case $kind in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain)
+                [[ $value == *= ]] && compopt -o nospace
+                COMPREPLY+=("$value")
+                ;;
+        esac
+    done < <(COMP_LINE=${COMP_LINE:0:COMP_POINT} _MCPCTL_COMPLETE=bash_complete "$1")
+}
+
+complete -o nosort -F _mcpctl_completion mcpctl
+"""
+
+_ZSH = r"""#compdef mcpctl
+
+_mcpctl_completion() {
+    local kind key help
+    local -a names shown open response
+    (( $+commands[mcpctl] )) || return 1
+    local -x _MCPCTL_COMPLETE=zsh_complete COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT-1))
+    response=("${(@f)$(mcpctl)}")
+    for kind key help in "${response[@]}"; do
+        case $kind in
+            dir) _path_files -/ ;;
+            file) _path_files -f ;;
+            plain)
+                if [[ $key == *= ]]; then
+                    open+=("$key")
+                else
+                    names+=("$key")
+                    [[ $help == _ ]] && shown+=("$key") || shown+=("$key -- $help")
+                fi
+                ;;
+        esac
+    done
+    (( $#open )) && compadd -V arguments -S '' -a open
+    (( $#names )) && compadd -V names -l -d shown -a names
+}
+
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    _mcpctl_completion "$@"
+else
+    compdef _mcpctl_completion mcpctl
+fi
+"""
+
+_FISH = r"""function _mcpctl_completion
+    set -lx _MCPCTL_COMPLETE fish_complete
+    set -lx COMP_WORDS (commandline -cp)
+    set -lx COMP_CWORD (commandline -ct)
+    for line in (mcpctl)
+        set -l parts (string split -m 1 , -- $line)
+        switch $parts[1]
+            case dir
+                __fish_complete_directories $parts[2]
+            case file
+                __fish_complete_path $parts[2]
+            case plain
+                printf '%s\n' $parts[2]
+        end
+    end
+end
+
+complete --no-files --command mcpctl --arguments '(_mcpctl_completion)'
+"""
+
+_BREAKS = "@=:"
+"""bash splits words at these and replaces only the part after the last one; an @ is part of it."""
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@=+,%")
+
+
+class _Safe:
+    """Overrides of click's classes: our own script, and only candidates that can be typed."""
+
+    source_template: ClassVar[str]
+
+    def source(self) -> str:
+        return self.source_template
+
+    def candidates(self) -> list[CompletionItem]:
+        """Return the printable candidates. Their help comes from servers and is sanitized."""
+        assert isinstance(self, ShellComplete)
+        items = self.get_completions(*self.get_completion_args())
+        kept = [item for item in items if str(item.value).isprintable()]
+        for item in kept:
+            item.help = clean(item.help) if item.help else None
+        return kept
+
+
+class _Bash(_Safe, ShellComplete):
+    name = "bash"
+    source_template = _BASH
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        before, word = split_last_word(os.environ.get("COMP_LINE", ""))
+        return split_arg_string(before)[1:], "".join(split_arg_string(word))
+
+    def complete(self) -> str:
+        _, word = split_last_word(os.environ.get("COMP_LINE", ""))
+        return "\n".join(
+            f"{item.type},{reply}"
+            for item in self.candidates()
+            if (reply := str(item.value) if item.type != "plain" else bash_reply(str(item.value), word))
+        )
+
+
+class _Zsh(_Safe, ZshComplete):
+    source_template = _ZSH
+
+    def complete(self) -> str:
+        return "\n".join(f"{item.type}\n{item.value}\n{item.help or '_'}" for item in self.candidates())
+
+
+class _Fish(_Safe, FishComplete):
+    source_template = _FISH
+
+    def complete(self) -> str:
+        return "\n".join(
+            f"{item.type},{item.value}" + (f"\t{item.help}" if item.help else "")
+            for item in self.candidates()
+        )
+
+
+SHELLS: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
+
+
+def split_last_word(line: str) -> tuple[str, str]:
+    """Split a command line before the word being typed, including its quotes and backslashes."""
+    start, quote, escaped = 0, "", False
+    for at, char in enumerate(line):
+        if escaped:
+            escaped = False
+        elif char == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char.isspace():
+            start = at + 1
+    return line[:start], line[start:]
+
+
+def bash_reply(value: str, word: str) -> str:
+    """Return the quoted replacement for `word`; empty if there is none.
+
+    Inside quotes, only candidates without special characters are offered, because bash's behaviour there
+    depends on its settings.
+    """
+    quoted = "".join(char if char in _PLAIN or char.isalnum() else f"\\{char}" for char in value)
+    if "'" in word or '"' in word:
+        return value if quoted == value else ""
+    before = word[: max((word.rfind(char) + 1 for char in _BREAKS), default=0)].removesuffix("@")
+    return quoted.removeprefix(before) if quoted.startswith(before) else ""

@@ -1,104 +1,106 @@
-"""`mcpctl daemon`: run mcpd as a service or in the background, and see how it is."""
+"""`mcpctl daemon`: install, start, stop and inspect mcpd, as a systemd user service or in the background."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 
 import click
 
-from ctl import autostart, background, service, systemd_units
+from ctl import daemon_process, systemd_units
 from ctl.context import CliContext
 from ctl.daemon_client import DaemonClient
 from ctl.errors import CtlError, DaemonUnreachable
 from ctl.output import paint
+from ctl.systemd_units import SERVICE, SOCKET
 
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl daemon install\n  mcpctl daemon status")
 def daemon() -> None:
     """Install, start, stop and inspect the daemon.
 
-    With systemd, `install` makes it a service of your user; without, `start` runs it in the background.
+    On systems with systemd, `install` sets up a user service. Elsewhere, `start` runs mcpd in the background.
     """
 
 
 @daemon.command()
 @click.pass_obj
 def start(cli: CliContext) -> int:
-    """Start the daemon, and wait until it answers.
+    """Start the daemon and wait until it responds.
 
-    Through the service manager when the service is installed, else in the background.
+    Uses the systemd service if it is installed, otherwise runs the daemon in the background.
     """
-    if systemd_units.manages_socket(cli.socket):
-        if systemd_units.service_properties().get("ActiveState") != "active":
-            service.stop_background(cli)
-        systemd_units.start()
+    if not systemd_units.manages_socket(cli.socket):
+        daemon_process.start_in_background(cli.socket)
     else:
-        autostart.start_in_background(cli.socket)
+        if systemd_units.service_properties().get("ActiveState") != "active":
+            _stop_background(cli)
+        systemd_units.start_units()
     return _report(cli)
 
 
 @daemon.command()
 @click.pass_obj
 def stop(cli: CliContext) -> int:
-    """Stop the daemon and every server; nothing of them is left.
+    """Stop the daemon and all servers.
 
-    Succeeds when nothing is running. The next command of mcpctl would start it again: see --no-start.
+    Succeeds if the daemon is not running. The next mcpctl command starts it again unless --no-start is given.
     """
-    stopped = service.stop(cli)
+    stopped = _stop(cli)
     if cli.out.json:
         cli.out.json_value({"stopped": stopped})
     else:
-        cli.out.line("mcpd is stopped" if stopped else "mcpd was not running")
+        cli.out.line("mcpd stopped" if stopped else "mcpd was not running")
     return 0
 
 
 @daemon.command()
 @click.pass_obj
 def restart(cli: CliContext) -> int:
-    """Stop the daemon if it runs, and start it."""
-    if (
-        systemd_units.manages_socket(cli.socket)
-        and systemd_units.service_properties().get("ActiveState") == "active"
-    ):
-        systemd_units.systemctl("restart", systemd_units.SERVICE)
+    """Stop the daemon if it is running, then start it."""
+    managed = systemd_units.manages_socket(cli.socket)
+    if managed and systemd_units.service_properties().get("ActiveState") == "active":
+        systemd_units.systemctl("restart", SERVICE)
     else:
-        service.stop(cli)
-        if systemd_units.manages_socket(cli.socket):
-            systemd_units.start()
+        _stop(cli)
+        if managed:
+            systemd_units.start_units()
         else:
-            autostart.start_in_background(cli.socket)
+            daemon_process.start_in_background(cli.socket)
     return _report(cli)
 
 
 @daemon.command()
 @click.pass_obj
 def status(cli: CliContext) -> int:
-    """Whether it runs, who started it, and where it writes.
+    """Show whether the daemon is running, what started it and where it logs.
 
-    Never starts it. Exit 3 when it does not run.
+    Never starts the daemon. Exits with 3 if it is not running.
     """
     return _report(cli)
 
 
 @daemon.command()
-@click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1, 10_000))
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
+@click.option(
+    "-n", "--lines", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Number of lines."
+)
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.pass_obj
 def logs(cli: CliContext, lines: int, follow: bool) -> int:
-    """What the daemon itself wrote.
+    """Show the log of the daemon itself.
 
-    The journal of the service, or the log of the one in the background. A server's log is
-    `mcpctl logs SERVER`.
+    Reads the journal of the systemd service, or the log file of a background daemon. For the log of a server
+    use `mcpctl logs SERVER`.
     """
     if systemd_units.manages_socket(cli.socket):
-        return service.journal(cli, lines, follow)
-    path = autostart.log_path()
+        return _show_journal(cli, lines, follow)
+    path = daemon_process.log_path()
     if not os.path.exists(path):
         raise CtlError(
-            f"there is no log at {path}", hint="a daemon started by hand writes to its own terminal"
+            f"log file {path} does not exist", hint="a daemon started by hand logs to its own terminal"
         )
-    shown = background.log_lines(path, lines, follow=follow)
+    shown = daemon_process.log_lines(path, lines, follow=follow)
     if cli.out.json and not follow:
         cli.out.json_value({"source": path, "lines": [*shown]})
         return 0
@@ -113,7 +115,7 @@ def logs(cli: CliContext, lines: int, follow: bool) -> int:
 
 
 def _format_record(line: str) -> str:
-    """A record of the log as a person reads it; anything else as it is."""
+    """Format a JSON log record for reading; return any other line unchanged."""
     try:
         record = json.loads(line)
         return f"{record['time']} {record['level']:7} {record['message']}"
@@ -121,20 +123,82 @@ def _format_record(line: str) -> str:
         return line
 
 
+def _show_journal(cli: CliContext, lines: int, follow: bool) -> int:
+    """Print the end of the service's journal. Returns journalctl's exit code."""
+    command = ["journalctl", "--user", "--no-pager", "--quiet", "-u", SERVICE, "-n", str(lines)]
+    command += ["-o", "json" if cli.out.json and follow else "cat"] + ["-f"] * follow
+    cli.out.flush()
+    try:
+        if follow:
+            return subprocess.run(command, check=False).returncode
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    except FileNotFoundError:
+        raise CtlError("journalctl is not installed", hint="systemctl --user status mcpd") from None
+    if cli.out.json:
+        cli.out.json_value({"source": "journal", "lines": done.stdout.splitlines()})
+    elif done.stdout:
+        cli.out.block(done.stdout.rstrip("\n"))
+    else:
+        cli.out.message(
+            "the journal has no entries for mcpd; is journald running? (systemctl --user status mcpd)"
+        )
+    return done.returncode
+
+
 @daemon.command(epilog="Examples:\n\n\b\n  mcpctl daemon install\n  mcpctl daemon install --dry-run")
-@click.option("--dry-run", is_flag=True, help="Show the units and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the unit files without writing them.")
 @click.pass_obj
 def install(cli: CliContext, dry_run: bool) -> int:
-    """Make the daemon a service, now and at every login.
+    """Install the daemon as a systemd user service that starts at login.
 
-    Writes two systemd units and enables them (--no-start: without starting it now). The PATH of this shell
-    goes into the service, because the service manager's own often lacks ~/.local/bin, nvm and the like;
-    nothing else of the environment does. Run it again after PATH or the place of mcpd has changed.
+    Writes and enables two systemd units and starts the service (not with --no-start). The service uses the
+    PATH of this shell, because the service manager's own PATH often lacks ~/.local/bin, nvm and the like. No
+    other environment variables are copied. Run it again after you change PATH or move mcpd.
     """
+    command = daemon_process.daemon_command()
+    search_path = systemd_units.service_path(os.environ.get("PATH", os.defpath))
     if dry_run:
-        service.show_units(cli)
+        _show_units(cli, command, search_path)
         return 0
-    return _report(cli) if service.install(cli) else 0
+    written = systemd_units.write_units(command, search_path)
+    enabled = systemd_units.is_available()
+    if enabled:
+        systemd_units.systemctl("daemon-reload")
+        systemd_units.systemctl("enable", SOCKET, SERVICE)
+        if cli.may_start:
+            _start_service(cli)
+    started = enabled and cli.may_start
+    if cli.out.json:
+        units = [str(path) for path in written]
+        cli.out.json_value(
+            {"units": units, "command": command, "path": search_path, "enabled": enabled, "started": started}
+        )
+        return 0
+    for path in written:
+        cli.out.line("wrote ", str(path))
+    cli.out.line("PATH of the service: ", search_path)
+    if enabled:
+        cli.out.line("enabled mcpd.socket and mcpd.service")
+        cli.out.message("to keep mcpd running after you log out: loginctl enable-linger")
+    else:
+        cli.out.message(
+            "the systemd user manager is not reachable, so nothing was enabled; after logging in, run: "
+            "systemctl --user daemon-reload && systemctl --user enable --now mcpd.socket mcpd.service"
+        )
+    return _report(cli) if started else 0
+
+
+def _show_units(cli: CliContext, command: list[str], search_path: str) -> None:
+    units = {
+        str(systemd_units.unit_directory() / name): systemd_units.render_unit(name, command, search_path)
+        for name in (SERVICE, SOCKET)
+    }
+    if cli.out.json:
+        cli.out.json_value({"units": units})
+        return
+    for path, text in units.items():
+        cli.out.line(paint(f"# {path}", "bold"))
+        cli.out.block(text)
 
 
 @daemon.command()
@@ -142,13 +206,65 @@ def install(cli: CliContext, dry_run: bool) -> int:
 def uninstall(cli: CliContext) -> int:
     """Stop the service and remove its units.
 
-    Configuration, logs and state stay, as do drop-ins made with `systemctl --user edit`.
+    Keeps configuration, logs and state, and drop-ins made with `systemctl --user edit`.
     """
-    service.uninstall(cli)
+    units = [systemd_units.unit_directory() / name for name in (SERVICE, SOCKET)]
+    found = [path for path in units if path.exists()]
+    if found and systemd_units.is_available():
+        systemd_units.systemctl("disable", "--now", SOCKET, SERVICE)
+    for path in found:
+        path.unlink()
+    if found and systemd_units.is_available():
+        systemd_units.systemctl("daemon-reload")
+    if cli.out.json:
+        cli.out.json_value({"removed": [str(path) for path in found]})
+        return 0
+    for path in found:
+        cli.out.line("removed ", str(path))
+    if not found:
+        cli.out.line("the service was not installed")
     return 0
 
 
-# ---- how it is -----------------------------------------------------------------------------------
+# ---- starting and stopping -----------------------------------------------------------------------
+
+
+def _start_service(cli: CliContext) -> None:
+    """Start the service. A background daemon on the same socket is stopped first."""
+    if not systemd_units.manages_socket(cli.socket):
+        cli.out.message(
+            f"note: the service listens on {systemd_units.socket_path()}, but you selected {cli.socket}"
+        )
+    elif systemd_units.service_properties().get("ActiveState") == "active":
+        systemd_units.systemctl("restart", SERVICE)
+        return
+    else:
+        _stop_background(cli)
+    systemd_units.start_units()
+
+
+def _stop(cli: CliContext) -> bool:
+    """Stop the service or the background daemon. Returns whether a daemon was running."""
+    if systemd_units.manages_socket(cli.socket):
+        active = systemd_units.service_properties().get("ActiveState") in (
+            "active",
+            "activating",
+            "reloading",
+        )
+        if active or systemd_units.socket_is_active():
+            systemd_units.stop_units()
+            return active
+    return _stop_background(cli)
+
+
+def _stop_background(cli: CliContext) -> bool:
+    """Stop a background daemon. Returns whether one was running."""
+    if systemd_units.manages_socket(cli.socket) and systemd_units.socket_is_active():
+        return False  # systemd owns the socket; connecting to it would start the service
+    return daemon_process.stop(cli.socket)
+
+
+# ---- status --------------------------------------------------------------------------------------
 
 
 def _report(cli: CliContext) -> int:
@@ -161,7 +277,7 @@ def _report(cli: CliContext) -> int:
 
 
 def _daemon_status(cli: CliContext) -> dict[str, object]:
-    """How the daemon is. Takes care not to connect where connecting would start it."""
+    """Collect the daemon's status without starting it by socket activation."""
     socket = cli.socket
     unit = systemd_units.service_properties() if systemd_units.manages_socket(socket) else None
     by_manager = unit is not None and unit.get("ActiveState") in ("active", "reloading", "deactivating")
@@ -171,22 +287,21 @@ def _daemon_status(cli: CliContext) -> dict[str, object]:
         "version": None,
         "socket": socket,
         "started_by": None,
-        "log": "journalctl --user -u mcpd" if unit is not None else autostart.log_path(),
+        "log": "journalctl --user -u mcpd" if unit is not None else daemon_process.log_path(),
         "installed": systemd_units.is_installed(),
         "unit": None if unit is None else _unit_status(unit),
     }
-    if unit is not None and not by_manager and service.socket_is_active():
+    if unit is not None and not by_manager and systemd_units.socket_is_active():
         return facts
     try:
         with DaemonClient(socket) as client:
             answer = client.call("mcpd/version", timeout=5.0).value
     except DaemonUnreachable:
         return facts
-    started_by = "systemd" if by_manager else "background"
     return {
         **facts,
         "running": True,
-        "started_by": started_by,
+        "started_by": "systemd" if by_manager else "background",
         "pid": answer.get("pid"),
         "version": answer.get("version"),
     }
@@ -212,15 +327,14 @@ def _print_status(cli: CliContext, facts: dict[str, object]) -> None:
     out.line("  socket   ", str(facts["socket"]))
     if isinstance(unit, dict):
         enabled = "starts at login" if unit["enabled"] else "not enabled"
-        out.line(
-            "  service  ", f"{unit['state']} ({unit['sub_state']}), {enabled}, {unit['restarts']} restarts"
-        )
+        restarts = "1 restart" if unit["restarts"] == 1 else f"{unit['restarts']} restarts"
+        out.line("  service  ", f"{unit['state']} ({unit['sub_state']}), {enabled}, {restarts}")
         if unit["status"] and facts["running"]:
-            out.line("  says     ", str(unit["status"]))
+            out.line("  status   ", str(unit["status"]))
         if unit["result"] not in ("", "success"):
             out.line("  result   ", paint(str(unit["result"]), "red"))
     elif facts["running"]:
-        out.line("  service  ", "none: it runs in the background (mcpctl daemon install makes one)")
+        out.line("  service  ", "none; running in the background (mcpctl daemon install creates a service)")
     out.line("  log      ", str(facts["log"]))
     if not facts["running"]:
         out.message("next: mcpctl daemon start")

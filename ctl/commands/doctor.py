@@ -1,59 +1,75 @@
-"""`mcpctl doctor`: is everything as it has to be, and what mends it."""
+"""`mcpctl doctor`: check the installation, the configuration and every server."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+from ctl import definition_fields, doctor_checks, login_shell, systemd_units
 from ctl.context import CliContext
-from ctl.doctor_checks import Finding
+from ctl.daemon_client import DaemonClient
+from ctl.doctor_checks import FAIL, OK, SKIP, WARN, DoctorReport, Finding
+from ctl.errors import CtlError, DaemonError, DaemonUnreachable
+from ctl.next_steps import next_command
 from ctl.output import Line, paint
-from ctl.terminal_text import count
+from ctl.status_view import short_message
+from ctl.terminal_text import count, seconds_since
+from mcpd import __version__
+from mcpd.config.loader import load
+from mcpd.model.errors import BadSpec
+from mcpd.model.server_spec import RemoteSpec, StdioSpec
+from mcpd.support import paths
+
+if TYPE_CHECKING:
+    from ctl.api_types import ConnectStep, PingResult, ServerStatus
 
 _MARKS = {
-    "ok": ("ok", "green"),
-    "warning": ("warn", "yellow"),
-    "failure": ("FAIL", "red"),
-    "skipped": ("-", "dim"),
+    OK: ("ok", "green"),
+    WARN: ("warn", "yellow"),
+    FAIL: ("FAIL", "red"),
+    SKIP: ("-", "dim"),
 }
+_ANSWER_TIMEOUT = 5.0
+_PING_TIMEOUT = 10.0
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl doctor\n  mcpctl doctor --bundle mcpd-report.tar.gz")
-@click.option("--shell/--no-shell", default=True, help="Compare with a login shell.", show_default=True)
+@click.option("--shell/--no-shell", default=True, help="Compare with your login shell.", show_default=True)
 @click.option(
     "--bundle",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write a report for others to read: a .tar.gz without secrets.",
+    help="Write a .tar.gz to attach to a bug report, with secrets masked.",
 )
 @click.pass_obj
 def doctor(cli: CliContext, shell: bool, bundle: str | None) -> int:
-    """Look whether everything is as it has to be.
+    """Check the installation, the configuration and every server.
 
-    The socket, the service, the PATH against your login shell's, the programs that servers need, the
-    configuration, and each server with a real round trip. Works without a daemon, and starts none. Each
-    thing that is not well comes with a line that mends it; exit 1 when any check fails.
+    Checks the socket, the service, the PATH, the programs that servers need, the configuration, and every
+    server with a real request. Works without a running daemon and never starts one. Suggests a fix for every
+    problem. Exits with 1 if a check fails.
     """
-    from ctl.doctor import run_checks
-
-    seen = run_checks(cli, os.environ, shell=shell)
-    failed = [finding for finding in seen.findings if finding.result == "failure"]
+    report = run_checks(cli, os.environ, shell=shell)
+    failed = any(finding.result == FAIL for finding in report.findings)
     if bundle is not None:
         from ctl.support_bundle import write_bundle
 
-        write_bundle(bundle, seen, os.environ)
+        write_bundle(bundle, report, os.environ)
     if cli.out.json:
-        found = [finding.to_json() for finding in seen.findings]
+        found = [finding.to_json() for finding in report.findings]
         cli.out.json_value({"well": not failed, "findings": found, "bundle": bundle})
     else:
-        cli.out.lines(_report(seen.findings))
+        cli.out.lines(_render(report.findings))
         if bundle is not None:
-            cli.out.message(f"wrote {bundle}: look through it before you send it to anybody")
+            cli.out.message(f"wrote {bundle}; review its contents before you share it")
     return 1 if failed else 0
 
 
-def _report(findings: list[Finding]) -> list[Line]:
+def _render(findings: list[Finding]) -> list[Line]:
     lines: list[Line] = []
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
@@ -62,7 +78,203 @@ def _report(findings: list[Finding]) -> list[Line]:
         lines.append([paint(f"{word:>4}", style), f"  {finding.check:<{width}}  {finding.message}{took}"])
         if finding.fix:
             lines.append([" " * (width + 8), paint("→ ", "dim"), finding.fix])
-    bad = sum(finding.result == "failure" for finding in findings)
-    doubtful = sum(finding.result == "warning" for finding in findings)
-    summary = f"{count(bad, 'failure')}, {count(doubtful, 'warning')}" if bad or doubtful else "all is well"
+    failures = sum(finding.result == FAIL for finding in findings)
+    warnings = sum(finding.result == WARN for finding in findings)
+    found = failures or warnings
+    summary = f"{count(failures, 'failure')}, {count(warnings, 'warning')}" if found else "no problems found"
     return [*lines, [], [summary]]
+
+
+def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> DoctorReport:
+    """Run all checks. Starts no daemon and raises nothing that can be a finding."""
+    report = DoctorReport()
+    cli.may_start = False
+    try:
+        path = cli.socket
+    except DaemonUnreachable as error:
+        report.findings.append(Finding("socket", FAIL, error.message, error.hint or "set MCPD_SOCKET"))
+        path = ""
+    if path:
+        report.findings += doctor_checks.check_socket(path)
+        report.findings += _check_daemon(report, path)
+        report.findings += doctor_checks.check_service(path)
+    state, cache = paths.state_dir(environ), paths.cache_dir(environ)
+    report.findings += doctor_checks.check_directories({"state directory": state, "cache directory": cache})
+    report.findings += _check_configuration(report, environ)
+    report.findings += doctor_checks.check_secrets(environ)
+    login = login_shell.login_environment(environ) if shell else None
+    daemon_path = report.version["search_path"] if report.version else None
+    if shell:
+        report.findings += doctor_checks.check_path(daemon_path, login)
+    path = daemon_path or (login or environ).get("PATH", _DEFAULT_PATH)
+    report.findings += doctor_checks.check_programs(_needed_programs(report), path, login)
+    report.findings += _check_servers(report, path)
+    return report
+
+
+def _check_daemon(report: DoctorReport, path: str) -> Iterator[Finding]:
+    if systemd_units.manages_socket(path) and systemd_units.socket_is_active():
+        try:
+            active = systemd_units.service_properties().get("ActiveState") == "active"
+        except CtlError:
+            active = False
+        if not active:  # connecting would start it
+            yield Finding("daemon", SKIP, "not running; systemd starts it on demand")
+            return
+    try:
+        with DaemonClient(path) as client:
+            version = client.call("mcpd/version", timeout=_ANSWER_TIMEOUT).value
+            report.version = version
+            report.status = client.call("mcpd/status", timeout=_ANSWER_TIMEOUT).value
+            report.config = client.call("mcpd/config", timeout=_ANSWER_TIMEOUT).value
+            report.answers |= {"version": version, "status": report.status, "config": report.config}
+            for method, params in (("stats", {}), ("history", {"limit": 1000})):
+                try:
+                    answer = client.request(f"mcpd/{method}", params, timeout=_ANSWER_TIMEOUT)
+                except DaemonError:
+                    continue  # an older daemon; the version below shows it
+                report.answers[method] = answer.value
+    except DaemonUnreachable as error:
+        missing = error.message.startswith("mcpd is not running")
+        yield Finding("daemon", SKIP if missing else FAIL, error.message, error.hint)
+        return
+    except CtlError as error:
+        yield Finding("daemon", FAIL, f"does not respond: {error.message}", "mcpctl daemon restart")
+        return
+    running = version["version"]
+    if running != __version__:
+        message = f"the running mcpd is version {running}, mcpctl is {__version__}"
+        yield Finding("daemon", FAIL, message, "mcpctl daemon restart")
+    else:
+        yield Finding("daemon", OK, f"mcpd {running} responds (pid {version['pid']})")
+    age = seconds_since(version["started_at"], 0.0)
+    if age is not None:
+        yield from doctor_checks.check_installation(-age)
+
+
+def _check_configuration(report: DoctorReport, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Report the daemon's view if it is running: its environment may have variables that ours lacks."""
+    failed: BadSpec | None = None
+    try:
+        report.loaded = load(None, environ)
+    except BadSpec as error:
+        failed = error
+    path = report.loaded.path if report.loaded else ""
+    if report.status:
+        config = report.status["config"]
+        problems = config.get("problems", [])
+        for problem in problems:
+            message = f"{problem['message']} at {problem['path']} (using the last valid configuration)"
+            yield Finding("configuration", FAIL, message, _edit_fix(problem.get("fix")))
+        if not problems:
+            number = len(report.status["servers"])
+            yield from _loaded_findings(number, config["source"], config.get("warnings", []))
+        path = config["path"]
+    elif failed is not None:
+        for each in failed.problems:
+            message = f"{each.message} at {each.path} of {failed.source}"
+            yield Finding("configuration", FAIL, message, _edit_fix(each.fix))
+    elif report.loaded is not None:
+        yield from _loaded_findings(len(report.loaded.specs), report.loaded.source, report.loaded.warnings)
+    if path:
+        secrets = report.loaded.secrets if report.loaded else ()
+        yield from doctor_checks.check_file_permissions(str(path), secrets)
+
+
+def _loaded_findings(number: int, source: str, warnings: Sequence[str]) -> Iterator[Finding]:
+    if source == "none":
+        fix = "mcpctl add time -- uvx mcp-server-time, or: mcpctl import"
+        yield Finding("configuration", SKIP, "no servers yet", fix)
+        return
+    for warning in warnings:  # some end with the command that fixes them
+        message, _, command = warning.partition("; mcpctl ")
+        yield Finding("configuration", WARN, message, f"mcpctl {command or 'edit'}")
+    yield Finding("configuration", OK, f"{count(number, 'server')} from {source}")
+
+
+def _edit_fix(fix: str | None) -> str:
+    return f"mcpctl edit   ({fix})" if fix else "mcpctl edit"
+
+
+def _needed_programs(report: DoctorReport) -> set[str]:
+    """Return the programs of enabled servers that are looked up in PATH."""
+    commands: list[str] = []
+    if report.config and report.status and report.config["servers"]:
+        off = {each["name"] for each in report.status["servers"] if each["status"] == "disabled"}
+        for name, definition in report.config["servers"].items():
+            if name not in off:
+                commands += definition_fields.command(definition)[:1]
+        commands = [command for command in commands if "${" not in command]
+    elif report.loaded is not None:
+        specs = report.loaded.specs.values()
+        commands = [spec.command for spec in specs if isinstance(spec, StdioSpec) and spec.enabled]
+    return {command for command in commands if command and "/" not in command}
+
+
+def _check_servers(report: DoctorReport, path: str) -> Iterator[Finding]:
+    if report.status is None:
+        yield from _check_configured_servers(report, path)
+        return
+    servers = report.status["servers"]
+    try:
+        with DaemonClient(report.status["daemon"]["socket"]) as client:
+            details = client.call_all(
+                [("mcpd/server", {"server": server["name"]}) for server in servers], timeout=_ANSWER_TIMEOUT
+            )
+            pings = client.call_all(
+                [("mcpd/ping", {"server": server["name"], "timeout": _PING_TIMEOUT}) for server in servers],
+                timeout=_PING_TIMEOUT + _ANSWER_TIMEOUT,
+            )
+    except CtlError as error:
+        yield Finding("servers", FAIL, error.message, error.hint or "mcpctl daemon restart")
+        return
+    for server, detail, ping in zip(servers, details, pings, strict=True):
+        steps: list[ConnectStep] = []
+        if not isinstance(detail, DaemonError):
+            report.answers[f"servers/{server['name']}"] = detail.value
+            steps = detail.value.get("negotiation", [])
+        yield _server_finding(server, steps, ping if isinstance(ping, DaemonError) else ping.value)
+
+
+def _server_finding(
+    server: ServerStatus, steps: Sequence[ConnectStep], ping: PingResult | DaemonError
+) -> Finding:
+    """Judge a server by its state and, if it is connected, by a real request."""
+    name, reason, failure = server["name"], server.get("reason", ""), server.get("last_error")
+    check = f"server {name}"
+    match server["status"]:
+        case "connected":
+            if isinstance(ping, DaemonError):
+                message = f"connected but not responding: {ping.message}"
+                return Finding(check, FAIL, message, f"mcpctl reconnect {name}")
+            took = sum(step["ms"] for step in steps)
+            message = f"connected in {took:.0f} ms, {count(server.get('tools', 0), 'tool')}; responds"
+            return Finding(check, OK, message, ms=ping["ms"])
+        case "idle":
+            return Finding(check, OK, "starts on first use")
+        case "disabled":
+            return Finding(check, SKIP, reason or "disabled")
+        case "pending" if not failure:
+            return Finding(check, WARN, reason, next_command(server))
+    message = f"[{failure['kind']}] {short_message(failure['message'])}" if failure else reason
+    return Finding(check, FAIL, message, next_command(server))
+
+
+def _check_configured_servers(report: DoctorReport, path: str) -> Iterator[Finding]:
+    """Without a daemon, check only whether the program of each server exists."""
+    for name, spec in (report.loaded.specs if report.loaded is not None else {}).items():
+        check = f"server {name}"
+        if not spec.enabled:
+            yield Finding(check, SKIP, "disabled in its definition")
+        elif isinstance(spec, RemoteSpec):
+            yield Finding(check, SKIP, "not checked: mcpd is not running")
+        elif isinstance(spec, StdioSpec):
+            found = login_shell.find_program(spec.command, spec.env.get("PATH", path))
+            if found is None:
+                message = f"command not found: {spec.command}"
+                yield Finding(check, FAIL, message, "mcpctl edit   (use its full path as `command`)")
+            elif spec.cwd and not os.path.isdir(os.path.expanduser(spec.cwd)):
+                message = f"working directory {spec.cwd} does not exist"
+                yield Finding(check, FAIL, message, "mcpctl edit   (fix its `cwd`)")
+            else:
+                yield Finding(check, OK, f"runs {found} (not started: mcpd is not running)")

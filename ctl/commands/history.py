@@ -1,35 +1,73 @@
-"""`mcpctl history`: what happened, when, why, and who asked for it."""
+"""`mcpctl history`: what happened to servers, when, why and at whose request."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from ctl.completion_candidates import server_names
 from ctl.context import CliContext
-from ctl.history_view import history_table
-from ctl.status_view import objects
+from ctl.output import Line, paint
+from ctl.status_view import COLORS, WIDE, exit_details, short_message
+from ctl.table import table
+from ctl.terminal_text import count
+
+if TYPE_CHECKING:
+    from ctl.api_types import HistoryEntry
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl history\n  mcpctl history github -n 20 --json")
 @click.argument("server", required=False, shell_complete=server_names)
 @click.option(
-    "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="The last N entries."
+    "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Number of entries."
 )
 @click.pass_obj
 def history(cli: CliContext, server: str | None, lines: int) -> int:
-    """What happened to a server, or to all, and why.
+    """Show past events of a server or of all servers.
 
-    Changes of state with their causes, of tool lists and of the configuration, and who asked for them. Kept
-    over restarts of the daemon, and for servers that are no longer in the set.
+    Lists state changes with their causes, changes of tool lists and of the configuration, and who requested
+    them. The history survives restarts of the daemon and includes servers that were removed.
     """
     reply = cli.call("mcpd/history", {"server": server, "limit": lines})
     if cli.show_json(reply):
         return 0
-    entries = objects(reply.value.get("entries"))
-    if entries:
+    if entries := reply.value["entries"]:
         cli.out.lines(history_table(entries, servers=server is None, fit=cli.out.columns))
     else:
-        cli.out.message("nothing has happened yet")
+        cli.out.message("no events yet")
     if dropped := reply.value.get("dropped"):
-        cli.out.message(f"note: {dropped} entries could not be written to disk; see mcpctl daemon logs")
+        entries_lost = "1 entry" if dropped == 1 else f"{dropped} entries"
+        cli.out.message(f"note: {entries_lost} could not be written to disk; see mcpctl daemon logs")
     return 0
+
+
+def history_table(entries: Sequence[HistoryEntry], *, servers: bool, fit: int | None) -> list[Line]:
+    """The events, oldest first. `servers`: add a column with the server's name.
+
+    On a terminal, the column BY is there only if an entry has one; a narrow terminal omits the year.
+    """
+    by = fit is None or any(entry.get("by") for entry in entries)
+    year = 5 if fit is not None and fit < WIDE else 0
+    header = ["WHEN (UTC)", *(["SERVER"] if servers else []), "WHAT", *(["BY"] if by else []), "CAUSE"]
+    rows: list[Line] = [
+        [
+            entry["at"][year:19].replace("T", " "),
+            *([entry.get("server") or "-"] if servers else []),
+            paint(state, COLORS.get(state, "bold")) if (state := entry.get("state")) else entry["what"],
+            *([entry.get("by") or "-"] if by else []),
+            cause(entry),
+        ]
+        for entry in entries
+    ]
+    return table(header, rows, fit=fit, squeeze=(len(header) - 2,) if by else ())
+
+
+def cause(entry: HistoryEntry) -> str:
+    """Return the cause with its evidence, and how often it occurred."""
+    failure = entry.get("kind")
+    kind = f"[{', '.join([failure, *exit_details(entry)])}] " if failure else ""
+    times = entry.get("times", 1)
+    repeated = f" ({count(times, 'time')} so far)" if times > 1 else ""
+    return f"{kind}{short_message(entry.get('message') or '-')}{repeated}"

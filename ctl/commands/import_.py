@@ -1,4 +1,4 @@
-"""`mcpctl import`: take over the servers that editors have."""
+"""`mcpctl import`: import servers from the configuration of editors."""
 
 from __future__ import annotations
 
@@ -46,19 +46,21 @@ from mcpd.config.secret_store import secrets_path
     f"Editors: {', '.join(BY_NAME)}.",
 )
 @click.argument("sources", metavar="[EDITOR|FILE]...", nargs=-1, shell_complete=editors_and_files)
-@click.option("--server", "-s", "only", metavar="NAME", multiple=True, help="Only servers of this name.")
-@click.option("--dry-run", is_flag=True, help="Show what would be imported; change nothing.")
-@click.option("--yes", "-y", is_flag=True, help="Import everything that can be, without asking.")
+@click.option("--server", "-s", "only", metavar="NAME", multiple=True, help="Only servers with this name.")
+@click.option("--dry-run", is_flag=True, help="Show what would be imported without changing anything.")
+@click.option("--yes", "-y", is_flag=True, help="Import everything possible without asking.")
+@click.option("--unfold", is_flag=True, help="Connect directly to the URL behind mcp-remote or mcp-proxy.")
 @click.option(
-    "--unfold", is_flag=True, help="Reach what is behind mcp-remote or mcp-proxy by its URL, without them."
+    "--keep-secrets",
+    is_flag=True,
+    help="Keep secrets in the definitions instead of moving them to the secret store.",
 )
-@click.option("--keep-secrets", is_flag=True, help="Leave secrets written out in the definitions.")
-@click.option("--disabled", is_flag=True, help="Import them switched off.")
+@click.option("--disabled", is_flag=True, help="Import the servers as disabled.")
 @click.option(
     "--project",
     metavar="DIR",
     type=click.Path(file_okay=False, exists=True),
-    help="Whose project files are read, and what ${workspaceFolder} means. [this directory]",
+    help="Project directory, for its files and ${workspaceFolder}. [default: .]",
 )
 @click.pass_obj
 def import_(
@@ -72,11 +74,11 @@ def import_(
     disabled: bool,
     project: str | None,
 ) -> int:
-    """Import the servers that your editors have.
+    """Import servers from your editors.
 
-    Reads the files of every editor it knows, or of those you name, shows each server with the exact
-    command that would run, and asks. Run again, it shows what has changed in the editors since, and
-    offers to take that over. Nothing in the editors' files is changed.
+    Reads the configuration of all supported editors, or of those you name, shows each server with the exact
+    command it would run, and asks for confirmation. If you run it again, it shows what changed in the editors
+    and offers to update the servers. Never modifies the editors' files.
     """
     around = UserContext(os.environ, Path(project or ".").absolute(), project is not None)
     editors, files = parse_sources(sources)
@@ -84,9 +86,7 @@ def import_(
     found = find_editor_files(editors, around) if editors else []
     if editors and sources and not found and not files:
         titles = " or ".join(editor.title for editor in editors)
-        raise NotFound(
-            f"no configuration of {titles} was found", hint="name the file itself: mcpctl import FILE"
-        )
+        raise NotFound(f"no configuration of {titles} found", hint="name the file: mcpctl import FILE")
     seen = discover(found, files, around, home.addresses)
     memory = ImportHistory(os.environ, home.path)
     if only:
@@ -103,8 +103,8 @@ def import_(
     if (servers or changes) and not dry_run:
         if not yes and not can_ask:
             raise UsageError(
-                "nothing was written: importing needs --yes when nobody can be asked",
-                hint="mcpctl import --yes, or --dry-run to see it only",
+                "importing needs confirmation, but stdin is not a terminal; nothing was written",
+                hint="mcpctl import --yes, or preview with --dry-run",
             )
         cli.out.flush()
         answers: dict[str, str] = {}
@@ -135,7 +135,7 @@ def import_(
         if not cli.out.json:
             _report(cli, home, result)
     elif (servers or changes) and not cli.out.json:
-        cli.out.message(paint("next: ", "dim"), "mcpctl import, which asks first")
+        cli.out.message(paint("next: ", "dim"), "mcpctl import (asks before it changes anything)")
     elif not seen.files and not seen.warnings and not cli.out.json:
         hint = "mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE"
         cli.out.message(paint("next: ", "dim"), hint)
@@ -143,14 +143,14 @@ def import_(
         _remember(cli, memory, home, made, result)
     if cli.out.json:
         cli.out.json_value(answer)
-    broken = [path for path in files if path not in seen.files]  # and somebody counts on them
+    broken = [path for path in files if path not in seen.files]  # the user named them
     return UsageError.exit if broken else 0
 
 
 def _remember(
     cli: CliContext, memory: ImportHistory, home: ImportTarget, made: ImportPlan, result: ImportResult
 ) -> None:
-    """For the next time: what changes in an editor from now on is a change."""
+    """Remember what the editors contain now, so that the next run can show changes."""
     record_import(memory, home, made, result)
     if memory.entries and (trouble := memory.save()):
         cli.out.message(paint("warning: ", "yellow"), trouble)
@@ -160,21 +160,21 @@ def _report(cli: CliContext, home: ImportTarget, result: ImportResult) -> None:
     if not result.definitions:
         cli.out.line("nothing was imported")
         return
-    changed = f", {len(result.replaced)} of them changed" if result.replaced else ""
-    cli.out.line(f"{count(len(result.definitions), 'server')} written to {home.path}{changed}")
+    changed = f" ({len(result.replaced)} updated)" if result.replaced else ""
+    cli.out.line(f"{count(len(result.definitions), 'server')} saved in {home.path}{changed}")
     if result.secrets:
         stored = count(len(result.secrets), "secret")
         cli.out.line(f"{stored} stored in {secrets_path(os.environ)}: {', '.join(result.secrets)}")
-    hint = "mcpctl install --all --take-over   (--dry-run says what it would do)"
+    hint = "mcpctl install --all --take-over   (preview with --dry-run)"
     if not home.running:
-        cli.out.line("mcpd is not running; it will have them when it starts")
-        # Else an editor is the first to wait for what npx or uvx fetch, and has no tools until then.
-        hint = "mcpctl wait   (starts it and them), then: mcpctl install --all --take-over"
+        cli.out.line("mcpd is not running; it will load them when it starts")
+        # Otherwise the first editor waits for npx or uvx downloads and has no tools until then.
+        hint = "mcpctl wait   (starts mcpd and the servers), then: mcpctl install --all --take-over"
     cli.out.message(paint("next: ", "dim"), hint)
 
 
 def parse_sources(words: tuple[str, ...]) -> tuple[tuple[EditorSpec, ...], list[Path]]:
-    """The editors and the files that the words of a command line name; none: all editors. Raises Usage."""
+    """Return the named editors and files; all editors if none are named. Raises UsageError."""
     editors: list[EditorSpec] = []
     files: list[Path] = []
     for word in words:
@@ -184,10 +184,10 @@ def parse_sources(words: tuple[str, ...]) -> tuple[tuple[EditorSpec, ...], list[
         elif path.exists() or os.path.sep in word or path.suffix in SUFFIXES:
             if path.is_dir():
                 raise UsageError(
-                    f"{word} is a directory", hint="name a file in it, or mcpctl import --project DIR"
+                    f"{word} is a directory", hint="name a file in it, or use mcpctl import --project DIR"
                 )
             if not path.is_file():
-                raise NotFound(f"there is no file {word}")
+                raise NotFound(f"file not found: {word}")
             files.append(path.absolute())
         else:
             raise unknown_editor(word, list(BY_NAME))
@@ -198,8 +198,8 @@ def unknown_editor(word: str, known: list[str]) -> UsageError:
     import difflib
 
     near = difflib.get_close_matches(word.lower(), known, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known)}"
-    return UsageError(f"no such editor: {word}", hint=hint, suggestions=near)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}"
+    return UsageError(f"unknown editor: {word}", hint=hint, suggestions=near)
 
 
 def _filter_servers(seen: DiscoveredEntries, names: tuple[str, ...], memory: ImportHistory) -> None:
@@ -214,16 +214,18 @@ def _filter_servers(seen: DiscoveredEntries, names: tuple[str, ...], memory: Imp
     for name in names:
         if name not in there:
             near = difflib.get_close_matches(name, set(there), n=2, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else "mcpctl import --dry-run shows all"
-            raise NotFound(f"no editor has a server {name}", hint=hint, suggestions=near)
+            hint = (
+                f"did you mean {' or '.join(near)}?" if near else "mcpctl import --dry-run lists all servers"
+            )
+            raise NotFound(f"no editor has a server named {name}", hint=hint, suggestions=near)
     seen.candidates = [one for one in seen.candidates if not called(one).isdisjoint(names)]
     seen.skipped = [one for one in seen.skipped if one.source.name in names]
 
 
 def _ask_which(servers: list[MergedServer], home: ImportTarget) -> list[MergedServer]:
-    """Those that the person wants."""
+    """Ask which servers to import."""
     which = count(len(servers), "server")
-    started = ", and start what is not switched off" if home.running else ""
+    started = " and start the enabled ones" if home.running else ""
     answer = click.prompt(
         f"Import {which} into {home.path}{started}? y: yes, n: no, c: choose",
         type=click.Choice(["y", "n", "c"]),
@@ -237,8 +239,8 @@ def _ask_which(servers: list[MergedServer], home: ImportTarget) -> list[MergedSe
 
 
 def _confirm_change(change: ServerUpdate) -> bool:
-    """Whether the person wants a change taken over; more than keeping up is not the default."""
-    question = clean(f"{change.server.name}: take over {describe_update(change)}?")
+    """Ask whether to apply a change. The default is no if it is more than an update."""
+    question = clean(f"{change.server.name}: apply {describe_update(change)}?")
     return click.confirm(question, default=not change.conflicts, err=True)
 
 
@@ -248,24 +250,24 @@ def _question(server: MergedServer) -> str:
 
 
 def _confirm_storing_secrets(made: ImportPlan, servers: list[MergedServer]) -> bool:
-    """Whether the person wants literal secrets in the store."""
+    """Ask whether to move literal secrets to the secret store."""
     literals = {one.name for server in servers for one in made.lifted[server.name].secrets}
     if not literals:
         return True
     what = count(len(literals), "secret")
     question = (
-        f"Move {what} ({', '.join(sorted(literals))}) into {secrets_path(os.environ)}, readable by you only?"
+        f"Move {what} ({', '.join(sorted(literals))}) to {secrets_path(os.environ)}, readable only by you?"
     )
     return click.confirm(question, default=True, err=True)
 
 
 def _ask_for_values(made: ImportPlan, servers: list[MergedServer]) -> dict[str, str]:
-    """What only the person knows, each asked for once; empty when the person does not know it either."""
+    """Ask once for each value that only the user knows. An empty value skips the server."""
     answers: dict[str, str] = {}
     for server in servers:
         for one in made.missing_secrets(server):
             if one.name not in answers:
-                prompt = clean(f"{server.name}: {one.prompt} (Return alone leaves it out)")
+                prompt = clean(f"{server.name}: {one.prompt} (press Return to skip)")
                 answers[one.name] = click.prompt(
                     prompt, hide_input=True, default="", show_default=False, err=True
                 )

@@ -1,4 +1,4 @@
-"""`mcpctl install` and `uninstall`: have editors use mcpd, and undo it."""
+"""`mcpctl install` and `uninstall`: configure editors to use mcpd, and undo it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from mcpd.model.errors import BadSpec
 NAME = "mcpd"
 
 _project = click.option(
-    "--project", is_flag=True, help="In the file for this directory, not for all of them."
+    "--project", is_flag=True, help="Use the configuration of the current project instead of the user's."
 )
-_dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done without changing anything.")
 _editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_complete=editor_names)
 
 
@@ -53,20 +53,20 @@ _editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_comple
     f"  mcpctl install zed --print\n\nEditors: {', '.join(installable_editors())}.",
 )
 @_editors
-@click.option("--all", "every", is_flag=True, help="Every editor that has a configuration here.")
+@click.option("--all", "every", is_flag=True, help="All editors that have a configuration file.")
 @click.option("--server", metavar="NAME", help="Only the tools of this server.", shell_complete=server_names)
-@click.option("--profile", metavar="NAME", help="Only what this profile shows.")
-@click.option("--name", metavar="NAME", help="What the entry is called.  [mcpd]")
+@click.option("--profile", metavar="NAME", help="Only what this profile selects.")
+@click.option("--name", metavar="NAME", help="Name of the entry. [default: mcpd]")
 @click.option(
-    "--take-over", is_flag=True, help="Switch off the editor's own entries for servers that mcpd has."
+    "--take-over", is_flag=True, help="Disable the editor's own entries for servers that mcpd provides."
 )
 @click.option(
     "--via",
     type=click.Choice(["bridge", "socket"]),
-    help="Start mcpctl bridge, or (VS Code) connect to the socket.  [what is better here]",
+    help="Start mcpctl bridge, or connect to the socket (VS Code). [default: chosen automatically]",
 )
 @_project
-@click.option("--print", "only_print", is_flag=True, help="Print what would be added; change nothing.")
+@click.option("--print", "only_print", is_flag=True, help="Print the entry without changing anything.")
 @_dry_run
 @click.pass_obj
 def install(
@@ -82,20 +82,18 @@ def install(
     only_print: bool,
     dry_run: bool,
 ) -> int:
-    """Have editors use mcpd.
+    """Configure editors to use mcpd.
 
-    Writes one entry into the editor's own file, which has it run `mcpctl bridge`. The rest of the file
-    stays as it is, and `mcpctl uninstall` puts it back.
+    Adds one entry that runs `mcpctl bridge` to the editor's configuration file. The rest of the file is not
+    changed. `mcpctl uninstall` restores it.
     """
     if server and profile:
-        raise UsageError("an entry shows one server or one profile, not both")
+        raise UsageError("--server and --profile cannot be combined")
     around = UserContext(os.environ, Path.cwd())
     places = _targets(cli, editors, every, project, around)
     for one in places:
         if via == "socket" and not one.editor.supports_socket_url:
-            raise UsageError(
-                f"{one.editor.title} cannot connect to a Unix socket", hint="leave --via socket out"
-            )
+            raise UsageError(f"{one.editor.title} cannot connect to a Unix socket", hint="omit --via socket")
     called = name or "-".join(filter(None, (NAME, server or profile)))
     program = mcpctl_path()
 
@@ -135,8 +133,8 @@ def install(
     epilog="Examples:\n\n\b\n  mcpctl uninstall cursor\n  mcpctl uninstall --all",
 )
 @_editors
-@click.option("--all", "every", is_flag=True, help="Every editor that has a configuration here.")
-@click.option("--name", "names", metavar="NAME", multiple=True, help="Only the entry of this name.")
+@click.option("--all", "every", is_flag=True, help="All editors that have a configuration file.")
+@click.option("--name", "names", metavar="NAME", multiple=True, help="Only the entry with this name.")
 @_project
 @_dry_run
 @click.pass_obj
@@ -148,10 +146,10 @@ def uninstall(
     project: bool,
     dry_run: bool,
 ) -> int:
-    """Undo what install did.
+    """Undo the changes made by install.
 
-    A file that nobody has changed since becomes byte for byte what it was; in any other, mcpd's entries
-    are removed, and the entries that were taken over are given back.
+    Restores a file byte for byte if it has not changed since. Otherwise, removes mcpd's entries and restores
+    the entries that install disabled.
     """
     around = UserContext(os.environ, Path.cwd())
     backups = EditorBackups(os.environ)
@@ -171,16 +169,13 @@ def uninstall(
     code = _each(cli, places, take_out)
     if every:
         for path in backups.other_files(one.path for one in places):
-            where = f"mcpctl uninstall EDITOR{'' if project else ' --project'}, in its directory"
-            cli.out.message(f"mcpd is in {around.display_path(path)} too: {where}")
+            command = f"mcpctl uninstall EDITOR{'' if project else ' --project'}"
+            cli.out.message(f"{around.display_path(path)} also contains mcpd; run {command} in its directory")
     return code
 
 
 def _each(cli: CliContext, places: list[InstallTarget], act: Callable[[InstallTarget], Json]) -> int:
-    """Do it for every editor: a file that cannot be changed must not keep the others from it.
-
-    The exit code is that of the first that failed.
-    """
+    """Run `act` for every editor, even if it fails for some. Returns the exit code of the first failure."""
     done: list[Json] = []
     failed: list[CtlError] = []
     for one in places:
@@ -211,10 +206,10 @@ def _targets(
     *,
     everywhere: bool = False,
 ) -> list[InstallTarget]:
-    """The file of each editor; `everywhere`: all those that are there."""
+    """Return the file of each editor; with `everywhere`, all its existing files."""
     if bool(words) == every:
         raise UsageError(
-            "which editors?", hint=f"name them ({', '.join(installable_editors())}), or give --all"
+            "which editors?", hint=f"name editors ({', '.join(installable_editors())}), or use --all"
         )
     for word in words:
         if word not in BY_NAME:
@@ -226,7 +221,7 @@ def _targets(
         }
         words = tuple(name for name in installable_editors() if name in here)
         if not words:
-            raise NotFound("no editor has a configuration here", hint="name one: mcpctl install cursor")
+            raise NotFound("no editor configuration found", hint="name an editor: mcpctl install cursor")
     found: list[InstallTarget] = []
     for word in dict.fromkeys(words):
         try:
@@ -239,32 +234,34 @@ def _targets(
 
 
 def _warn_if_unknown(cli: CliContext, server: str | None, profile: str | None) -> None:
-    """An entry may be written before what it shows is there; more often it is a typo."""
+    """Warn about an unknown server or profile. It may be added later, but is more often a typo."""
     if not server and not profile:
         return
     try:
         home = find_import_target(cli)
     except DaemonError:
-        return  # said by who needs more of it
+        return  # reported later
     what, name, known = (
         ("server", server, home.server_names) if server else ("profile", profile, home.profiles)
     )
     if name not in known:
-        there = f"it has {', '.join(sorted(known))}" if known else "it has none"
-        cli.out.message(paint("warning: ", "yellow"), f"mcpd has no {what} '{name}' ({there})")
+        available = f"available: {', '.join(sorted(known))}" if known else "there are none"
+        cli.out.message(paint("warning: ", "yellow"), f"mcpd has no {what} '{name}' ({available})")
 
 
 def _duplicate_finder(
     cli: CliContext, around: UserContext, server: str | None, profile: str | None
 ) -> Callable[[InstallTarget, Document], list[str]]:
-    """The names of those entries of an editor's file that the new entry makes superfluous.
+    """Return a function that finds the entries in an editor's file that the new entry makes redundant.
 
-    That is those that are on, for servers of mcpd that are on, too, and that the entry leads to.
+    These are enabled entries for servers that are enabled in mcpd and provided by the new entry.
     """
     try:
         home = find_import_target(cli)
     except DaemonError as error:
-        cli.out.message(paint("warning: ", "yellow"), f"{error.message}, so nothing can be taken over")
+        cli.out.message(
+            paint("warning: ", "yellow"), f"{error.message}; the editor's own entries stay enabled"
+        )
         return lambda one, document: []
     offered = home.visible_servers(server, profile)
     ours = server_identities(
@@ -291,7 +288,7 @@ def _print(
     name: str,
     made: Callable[[EditorSpec], Callable[[KeyPath], dict[str, object]]],
 ) -> int:
-    """The entry alone, as it would stand in a file of its own."""
+    """Print the entry alone, as a file of its own."""
     answers: list[Json] = []
     for one in targets:
         document = _read_document(one)
@@ -326,22 +323,20 @@ def _report_installed(
 ) -> None:
     would = "would be " if dry_run else ""
     if change.added is None:
-        cli.out.line(f"{one.editor.title}: has it already, in {around.display_path(one.path)}")
+        cli.out.line(f"{one.editor.title}: already configured in {around.display_path(one.path)}")
     else:
-        cli.out.line(
-            f"{one.editor.title}: '{change.added}' {would}written to {around.display_path(one.path)}"
-        )
+        cli.out.line(f"{one.editor.title}: '{change.added}' {would}added to {around.display_path(one.path)}")
     for taken in change.disabled:
-        how = "taken out until mcpctl uninstall" if taken.removed else "switched off"
-        cli.out.line(f"  {taken.name}: {would}{how}, as mcpd has it")
+        how = "removed until mcpctl uninstall" if taken.removed else "disabled"
+        cli.out.line(f"  {taken.name}: {would}{how} (provided by mcpd)")
     if left:
         cli.out.message(
-            f"  in mcpd too: {', '.join(left)}; mcpctl install {one.editor.name} --take-over switches"
-            " them off there"
+            f"  also provided by mcpd: {', '.join(left)}; disable them in the editor with: "
+            f"mcpctl install {one.editor.name} --take-over"
         )
     if change.added is not None and not dry_run:
         if change.existed:
-            cli.out.line(f"  the file as it was: {around.display_path(backups.original_path(one.path))}")
+            cli.out.line(f"  backup: {around.display_path(backups.original_path(one.path))}")
         if one.editor.next_step:
             cli.out.message(paint("next: ", "dim"), one.editor.next_step)
 
@@ -352,14 +347,14 @@ def _report_uninstalled(
     would = "would be " if dry_run else ""
     path = around.display_path(one.path)
     if change.restored:
-        cli.out.line(f"{one.editor.title}: {path} {would or 'is '}what it was before")
+        cli.out.line(f"{one.editor.title}: {path} {would}restored to its original content")
     elif not change.has_changes:
-        cli.out.line(f"{one.editor.title}: nothing of mcpd in {path}")
+        cli.out.line(f"{one.editor.title}: mcpd is not configured in {path}")
     else:
         for name in change.removed:
             cli.out.line(f"{one.editor.title}: '{name}' {would}removed from {path}")
         for name in change.re_enabled:
-            cli.out.line(f"  {name}: {would}given back")
+            cli.out.line(f"  {name}: {would}restored")
 
 
 def _as_json(one: InstallTarget, change: FileChange, backups: EditorBackups | None) -> dict[str, object]:

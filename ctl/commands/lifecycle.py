@@ -1,10 +1,11 @@
-"""`mcpctl connect`, `disconnect`, `reconnect`, `enable`, `disable`: what a person wants of servers."""
+"""`mcpctl connect`, `disconnect`, `reconnect`, `enable` and `disable`: start and stop servers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +13,12 @@ from ctl.completion_candidates import server_names
 from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.errors import DaemonError, UsageError
-from ctl.status_view import mapping, not_ready_exit, objects, painted_state
+from ctl.status_view import not_ready_exit, painted_state
 from ctl.terminal_text import count, until
 from ctl.time_options import parse_duration, parse_time, rfc3339
+
+if TYPE_CHECKING:
+    from ctl.api_types import ServerStatus
 
 servers_argument = click.argument(
     "servers", metavar="SERVER...", nargs=-1, required=True, shell_complete=server_names
@@ -25,7 +29,7 @@ wait_option = click.option(
     type=click.FloatRange(min=0),
     default=30.0,
     show_default=True,
-    help="Wait so long for it to have settled; 0: do not wait.",
+    help="How long to wait for the change to complete; 0 returns immediately.",
 )
 
 
@@ -34,7 +38,7 @@ wait_option = click.option(
 @wait_option
 @click.pass_obj
 def connect(cli: CliContext, servers: tuple[str, ...], wait: float) -> int:
-    """Connect servers now."""
+    """Connect servers."""
     return change_servers(cli, "mcpd/connect", servers, wait, ready=True)
 
 
@@ -43,26 +47,32 @@ def connect(cli: CliContext, servers: tuple[str, ...], wait: float) -> int:
 @wait_option
 @click.pass_obj
 def disconnect(cli: CliContext, servers: tuple[str, ...], wait: float) -> int:
-    """Disconnect servers until somebody connects them."""
+    """Disconnect servers until they are connected again."""
     return change_servers(cli, "mcpd/disconnect", servers, wait, ready=False)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl reconnect github\n  mcpctl reconnect --failed")
 @click.argument("servers", metavar="[SERVER...]", nargs=-1, shell_complete=server_names)
-@click.option("--failed", is_flag=True, help="All that have failed or need a login.")
-@click.option("--all", "every", is_flag=True, help="All that are switched on.")
+@click.option("--failed", is_flag=True, help="All servers that failed or need a login.")
+@click.option("--all", "every", is_flag=True, help="All enabled servers.")
 @wait_option
 @click.pass_obj
 def reconnect(cli: CliContext, servers: tuple[str, ...], failed: bool, every: bool, wait: float) -> int:
-    """End servers and connect them afresh."""
+    """Restart the connection to servers."""
     if bool(servers) + failed + every != 1:
-        raise UsageError("reconnect which servers?", hint="name them, or give one of --failed and --all")
-    if failed or every:
-        servers = _select_servers(cli, ("failed", "needs-auth") if failed else None)
+        raise UsageError("which servers?", hint="name servers, or use either --failed or --all")
+    if not servers:
+        servers = tuple(
+            server["name"]
+            for server in cli.call("mcpd/status").value["servers"]
+            if (server["status"] in ("failed", "needs-auth") if failed else server["status"] != "disabled")
+        )
         if not servers:
-            return _report_none_selected(
-                cli, "no server has failed" if failed else "no server is switched on"
-            )
+            if cli.out.json:
+                cli.out.json_value({"servers": []})
+            else:
+                cli.out.line("no failed servers" if failed else "no enabled servers")
+            return 0
     return change_servers(cli, "mcpd/reconnect", servers, wait, ready=True)
 
 
@@ -71,31 +81,31 @@ def reconnect(cli: CliContext, servers: tuple[str, ...], failed: bool, every: bo
 @wait_option
 @click.pass_obj
 def enable(cli: CliContext, servers: tuple[str, ...], wait: float) -> int:
-    """Switch servers on; lasts."""
+    """Enable servers (persists across restarts)."""
     return change_servers(cli, "mcpd/enable", servers, wait, ready=True)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl disable github time\n  mcpctl disable github --for 2h")
 @servers_argument
 @click.option(
-    "--for", "length", metavar="TIME", type=parse_duration, help="Only for so long: 90s, 30m, 2h, 1d12h."
+    "--for", "length", metavar="TIME", type=parse_duration, help="Disable for 90s, 30m, 2h or 1d12h."
 )
-@click.option("--until", "end", metavar="TIME", type=parse_time, help="Only until 18:00, or an ISO time.")
+@click.option("--until", "end", metavar="TIME", type=parse_time, help="Disable until 18:00, or an ISO time.")
 @wait_option
 @click.pass_obj
 def disable(
     cli: CliContext, servers: tuple[str, ...], length: timedelta | None, end: datetime | None, wait: float
 ) -> int:
-    """Switch servers off; lasts.
+    """Disable servers (persists across restarts).
 
-    With --for or --until they come back by themselves, when the clock says so: the daemon may be restarted
-    meanwhile, and the machine sleep. `mcpctl enable` brings them back before.
+    With --for or --until, the servers are enabled again automatically at that time, even if the daemon
+    restarts or the computer sleeps. `mcpctl enable` enables them earlier.
     """
     if length and end:
-        raise UsageError("--for and --until say the same in two ways", hint="give one of them")
+        raise UsageError("--for and --until cannot be combined", hint="use one of them")
     until = datetime.now(UTC) + length if length else end
-    more: Json | None = {"until": rfc3339(until)} if until else None
-    return change_servers(cli, "mcpd/disable", servers, wait, ready=False, more=more)
+    params: Json = {"until": rfc3339(until)} if until else {}
+    return change_servers(cli, "mcpd/disable", servers, wait, ready=False, params=params)
 
 
 def change_servers(
@@ -105,56 +115,44 @@ def change_servers(
     wait: float,
     *,
     ready: bool,
-    more: Json | None = None,
+    params: Json | None = None,
 ) -> int:
-    """Ask for all servers at once; one line for each as it is afterwards.
+    """Call `method` for all servers concurrently and print the resulting state of each.
 
-    `ready`: the exit code says whether they all became so. Without waiting there is nothing to say yet.
+    With `ready`, the exit code says whether all are connected, unless `wait` is 0.
     """
-    names = list(dict.fromkeys(servers))
-    asked: list[Json] = [{"server": name, "wait": wait, **(more or {})} for name in names]
+    names = dict.fromkeys(servers)
+    asked: list[Json] = [{"server": name, "wait": wait, **(params or {})} for name in names]
     outcomes = cli.call_all(method, asked, timeout=wait + 30.0)
-    refusals = [outcome for outcome in outcomes if isinstance(outcome, DaemonError)]
-    statuses = [mapping(o.value.get("server")) for o in outcomes if not isinstance(o, DaemonError)]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, DaemonError)]
+    statuses: list[ServerStatus] = [
+        outcome.value["server"] for outcome in outcomes if not isinstance(outcome, DaemonError)
+    ]
+    print_statuses(cli, statuses)
+    for error in errors:
+        cli.out.error(error)
+    if errors:
+        return errors[0].exit
+    return max((not_ready_exit(status) for status in statuses), default=0) if ready and wait > 0 else 0
+
+
+def print_statuses(cli: CliContext, statuses: Sequence[ServerStatus]) -> None:
+    """Print one line per server, or one JSON document."""
     if cli.out.json:
         cli.out.json_document(json.dumps({"servers": statuses}))
-    else:
-        for status in statuses:
-            cli.out.line(f"{status.get('name')}: ", painted_state(status), status_summary(status))
-    for refusal in refusals:
-        cli.out.error(refusal)
-    if refusals:
-        return refusals[0].exit
-    return max((not_ready_exit(s) for s in statuses), default=0) if ready and wait > 0 else 0
+        return
+    for status in statuses:
+        cli.out.line(f"{status['name']}: ", painted_state(status), status_summary(status))
 
 
-def status_summary(status: Json) -> str:
-    """What follows the state's word in one line about a server."""
-    word = status.get("status")
-    if word == "connected":
-        tools = status.get("tools")
-        pid = f", pid {status['pid']}" if status.get("pid") else ""
-        return f" ({count(tools if isinstance(tools, int) else 0, 'tool')}{pid})"
-    if word in ("failed", "needs-auth"):
-        why = str(mapping(status.get("last_error")).get("message") or status.get("reason") or "")
-        again = f"; next try {until(status['retry_at'])}" if status.get("retry_at") else ""
-        return f": {why}{again}"
-    return f" ({status['reason']})" if status.get("reason") else ""
-
-
-def _select_servers(cli: CliContext, states: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The names of the servers in one of `states`; None: of all that are not switched off."""
-    servers = objects(cli.call("mcpd/status").value.get("servers"))
-    return tuple(
-        str(server["name"])
-        for server in servers
-        if (server.get("status") in states if states is not None else server.get("status") != "disabled")
-    )
-
-
-def _report_none_selected(cli: CliContext, why: str) -> int:
-    if cli.out.json:
-        cli.out.json_value({"servers": []})
-    else:
-        cli.out.line(why)
-    return 0
+def status_summary(status: ServerStatus) -> str:
+    """Return what follows the state in one line about a server."""
+    reason = status.get("reason", "")
+    if status["status"] == "connected":
+        pid = f", pid {pid}" if (pid := status.get("pid")) else ""
+        return f" ({count(status.get('tools', 0), 'tool')}{pid})"
+    if status["status"] in ("failed", "needs-auth"):
+        failure, retry_at = status.get("last_error"), status.get("retry_at")
+        retry = f"; next try {until(retry_at)}" if retry_at else ""
+        return f": {failure['message'] if failure else reason}{retry}"
+    return f" ({reason})" if reason else ""

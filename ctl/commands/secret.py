@@ -1,4 +1,4 @@
-"""`mcpctl secret`: set, list, remove. The values go into the user's store and never come out here again."""
+"""`mcpctl secret`: set, list and remove secrets. Stored values are never printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from click.shell_completion import CompletionItem
 from ctl.context import CliContext
 from ctl.errors import CtlError, DaemonError, UsageError
 from ctl.output import Line, paint
-from ctl.status_view import mapping
 from ctl.table import table
 from mcpd.config.secret_store import MAX_SECRET_SIZE, SECRET_NAME, change_secrets, read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
@@ -27,7 +26,7 @@ def _complete_names(_: click.Context, __: click.Parameter, incomplete: str) -> l
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl secret set GITHUB_TOKEN\n  mcpctl secret list")
 def secret() -> None:
-    """Keep the secrets that definitions name as ${secret:NAME}."""
+    """Manage the secrets referenced as ${secret:NAME}."""
 
 
 @secret.command(
@@ -38,22 +37,22 @@ def secret() -> None:
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.pass_obj
 def set_(cli: CliContext, name: str, more: tuple[str, ...]) -> int:
-    """Store a secret, or a new value for it.
+    """Store a secret, or change its value.
 
-    The value is asked for on the terminal, without being shown, or read from stdin. It is never an
-    argument: those are visible to every process of the machine, and stay in the shell's history.
+    Prompts for the value without showing it, or reads it from stdin. It cannot be given as an argument,
+    because arguments are visible to other processes and are kept in the shell history.
     """
     if more or "=" in name:
-        hint = "type it when asked, or: … | mcpctl secret set NAME"
-        raise UsageError("a secret is never given as an argument", hint=hint)
+        hint = "type it at the prompt, or: … | mcpctl secret set NAME"
+        raise UsageError("the value of a secret cannot be given as an argument", hint=hint)
     if not SECRET_NAME.fullmatch(name):
         raise UsageError(
-            f"{name} is no name of a secret", hint="letters, digits and _, not beginning with a digit"
+            f"invalid secret name '{name}'", hint="use letters, digits and _; the first must not be a digit"
         )
     value = _prompt_for_value(name) if sys.stdin.isatty() else _read_stdin()
     if not value:
         raise UsageError(
-            "the value is empty, so nothing was stored", hint=f"mcpctl secret remove {name} forgets one"
+            "the value is empty; nothing was stored", hint=f"mcpctl secret remove {name} deletes a secret"
         )
     path = _change({name: value})
     used = _servers_by_secret(cli).get(name, [])
@@ -78,19 +77,21 @@ def _prompt_for_value(name: str) -> str:
 def _read_stdin() -> str:
     data = sys.stdin.buffer.read(MAX_SECRET_SIZE + 1)
     if len(data) > MAX_SECRET_SIZE:
-        raise UsageError(f"the value has more than {MAX_SECRET_SIZE} bytes")
+        raise UsageError(f"the value is longer than {MAX_SECRET_SIZE} bytes")
     try:
         return data.decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        raise UsageError("the value is no text in UTF-8", hint="base64 makes text of anything") from None
+        raise UsageError(
+            "the value is not UTF-8 text", hint="encode binary values, for example with base64"
+        ) from None
 
 
 @secret.command("list", epilog="Examples:\n\n\b\n  mcpctl secret list\n  mcpctl secret list --json")
 @click.pass_obj
 def list_(cli: CliContext) -> int:
-    """The names of the secrets, and which servers use them.
+    """List the names of the secrets and the servers that use them.
 
-    Never a value. Never starts the daemon; without one, nothing is known of servers.
+    Never prints values and never starts the daemon. USED BY is empty if the daemon is not running.
     """
     names = set(_stored_secrets())
     users = _servers_by_secret(cli)
@@ -101,7 +102,7 @@ def list_(cli: CliContext) -> int:
     if cli.out.json:
         cli.out.json_value({"path": str(secrets_path(os.environ)), "secrets": found})
     elif not found:
-        cli.out.message("no secrets yet; mcpctl secret set NAME stores one")
+        cli.out.message("no secrets yet; store one with: mcpctl secret set NAME")
     else:
         rows: list[Line] = [
             [
@@ -117,21 +118,21 @@ def list_(cli: CliContext) -> int:
 
 @secret.command("remove", epilog="Examples:\n\n\b\n  mcpctl secret remove GITHUB_TOKEN --yes")
 @click.argument("name", shell_complete=_complete_names)
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def remove(cli: CliContext, name: str, yes: bool) -> int:
-    """Forget a secret."""
+    """Delete a secret."""
     if name not in _stored_secrets():
         raise DaemonError(
-            {"message": f"there is no secret {name}", "data": {"code": "unknown_secret", "exit": 5}}
+            {"message": f"no secret named {name}", "data": {"code": "unknown_secret", "exit": 5}}
         )
     used = _servers_by_secret(cli).get(name, [])
     if not yes:
         if not sys.stdin.isatty():
             hint = f"mcpctl secret remove {name} --yes"
-            raise UsageError(f"removing {name} needs --yes when nobody can be asked", hint=hint)
+            raise UsageError(f"removing {name} needs confirmation, but stdin is not a terminal", hint=hint)
         who = f", used by {', '.join(used)}" if used else ""
-        if not click.confirm(f"Forget {name}{who}?", err=True):
+        if not click.confirm(f"Delete {name}{who}?", err=True):
             return 1
     path = _change({name: None})
     if cli.out.json:
@@ -139,7 +140,7 @@ def remove(cli: CliContext, name: str, yes: bool) -> int:
         return 0
     cli.out.line(f"{name}: removed from {path}")
     if used:
-        cli.out.message(paint("note: ", "dim"), f"it is still referred to by {', '.join(used)}")
+        cli.out.message(paint("note: ", "dim"), f"still referenced by {', '.join(used)}")
     return 0
 
 
@@ -163,10 +164,10 @@ def _to_error(error: BadSpec) -> CtlError:
 
 
 def _servers_by_secret(cli: CliContext) -> dict[str, list[str]]:
-    """Name of a secret → the servers whose definitions have it; nothing without a daemon."""
+    """Return the servers that reference each secret, by its name; empty if the daemon is not running."""
     cli.may_start = False
     try:
-        definitions = mapping(cli.call("mcpd/config", timeout=5.0).value.get("servers"))
+        definitions = cli.call("mcpd/config", timeout=5.0).value["servers"]
     except CtlError:
         return {}
     users: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""`mcpctl status`: how all servers are, or some."""
+"""`mcpctl status` for the full command line. `ctl.status_view` does the work."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import click
 
 from ctl.completion_candidates import server_names
 from ctl.context import CliContext
-from ctl.status import show_status
+from ctl.status_view import show_status
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl status\n  mcpctl status github --json")
 @click.argument("server", required=False, shell_complete=server_names)
-@click.option("-w", "--watch", is_flag=True, help="Keep it on the screen and up to date; q or Ctrl-C ends.")
+@click.option("-w", "--watch", is_flag=True, help="Keep updating the display; quit with q or Ctrl-C.")
 @click.pass_obj
 def status(cli: CliContext, server: str | None, watch: bool) -> int:
-    """How every server is, or one with its evidence.
+    """Show the status of all servers, or details for one.
 
-    With SERVER the exit code is 0 when it is connected or idle, 4 when it needs a login, 6 otherwise.
+    With SERVER, the exit code is 0 if it is connected or idle, 4 if it needs a login, otherwise 6.
     """
     if watch:
         from ctl.watch import watch_status

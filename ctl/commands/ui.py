@@ -1,4 +1,4 @@
-"""`mcpctl ui`: the dashboard in the browser."""
+"""`mcpctl ui`: open the dashboard in the browser."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ctl.errors import DaemonError
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl ui\n  mcpctl ui --print")
-@click.option("--print", "only_print", is_flag=True, help="Print the address, and open nothing.")
+@click.option("--print", "only_print", is_flag=True, help="Print the address without opening a browser.")
 @click.pass_obj
 def ui(cli: CliContext, only_print: bool) -> int:
     """Open the dashboard in your browser.
 
-    Its address is good once, for a minute; then the browser is let in until you log out, or mcpd ends. mcpd
-    has to listen for HTTP. Where there is no browser, the address is printed.
+    The address works once, within a minute. The browser then stays logged in until you log out or mcpd stops.
+    Requires that mcpd listens for HTTP. Prints the address if there is no browser.
     """
     try:
         reply = cli.call("mcpd/page")
@@ -29,19 +29,19 @@ def ui(cli: CliContext, only_print: bool) -> int:
         raise
     if cli.show_json(reply):
         return 0
-    url = str(reply.value.get("url", ""))
+    url = reply.value["url"]
     if not only_print and has_browser(os.environ):
         import webbrowser
 
         if webbrowser.open(url):
-            cli.out.message("opened in your browser; if you do not see it: `mcpctl ui --print`")
+            cli.out.message("opened in your browser; if it did not open, run: mcpctl ui --print")
             return 0
     cli.out.line(url)
-    cli.out.message("good once, for a minute")
+    cli.out.message("this address works once, within a minute")
     return 0
 
 
 def has_browser(environ: Mapping[str, str]) -> bool:
-    """Whether a window can be opened. In a terminal alone, Python would take a browser that fills it."""
+    """Return whether a browser window can be opened. Without one, Python would start a text browser."""
     wanted = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     return sys.platform == "darwin" or any(environ.get(name) for name in wanted)

@@ -1,19 +1,21 @@
-"""`mcpctl wait`: until servers are connected, or have at least settled."""
+"""`mcpctl wait`: wait until servers are connected, or at least settled."""
 
 from __future__ import annotations
 
-import json
 import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
-from ctl.commands.lifecycle import status_summary
+from ctl.commands.lifecycle import print_statuses, status_summary
 from ctl.completion_candidates import server_names
 from ctl.context import CliContext
-from ctl.daemon_client import Json
 from ctl.errors import AuthNeeded, CtlError, ServerNotReady, TimedOut
 from ctl.next_steps import next_command
-from ctl.status_view import mapping, objects, painted_state
+
+if TYPE_CHECKING:
+    from ctl.api_types import ServerStatus
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl wait github --timeout 10\n  mcpctl wait --for settled")
@@ -24,7 +26,7 @@ from ctl.status_view import mapping, objects, painted_state
     type=click.Choice(["connected", "settled"]),
     default="connected",
     show_default=True,
-    help="Settled: no attempt is running, however it ended.",
+    help="What to wait for. Settled: no connection attempt is in progress.",
 )
 @click.option(
     "--timeout",
@@ -32,54 +34,51 @@ from ctl.status_view import mapping, objects, painted_state
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    help="Then exit 7.",
+    help="Give up after this time and exit with 7.",
 )
 @click.pass_obj
 def wait(cli: CliContext, servers: tuple[str, ...], goal: str, timeout: float) -> int:
     """Wait until servers are connected.
 
-    Without SERVER, waits for every one that is switched on. A server that cannot become connected
-    without a person ends the waiting at once: exit 6, or 4 when it needs a login.
+    Without SERVER, waits for all enabled servers. Exits immediately if a server needs your attention: with 4
+    if it needs a login, otherwise with 6.
     """
     deadline = time.monotonic() + timeout
-    known = [cli.call("mcpd/server", {"server": s}).value.get("server") for s in servers] or objects(
-        cli.call("mcpd/status").value.get("servers")
-    )
-    current = {str(status["name"]): status for status in map(mapping, known)}
-    if not servers:
-        current = {name: s for name, s in current.items() if s.get("status") not in ("disabled", "idle")}
+    if servers:
+        found = [cli.call("mcpd/server", {"server": name}).value["server"] for name in servers]
+    else:
+        listed = cli.call("mcpd/status").value["servers"]
+        found = [status for status in listed if status["status"] not in ("disabled", "idle")]
+    current = {status["name"]: status for status in found}
     try:
         if not _all_reached(current, goal):
-            for reply in cli.stream("mcpd/events", {"servers": list(current)}, until=deadline):
-                event = mapping(reply.value.get("event")) if reply is not None else {}
-                name = str(event.get("server"))
-                if name in current:
-                    _update(current, name, event)
-                    if _all_reached(current, goal):
-                        break
+            for note in cli.stream("mcpd/events", {"servers": list(current)}, until=deadline):
+                if note is None or "event" not in note.value:
+                    continue
+                event = note.value["event"]
+                name, status = event.get("server"), event.get("status")
+                if name not in current:
+                    continue
+                if event["kind"] == "removed":
+                    raise ServerNotReady(f"{name} was removed in the meantime", server=name)
+                if status:
+                    current[name] = status
+                if _all_reached(current, goal):
+                    break
     except TimedOut:
-        behind = [s for s in current.values() if not _has_reached(s, goal)]
-        names = ", ".join(f"{s.get('name')} is {s.get('status')}" for s in behind)
+        behind = [status for status in current.values() if not _has_reached(status, goal)]
+        names = ", ".join(f"{status['name']} is {status['status']}" for status in behind)
         raise TimedOut(
-            f"after {timeout:g} s {names}", hint=next_command(behind[0]), servers=list(current.values())
+            f"timed out after {timeout:g} s: {names}",
+            hint=next_command(behind[0]),
+            servers=list(current.values()),
         ) from None
-    if cli.out.json:
-        cli.out.json_document(json.dumps({"servers": list(current.values())}))
-    else:
-        for status in current.values():
-            cli.out.line(f"{status.get('name')}: ", painted_state(status), status_summary(status))
+    print_statuses(cli, list(current.values()))
     return 0
 
 
-def _update(current: dict[str, Json], name: str, event: Json) -> None:
-    if event.get("kind") == "removed":
-        raise ServerNotReady(f"{name} was removed from the set while we waited", server=name)
-    if isinstance(event.get("status"), dict):
-        current[name] = mapping(event["status"])
-
-
-def _all_reached(current: dict[str, Json], goal: str) -> bool:
-    """Whether all are there. Raises for one that will not get there without a person."""
+def _all_reached(current: Mapping[str, ServerStatus], goal: str) -> bool:
+    """Return whether all servers have reached the goal. Raises for one that needs a person's attention."""
     if goal == "connected":
         for status in current.values():
             if (error := _blocking_error(status)) is not None:
@@ -87,16 +86,15 @@ def _all_reached(current: dict[str, Json], goal: str) -> bool:
     return all(_has_reached(status, goal) for status in current.values())
 
 
-def _has_reached(status: Json, goal: str) -> bool:
-    return status.get("status") == "connected" or (goal == "settled" and status.get("status") != "pending")
+def _has_reached(status: ServerStatus, goal: str) -> bool:
+    return status["status"] == "connected" or (goal == "settled" and status["status"] != "pending")
 
 
-def _blocking_error(status: Json) -> CtlError | None:
-    name, word = status.get("name"), status.get("status")
-    if word == "needs-auth":
+def _blocking_error(status: ServerStatus) -> CtlError | None:
+    name, state = status["name"], status["status"]
+    if state == "needs-auth":
         return AuthNeeded(f"{name} needs a login", server=name, hint=next_command(status))
-    if word in ("disabled", "idle") or (word == "failed" and not status.get("retry_at")):
-        return ServerNotReady(
-            f"{name} is {word}{status_summary(status)}", server=name, state=word, hint=next_command(status)
-        )
+    if state in ("disabled", "idle") or (state == "failed" and not status.get("retry_at")):
+        message = f"{name} is {state}{status_summary(status)}"
+        return ServerNotReady(message, server=name, state=state, hint=next_command(status))
     return None

@@ -12,7 +12,7 @@ import attrs
 from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.errors import DaemonError, DaemonUnreachable
-from ctl.status_view import mapping, objects, strings
+from ctl.json_values import mapping, objects, strings
 from mcpd.config.definition import parse_servers
 from mcpd.config.in_place_edits.document import read_document
 from mcpd.config.loader import default_path, read_layout
@@ -61,9 +61,9 @@ def find_import_target(cli: CliContext) -> ImportTarget:
     cli.may_start = False
     try:
         config = cli.call("mcpd/config").value
-        path, running = Path(str(config["path"])), True
+        path, running, active = Path(config["path"]), True, frozenset(config["servers"])
     except DaemonUnreachable:
-        config, path, running = {}, Path(), False
+        path, running, active = Path(), False, frozenset[str]()
     problems: list[Problem] = []
     try:
         path = path if running else default_path({**os.environ, "MCPD_SERVERS": ""})
@@ -82,7 +82,7 @@ def find_import_target(cli: CliContext) -> ImportTarget:
         servers,
         addresses,
         running,
-        server_names=frozenset(mapping(config.get("servers"))) | frozenset(servers),
+        server_names=active | frozenset(servers),
         profiles=mapping(found.settings.get("profiles")),
     )
 

@@ -26,7 +26,7 @@ from ctl.editors.inline_secrets import LiftedDefinition, free_secret_name, lift_
 from ctl.editors.merging import MergedServer, MergeResult, fill_in_secrets, merge_candidates, replace_text
 from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.errors import DaemonError
-from ctl.status_view import objects
+from ctl.json_values import objects
 from mcpd.config.edit_file import put_servers
 from mcpd.config.secret_store import change_secrets, read_secrets
 from mcpd.model.errors import BadSpec
@@ -235,7 +235,7 @@ def write_import(cli: CliContext, target: ImportTarget, result: ImportResult) ->
         data = (
             error.data()
             if isinstance(error, BadSpec)
-            else {**error.facts, "code": error.code, "exit": error.exit}
+            else {**error.details, "code": error.code, "exit": error.exit}
         )
         raise DaemonError(
             {"message": "nothing was imported, because the result is invalid", "data": data}

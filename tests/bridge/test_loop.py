@@ -149,7 +149,7 @@ class Starter:
 
     def outcome(self) -> str:
         self.stop()
-        return "mcpd was started and exited with status 1"
+        return "mcpd was started but exited with status 1"
 
     def stop(self) -> None:
         if self.fd is not None:
@@ -168,7 +168,7 @@ def test_a_daemon_that_cannot_be_started_is_said_to_be_so_and_tried_again_later(
     try:
         bridge.editor.send(id=1, method="initialize", params=HELLO)
         error = bridge.editor.next()["error"]
-        assert error["message"].startswith("mcpd was started and exited with status 1")
+        assert error["message"].startswith("mcpd was started but exited with status 1")
         assert starter.asked < 5
         bridge.listen()
         bridge.editor.send(id=2, method="initialize", params=HELLO)

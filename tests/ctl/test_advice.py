@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from ctl.next_steps import next_command
 
+if TYPE_CHECKING:
+    from ctl.api_types import ServerStatus
+
 SOON = "2026-11-22T00:00:00.000Z"
 
 
-def how(status: str, failure: dict[str, Any] | None = None, **more: object) -> dict[str, object]:
-    return {"name": "it", "status": status, "transport": "stdio", "last_error": failure, **more}
+def how(status: str, failure: dict[str, Any] | None = None, **more: object) -> ServerStatus:
+    """A status as the daemon writes it."""
+    failure = failure and {"message": "", "at": SOON, **failure}
+    answer = {"name": "it", "status": status, "since": SOON, "transport": "stdio", "last_error": failure}
+    return cast("ServerStatus", {**answer, **more})
 
 
-TABLE: list[tuple[dict[str, object], str]] = [
+TABLE: list[tuple[ServerStatus, str]] = [
     (how("connected"), "mcpctl list-tools it"),
     (how("idle"), "mcpctl connect it "),
     (how("disabled", reason="switched off"), "mcpctl enable it"),
     (how("disabled", off_until=SOON), "mcpctl enable it   (or wait"),
     (how("disabled", reason="disconnected by hand"), "mcpctl connect it"),
     (how("pending"), "mcpctl wait it"),
-    (how("pending", {"kind": "timeout", "stderr": ["no"]}), "mcpctl logs it   (mend what it says)"),
+    (how("pending", {"kind": "timeout", "stderr": ["no"]}), "mcpctl logs it   (fix the error shown there)"),
     (how("needs-auth", {"kind": "auth", "http_status": 401}, transport="http"), "mcpctl edit "),
     (how("failed", {"kind": "spawn", "message": "its directory /x does not exist"}), "mcpctl edit "),
     (
@@ -31,14 +37,14 @@ TABLE: list[tuple[dict[str, object], str]] = [
     ),
     (
         how("failed", {"kind": "exited", "stderr": ["no database"]}),
-        "mcpctl logs it   (mend what it says), then: mcpctl reconnect it",
+        "mcpctl logs it   (fix the error shown there), then: mcpctl reconnect it",
     ),
     (how("failed", {"kind": "exited", "stderr": []}), "mcpctl debug it   (run its command by hand"),
     (
         how("failed", {"kind": "http", "http_status": 404}, transport="http"),
-        "mcpctl edit   (correct its",
+        "mcpctl edit   (fix its",
     ),
-    (how("failed", {"kind": "protocol"}, transport="http"), "mcpctl edit   (correct its"),
+    (how("failed", {"kind": "protocol"}, transport="http"), "mcpctl edit   (fix its"),
     (how("failed", {"kind": "protocol"}), "mcpctl debug it"),
     (how("failed", {"kind": "http", "http_status": 429}, transport="http"), "mcpctl reconnect it "),
     (how("failed", {"kind": "http", "http_status": 503}, transport="http"), "mcpctl reconnect it "),
@@ -58,6 +64,6 @@ def test_no_server_says_what_to_type_next() -> None:
 
 
 @pytest.mark.parametrize(("server", "beginning"), TABLE)
-def test_what_to_type_next_fits_the_cause(server: dict[str, object], beginning: str) -> None:
+def test_what_to_type_next_fits_the_cause(server: ServerStatus, beginning: str) -> None:
     """A remote server has no log to read, and a program that is not there none either."""
     assert next_command(server).startswith(beginning)

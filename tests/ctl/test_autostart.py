@@ -43,9 +43,9 @@ class Place:
         """A client that wants a daemon, and prints the pid of the one that answers."""
         code = (
             f"import sys; sys.argv = ['{self.home}/bin/mcpctl']\n"
-            "from ctl import autostart, errors\n"
+            "from ctl import daemon_process, errors\n"
             f"path = {str(self.socket)!r}\n"
-            "try: autostart.ensure_daemon(path); print(autostart.daemon_pid(path))\n"
+            "try: daemon_process.ensure_daemon(path); print(daemon_process.daemon_pid(path))\n"
             "except errors.DaemonUnreachable as error: print(error.message, error.hint); sys.exit(3)\n"
         )
         return subprocess.Popen(
@@ -154,7 +154,7 @@ def test_starting_can_be_forbidden(place: Place) -> None:
     """MCPD_NO_START=1 and --no-start; exit code 3 and the command that would help."""
     code, words, talk = answer(place.ensure(MCPD_NO_START="1"))
     assert (code, talk) == (3, "")
-    assert "MCPD_NO_START forbids" in words
+    assert "MCPD_NO_START prevents" in words
     assert "mcpctl daemon start" in words
     for done in (place.ctl("status", "--no-start"), place.ctl("status", MCPD_NO_START="1")):
         assert done.returncode == 3
@@ -178,7 +178,7 @@ def test_after_a_configuration_that_cannot_be_used_its_mistakes_are_next(place: 
     code, words, _ = answer(place.ensure(STANDIN="refuses"))
     assert code == 3
     assert "exited with status 2: " in words
-    assert words.endswith("mcpctl config validate   (shows every mistake; mcpctl edit mends them)")
+    assert words.endswith("mcpctl config validate   (lists all errors; fix them with mcpctl edit)")
 
 
 def test_what_an_earlier_daemon_wrote_is_not_told_as_this_ones_end(place: Place) -> None:
@@ -234,7 +234,7 @@ def test_somebody_elses_program_on_the_socket_is_left_alone(place: Place) -> Non
         other.listen()
         done = place.ctl("daemon", "start")
         assert done.returncode == 3
-        assert "does not answer" in done.stderr
+        assert "does not respond" in done.stderr
         assert "MCPD_SOCKET" in done.stderr
         assert place.socket.is_socket()
     assert place.started() == []

@@ -49,7 +49,7 @@ def test_the_name_that_editors_show_will_do_and_a_bare_one_is_told_its_server(
     sent = daemon.params_of("mcpd/call")
     assert (sent["server"], sent["tool"], sent["arguments"]) == ("my__time", "now", {"zone": "UTC"})
     ran = mcpctl("call", "now", "zone=UTC")
-    assert (ran.code, "write now@my__time or now@clock" in ran.err) == (2, True)
+    assert (ran.code, "use now@my__time or now@clock" in ran.err) == (2, True)
 
 
 def test_an_address_in_an_argument_is_no_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
@@ -229,4 +229,4 @@ def test_something_else_on_the_socket_is_exit_3(daemon: FakeDaemon, mcpctl: Mcpc
 
     daemon.answers["mcpd/call"] = answer
     ran = mcpctl("call", "now@time")
-    assert (ran.code, "does not speak" in ran.err) == (3, True)
+    assert (ran.code, "is not mcpd" in ran.err) == (3, True)

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from ctl import background
+from ctl import daemon_process
 from ctl.daemon_client import DaemonClient, Json
 from ctl.errors import TimedOut
 from tests.ctl.fake_daemon import FakeDaemon
 
 
 def call(client: DaemonClient, params: Json) -> None:
-    client.call("mcpd/call", params, timeout=0.5)
+    client.request("mcpd/call", params, timeout=0.5)
 
 
 def stream(client: DaemonClient, params: Json) -> None:
-    next(client.stream("mcpd/call", params, until=time.monotonic() + 0.5))
+    next(client.notifications("mcpd/call", params, until=time.monotonic() + 0.5))
 
 
 @pytest.mark.parametrize("ask", [call, stream])
@@ -34,7 +34,7 @@ def test_a_daemon_that_takes_nothing_is_given_up_in_time(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
         deaf.bind(path)
         deaf.listen()
-        with DaemonClient(path) as client, pytest.raises(TimedOut, match="did not take mcpd/call in time"):
+        with DaemonClient(path) as client, pytest.raises(TimedOut, match="did not accept mcpd/call in time"):
             ask(client, {"text": "x" * (16 << 20)})
     assert time.monotonic() - began < 30
 
@@ -44,4 +44,4 @@ def test_a_daemon_that_somebody_else_has_just_stopped_is_stopped(daemon: FakeDae
     with subprocess.Popen(["true"]) as gone:
         pass
     daemon.answers["mcpd/version"] = {"pid": gone.pid}
-    assert background.stop(str(daemon.path)) is False
+    assert daemon_process.stop(str(daemon.path)) is False

@@ -47,7 +47,7 @@ def test_a_file_that_cannot_be_used_is_named_once(daemon: FakeDaemon, mcpctl: Mc
     ran = mcpctl("reload")
     assert ran.code == 2
     assert ran.err.splitlines() == [
-        "error: /c.json cannot be used",
+        "error: /c.json is invalid",
         "  /c.json:3:1: not valid JSON (mend it)",
         "  /c.json is read-only",
     ]
@@ -108,10 +108,10 @@ def test_a_time_to_be_off_for_is_told_as_its_end(daemon: FakeDaemon, mcpctl: Mcp
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--for", "2"], "Invalid value for '--for': '2' is no length of time"),
-        (["--until", "six"], "Invalid value for '--until': 'six' is no time"),
-        (["--until", "2001-01-01T12:00"], "has gone by"),
-        (["--for", "2h", "--until", "2126-11-22"], "--for and --until say the same"),
+        (["--for", "2"], "Invalid value for '--for': '2' is not a duration"),
+        (["--until", "six"], "Invalid value for '--until': 'six' is not a time"),
+        (["--until", "2001-01-01T12:00"], "is in the past"),
+        (["--for", "2h", "--until", "2126-11-22"], "--for and --until cannot be combined"),
     ],
 )
 def test_what_is_no_time_to_be_off_for_switches_nothing_off(
@@ -199,7 +199,7 @@ def test_tools_are_listed_under_the_name_that_call_takes(daemon: FakeDaemon, mcp
         "TOOL      ARGUMENTS   DESCRIPTION",
         "now@time  zone [fmt]  The time.",
     ]
-    assert "1 tool left out" in ran.err
+    assert "1 tool omitted" in ran.err
     assert mcpctl("list-tools", "time", "--schema").out.startswith("now@time\n  The\n  time.")
     assert mcpctl("tools", "--json").json()["tools"] == [TOOL]
 
@@ -254,7 +254,7 @@ def test_add_sends_a_definition_and_tells_how_it_came_out(daemon: FakeDaemon, mc
         "save": True,
         "replace": False,
     }
-    assert ran.out == "git: added, written to /c.json\ngit: connected (2 tools, pid 4711)\n"
+    assert ran.out == "git: added, saved in /c.json\ngit: connected (2 tools, pid 4711)\n"
 
 
 def test_a_server_named_by_a_file_of_this_directory_runs_here(

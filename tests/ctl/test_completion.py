@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl.completion_scripts import bash_reply, split_last_word
+from ctl.commands.completion import bash_reply, split_last_word
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon
 
@@ -178,7 +178,7 @@ def test_fish_is_told_names_with_their_descriptions(environ: dict[str, str], tmp
         assert ran.returncode == 0, ran.stderr
         return ran.stdout.splitlines()
 
-    assert completions("mcpctl recon") == ["reconnect\tEnd servers and connect them afresh."]
+    assert completions("mcpctl recon") == ["reconnect\tRestart the connection to servers."]
     assert completions("mcpctl call ec") == ["echo@test\tFirst, and then echo"]
     assert completions("mcpctl call comma") == ["comma,here@test\tFirst, and then comma,here"]
     assert completions("mcpctl call echo@test te") == ["text="]

@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from ctl import background, systemd_units
+from ctl import daemon_process, systemd_units
 from tests.ctl.test_autostart import Place, place
 from tests.processes import gone, wait_until
 
@@ -46,7 +46,7 @@ def test_start_status_restart_and_stop_in_the_background(place: Place) -> None:
     wait_until(lambda: gone(first["pid"]))
 
     done = place.ctl("daemon", "stop")
-    assert (done.returncode, done.stdout) == (0, "mcpd is stopped\n")
+    assert (done.returncode, done.stdout) == (0, "mcpd stopped\n")
     wait_until(lambda: gone(second["pid"]))
     assert not place.socket.exists()
 
@@ -131,7 +131,7 @@ def test_no_line_is_lost_between_the_end_of_the_log_and_what_follows(tmp_path: P
     """Nor when a start puts the log aside and begins another."""
     log = tmp_path / "daemon.log"
     log.write_text("first\nsecond\n")
-    lines = background.log_lines(str(log), 1, follow=True)
+    lines = daemon_process.log_lines(str(log), 1, follow=True)
     assert next(lines) == "second"
     with log.open("a") as file:
         file.write("third\nfou")

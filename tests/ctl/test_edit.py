@@ -79,7 +79,7 @@ def test_a_mistake_is_shown_and_can_be_mended(tmp_path: Path, file: Path) -> Non
     """As visudo does it: back to the same draft."""
     code, seen = edit(tmp_path, [BAD, GOOD], ["e"])
     assert (code, file.read_text()) == (0, GOOD), seen
-    assert f"error: {file} cannot be used\r\n" in seen
+    assert f"error: {file} is invalid\r\n" in seen
     assert "did you mean 'command'?" in seen
 
 
@@ -104,12 +104,12 @@ def test_the_first_edit_begins_with_a_configuration_that_is_good(tmp_path: Path)
 
 def test_what_was_written_is_not_lost_when_it_cannot_be_put_in_its_place() -> None:
     """RELIABILITY F1: ten minutes of editing, and then the disk is full."""
-    from ctl.commands.edit import _save
+    from ctl.commands.config_edit import _save
     from ctl.context import CliContext
     from ctl.errors import CtlError
 
     place = Path("/proc/self/config.json")  # where nobody can make a file, root neither
-    with pytest.raises(CtlError, match=r"cannot write .*; what you wrote is ") as refused:
+    with pytest.raises(CtlError, match=r"cannot write .*; your version was saved as ") as refused:
         _save(CliContext({}), place, None, GOOD.encode(), False)
     kept = Path(refused.value.message.rpartition(" ")[2])
     assert kept.read_text() == GOOD

@@ -80,8 +80,8 @@ def test_a_program_that_only_the_shell_finds_is_the_answer(
     )
     ran = mcpctl("why", "files")
     assert ran.code == 6
-    assert "files is failed since" in ran.out
-    assert "because command not found: mcp-server-files\n" in ran.out
+    assert "files: failed since" in ran.out
+    assert "cause: command not found: mcp-server-files\n" in ran.out
     assert f"your shell: runs {shell}/mcp-server-files" in ran.out
     assert f"PATH lacks: {shell}" in ran.out
     assert "HTTPS_PROXY" in ran.out
@@ -108,7 +108,7 @@ def test_a_path_in_the_definition_is_not_mended_by_a_restart(
         definition=definition,
     )
     last = mcpctl("why", "files").out.splitlines()[-1]
-    assert last.startswith(f"next: mcpctl edit   (write {shell}/mcp-server-files as its command, or correct")
+    assert last.startswith(f"next: mcpctl edit   (use {shell}/mcp-server-files as its command, or fix")
 
 
 def test_the_end_of_a_process_is_told_with_its_last_words(
@@ -119,10 +119,10 @@ def test_the_end_of_a_process_is_told_with_its_last_words(
     daemon.answers["mcpd/server"] = detail(server(status="failed", last_error=died, retry_at=NOW))
     out = mcpctl("why", "time").out
     assert "exited (exit code 1)" in out
-    assert "it said: no database" in out
+    assert "stderr: no database" in out
     assert "giving up" in out
-    assert out.count("it said: ") == 2
-    assert "is tried again now" in out
+    assert out.count("stderr: ") == 2
+    assert "next try now" in out
 
 
 def test_trouble_is_dated_from_its_beginning(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
@@ -169,7 +169,7 @@ def test_a_path_is_not_searched_for_and_nobody_installs_it(daemon: FakeDaemon, m
     out = mcpctl("why", "time", "--no-shell").out
     assert "searched" not in out
     assert "not found" not in out  # it may be there, and not be executable
-    assert "runs: nothing: /opt/tool/it cannot be run" in out
+    assert "executable: /opt/tool/it cannot be run" in out
     assert "install" not in out
     assert "\nnext: mcpctl edit " in out
 
@@ -190,7 +190,7 @@ def test_who_switched_it_off_is_named(daemon: FakeDaemon, mcpctl: Mcpctl) -> Non
     """With the command that brings it back; no shell is started for that."""
     daemon.answers["mcpd/server"] = detail(server(status="disabled", reason="switched off"), history=[ENTRY])
     out = mcpctl("why", "time", SHELL="/bin/false").out
-    assert "because switched off, by zed (pid 7)" in out
+    assert "cause: switched off, by zed (pid 7)" in out
     assert out.splitlines()[-1] == "next: mcpctl enable time"
 
 
@@ -247,7 +247,7 @@ def test_history_is_a_table_oldest_first(daemon: FakeDaemon, mcpctl: Mcpctl) -> 
     heading, first, second = ran.out.splitlines()
     assert heading.split() == ["WHEN", "(UTC)", "SERVER", "WHAT", "BY", "CAUSE"]
     assert "zed (pid 7)" in first
-    assert second.endswith("[exited, exit code 3] it was switched off (8 times by now)")
+    assert second.endswith("[exited, exit code 3] it was switched off (8 times so far)")
     assert "4 entries could not be written" in ran.err
 
 
@@ -298,7 +298,7 @@ def test_frames_are_a_line_each(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     ran = mcpctl("tap", "time", "-m", "tools/*")
     assert daemon.params_of("mcpd/tap") == {"server": "time", "methods": ["tools/*"], "limit": 65536}
     assert ran.out.splitlines() == [
-        "… 5 messages came too fast to be shown",
+        "… 5 messages skipped (too fast to show)",
         '06:30:00.000 ← tools/call #3 {"id": 3, "result": {}}',
     ]
     assert mcpctl("tap", "time", "--json").json() == frame
@@ -382,14 +382,15 @@ def test_units_that_start_something_else_are_told(tmp_path: Path, monkeypatch: p
     ours = ["/usr/bin/env", "mcpd"]
     systemd_units.write_units(ours, "/home/me/100% mine/bin:/usr/bin")
     assert systemd_units.outdated_reason(ours) == ""
-    assert "mcpd.service starts /usr/bin/env mcpd, and" in systemd_units.outdated_reason(["/opt/mcpd"])
+    assert "mcpd.service starts /usr/bin/env mcpd, but" in systemd_units.outdated_reason(["/opt/mcpd"])
     systemd_units.write_units(["/gone away/100%/mcpd"], "/usr/bin")
     assert (
-        systemd_units.outdated_reason(ours) == "mcpd.service starts /gone away/100%/mcpd, which is not there"
+        systemd_units.outdated_reason(ours)
+        == "mcpd.service starts /gone away/100%/mcpd, which does not exist"
     )
     (service, socket) = systemd_units.write_units(ours, "/usr/bin")
     service.write_text(service.read_text().replace("KillMode=mixed", "KillMode=process"))
-    assert "of another version" in systemd_units.outdated_reason(ours)
+    assert "from another version" in systemd_units.outdated_reason(ours)
     systemd_units.write_units(ours, "/usr/bin")
     socket.unlink()
     assert "mcpd.socket cannot be read" in systemd_units.outdated_reason(ours)

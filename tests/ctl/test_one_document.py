@@ -108,10 +108,10 @@ def test_definitions_are_shown_in_whichever_spelling_they_were_written(
     }
     rows = [line.split(None, 2) for line in mcpctl("config", "show").out.splitlines()[-4:]]
     assert rows == [
-        ["a", "on", "program 'x y'"],
-        ["b", "off", "program first second"],
-        ["c", "on", "http://c/mcp"],
-        ["d", "off", "http://d/mcp"],
+        ["a", "yes", "program 'x y'"],
+        ["b", "no", "program first second"],
+        ["c", "yes", "http://c/mcp"],
+        ["d", "no", "http://d/mcp"],
     ]
 
 

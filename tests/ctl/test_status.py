@@ -51,7 +51,7 @@ def test_a_server_that_is_well_has_no_failed_attempts(daemon: FakeDaemon, mcpctl
     daemon.answers["mcpd/server"] = detail(server(restarts=2, attempts=1))
     assert "restarts: 2\n" in mcpctl("status", "time").out
     daemon.answers["mcpd/server"] = detail(server(status="failed", restarts=2, attempts=1))
-    assert "restarts: 2; failed attempts in a row: 1\n" in mcpctl("status", "time").out
+    assert "restarts: 2; consecutive failed attempts: 1\n" in mcpctl("status", "time").out
 
 
 def test_a_server_that_is_off_for_a_time_says_until_when(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
@@ -98,7 +98,7 @@ def test_a_refused_configuration_is_told_below_the_table(daemon: FakeDaemon, mcp
     problem = {"path": "$.mcpServers.git.command", "message": "must be a string", "fix": "quote it"}
     daemon.answers["mcpd/status"] = status(server(), problems=[problem])
     out = mcpctl("status").out
-    assert "The configuration was refused" in out
+    assert "The configuration file has errors" in out
     assert "$.mcpServers.git.command: must be a string (quote it)" in out
     assert "next: mcpctl edit" in out
 

@@ -235,7 +235,7 @@ def test_the_daemon_is_started_for_the_editor(tmp_path: Path) -> None:
     (config / "config.json").write_text(json.dumps({"mcpServers": {"fake": fake()}}))
     environ = private_environment(tmp_path)
     socket_path = str(tmp_path / "run" / "mcpd" / "mcpd.sock")
-    from ctl.autostart import daemon_pid
+    from ctl.daemon_process import daemon_pid
 
     with editor(environ, tmp_path, "--server", "fake") as ed:
         try:

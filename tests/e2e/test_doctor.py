@@ -60,7 +60,7 @@ def test_it_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
         "check": "server gone",
         "result": "failure",
         "message": "command not found: no-such-program",
-        "fix": "mcpctl edit   (write its full path as `command`)",
+        "fix": "mcpctl edit   (use its full path as `command`)",
         "ms": None,
     }
     assert not (tmp_path / "run/mcpd/mcpd.sock").exists()

@@ -247,7 +247,7 @@ def test_mcpctl_stores_lists_and_forgets(start: Start, tmp_path: Path) -> None:
     assert json.loads(listed.stdout)["secrets"] == [{"name": "TOKEN", "stored": True, "used_by": ["a"]}]
     assert mcpctl(daemon, "secret", "remove", "TOKEN").returncode == 2  # nobody can be asked
     removed = mcpctl(daemon, "secret", "remove", "TOKEN", "--yes")
-    assert (removed.returncode, removed.stderr) == (0, "note: it is still referred to by a\n")
+    assert (removed.returncode, removed.stderr) == (0, "note: still referenced by a\n")
     assert mcpctl(daemon, "secret", "remove", "TOKEN", "--yes").returncode == 5
 
 

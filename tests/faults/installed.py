@@ -62,7 +62,7 @@ class Installation:
     def compile(self) -> None:
         """As installing does it: a first start would take seconds otherwise, and an editor does not wait."""
         modules = (
-            "mcpd.main, mcpd.daemon, ctl.main, ctl.autostart, ctl.bridge.loop, ctl.bridge.daemon_starter"
+            "mcpd.main, mcpd.daemon, ctl.main, ctl.daemon_process, ctl.bridge.loop, ctl.bridge.daemon_starter"
         )
         environ = {**os.environ, **ISOLATED, "PYTHONDONTWRITEBYTECODE": ""}
         subprocess.run([self.python, "-c", f"import {modules}"], env=environ, cwd="/", check=True)

@@ -83,4 +83,4 @@ def test_output_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path, a
         )
     assert done.returncode == 1, done
     (line,) = done.stderr.splitlines()
-    assert "cannot write or read: No space left on device" in line
+    assert "I/O error: No space left on device" in line

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl.autostart import daemon_pid
+from ctl.daemon_process import daemon_pid
 from mcpd.gateway.schema_validation import compile_schemas
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
 from tests.e2e.test_bridge import editor

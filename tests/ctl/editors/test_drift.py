@@ -190,7 +190,7 @@ def test_what_mcpctl_switched_off_in_an_editor_is_no_change_of_it(home: Path, al
     """--take-over would else be followed by an import that switches everything off here, too."""
     windsurf(home, time=TIME)
     alone("import", "--yes")
-    assert "time: switched off" in alone("install", "windsurf", "--take-over").out
+    assert "time: disabled" in alone("install", "windsurf", "--take-over").out
     answer = alone("import", "--yes", "--json").json()
     assert (answer["changed"], [one["name"] for one in answer["known"]]) == ([], ["time"])
     assert alone("uninstall", "windsurf").code == 0
@@ -246,10 +246,10 @@ def test_a_person_is_asked_about_each_change(home: Path, alone: Mcpctl) -> None:
     alone("import", "--yes")
     change_ours(home, time=TIME | {"args": ["mine"]})
     cursor(home, time=TIME | {"args": ["theirs"]}, api=API | {"url": "https://new.example.com/mcp"})
-    answers = {"time: take over args from Cursor? [y/N]": "", "api: take over url from Cursor? [Y/n]": ""}
+    answers = {"time: apply args from Cursor? [y/N]": "", "api: apply url from Cursor? [Y/n]": ""}
     code, seen = on_terminal(home, answers, "import")
     assert (code, "note: mcpd has its own change of args" in seen) == (0, True)
-    assert "1 server written" in seen
+    assert "1 server saved" in seen
     assert ours(home)["time"]["args"] == ["mine"]
     assert ours(home)["api"]["url"] == "https://new.example.com/mcp"
 

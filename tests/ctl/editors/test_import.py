@@ -86,7 +86,7 @@ def test_without_a_terminal_nothing_is_written_unless_yes_is_said(
     """Exit 2, and what to say."""
     ran = alone("import")
     assert ran.code == 2
-    assert "nothing was written: importing needs --yes" in ran.err
+    assert "importing needs confirmation" in ran.err
     assert not (home / ".config").exists()
 
 
@@ -95,8 +95,10 @@ def test_what_can_be_used_is_written_and_the_rest_is_not(home: Path, cursor: Pat
     before = cursor.read_bytes()
     ran = alone("import", "--yes")
     assert ran.code == 0
-    assert "2 servers written to" in ran.out
-    assert "next: mcpctl wait   (starts it and them), then: mcpctl install --all --take-over" in ran.err
+    assert "2 servers saved in" in ran.out
+    assert (
+        "next: mcpctl wait   (starts mcpd and the servers), then: mcpctl install --all --take-over" in ran.err
+    )
     assert [*ours(home)] == ["time", "api"]
     assert ours(home)["api"]["headers"] == {"Authorization": "Bearer ${secret:API_TOKEN}"}
     assert secrets(home) == {"API_TOKEN": "s3cr3t-t0ken-value"}
@@ -164,11 +166,11 @@ def test_editors_and_files_can_be_named(home: Path, cursor: Path, alone: Mcpctl)
     ("words", "code", "said"),
     [
         (["cursr"], 2, "did you mean cursor"),
-        (["./none.json"], 5, "there is no file"),
+        (["./none.json"], 5, "file not found"),
         (["."], 2, "is a directory"),
         (["../notes.json"], 2, "notes.json:1:2: not valid JSON"),
         (["goose"], 5, "no configuration of Goose"),
-        (["-s", "zulu"], 5, "no editor has a server zulu"),
+        (["-s", "zulu"], 5, "no editor has a server named zulu"),
         (["-s", "tmie"], 5, "did you mean time?"),
     ],
 )
@@ -304,10 +306,10 @@ def test_a_person_can_take_all_or_choose(home: Path, cursor: Path) -> None:
         "c: choose": "c",
         "time: uvx mcp-server-time --zone=Europe/Paris ?": "n",
         "api: https://api.example.com/mcp ?": "y",
-        "Move 1 secret (API_TOKEN) into": "",
+        "Move 1 secret (API_TOKEN) to": "",
     }
     code, seen = on_terminal(home, answers, "import")
-    assert (code, "1 server written" in seen) == (0, True)
+    assert (code, "1 server saved" in seen) == (0, True)
     assert [*ours(home)] == ["api"]
     assert "s3cr3t" not in seen
     assert on_terminal(home, {"c: choose": "y"}, "import")[0] == 0
@@ -340,7 +342,7 @@ def test_who_does_not_know_the_secret_goes_on_without_that_server(home: Path, cu
     settle("vscode", home)
     answers = {"c: choose": "y", "github: GitHub token": "", "Move 1 secret": ""}
     code, seen = on_terminal(home, answers, "import", "-s", "github", "-s", "api")
-    assert (code, "1 server written" in seen) == (0, True)
+    assert (code, "1 server saved" in seen) == (0, True)
     assert [*ours(home)] == ["api"]
 
 

@@ -50,9 +50,9 @@ def test_the_entry_is_put_into_each_format_and_taken_out_to_the_byte(
 
     assert ran.code == 0, ran.err
     assert tree(home) == before | installed(case, home)
-    assert alone("install", editor_of(case)).out.endswith(f"has it already, in {shown(case, home)}\n")
+    assert alone("install", editor_of(case)).out.endswith(f"already configured in {shown(case, home)}\n")
     ran = alone("uninstall", editor_of(case))
-    assert ran.out.endswith(f"{shown(case, home)} is what it was before\n")
+    assert ran.out.endswith(f"{shown(case, home)} restored to its original content\n")
     assert tree(home) == before
     assert list((home / ".local/state/mcpd/editors").iterdir()) == []
 
@@ -78,7 +78,7 @@ def test_a_file_that_was_not_there_is_made_and_goes_again(name: str, home: Path,
     document = read_document(one.path, foreign=True)
     assert document.entry_names(slot_of(one, document)) == ["mcpd"]
     assert one.path.stat().st_mode & 0o777 == 0o600
-    assert "what it was before" in alone("uninstall", name).out
+    assert "restored to its original content" in alone("uninstall", name).out
     assert sorted(path for path in home.rglob("*") if ".local" not in str(path)) == before
 
 
@@ -107,7 +107,7 @@ def test_after_a_change_the_state_to_come_back_to_is_the_changed_one(home: Path,
     alone("install", "cursor")
     path.write_text(path.read_text().replace('"figma"', '"renamed"'))
     assert alone("install", "cursor", "--server", "github").code == 0
-    assert "is what it was before" in alone("uninstall", "cursor").out
+    assert "restored to its original content" in alone("uninstall", "cursor").out
     assert '"renamed"' in path.read_text()
     assert "bridge" not in path.read_text()
 
@@ -170,7 +170,7 @@ def test_a_read_only_file_is_left_alone(words: list[str], home: Path, alone: Mcp
     assert path.read_bytes() == before
     if words == ["uninstall"]:
         path.chmod(0o644)
-        assert "is what it was before" in alone("uninstall", "cursor").out
+        assert "restored to its original content" in alone("uninstall", "cursor").out
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: only root may give files away")
@@ -190,7 +190,7 @@ def test_dry_run_and_print_write_nothing(home: Path, alone: Mcpctl) -> None:
     """Neither a file nor a directory."""
     settle("codex", home)
     before = sorted(home.rglob("*"))
-    assert "would be written to ~/.codex/config.toml" in alone("install", "codex", "--dry-run").out
+    assert "would be added to ~/.codex/config.toml" in alone("install", "codex", "--dry-run").out
     ran = alone("install", "codex", "--print")
     assert ran.out == (
         '[mcp_servers.mcpd]\ncommand = "/opt/mcpctl"\nargs = ["bridge", "--client", "codex"]\n'
@@ -204,7 +204,7 @@ def test_one_server_or_profile_can_be_shown_beside_the_whole(home: Path, alone: 
     alone("install", "kiro")
     alone("install", "kiro", "--server", "github")
     ran = alone("install", "kiro", "--profile", "work", "--name", "work")
-    assert "warning: mcpd has no profile 'work' (it has none)" in ran.err
+    assert "warning: mcpd has no profile 'work' (there are none)" in ran.err
     alone("install", "kiro", "--profile", "play")
     path = home / ".kiro/settings/mcp.json"
     found = json.loads(path.read_text())["mcpServers"]
@@ -324,7 +324,10 @@ def test_entries_for_servers_that_mcpd_has_are_switched_off_when_asked(
     write_ours(home)
 
     ran = alone("install", name)
-    assert f"in mcpd too: t; mcpctl install {name} --take-over" in ran.err
+    assert (
+        f"also provided by mcpd: t; disable them in the editor with: mcpctl install {name} --take-over"
+        in ran.err
+    )
     assert alone("install", name, "--take-over").code == 0
 
     one = install_targets(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)[0]
@@ -347,7 +350,7 @@ def test_they_are_given_back_in_a_file_that_has_changed_since(name: str, home: P
     write_ours(home)
     alone("install", name, "--take-over")
     path.write_text(path.read_text().replace("other", "renamed"))
-    assert "t: given back" in alone("uninstall", name).out
+    assert "t: restored" in alone("uninstall", name).out
     document = read_document(path, foreign=True)
     was = parse_document(text.replace("other", "renamed").encode(), path, foreign=True)
     one = install_targets(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)[0]
@@ -471,7 +474,7 @@ def test_a_broken_file_that_we_never_touched_is_nothing_to_undo(home: Path, alon
     broken.parent.mkdir()
     broken.write_text("[mcp_servers\n")
     assert alone("uninstall", "--all").code == 0
-    assert "nothing of mcpd in" in alone("uninstall", "codex").out
+    assert "mcpd is not configured in" in alone("uninstall", "codex").out
     broken.write_text('[mcp_servers\nargs = ["bridge"]\n')
     assert alone("uninstall", "codex").code == 2
 
@@ -484,9 +487,9 @@ def test_the_entry_is_found_although_another_file_is_there_by_now(home: Path, al
     assert alone("install", "opencode").code == 0
     first.with_suffix(".json").write_text("{}")
     ran = alone("uninstall", "opencode")
-    assert ran.out == "opencode: ~/.config/opencode/opencode.jsonc is what it was before\n"
+    assert ran.out == "opencode: ~/.config/opencode/opencode.jsonc restored to its original content\n"
     assert first.read_text() == "{}"
-    assert alone("uninstall", "opencode").out.count("nothing of mcpd in") == 1
+    assert alone("uninstall", "opencode").out.count("mcpd is not configured in") == 1
 
 
 def test_all_tells_of_the_projects_that_it_does_not_reach(
@@ -503,7 +506,7 @@ def test_all_tells_of_the_projects_that_it_does_not_reach(
     alone("install", "cursor")
     ran = alone("uninstall", "--all")
     assert (
-        "mcpd is in ~/shop/.cursor/mcp.json too: mcpctl uninstall EDITOR --project, in its directory"
+        "~/shop/.cursor/mcp.json also contains mcpd; run mcpctl uninstall EDITOR --project in its directory"
         in ran.err
     )
     assert "gone" not in ran.err
@@ -523,8 +526,8 @@ def test_a_file_that_two_editors_share_has_one_entry(home: Path, alone: Mcpctl) 
     assert alone("install", "cursor", "claude-desktop").code == 0
     assert real.read_text().count('"bridge"') == 1
     assert link.is_symlink()
-    assert "is what it was before" in alone("uninstall", "cursor").out
-    assert "nothing of mcpd" in alone("uninstall", "claude-desktop").out
+    assert "restored to its original content" in alone("uninstall", "cursor").out
+    assert "mcpd is not configured" in alone("uninstall", "claude-desktop").out
     assert real.read_bytes() == before
     assert link.is_symlink()
 

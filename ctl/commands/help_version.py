@@ -1,30 +1,33 @@
-"""`mcpctl version`, `help`, `exit-codes` and `shutdown`: about mcpctl itself, and the daemon's end."""
+"""`mcpctl version`, `help`, `exit-codes` and `shutdown`."""
 
 from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
 from ctl.completion_candidates import command_names
 from ctl.context import CliContext
-from ctl.daemon_client import Json
 from ctl.errors import EXIT_CODES, DaemonUnreachable
+
+if TYPE_CHECKING:
+    from ctl.api_types import VersionInfo
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl version\n  mcpctl version --json")
 @click.pass_obj
 def version(cli: CliContext) -> int:
-    """The versions of mcpctl and of the running daemon.
+    """Show the versions of mcpctl and the running daemon.
 
     Never starts the daemon.
     """
     from mcpd import __version__
 
     cli.may_start = False
-    daemon: Json | None
-    try:
+    daemon: VersionInfo | None = None
+    with suppress(DaemonUnreachable):
         daemon = cli.call("mcpd/version", timeout=10.0).value
-    except DaemonUnreachable:
-        daemon = None
     if cli.out.json:
         cli.out.json_value({"mcpctl": __version__, "daemon": daemon})
         return 0
@@ -32,13 +35,11 @@ def version(cli: CliContext) -> int:
     if daemon is None:
         cli.out.line("mcpd   not running")
         return 0
-    protocols = daemon.get("protocol_versions")
-    spoken = ", ".join(map(str, protocols)) if isinstance(protocols, list) else "?"
-    about = f"pid {daemon.get('pid')}, API {daemon.get('api')}, Python {daemon.get('python')}"
-    cli.out.line(f"mcpd   {daemon.get('version')} ({about})")
-    cli.out.line(f"MCP    {spoken}")
-    if daemon.get("version") != __version__:
-        cli.out.message("note: the daemon is another version; mcpctl daemon restart")
+    about = f"pid {daemon['pid']}, API {daemon['api']}, Python {daemon['python']}"
+    cli.out.line(f"mcpd   {daemon['version']} ({about})")
+    cli.out.line(f"MCP    {', '.join(daemon['protocol_versions'])}")
+    if daemon["version"] != __version__:
+        cli.out.message("note: the daemon has another version; update it with: mcpctl daemon restart")
     return 0
 
 
@@ -46,14 +47,14 @@ def version(cli: CliContext) -> int:
 @click.argument("words", metavar="[COMMAND | exit-codes]", nargs=-1, shell_complete=command_names)
 @click.pass_context
 def help_(ctx: click.Context, words: tuple[str, ...]) -> int:
-    """Help on a command, or on exit-codes."""
+    """Show help for a command, or the exit codes."""
     cli: CliContext = ctx.obj
     if words == ("exit-codes",):
         return _show_exit_codes(cli)
     from ctl.app import app
 
     parent = app.make_context("mcpctl", [], obj=cli, resilient_parsing=True)
-    command: click.Command = app  # always that of `parent`
+    command: click.Command = app  # always the command of `parent`
     for word in words:
         if not isinstance(command, click.Group):
             break
@@ -68,7 +69,7 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> int:
 @click.command("exit-codes")
 @click.pass_obj
 def exit_codes(cli: CliContext) -> int:
-    """What the exit codes mean."""
+    """List the exit codes."""
     return _show_exit_codes(cli)
 
 
@@ -83,7 +84,7 @@ def _show_exit_codes(cli: CliContext) -> int:
 @click.command()
 @click.pass_obj
 def shutdown(cli: CliContext) -> int:
-    """Stop the daemon and every server."""
+    """Stop the daemon and all servers."""
     cli.may_start = False
     reply = cli.call("mcpd/shutdown")
     if not cli.show_json(reply):

@@ -1,31 +1,33 @@
-"""JSON as text, looked at without being rewritten: numbers, key order and duplicate keys survive.
+"""JSON as text that is not rewritten, and untyped JSON values.
 
-What a server sent is shown as it was sent; parsing and writing it again would turn `1.10` into `1.1`.
+What a server sent is shown as it was sent: parsing and serializing it again would turn `1.10` into `1.1` and
+drop duplicate keys.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 _decoder = json.JSONDecoder()
 
 
 def split_message(line: str) -> tuple[dict[str, object], str]:
-    """Parse one JSON-RPC message, and keep the text of `result` or `params` exactly as it was written.
+    """Parse one JSON-RPC message. Returns it and the exact text of its `result` or `params`.
 
-    That text is what `--json` prints. Raises ValueError for what is no JSON object.
+    Raises ValueError if the line is not a JSON object.
     """
     message: dict[str, object] = {}
     body = "{}"
     at = _skip(line, 0)
     if line[at : at + 1] != "{":
-        raise ValueError("not an object")
+        raise ValueError("not a JSON object")
     at = _skip(line, at + 1)
     while line[at : at + 1] != "}":
         key, at = _decoder.raw_decode(line, at)
         at = _skip(line, at)
         if not isinstance(key, str) or line[at : at + 1] != ":":
-            raise ValueError("not a member of an object")
+            raise ValueError("not a member of a JSON object")
         start = _skip(line, at + 1)
         message[key], end = _decoder.raw_decode(line, start)
         if key in ("result", "params"):
@@ -34,7 +36,7 @@ def split_message(line: str) -> tuple[dict[str, object], str]:
         if line[at : at + 1] == ",":
             at = _skip(line, at + 1)
         elif line[at : at + 1] != "}":
-            raise ValueError("an object that does not end")
+            raise ValueError("unterminated JSON object")
     return message, body
 
 
@@ -45,7 +47,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def escape(text: str) -> str:
-    """JSON text with every character that could harm a terminal as `\\uXXXX`.
+    """Replace every unprintable character of JSON text by `\\uXXXX`.
 
     JSON has non-ASCII characters inside strings only, so this needs no parser and changes no value.
     """
@@ -55,7 +57,7 @@ def escape(text: str) -> str:
 
 
 def indent(text: str) -> str:
-    """JSON text laid out for reading, without parsing it: numbers, key order and duplicates survive."""
+    """Indent JSON text without parsing it: numbers, key order and duplicates survive."""
     import re
 
     out: list[str] = []
@@ -71,3 +73,18 @@ def indent(text: str) -> str:
         out.append(": " if piece == ":" else piece)
         depth += piece in "[{"
     return "".join(out)
+
+
+def objects(value: object) -> list[Mapping[str, object]]:
+    """Return the objects in a list; nothing if `value` is not a list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def strings(value: object) -> list[str]:
+    """Return the items of a list as text; nothing if `value` is not a list."""
+    return [str(item) for item in value] if isinstance(value, list) else []
+
+
+def mapping(value: object) -> Mapping[str, object]:
+    """Return `value` if it is an object, otherwise an empty one."""
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,250 @@
+"""`mcpctl add`, `remove`, `apply` and `reload`: change the set of servers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from ctl.commands.lifecycle import print_statuses
+from ctl.completion_candidates import server_names
+from ctl.context import CliContext
+from ctl.daemon_client import Json
+from ctl.errors import DaemonError, UsageError
+from ctl.output import Output, paint
+from ctl.status_view import problem_lines
+from ctl.terminal_text import count
+from mcpd.config.loader import decode_utf8, format_of, parse_text, read_layout
+from mcpd.model.errors import BadSpec, Problem
+
+if TYPE_CHECKING:
+    from ctl.api_types import ApplyResult, Reply, SetServersParams
+
+_no_save = click.option(
+    "--no-save",
+    is_flag=True,
+    help="Do not change the configuration file. Lasts until the file is reloaded or changes.",
+)
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  mcpctl add time -- uvx mcp-server-time\n"
+    "  mcpctl add jira --env 'TOKEN=${JIRA_TOKEN}' -- npx -y jira-mcp --read-only\n"
+    "  mcpctl add docs --url https://example.com/mcp",
+)
+@click.argument("name")
+@click.argument("command", metavar="-- COMMAND [ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--env",
+    "-e",
+    "env",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Environment variable for the server; mcpd expands ${VAR}.",
+)
+@click.option("--cwd", metavar="DIR", help="Working directory of the server.")
+@click.option("--lazy", is_flag=True, help="Start the server on first use.")
+@click.option("--url", metavar="URL", help="Address of a remote server, instead of a command.")
+@click.option(
+    "--header", "-H", "headers", metavar="KEY=VALUE", multiple=True, help="HTTP header for requests to --url."
+)
+@click.option("--replace", is_flag=True, help="Replace an existing server of the same name.")
+@_no_save
+@click.option(
+    "--wait",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="How long to wait for the connection.",
+)
+@click.pass_obj
+def add(
+    cli: CliContext,
+    name: str,
+    command: tuple[str, ...],
+    env: tuple[str, ...],
+    cwd: str | None,
+    lazy: bool,
+    url: str | None,
+    headers: tuple[str, ...],
+    replace: bool,
+    no_save: bool,
+    wait: float,
+) -> int:
+    """Add a server and save it in the configuration file."""
+    if bool(command) == (url is not None):
+        raise UsageError(
+            "specify either -- COMMAND ARGS... or --url URL", hint="mcpctl add time -- uvx mcp-server-time"
+        )
+    if url is not None and (env or cwd):
+        raise UsageError("--env and --cwd require a command and cannot be used with --url")
+    if url is None and headers:
+        raise UsageError("--header requires --url")
+    definition: dict[str, object] = {"url": url} if url is not None else {"command": command[0]}
+    if command[1:]:
+        definition["args"] = list(command[1:])
+    if env:
+        definition["env"] = _pairs(env, "--env")
+    if headers:
+        definition["headers"] = _pairs(headers, "--header")
+    if cwd:
+        definition["cwd"] = os.path.abspath(os.path.expanduser(cwd))
+    elif any(_is_relative_file(word) for word in command):
+        definition["cwd"] = os.getcwd()  # the daemon has another working directory
+        cli.out.message(f"the server will run in {definition['cwd']}, which contains its files (see --cwd)")
+    if lazy:
+        definition["lazy"] = True
+    reply = cli.call(
+        "mcpd/add", {"server": name, "definition": definition, "save": not no_save, "replace": replace}
+    )
+    if cli.show_json(reply) or reply.value.get("errors"):
+        return _exit_code(cli, reply)
+    saved = reply.value.get("saved")
+    cli.out.line(
+        f"{name}: {'changed' if name in reply.value['changed'] else 'added'}",
+        f", saved in {saved}" if saved else "",
+    )
+    if lazy or wait <= 0:
+        return 0
+    # The server was added, so a failed connection is reported but is no error.
+    status = cli.call("mcpd/connect", {"server": name, "wait": wait}, timeout=wait + 30.0).value["server"]
+    print_statuses(cli, [status])
+    if status["status"] not in ("connected", "idle", "disabled"):
+        cli.out.message(paint("next: ", "dim"), f"mcpctl why {name}")
+    return 0
+
+
+def _is_relative_file(word: str) -> bool:
+    """Return whether an argument is the path of a file relative to the current directory."""
+    return not os.path.isabs(word) and ("/" in word or "." in word) and os.path.exists(word)
+
+
+def _pairs(words: tuple[str, ...], option: str) -> dict[str, str]:
+    values = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{option} {word} is not KEY=VALUE")
+        values[key] = value
+    return values
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl remove github\n  mcpctl remove github --yes --no-save")
+@click.argument("name", metavar="SERVER", shell_complete=server_names)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@_no_save
+@click.pass_obj
+def remove(cli: CliContext, name: str, yes: bool, no_save: bool) -> int:
+    """Remove a server and delete it from the configuration file."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                f"removing {name} needs confirmation, but stdin is not a terminal",
+                hint=f"mcpctl remove {name} --yes",
+            )
+        if not click.confirm(f"Remove {name}?", err=True):
+            return 1
+    return show_applied(cli, cli.call("mcpd/remove", {"server": name, "save": not no_save}))
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl apply servers.json --plan\n  mcpctl apply - < servers.json")
+@click.argument("file", type=click.Path(allow_dash=True))
+@click.option("--plan", is_flag=True, help="Show the changes without applying them.")
+@click.option(
+    "--if-generation",
+    type=int,
+    metavar="N",
+    help="Apply only if the set is still at generation N, otherwise exit with 9.",
+)
+@click.pass_obj
+def apply(cli: CliContext, file: str, plan: bool, if_generation: int | None) -> int:
+    """Replace the running set of servers with those in a file.
+
+    The file may be JSON, YAML or TOML; - reads JSON from stdin. Unchanged servers keep their process and
+    connection. The change lasts until the configuration file is reloaded or changes; that file is not
+    written.
+    """
+    params: SetServersParams = {"servers": read_definitions(file, cli.out), "dry_run": plan}
+    if if_generation is not None:
+        params["if_generation"] = if_generation
+    return show_applied(cli, cli.call("mcpd/servers/set", params))
+
+
+def read_definitions(file: str, out: Output) -> dict[str, Json]:
+    """Read server definitions, by name, from a file of any format and layout, or JSON from stdin for `-`.
+
+    Makes a relative `cwd` absolute, because the daemon does not know the directory of the file. Raises
+    UsageError if the file cannot be read, DaemonError with all problems if it is invalid.
+    """
+    source = "stdin" if file == "-" else file
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).expanduser().read_bytes()
+        kind = "JSON" if file == "-" else format_of(Path(file), source)
+        outlined = read_layout(parse_text(decode_utf8(data, source), kind, source), problems, warnings)
+        if problems:
+            raise BadSpec(problems, source)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+    except BadSpec as error:
+        raise DaemonError({"message": f"{source} is invalid", "data": error.data()}) from None
+    for warning in warnings:
+        out.message(f"warning: {warning}")
+    base = Path.cwd() if file == "-" else Path(file).expanduser().absolute().parent
+    return {
+        str(name): _with_absolute_cwd(definition, base, enabled=outlined.enabled)
+        for name, definition, _ in outlined.servers
+    }
+
+
+def _with_absolute_cwd(definition: object, base: Path, *, enabled: bool) -> Json:
+    if not isinstance(definition, dict):
+        return cast("Json", definition)  # the daemon reports it
+    absolute = dict(definition)
+    cwd = absolute.get("cwd")
+    if isinstance(cwd, str) and cwd and not cwd.startswith(("/", "~", "$")):
+        absolute["cwd"] = os.path.normpath(base / cwd)
+    if not enabled:
+        absolute.pop("disabled", None)
+        absolute["enabled"] = False
+    return absolute
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl reload\n  mcpctl reload --json")
+@click.pass_obj
+def reload(cli: CliContext) -> int:
+    """Reload the configuration file."""
+    return show_applied(cli, cli.call("mcpd/reload"))
+
+
+def show_applied(cli: CliContext, reply: Reply[ApplyResult]) -> int:
+    """Print the changes that were made, or would be made, as a diff. Returns the exit code."""
+    plan = reply.value
+    if cli.show_json(reply) or plan.get("errors"):
+        return _exit_code(cli, reply)
+    changes = (("added", "+", "green"), ("changed", "~", "yellow"), ("removed", "-", "red"))
+    lists = {"added": plan["added"], "changed": plan["changed"], "removed": plan["removed"]}
+    for key, sign, color in changes:
+        cli.out.lines([[paint(f"{sign} {name}", color)] for name in lists[key]])
+    would = "would be " if plan.get("dry_run") else ""
+    numbers = ", ".join(f"{len(names)} {would}{key}" for key, names in lists.items())
+    kept = count(len(plan["unchanged"]), "server")
+    cli.out.line(f"{numbers}; {kept} unchanged; generation {plan['generation']}")
+    if saved := plan.get("saved"):
+        cli.out.line(f"saved in {saved}")
+    return 0
+
+
+def _exit_code(cli: CliContext, reply: Reply[ApplyResult]) -> int:
+    """Return 2 if the set is invalid. Prints why, unless the answer was printed as JSON."""
+    errors = reply.value.get("errors")
+    if errors and not cli.out.json:
+        cli.out.message(paint("error: ", "red"), "nothing was changed:")
+        for line in problem_lines(errors):
+            cli.out.message(*line)
+    return 2 if errors else 0

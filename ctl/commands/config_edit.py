@@ -1,0 +1,207 @@
+"""`mcpctl config` and `edit`: validate, show, locate and edit the configuration file."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from ctl import definition_fields
+from ctl.commands.add_remove_apply import show_applied
+from ctl.context import CliContext
+from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError
+from ctl.output import Line, paint
+from ctl.status_view import labelled_lines, shell_join
+from ctl.table import table
+from ctl.terminal_text import count
+from mcpd.config.loader import default_path, load, parse_config
+from mcpd.model.errors import BadSpec
+from mcpd.support.atomic_files import write_atomically
+
+EDITORS = ("sensible-editor", "editor", "nano", "vi")
+_EMPTY_FILE = '{\n  "mcpServers": {\n  }\n}\n'
+"""The initial text of a new configuration file."""
+
+
+@click.group(epilog="Examples:\n\n\b\n  mcpctl config validate\n  mcpctl config path")
+def config() -> None:
+    """Validate, show or locate the configuration."""
+
+
+@config.command(
+    epilog="Examples:\n\n\b\n  mcpctl config validate\n  mcpctl config validate ./servers.yaml --json"
+)
+@click.argument("file", required=False, type=click.Path())
+@click.pass_obj
+def validate(cli: CliContext, file: str | None) -> int:
+    """Validate a configuration file without applying it.
+
+    Without FILE, validates the file that mcpd would read. Does not need a running daemon. If the file is
+    invalid, lists all errors with their location and fix, and exits with 2.
+    """
+    try:
+        loaded = load(Path(file) if file else None, os.environ)
+    except BadSpec as error:
+        raise DaemonError({"message": f"{error.source or file} is invalid", "data": error.data()}) from None
+    for warning in loaded.warnings:
+        cli.out.message(f"warning: {warning}")
+    names = sorted(loaded.specs)
+    if cli.out.json:
+        cli.out.json_value({"source": loaded.source, "servers": names, "warnings": list(loaded.warnings)})
+    elif loaded.source == "none":
+        cli.out.line(f"{loaded.path} does not exist yet; no servers are configured")
+    else:
+        cli.out.line(
+            f"{loaded.source}: valid, {count(len(names), 'server')}",
+            f": {', '.join(names)}" if names else "",
+        )
+    return 0
+
+
+@config.command(epilog="Examples:\n\n\b\n  mcpctl config show\n  mcpctl config show --json")
+@click.pass_obj
+def show(cli: CliContext) -> int:
+    """Show the active configuration, with secrets masked."""
+    reply = cli.call("mcpd/config")
+    if cli.show_json(reply):
+        return 0
+    view = reply.value
+    cli.out.lines(
+        labelled_lines(
+            [("source", view["source"]), ("path", view["path"]), ("generation", str(view["generation"]))]
+        )
+    )
+    rows: list[Line] = []
+    for name, definition in view["servers"].items():
+        target = definition_fields.url(definition) or shell_join(definition_fields.command(definition))
+        rows.append([name, "yes" if definition_fields.is_enabled(definition) else "no", target])
+    if rows:
+        cli.out.line()
+        cli.out.lines(table(("SERVER", "ENABLED", "COMMAND OR URL"), rows, fit=cli.out.columns))
+    return 0
+
+
+@config.command(epilog="Examples:\n\n\b\n  mcpctl config path\n  $EDITOR $(mcpctl config path)")
+@click.pass_obj
+def path(cli: CliContext) -> int:
+    """Print the path of the configuration file.
+
+    Asks the running daemon, or works out the path that a new one would use. The file may not exist yet. Never
+    starts the daemon.
+    """
+    found = str(configuration_path(cli)[0])
+    if cli.out.json:
+        cli.out.json_value({"path": found})
+    else:
+        cli.out.line(found)
+    return 0
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl edit\n  EDITOR='code --wait' mcpctl edit")
+@click.pass_obj
+def edit(cli: CliContext) -> int:
+    """Edit the configuration file and validate it before applying it.
+
+    Opens a copy with $VISUAL or $EDITOR. When you close the editor, the copy is validated. If it is valid, it
+    replaces the file and the daemon reloads it. If it has errors, you can edit again, discard your changes or
+    save the file anyway.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError("no terminal to edit on", hint="$EDITOR $(mcpctl config path); mcpctl reload")
+    path, running = configuration_path(cli)
+    before = path.read_bytes() if path.exists() else None
+    with tempfile.TemporaryDirectory(prefix="mcpctl-edit-") as directory:  # 0700
+        draft = Path(directory) / path.name
+        draft.write_bytes(
+            _EMPTY_FILE.encode() if before is None and path.suffix in (".json", ".jsonc") else before or b""
+        )
+        opened = draft.read_bytes()
+        while True:
+            _run_editor(draft)
+            data = draft.read_bytes()
+            if data == opened:
+                cli.out.line("no changes")
+                return 0
+            try:
+                parse_config(path, data, os.environ)
+                break
+            except BadSpec as error:
+                cli.out.error(DaemonError({"message": str(error), "data": error.data()}))
+            choice = click.prompt(
+                "[e]dit again, [d]iscard the changes, [k]eep them although mcpd will reject the file",
+                type=click.Choice(["e", "d", "k"]),
+                default="e",
+                show_choices=False,
+                err=True,
+            )
+            if choice == "d":
+                cli.out.line(f"{path} was not changed")
+                return 1
+            if choice == "k":
+                break
+    return _save(cli, path, before, data, running)
+
+
+def configuration_path(cli: CliContext) -> tuple[Path, bool]:
+    """Return the configuration file, which may not exist, and whether a daemon is running. Starts none."""
+    cli.may_start = False
+    try:
+        return Path(cli.call("mcpd/config", timeout=10.0).value["path"]), True
+    except DaemonUnreachable:
+        try:
+            return default_path(os.environ), False
+        except BadSpec as error:
+            raise DaemonError({"message": str(error), "data": error.data()}) from None
+
+
+def _run_editor(draft: Path) -> None:
+    words = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
+    if not words:
+        found = next((name for name in EDITORS if shutil.which(name)), None)
+        if found is None:
+            raise CtlError("no editor found", hint="set EDITOR")
+        words = [found]
+    try:
+        ended = subprocess.run([*words, str(draft)], check=False)
+    except OSError as error:
+        raise CtlError(f"cannot start {words[0]}: {error.strerror}", hint="set EDITOR") from None
+    if ended.returncode:
+        raise CtlError(f"{words[0]} exited with status {ended.returncode}; nothing was changed")
+
+
+def _save(cli: CliContext, path: Path, before: bytes | None, data: bytes, running: bool) -> int:
+    if (path.read_bytes() if path.exists() else None) != before:
+        copy = path.with_name(f"{path.name}.yours")
+        try:
+            write_atomically(copy, data, 0o600)
+        except OSError:
+            copy = _save_copy(path, data)
+        raise CtlError(
+            f"{path} changed on disk while you were editing; your version was saved as {copy}",
+            hint="mcpctl edit",
+        )
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        copy = _save_copy(path, data)
+        message = f"cannot write {path}: {error.strerror}; your version was saved as {copy}"
+        raise CtlError(message, hint=f"after fixing this, run: cp {copy} {path}") from None
+    cli.out.line(f"saved in {path}")
+    if running:
+        return show_applied(cli, cli.call("mcpd/reload"))
+    cli.out.message(paint("note: ", "dim"), "mcpd is not running; it reads the file when it starts")
+    return 0
+
+
+def _save_copy(path: Path, data: bytes) -> Path:
+    """Save the user's text in the directory for temporary files, so that it is not lost."""
+    handle, name = tempfile.mkstemp(prefix="mcpctl-edit-", suffix=path.suffix)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    return Path(name)

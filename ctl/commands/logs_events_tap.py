@@ -1,0 +1,154 @@
+"""`mcpctl logs`, `events` and `tap`: stderr, state changes and messages of servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ctl.commands.lifecycle import status_summary
+from ctl.completion_candidates import server_names
+from ctl.context import CliContext
+from ctl.output import Line, paint
+from ctl.status_view import painted_state
+from ctl.terminal_text import clean, cut
+
+if TYPE_CHECKING:
+    from ctl.api_types import Event, LogsParams, TapFrame
+
+_ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note": ("·", "dim")}
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl logs github -n 20\n  mcpctl logs github -f")
+@click.argument("server", shell_complete=server_names)
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True, help="Number of lines."
+)
+@click.pass_obj
+def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:
+    """Show what a server wrote to stderr.
+
+    The log survives restarts of the server and of the daemon. With --follow --json, prints one object per
+    line.
+    """
+    params: LogsParams = {"server": server, "lines": lines, "follow": follow}
+    if not follow:
+        reply = cli.call("mcpd/logs", params)
+        if not cli.show_json(reply):
+            for line in reply.value["lines"]:
+                cli.out.line(line)
+        return 0
+    for item in cli.stream("mcpd/logs", params):
+        assert item is not None
+        note = item.value
+        if missed := note.get("missed"):
+            if cli.out.json:
+                cli.out.json_line({"missed": missed})
+            else:
+                cli.out.message(f"note: output too fast, {missed} lines skipped; see the log file")
+            continue
+        for line in [note["line"]] if "line" in note else note.get("lines", ()):
+            if cli.out.json:
+                cli.out.json_line({"line": line})
+            else:
+                cli.out.line(line)
+        cli.out.flush()
+    return 0
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl events\n  mcpctl events github --json")
+@click.argument("servers", metavar="[SERVER]...", nargs=-1, shell_complete=server_names)
+@click.pass_obj
+def events(cli: CliContext, servers: tuple[str, ...]) -> int:
+    """Follow server events as they happen.
+
+    Prints the current state of each server first, then every event until Ctrl-C. With --json, prints one
+    object per line.
+    """
+    print_events(cli, servers)
+    return 0
+
+
+def print_events(cli: CliContext, servers: Sequence[str]) -> None:
+    """Print one line per event of `servers`, or of all servers if empty, until Ctrl-C."""
+    for item in cli.stream("mcpd/events", {"servers": list(servers)}):
+        if item is not None and "event" in item.value:
+            event = item.value["event"]
+            if cli.out.json:
+                cli.out.json_line(event)
+            else:
+                cli.out.line(*_event_line(event))
+            cli.out.flush()
+
+
+def _event_line(event: Event) -> Line:
+    """One event: time, server, what happened."""
+    kind, status, message = event["kind"], event.get("status"), event.get("message", "")
+    parts = [paint(event["at"][11:19], "dim"), f"  {event.get('server') or '-'!s:<16}  "]
+    if status and kind in ("snapshot", "status"):
+        summary = status_summary(status)
+        known = message in summary or message == status.get("reason")
+        return [*parts, painted_state(status), summary, "" if known else f"  {message}"]
+    return [*parts, kind, f": {message}" if message else ""]
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  mcpctl tap github\n  mcpctl tap github --method 'tools/*' --json | jq .message"
+)
+@click.argument("server", shell_complete=server_names)
+@click.option(
+    "-m",
+    "--method",
+    "methods",
+    multiple=True,
+    metavar="PATTERN",
+    help="Show only these methods and their responses; * and ? are wildcards. May be repeated.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=65_536,
+    show_default=True,
+    help="Truncate messages longer than this many bytes.",
+)
+@click.pass_obj
+def tap(cli: CliContext, server: str, methods: tuple[str, ...], limit: int) -> int:
+    """Show a server's messages live, with secrets masked.
+
+    Covers all connections to the server, until Ctrl-C. → marks messages to the server, ← messages from it.
+    Calls are not slowed down: if messages arrive faster than they can be shown, some are skipped and counted.
+    With --json, prints one object per line.
+    """
+    if cli.out.tty:
+        cli.out.message(paint(f"watching {server}; press Ctrl-C to stop", "dim"))
+    for item in cli.stream("mcpd/tap", {"server": server, "methods": list(methods), "limit": limit}):
+        assert item is not None
+        if "frame" not in item.value:
+            continue
+        frame = item.value["frame"]
+        if cli.out.json:
+            cli.out.json_line(frame)
+            continue
+        if dropped := frame.get("dropped"):
+            cli.out.line(paint(f"… {dropped} messages skipped (too fast to show)", "yellow"))
+        cli.out.line(*frame_line(frame, cli.out.columns))
+        cli.out.flush()
+    return 0
+
+
+def frame_line(frame: TapFrame, columns: int | None) -> Line:
+    """One message: time, direction, method, and as much of its text as fits."""
+    arrow, style = _ARROWS.get(frame["direction"], ("?", "bold"))
+    message, start = frame.get("message"), f"{frame['at'][11:23]} "
+    text = frame.get("text", "") if message is None else json.dumps(message, ensure_ascii=False)
+    label = " "
+    if frame["direction"] != "note":
+        number = f" #{frame['id']}" if frame.get("id") else ""
+        label = f" {frame.get('method') or ('-' if message is not None else '')}{number} "
+    rest = clean(text) + (f" … ({frame.get('bytes', 0)} bytes)" if frame.get("cut") else "")
+    if columns is not None:
+        rest = cut(rest, max(0, columns - len(start) - len(label) - 1))
+    return [paint(start, "dim"), paint(arrow, style), label, rest]

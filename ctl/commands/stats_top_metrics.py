@@ -1,0 +1,228 @@
+"""`mcpctl stats`, `top` and `metrics`: calls, latencies and resource usage of servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ctl.completion_candidates import server_names
+from ctl.context import CliContext
+from ctl.output import Line, paint
+from ctl.status_view import format_time, labelled_lines, painted_state
+from ctl.table import table
+from ctl.terminal_text import ago, count, seconds_since
+
+if TYPE_CHECKING:
+    from ctl.api_types import CallCounts, ClientUsage, ProcessCost, ServerStats, Stats, StatsParams
+
+SORTS = ("memory", "cpu", "calls", "name")
+_SAMPLE_SECONDS = 0.5
+"""Time between the two samples from which rates are computed."""
+_DROP_ORDER = (4, 5, 8, 7, 6, 1)
+"""Columns of `top` that a narrow terminal omits, in this order: processes first, the state last."""
+WITH_PROCESSES: StatsParams = {"processes": True}
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl stats\n  mcpctl stats github --json")
+@click.argument("server", required=False, shell_complete=server_names)
+@click.pass_obj
+def stats(cli: CliContext, server: str | None) -> int:
+    """Show calls, errors and latencies per server.
+
+    Counts since the daemon started, over all connections. With SERVER, also per tool, with the memory and
+    CPU usage of its processes.
+    """
+    reply = cli.call("mcpd/stats", {"server": server, "processes": server is not None})
+    if not cli.show_json(reply):
+        show = server_stats if server is not None else stats_table
+        cli.out.lines(show(reply.value, cli.out.columns))
+    return 0
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl top --watch\n  mcpctl top --sort cpu --json")
+@click.option("-w", "--watch", is_flag=True, help="Keep updating the display; quit with q or Ctrl-C.")
+@click.option("--sort", type=click.Choice(SORTS), default="memory", show_default=True, help="Sort order.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.2),
+    default=2.0,
+    show_default=True,
+    help="Seconds between updates with --watch.",
+)
+@click.pass_obj
+def top(cli: CliContext, watch: bool, sort: str, interval: float) -> int:
+    """Show the memory, CPU and call rate of each server.
+
+    Memory and CPU time include the whole process tree of a server. With --watch, in a pipe or with --json,
+    prints one table or one object per update.
+    """
+    if watch:
+        from ctl.watch import watch_top
+
+        return watch_top(cli, sort, interval)
+    before = cli.call("mcpd/stats", WITH_PROCESSES)
+    if cli.out.json:
+        cli.out.json_document(cli.call("mcpd/stats", WITH_PROCESSES).text)
+        return 0
+    time.sleep(_SAMPLE_SECONDS)
+    answer = cli.call("mcpd/stats", WITH_PROCESSES).value
+    cli.out.lines(top_table(before.value, answer, sort, cli.out.columns))
+    return 0
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl metrics\n  mcpctl metrics --json | jq -r .text")
+@click.pass_obj
+def metrics(cli: CliContext) -> int:
+    """Print all metrics in Prometheus text format.
+
+    For example, for a textfile collector: `mcpctl metrics > /var/lib/node_exporter/mcpd.prom`.
+    """
+    reply = cli.call("mcpd/metrics")
+    if not cli.show_json(reply):
+        cli.out.block(reply.value["text"].rstrip("\n"))
+    return 0
+
+
+def stats_table(answer: Stats, fit: int | None) -> list[Line]:
+    """One row per server."""
+    header = ("SERVER", "STATUS", "CALLS", "ERRORS", "LOST", "P50", "P95", "P99", "CLIENTS")
+    rows: list[Line] = [
+        [
+            server["server"],
+            painted_state(server),
+            *_counts(server["counts"]),
+            _client_names(server.get("clients", ())),
+        ]
+        for server in answer["servers"]
+    ]
+    return [
+        *table(header, rows, right=(2, 3, 4, 5, 6, 7), fit=fit),
+        [],
+        [paint(f"since {format_time(answer['since'])}", "dim")],
+    ]
+
+
+def server_stats(answer: Stats, fit: int | None) -> list[Line]:
+    """One server: its tools, its clients and its resource usage."""
+    (server,) = answer["servers"]
+    lines = stats_table(answer, fit)
+    if tools := server.get("tools"):
+        header = ("TOOL", "CALLS", "ERRORS", "LOST", "P50", "P95", "P99")
+        rows: list[Line] = [[tool["tool"], *_counts(tool["counts"])] for tool in tools]
+        lines += [[], *table(header, rows, right=(1, 2, 3, 4, 5, 6))]
+    if clients := server.get("clients"):
+        rows = [
+            [
+                client["name"] or "-",
+                str(client["pid"] or "-"),
+                ago(client["since"]),
+                "attached"
+                if client.get("attached") == server["server"]
+                else count(client.get("calls", 0), "call"),
+            ]
+            for client in clients
+        ]
+        lines += [[], *table(("CLIENT", "PID", "CONNECTED", "USE"), rows, right=(1,))]
+    if cost := server.get("cost"):
+        processes = "1 process" if cost["processes"] == 1 else f"{cost['processes']} processes"
+        usage = [
+            ("memory", f"{format_bytes(cost['memory'])} in {processes}"),
+            ("cpu time", f"{cost['cpu_seconds']:.1f} s since start"),
+        ]
+        lines += [[], *labelled_lines(usage)]
+    return lines
+
+
+def top_table(before: Stats | None, answer: Stats, sort: str, fit: int | None) -> list[Line]:
+    """Current usage. Rates are computed from two answers; they are `-` without an earlier one."""
+    header = ("SERVER", "STATUS", "MEMORY", "CPU", "PROCS", "IN FLIGHT", "CALLS", "CALLS/S", "P95", "CLIENTS")
+    earlier = {server["server"]: server for server in before["servers"]} if before else {}
+    elapsed = _elapsed(before, answer)
+    found: list[tuple[tuple[float, str], Line]] = []
+    for server in answer["servers"]:
+        name, cost, calls = server["server"], server.get("cost"), server["counts"]["calls"]
+        old: ServerStats | None = earlier.get(name)
+        cpu = _cpu(old.get("cost") if old else None, cost, elapsed)
+        rate = None if elapsed is None else (calls - (old["counts"]["calls"] if old else 0)) / elapsed
+        memory = cost["memory"] if cost else 0
+        keys = {"memory": -memory, "cpu": -(cpu or 0.0), "calls": -calls, "name": 0.0}
+        row = [
+            name,
+            painted_state(server),
+            format_bytes(memory) if cost else "-",
+            _format_percent(cpu),
+            str(cost["processes"]) if cost else "-",
+            str(server["in_flight"]),
+            str(calls),
+            "-" if rate is None else f"{rate:.1f}",
+            _format_ms(server["counts"].get("p95_ms")),
+            _client_names(server.get("clients", ())),
+        ]
+        found.append(((keys[sort], name), row))
+    rows = [row for _, row in sorted(found, key=lambda entry: entry[0])]
+    daemon = answer.get("daemon")
+    cpu = _cpu(before.get("daemon") if before else None, daemon, elapsed)
+    memory = daemon["memory"] if daemon else 0
+    clients = count(len(answer["clients"]), "client")
+    footer = f"mcpd itself: {format_bytes(memory)}, {_format_percent(cpu)} CPU; {clients}"
+    right = tuple(range(2, len(header) - 1))
+    return [*table(header, rows, right=right, fit=fit, drop=_DROP_ORDER), [], [paint(footer, "dim")]]
+
+
+def format_bytes(size: float) -> str:
+    """`512 B`, `38 MB`, `1.2 GB`: decimal units, as in most tools that show memory."""
+    for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= one:
+            return f"{size / one:.1f} {unit}" if size < 10 * one else f"{size / one:.0f} {unit}"
+    return f"{size:.0f} B"
+
+
+def _cpu(old: ProcessCost | None, new: ProcessCost | None, elapsed: float | None) -> float | None:
+    """Return the share of one processor; None if it is unknown or the server was restarted in between."""
+    if elapsed is None or not old or not new:
+        return None
+    spent = new["cpu_seconds"] - old["cpu_seconds"]
+    return spent / elapsed if spent >= 0 else None
+
+
+def _elapsed(before: Stats | None, answer: Stats) -> float | None:
+    if before is None:
+        return None
+    first, last = (seconds_since(each["at"], 0.0) for each in (before, answer))
+    return first - last if first is not None and last is not None and first > last else None
+
+
+def _counts(counts: CallCounts) -> list[str]:
+    errors, lost = counts["errors"], counts["lost"]
+    return [
+        str(counts["calls"]),
+        paint(str(errors), "yellow") if errors else "0",
+        paint(str(lost), "red") if lost else "0",
+        _format_ms(counts.get("p50_ms")),
+        _format_ms(counts.get("p95_ms")),
+        _format_ms(counts.get("p99_ms")),
+    ]
+
+
+def _client_names(clients: Sequence[ClientUsage]) -> str:
+    """Return each program once, with the number of its connections."""
+    counted: dict[str, int] = {}
+    for client in clients:
+        name = client["name"] or str(client["pid"])
+        counted[name] = counted.get(name, 0) + 1
+    return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counted.items()) or "-"
+
+
+def _format_ms(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if value < 10:
+        return f"{value:.1f} ms"
+    return f"{value:.0f} ms" if value < 10_000 else f"{value / 1000:.0f} s"
+
+
+def _format_percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"

@@ -1,0 +1,233 @@
+"""`mcpctl list-tools`, `resources`, `read`, `prompts` and `prompt`.
+
+Tools, resources and prompts are the servers' own objects, so nothing about their members is certain.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from pathlib import Path
+
+import click
+
+from ctl.call_arguments import parse_pairs, split_target
+from ctl.completion_candidates import prompt_targets, server_names
+from ctl.context import CliContext
+from ctl.daemon_client import Json
+from ctl.errors import CtlError, UsageError
+from ctl.json_values import mapping, objects, strings
+from ctl.output import Line, paint
+from ctl.table import table
+from ctl.terminal_text import count
+
+
+@click.command(
+    "list-tools", epilog="Examples:\n\n\b\n  mcpctl list-tools\n  mcpctl list-tools github --schema"
+)
+@click.argument("server", required=False, shell_complete=server_names)
+@click.option("--schema", is_flag=True, help="Show full descriptions and JSON Schemas.")
+@click.pass_obj
+def list_tools(cli: CliContext, server: str | None, schema: bool) -> int:
+    """List the tools of all servers, or of one.
+
+    ARGUMENTS in brackets are optional. Call a tool with: mcpctl call TOOL@SERVER key=value
+    """
+    reply = cli.call("mcpd/tools", {"server": server} if server else {})
+    if cli.show_json(reply):
+        return 0
+    tools = reply.value["tools"]
+    if not tools:
+        cli.out.message(f"no tools{_on(server)}; mcpctl status shows the state of the servers")
+    elif schema:
+        for tool in tools:
+            cli.out.lines(_tool_details(tool))
+            for member in ("inputSchema", "outputSchema"):
+                if member in tool:
+                    cli.out.line(paint(f"  {member}:", "dim"))
+                    text = json.dumps(tool[member], indent=2, ensure_ascii=False)
+                    cli.out.block("\n".join(f"  {line}" for line in text.splitlines()))
+            cli.out.line()
+    else:
+        rows: list[Line] = [[_target(tool), argument_list(tool), _description(tool)] for tool in tools]
+        header = ("TOOL", "ARGUMENTS", "DESCRIPTION")
+        cli.out.lines(table(header, rows, fit=cli.out.columns, squeeze=(1,)))
+    if dropped := reply.value.get("dropped"):
+        cli.out.message(f"{count(dropped, 'tool')} omitted because of an invalid definition")
+    return 0
+
+
+def _on(server: str | None) -> str:
+    return f" on {server}" if server else ""
+
+
+def _target(entry: Json) -> str:
+    return f"{entry.get('name', '?')}@{entry.get('server', '?')}"
+
+
+def _description(entry: Json) -> str:
+    return str(entry.get("description") or entry.get("title") or "-")
+
+
+def argument_list(tool: Json) -> str:
+    """Return the names of a tool's arguments: required ones first, the others in brackets."""
+    schema = mapping(tool.get("inputSchema"))
+    required, names = strings(schema.get("required")), list(mapping(schema.get("properties")))
+    return _bracketed([n for n in names if n in required], [n for n in names if n not in required])
+
+
+def _bracketed(required: list[str], optional: list[str]) -> str:
+    return " ".join([*required, *(f"[{name}]" for name in optional)]) or "-"
+
+
+def _tool_details(tool: Json) -> list[Line]:
+    lines: list[Line] = [[paint(_target(tool), "bold"), f"  {tool['title']}" if tool.get("title") else ""]]
+    lines += [[f"  {line}"] for line in str(tool.get("description") or "").splitlines()]
+    hints = [f"{key}={value}" for key, value in mapping(tool.get("annotations")).items() if key != "title"]
+    if hints:
+        lines.append([paint("  annotations: ", "dim"), ", ".join(hints)])
+    return lines
+
+
+# ---- resources -----------------------------------------------------------------------------------
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl resources\n  mcpctl resources everything --json")
+@click.argument("server", required=False, shell_complete=server_names)
+@click.pass_obj
+def resources(cli: CliContext, server: str | None) -> int:
+    """List the resources of all servers, or of one."""
+    reply = cli.call("mcpd/resources", {"server": server} if server else {})
+    if cli.show_json(reply):
+        return 0
+    entries = [(entry, entry.get("uri")) for entry in reply.value["resources"]]
+    entries += [(entry, entry.get("uriTemplate")) for entry in reply.value["resource_templates"]]
+    if not entries:
+        cli.out.message(f"no resources{_on(server)}")
+        return 0
+    rows: list[Line] = [
+        [
+            str(entry.get("server", "?")),
+            str(uri or "?"),
+            str(entry.get("mimeType") or "-"),
+            " - ".join(str(entry[key]) for key in ("name", "description") if entry.get(key)) or "-",
+        ]
+        for entry, uri in entries
+    ]
+    header = ("SERVER", "URI", "TYPE", "NAME")
+    cli.out.lines(table(header, rows, fit=cli.out.columns, drop=(2,), whole=1))
+    return 0
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  mcpctl read everything demo://resource/static/document/features.md\n"
+    "  mcpctl read photos img://7 --output 7.png"
+)
+@click.argument("server", shell_complete=server_names)
+@click.argument("uri", required=False)
+@click.option("-o", "--output", metavar="FILE", help="Write the content to FILE instead of stdout.")
+@click.pass_obj
+def read(cli: CliContext, server: str, uri: str | None, output: str | None) -> int:
+    """Read a resource.
+
+    Name it as SERVER URI, or as URI@SERVER.
+    """
+    if uri is None:
+        uri, _, server = server.rpartition("@")
+        if not uri or not server:
+            raise UsageError("which resource?", hint="write SERVER URI; mcpctl resources lists the resources")
+    reply = cli.call("mcpd/read", {"server": server, "uri": uri}, timeout=None)
+    if cli.show_json(reply):
+        return 0
+    contents = objects(reply.value.get("contents"))
+    if output is not None:
+        try:
+            Path(output).write_bytes(b"".join(_bytes(content) for content in contents))
+        except OSError as error:
+            raise CtlError(f"cannot write {output}: {error.strerror}") from None
+        cli.out.message(f"wrote {output}")
+        return 0
+    for content in contents:
+        if isinstance(text := content.get("text"), str):
+            cli.out.block(text)
+        elif cli.out.tty:
+            kind, size = content.get("mimeType", "binary"), len(_bytes(content))
+            cli.out.message(f"[{kind}, {size} bytes: not shown on a terminal; use --output FILE or a pipe]")
+        else:
+            cli.out.data(_bytes(content))
+    return 0
+
+
+def _bytes(content: Json) -> bytes:
+    if isinstance(text := content.get("text"), str):
+        return text.encode("utf-8", "replace")
+    try:
+        return base64.b64decode(str(content.get("blob", "")))
+    except binascii.Error:
+        raise CtlError(f"the server sent invalid base64 for {content.get('uri')}") from None
+
+
+# ---- prompts -------------------------------------------------------------------------------------
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl prompts\n  mcpctl prompts everything --json")
+@click.argument("server", required=False, shell_complete=server_names)
+@click.pass_obj
+def prompts(cli: CliContext, server: str | None) -> int:
+    """List the prompts of all servers, or of one.
+
+    ARGUMENTS in brackets are optional. Get a prompt with: mcpctl prompt PROMPT@SERVER key=text
+    """
+    reply = cli.call("mcpd/prompts", {"server": server} if server else {})
+    if cli.show_json(reply):
+        return 0
+    if not reply.value["prompts"]:
+        cli.out.message(f"no prompts{_on(server)}")
+        return 0
+    rows: list[Line] = []
+    for entry in reply.value["prompts"]:
+        arguments = objects(entry.get("arguments"))
+        required = [str(a.get("name")) for a in arguments if a.get("required") is True]
+        optional = [str(a.get("name")) for a in arguments if a.get("required") is not True]
+        rows.append([_target(entry), _bracketed(required, optional), _description(entry)])
+    header = ("PROMPT", "ARGUMENTS", "DESCRIPTION")
+    cli.out.lines(table(header, rows, fit=cli.out.columns, squeeze=(1,)))
+    return 0
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  mcpctl prompt simple-prompt@everything\n"
+    "  mcpctl prompt everything args-prompt city=Paris"
+)
+@click.argument(
+    "words", metavar="PROMPT@SERVER [KEY=TEXT]...", nargs=-1, required=True, shell_complete=prompt_targets
+)
+@click.pass_obj
+def prompt(cli: CliContext, words: tuple[str, ...]) -> int:
+    """Get a prompt with its arguments filled in.
+
+    You can also write SERVER/PROMPT or SERVER PROMPT. Prompt arguments are always text.
+    """
+    server, name, rest = split_target(words, "prompt")
+    given = parse_pairs(rest, {})
+    arguments = {key: value for key, value in given.items() if isinstance(value, str)}
+    if wrong := given.keys() - arguments.keys():
+        raise UsageError(f"prompt arguments must be text: {', '.join(sorted(wrong))}", hint="write KEY=TEXT")
+    reply = cli.call("mcpd/prompt", {"server": server, "prompt": name, "arguments": arguments}, timeout=None)
+    if cli.show_json(reply):
+        return 0
+    for message in objects(reply.value.get("messages")):
+        cli.out.line(paint(f"{message.get('role', '?')}:", "bold"))
+        cli.out.block(_text(mapping(message.get("content"))))
+    return 0
+
+
+def _text(content: Json) -> str:
+    if isinstance(text := content.get("text"), str):
+        return text
+    resource = mapping(content.get("resource"))
+    if isinstance(text := resource.get("text"), str):
+        return text
+    about = content.get("mimeType") or content.get("uri") or resource.get("uri")
+    return f"[{content.get('type', 'content')} {about or json.dumps(sorted(content))}]"

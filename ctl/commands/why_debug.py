@@ -1,0 +1,308 @@
+"""`mcpctl why` and `debug`: the cause of a server's state, and everything known about it.
+
+`why` combines what the daemon knows about the server with how the user's login shell differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ctl import definition_fields, login_shell, systemd_units
+from ctl.commands.history import history_table
+from ctl.completion_candidates import server_names
+from ctl.context import CliContext
+from ctl.next_steps import next_command
+from ctl.output import Line, paint
+from ctl.status_view import (
+    COLORS,
+    READY,
+    exit_details,
+    format_time,
+    labelled_lines,
+    not_ready_exit,
+    server_block,
+    shell_join,
+    short_message,
+)
+from ctl.table import table
+from ctl.terminal_text import ago, until
+
+if TYPE_CHECKING:
+    from ctl.api_types import Failure, HistoryEntry, ServerDetail, ServerStatus
+
+Explanation = dict[str, Any]
+
+_HISTORY_LIMIT = 200
+"""History entries in which the start of the trouble is looked for: all that the daemon keeps."""
+_STDERR_LINES = 10
+"""npm needs eight lines to report a package that does not exist, the most useful first."""
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl why github\n  mcpctl why github --json")
+@click.argument("server", shell_complete=server_names)
+@click.option(
+    "--shell/--no-shell", default=None, help="Compare with your login shell. [default: if it has failed]"
+)
+@click.pass_obj
+def why(cli: CliContext, server: str, shell: bool | None) -> int:
+    """Explain the state of a server and suggest what to do.
+
+    Shows the cause, the evidence and who requested the state. A service does not see the environment of your
+    terminal, so for failed servers it also shows how your login shell differs. The exit code is that of
+    `mcpctl status SERVER`.
+    """
+    detail = cli.call("mcpd/server", {"server": server}).value
+    status = detail["server"]
+    compare = status["status"] in ("failed", "pending") if shell is None else shell
+    past = cli.call("mcpd/history", {"server": server, "limit": _HISTORY_LIMIT}).value["entries"]
+    login = login_shell.login_environment(os.environ) if compare and detail.get("command") else None
+    explanation = explain(detail, past, login)
+    if cli.out.json:
+        cli.out.json_value(explanation)
+    else:
+        cli.out.lines(render(explanation, status, cli.out.columns))
+    return not_ready_exit(status)
+
+
+def explain(
+    detail: ServerDetail, past: Sequence[HistoryEntry], login: Mapping[str, str] | None
+) -> Explanation:
+    """Return the `--json` form. `past` is the whole history, `login` the environment of the login shell."""
+    server = detail["server"]
+    failure, history = server.get("last_error"), detail.get("history", [])
+    binary = _binary(detail, login)
+    requested = [entry for entry in history if entry.get("by")]
+    return {
+        "server": server["name"],
+        "status": server["status"],
+        "since": server["since"],
+        "down_since": _down_since(server, past),
+        "retry_at": server.get("retry_at"),
+        "because": _cause(server, failure, requested),
+        "evidence": _evidence(failure) if failure else None,
+        "url": detail.get("url") or None,
+        "binary": binary,
+        "environment": _environment(detail, login),
+        "asked_by": requested[-1] if requested else None,
+        "history": history,
+        "warnings": server.get("warnings", []),
+        "next": _next(detail, failure, binary),
+    }
+
+
+def _cause(server: ServerStatus, failure: Failure | None, requested: Sequence[HistoryEntry]) -> str:
+    status, reason = server["status"], server.get("reason", "")
+    if status in ("failed", "needs-auth"):
+        return (failure["message"] if failure else "") or reason or "unknown cause"
+    if status == "disabled":
+        last = requested[-1] if requested else None
+        by = f", by {last.get('by')} {ago(last['at'])}" if last and last.get("state") == "disabled" else ""
+        return (reason or "disabled") + by
+    if status == "idle":
+        return "not started yet (lazy: starts on first use)"
+    if status == "pending":
+        reason = reason or "connecting"
+        return f"{reason}; the previous attempt failed: {failure['message']}" if failure else reason
+    if failure:
+        return f"healthy; the previous connection ended {ago(failure['at'])}: {failure['message']}"
+    return "healthy"
+
+
+def _evidence(failure: Failure) -> Explanation:
+    return {
+        "kind": failure["kind"],
+        "at": failure["at"],
+        "exit_code": failure.get("exit_code"),
+        "signal": failure.get("signal"),
+        "http_status": failure.get("http_status"),
+        "crash_loop": failure.get("crash_loop"),
+        "stderr": failure.get("stderr"),
+        "noise": failure.get("noise"),
+    }
+
+
+def _down_since(server: ServerStatus, history: Sequence[HistoryEntry]) -> str | None:
+    """Return when a server that is down was last connected, or first failed, according to the history.
+
+    `since` is no answer, because it changes with each attempt.
+    """
+    if server["status"] not in ("failed", "pending", "needs-auth"):
+        return None
+    down: str | None = None
+    for entry in reversed(history):
+        if entry.get("state") in (*READY, "disabled"):
+            break
+        if entry.get("state"):
+            down = entry["at"]
+    return down
+
+
+def _binary(detail: ServerDetail, login: Mapping[str, str] | None) -> Explanation | None:
+    """Return the program that is run, and the one a shell would run; None for a remote server."""
+    command = detail.get("command") or definition_fields.command(detail.get("definition", {}))
+    if not command:
+        return None
+    path, program = detail.get("path", ""), command[0]
+    found = detail.get("executable") or login_shell.find_program(program, path)
+    in_shell = None if login is None else login_shell.find_program(program, login.get("PATH", ""))
+    others = [] if found else [each for each in login_shell.find_elsewhere(program) if each != in_shell]
+    return {
+        "command": program,
+        "found": found,
+        "searched": path.split(":") if path else [],
+        "in_login_shell": in_shell,
+        "elsewhere": others,
+    }
+
+
+def _environment(detail: ServerDetail, login: Mapping[str, str] | None) -> Explanation | None:
+    path = detail.get("path")
+    if login is None or not path:
+        return None
+    return {
+        "path_only_in_login_shell": login_shell.missing_directories(login.get("PATH", ""), path),
+        "variables_only_in_login_shell": login_shell.extra_variables(login, set(detail.get("env", ()))),
+    }
+
+
+def _next(detail: ServerDetail, failure: Failure | None, binary: Explanation | None) -> str:
+    spawn_failed = failure is not None and failure["kind"] == "spawn"
+    if not spawn_failed or binary is None or binary["found"] or not _uses_path(binary):
+        return next_command(detail["server"])
+    if full := binary["in_login_shell"]:
+        if "PATH" in definition_fields.environment(detail.get("definition", {})):  # overrides the daemon's
+            return f"mcpctl edit   (use {full} as its command, or fix PATH in its `env`)"
+        command = "mcpctl daemon install" if systemd_units.is_installed() else "mcpctl daemon restart"
+        return f"{command}   (uses the PATH of this shell; or use {full} as its command)"
+    if others := binary["elsewhere"]:
+        return f"mcpctl edit   (use {others[0]} as its command)"
+    return f"install {binary['command']}, then: mcpctl reconnect {detail['server']['name']}"
+
+
+def _uses_path(binary: Explanation) -> bool:
+    return "/" not in binary["command"]
+
+
+def render(explanation: Explanation, server: ServerStatus, fit: int | None) -> list[Line]:
+    """The text form: the cause first, the next step last."""
+    status, because = server["status"], short_message(explanation["because"])
+    state = paint(status, COLORS.get(status, "bold"))
+    lines: list[Line] = [
+        [paint(f"{server['name']}: ", "bold"), state, f" since {format_time(server['since'])}"],
+        ["cause: ", because if status in READY else paint(because, "yellow")],
+    ]
+    if retry_at := server.get("retry_at"):
+        lines.append([f"next try {until(retry_at)}"])
+    rows = [*_evidence_rows(server.get("last_error")), *_binary_rows(explanation["binary"])]
+    if url := explanation["url"]:
+        rows.append(("url", url))
+    down_since = explanation["down_since"]
+    if down_since and down_since[:19] < server["since"][:19]:
+        rows.insert(0, ("down since", format_time(down_since)))
+    # The shell's differences are a hint only if something is wrong.
+    if status in ("failed", "pending"):
+        rows += _environment_rows(explanation["environment"])
+    if rows:
+        lines += [[], *labelled_lines(rows)]
+    lines += ([paint("   warning: ", "yellow"), warning] for warning in explanation["warnings"])
+    if entries := explanation["history"]:
+        lines += [[], *history_table(entries, servers=False, fit=fit)]
+    return [*lines, [], [paint("next: ", "dim"), explanation["next"]]]
+
+
+def _evidence_rows(failure: Failure | None) -> list[tuple[str, str]]:
+    if not failure:
+        return []
+    details = exit_details(failure)
+    kind = f"{failure['kind']} ({', '.join(details)})" if details else failure["kind"]
+    rows = [("evidence", f"{kind}, {ago(failure['at'])}")]
+    if noise := failure.get("noise"):
+        rows.append(("stdout", noise))
+    stderr = [line for line in failure.get("stderr", ()) if line.strip()]
+    return rows + [("stderr", line) for line in stderr[-_STDERR_LINES:]]
+
+
+def _binary_rows(binary: Explanation | None) -> list[tuple[str, str]]:
+    if not binary:
+        return []
+    command, found, in_shell = binary["command"], binary["found"], binary["in_login_shell"]
+    missing = f"not found ({command})" if _uses_path(binary) else f"{command} cannot be run"
+    rows = [("executable", found or missing)]
+    if not found and _uses_path(binary):
+        rows.append(("searched", ":".join(binary["searched"])))
+    if in_shell and in_shell != found:
+        rows.append(("your shell", f"runs {in_shell}"))
+    return rows + [("also at", path) for path in binary["elsewhere"][:3]]
+
+
+def _environment_rows(environment: Explanation | None) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    if not environment:
+        return rows
+    if directories := environment["path_only_in_login_shell"]:
+        rows.append(("PATH lacks", ":".join(directories)))
+    if names := environment["variables_only_in_login_shell"]:
+        shown = " ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+        rows.append(("not passed", f"{shown} (set in your shell; pass them with `env` in the definition)"))
+    return rows
+
+
+# ---- debug ---------------------------------------------------------------------------------------
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl debug github\n  mcpctl debug github --json")
+@click.argument("server", shell_complete=server_names)
+@click.pass_obj
+def debug(cli: CliContext, server: str) -> int:
+    """Show everything known about one server.
+
+    Includes its command, environment variables, connection steps, unparsable output and the end of its log.
+    Secrets are masked. The exit code is that of `mcpctl status SERVER`.
+    """
+    reply = cli.call("mcpd/server", {"server": server})
+    if not cli.show_json(reply):
+        cli.out.lines(_detail_lines(reply.value))
+    return not_ready_exit(reply.value["server"])
+
+
+def _detail_lines(detail: ServerDetail) -> list[Line]:
+    status = detail["server"]
+    lines = [*server_block(detail, log_lines=0)]
+    if command := detail.get("command"):
+        started = [
+            ("command", shell_join(command)),
+            ("executable", detail.get("executable") or "not found"),
+            ("PATH", detail.get("path") or "-"),
+            ("directory", detail.get("cwd") or "-"),
+            ("environment", " ".join(detail.get("env", ())) or "-"),
+        ]
+        lines += _section("Process", labelled_lines(started))
+    steps: list[Line] = [
+        [step["at"], f"{step['ms']:.0f} ms", step["step"], step["outcome"]]
+        for step in detail.get("negotiation", ())
+    ]
+    if steps:
+        lines += _section("Connection steps", table(("AT", "TOOK", "STEP", "OUTCOME"), steps, right=(1,)))
+    behaviour = [
+        ("capabilities", ", ".join(status.get("capabilities", ())) or "-"),
+        ("unparsable", f"{detail.get('junk_lines', 0)} output lines"),
+        *([("for example", sample)] if (sample := detail.get("junk_sample")) else []),
+        ("late replies", str(detail.get("late_replies", 0))),
+    ]
+    lines += _section("Protocol", labelled_lines(behaviour))
+    instructions = (status.get("server_info") or {}).get("instructions", "")
+    lines += _section("Instructions", [[f"  {line}"] for line in instructions.splitlines()])
+    definition = json.dumps(detail.get("definition", {}), indent=2, ensure_ascii=False)
+    lines += _section("Definition", [[f"  {line}"] for line in definition.splitlines()])
+    return lines + _section(
+        f"Log ({detail.get('log_file') or '-'})", [[line] for line in detail.get("log", ())]
+    )
+
+
+def _section(title: str, lines: list[Line]) -> list[Line]:
+    return [[], [paint(title, "bold")], *lines] if lines else []

@@ -1,0 +1,313 @@
+"""Start the daemon, stop it, and read its log.
+
+With an installed systemd service the daemon is started by the service manager, otherwise in the background.
+Imported only when no daemon answers, or for `mcpctl daemon`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from ctl import systemd_units
+from ctl.daemon_client import DaemonClient
+from ctl.errors import CtlError, DaemonUnreachable
+from mcpd.support import paths
+
+START_TIMEOUT = 20.0
+"""Seconds. A daemon usually responds within 0.3 s; a cold disk or a busy machine takes longer."""
+_ANSWER_TIMEOUT = 5.0
+"""Seconds for a listening process to answer `mcpd/version`."""
+_LOCK_TIMEOUT = 40.0
+"""Seconds to wait for another client that is starting the daemon."""
+_POLL = 0.01
+_EXCERPT_LINES = 10
+"""Lines of the log to show when a daemon fails to start."""
+_EXIT_BAD_CONFIGURATION = 2
+"""Exit status of mcpd for an invalid configuration."""
+_LOG_LIMIT = 5 * 1024 * 1024
+"""Size of daemon.log in bytes at which a start renames it to daemon.log.1."""
+_REMOVED_VARIABLES = (
+    "MCPD_INSTANCE",  # set for children of a server, which mcpd kills with the server
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+)
+
+
+def ensure_daemon(socket: str | os.PathLike[str]) -> None:
+    """Start a daemon on `socket` unless one is running, and wait until it responds. Prints a line on stderr.
+
+    Any number of clients may call this concurrently: one starts the daemon, the others wait. Raises
+    DaemonUnreachable if `MCPD_NO_START` is set, or with the end of the log if the daemon fails to start.
+    """
+    path = os.fspath(socket)
+    if _is_listening(path):
+        return
+    if os.environ.get("MCPD_NO_START", "") not in ("", "0"):
+        raise DaemonUnreachable(
+            f"mcpd is not running at {path}, and MCPD_NO_START prevents starting it",
+            hint="start it with: mcpctl daemon start",
+        )
+    with _start_lock(path):
+        if _is_listening(path):
+            return
+        if systemd_units.manages_socket(path):
+            print("mcpctl: starting mcpd (systemctl --user start mcpd)", file=sys.stderr)
+            systemd_units.start_units()
+        else:
+            print(f"mcpctl: starting mcpd in the background (log: {log_path()})", file=sys.stderr)
+            _spawn(path)
+
+
+def start_in_background(socket: str) -> int:
+    """Start the daemon in a new session and return its pid once it responds.
+
+    Returns the pid of a daemon that is already running, if there is one. Raises DaemonUnreachable like
+    `ensure_daemon`.
+    """
+    with _start_lock(socket):
+        if not _is_listening(socket):
+            return _spawn(socket)
+        if (pid := daemon_pid(socket)) is not None:
+            return pid
+    raise DaemonUnreachable(
+        f"the process listening on {socket} does not respond, so mcpd was not started",
+        hint="stop it (mcpctl daemon stop, or kill), or choose another socket with MCPD_SOCKET",
+    )
+
+
+def daemon_pid(socket: str, timeout: float = _ANSWER_TIMEOUT) -> int | None:
+    """Return the pid of the daemon on `socket`; None if it does not respond."""
+    try:
+        with DaemonClient(socket) as client:
+            pid = client.call("mcpd/version", timeout=timeout).value.get("pid")
+    except CtlError:
+        return None
+    return pid if isinstance(pid, int) else None
+
+
+def _is_listening(socket: str) -> bool:
+    try:
+        DaemonClient(socket).close()
+    except DaemonUnreachable:
+        return False
+    return True
+
+
+def log_path() -> str:
+    """Return the log file of a background daemon."""
+    return os.path.join(paths.state_dir(os.environ), "daemon.log")
+
+
+def tail(file: BinaryIO, count: int) -> list[str]:
+    """Return the last lines of an open log, at most 64 KiB. Leaves the file position at the end."""
+    file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
+    return file.read().decode("utf-8", "replace").splitlines()[-count:]
+
+
+def daemon_command() -> list[str]:
+    """Return the command that runs mcpd, preferably the one installed with this mcpctl."""
+    import shutil
+
+    for directory in (os.path.dirname(os.path.abspath(sys.argv[0])), os.path.join(sys.prefix, "bin")):
+        candidate = os.path.join(directory, "mcpd")
+        # Not resolved: a link in ~/.local/bin stays valid when its package is upgraded.
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return [candidate]
+    found = shutil.which("mcpd")
+    return [os.path.abspath(found)] if found else [sys.executable, "-m", "mcpd"]
+
+
+@contextmanager
+def _start_lock(socket: str) -> Iterator[None]:
+    """Hold a lock on the socket's directory, so that only one of many clients starts a daemon.
+
+    Locks the directory itself, which leaves no file behind. The kernel releases the lock if the process dies.
+    """
+    try:
+        directory = os.open(paths.socket_directory(socket), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except paths.UnusablePath as error:
+        raise DaemonUnreachable(str(error)) from None
+    except OSError as error:
+        raise DaemonUnreachable(f"cannot open the directory of {socket}: {error.strerror}") from None
+    try:
+        end = time.monotonic() + _LOCK_TIMEOUT
+        while True:
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise DaemonUnreachable(
+                        f"another mcpctl is still starting mcpd; gave up after {_LOCK_TIMEOUT:.0f} s",
+                        hint=f"see {log_path()}, and mcpctl daemon status",
+                    ) from None
+                time.sleep(_POLL)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _spawn(socket: str) -> int:
+    import subprocess
+
+    command, log = daemon_command(), log_path()
+    environ = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
+    try:
+        with _open_log(log) as output:
+            before = os.fstat(output).st_size
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**environ, "MCPD_SOCKET": socket},
+                cwd="/",  # so that it keeps no file system busy
+                umask=0o077,
+                start_new_session=True,  # so that it outlives this terminal
+            )
+    except OSError as error:
+        raise DaemonUnreachable(
+            f"cannot start {command[0]}: {error.strerror}", hint="is mcpd installed beside mcpctl?"
+        ) from None
+    pid = _wait_ready(process, socket)
+    if pid is None:
+        status = process.poll()
+        what = "does not respond" if status is None else f"exited with status {status}"
+        hint = "mcpctl daemon logs, or run `mcpd` in this terminal"
+        if status == _EXIT_BAD_CONFIGURATION:
+            hint = "mcpctl config validate   (lists all errors; fix them with mcpctl edit)"
+        raise DaemonUnreachable(f"mcpd was started but {what}{_log_excerpt(log, before)}", hint=hint, log=log)
+    process.returncode = 0  # it outlives this process: do not wait for it
+    return pid
+
+
+def _log_excerpt(log: str, before: int) -> str:
+    """Return what was logged after the first `before` bytes, as the end of a sentence."""
+    with open(log, "rb") as file:
+        file.seek(max(before, os.fstat(file.fileno()).st_size - 65536))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    text = " ".join(log_message(line).strip() for line in lines[-_EXCERPT_LINES:])
+    return f": {text.removeprefix('mcpd: ')}" if text else f" without output; its log is {log}"
+
+
+def log_message(line: str) -> str:
+    """Return the message of a JSON log record, or the line itself."""
+    try:
+        return str(json.loads(line)["message"])
+    except (ValueError, KeyError, TypeError):
+        return line
+
+
+def _wait_ready(process: object, socket: str) -> int | None:
+    import subprocess
+
+    assert isinstance(process, subprocess.Popen)
+    end = time.monotonic() + START_TIMEOUT
+    while (left := end - time.monotonic()) > 0:
+        if (pid := daemon_pid(socket, timeout=left)) is not None:
+            return pid
+        if process.poll() is not None:
+            # It failed, or another program has just started a daemon.
+            end = min(end, time.monotonic() + 0.5)
+        time.sleep(_POLL)
+    return None
+
+
+@contextmanager
+def _open_log(path: str) -> Iterator[int]:
+    try:
+        paths.private_directory(os.path.dirname(path))
+    except paths.UnusablePath as error:
+        raise DaemonUnreachable(str(error)) from None
+    if os.path.exists(path) and os.path.getsize(path) > _LOG_LIMIT:
+        os.replace(path, path + ".1")
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+STOP_TIMEOUT = 15.0
+"""Seconds. The daemon allows its servers at most ten to stop."""
+_POLL_SECONDS = 0.25
+
+
+def stop(socket: str) -> bool:
+    """Stop the daemon on the socket and wait until its process has exited. Returns False if there is none.
+
+    Raises CtlError if it does not exit within STOP_TIMEOUT.
+    """
+    try:
+        with DaemonClient(socket) as client:
+            pid = client.call("mcpd/version", timeout=5.0).value.get("pid")
+            handle = os.pidfd_open(pid) if isinstance(pid, int) else -1
+            try:
+                _request_shutdown(client)
+                if handle >= 0 and not select.select([handle], [], [], STOP_TIMEOUT)[0]:
+                    raise CtlError(
+                        f"mcpd (pid {pid}) did not stop within {STOP_TIMEOUT:.0f} s",
+                        hint=f"kill -9 {pid} (its servers are stopped too)",
+                    )
+            finally:
+                if handle >= 0:
+                    os.close(handle)
+    except (DaemonUnreachable, ProcessLookupError):  # already stopped in the meantime
+        return False
+    return True
+
+
+def _request_shutdown(client: DaemonClient) -> None:
+    try:
+        client.call("mcpd/shutdown", timeout=5.0)
+    except DaemonUnreachable:
+        return  # it is exiting and closed the connection first
+
+
+def log_lines(path: str, count: int, *, follow: bool) -> Generator[str]:
+    """Yield the last lines of the log and, with `follow`, all later ones.
+
+    Continues with the new file if the log is rotated. Raises OSError if there is no log.
+    """
+    with open(path, "rb") as file:
+        yield from tail(file, count)
+        if follow:
+            yield from _follow(path, file)
+    while follow:
+        while not os.path.exists(path):
+            time.sleep(_POLL_SECONDS)
+        with open(path, "rb") as file:
+            yield from _follow(path, file)
+
+
+def _follow(path: str, file: BinaryIO) -> Iterator[str]:
+    """Yield lines as they are appended, until the file is replaced."""
+    rest = b""
+    while True:
+        still_there = _is_same_file(path, file)
+        *whole, rest = (rest + file.read()).split(b"\n")
+        yield from (line.decode("utf-8", "replace") for line in whole)
+        if not still_there:
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_same_file(path: str, file: BinaryIO) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
