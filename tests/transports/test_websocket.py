@@ -424,14 +424,16 @@ async def test_a_thousand_connections_leave_no_descriptor_behind() -> None:
             spec = a_spec(port, max_frame=1000)
             for _ in range(20):
                 await cycle(spec)
+            await trio.testing.wait_all_tasks_blocked(0.05)
             gc.collect()
             before = len(os.listdir("/proc/self/fd"))
             gc.disable()
             try:
                 for _ in range(1000):
                     await cycle(spec)
-                await trio.testing.wait_all_tasks_blocked(0.05)
-                after = len(os.listdir("/proc/self/fd"))
+                with trio.move_on_after(60):  # the server closes its side after ours
+                    while (after := len(os.listdir("/proc/self/fd"))) > before:
+                        await trio.sleep(0.05)
             finally:
                 gc.enable()
-    assert after == before
+    assert after <= before
