@@ -2,7 +2,7 @@
 # and again whenever a list of requirements changes. `make clean` removes it.
 
 .DEFAULT_GOAL := help
-.PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest coverage conformance check format \
+.PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest coverage mutants conformance check format \
 	site bench docs man test-mcp-server wheel lock clean
 
 BIN := .venv/bin
@@ -38,6 +38,9 @@ coverage: .venv/made interop npm ## Measure which lines the tests run, in all pr
 	@$(BIN)/coverage erase
 	@$(BIN)/coverage run -m pytest $(PARALLEL) $(ARGS); status=$$?; \
 		$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet && $(BIN)/coverage report && exit $$status
+
+mutants: .venv/made ## Measure how many one-token bugs the nearest tests find; ARGS='--seed 7' repeats a run
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 conformance: .venv/made .venv-mcp1/made tests/conformance/npm/node_modules/made ## Run the official MCP conformance suite against both sides of mcpd
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
