@@ -6,10 +6,11 @@ import math
 import os
 import socket
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
+from ctl.bridge.daemon_starter import DaemonStarter
 from ctl.bridge.editor_session import EditorSession
 from ctl.bridge.error_replies import ErrorObject, parse_error
 from ctl.bridge.write_buffer import WriteBuffer
@@ -63,16 +64,6 @@ class AttachTarget(NamedTuple):
         return msgspec.json.encode(params)
 
 
-class StarterProtocol(Protocol):
-    """The part of DaemonStarter that the link uses."""
-
-    @property
-    def fd(self) -> int | None: ...
-    def begin(self, socket: str, /) -> None: ...
-    def outcome(self) -> str: ...
-    def stop(self) -> None: ...
-
-
 class DaemonLink:
     """Keeps at most one connection. Nothing here waits: the loop calls it when there is something to do."""
 
@@ -81,7 +72,7 @@ class DaemonLink:
         make_session: Callable[[Callable[[bytes], None]], EditorSession],
         find_socket: Callable[[], str],
         target: AttachTarget,
-        starter: StarterProtocol | None,
+        starter: DaemonStarter | None,
         log: Callable[[str], None],
     ) -> None:
         """`find_socket` returns the socket path or raises UnusablePath. No starter: no daemon is started."""

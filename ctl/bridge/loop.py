@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from ctl.bridge.daemon_link import AttachTarget, DaemonLink, StarterProtocol
+from ctl.bridge.daemon_link import AttachTarget, DaemonLink
 from ctl.bridge.daemon_starter import DaemonStarter
 from ctl.bridge.editor_session import EditorSession
 from ctl.bridge.write_buffer import WriteBuffer
@@ -86,7 +86,7 @@ class BridgeLoop:
         write_fd: int,
         find_socket: Callable[[], str],
         target: AttachTarget,
-        starter: StarterProtocol | None,
+        starter: DaemonStarter | None,
         log: Callable[[str], None],
         *,
         exit_fds: tuple[int | None, ...] = (),

@@ -1,8 +1,7 @@
 """Server-sent events, without I/O and with a bound: bytes in any portions → events.
 
-The rules are those of the HTML standard, on bytes: what is in `data` goes on as it came. An event is
-also reported when it has no data. Such an event is no message; servers send it to give the stream an
-id to resume from, or a time to wait before doing so.
+The rules are those of the HTML standard, applied to bytes, so `data` keeps its bytes. Events without data are
+returned too: servers send them to set the id to resume from, or the delay before resuming.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ _BOM = b"\xef\xbb\xbf"
 _MAX_FIELD_PREFIX = len(b"retry: ")
 _MAX_ID = 4096
 _USABLE_ID = re.compile(r"(?! )[^\x00-\x1f\x7f]*(?<! )")
-"""Any other id, or a longer one, could not be sent back in a header: it is no id."""
+"""Other ids are ignored, because they could not be sent back in a header."""
 _MAX_RETRY_DIGITS = 18
-"""Digits. `int` refuses thousands of them, and nobody waits for as long as these say."""
+"""Enough for any delay; `int` rejects numbers with thousands of digits."""
 
 
 class EventTooLong(ValueError):
-    """An event passed the limit before its end came; the rest of the stream cannot be framed."""
+    """An event passed the limit before its end. The rest of the stream cannot be parsed."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"a server-sent event is longer than the limit of {limit} bytes")
@@ -29,32 +28,32 @@ class EventTooLong(ValueError):
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """What came up to one blank line."""
+    """One event, up to a blank line."""
 
     event: str
-    """`message` where the server named none."""
+    """`message` if the server did not name it."""
     data: bytes
-    """Its lines joined by `\\n`. Empty: no message, only an id or a time to remember."""
+    """Its lines joined by `\\n`; empty for an event that only sets an id or a delay."""
     id: str | None
-    """The stream's last id as of this event, whether or not this event brought it: what to resume from.
-    None: there is none so far, or the server has taken it back (`id:` with nothing)."""
+    """The last id of the stream up to this event, to resume from. None if there is none, or if an empty `id:`
+    reset it."""
     retry: int | None
-    """Milliseconds to wait before resuming, when this event said so."""
+    """Milliseconds to wait before resuming, if this event sets them."""
 
 
 class SseDecoder:
-    """The decoder of one stream; a resumed stream is another one, with a decoder of its own.
+    """The decoder of one stream. Use a new one for a resumed stream.
 
-    What the end of the stream leaves unfinished is no event, as the standard wants it.
+    An event that is incomplete at the end of the stream is dropped, as the standard requires.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        """Bytes of data one event may have."""
+        """Bytes of data in one event."""
         self._start = b""
         self._started = False
         self._after_cr = False
-        self._parts: list[bytes] = []  # of the open line; searched once, joined once
+        self._parts: list[bytes] = []  # the open line, searched and joined only once
         self._open = 0
         self._id: str | None = None
         self._clear()
@@ -67,19 +66,18 @@ class SseDecoder:
         self._retry: int | None = None
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """Take what was read; return the events it completed. Raises EventTooLong, after which
-        the decoder is of no more use."""
+        """Take what was read; return the events that it completed. Do not use it after EventTooLong."""
         if not self._started:
             data = self._without_bom(data)
         if self._after_cr and data:
             self._after_cr = False
-            data = data.removeprefix(b"\n")  # the second half of CRLF: that line has been taken already
+            data = data.removeprefix(b"\n")  # the second half of CRLF
         if not data:
             return []
         if b"\r" in data:
             self._after_cr = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = data.split(b"\n")  # `splitlines` looks at each byte by itself: three times the time
+        lines = data.split(b"\n")  # `splitlines` takes three times as long
         rest = lines.pop()
         if lines and self._parts:
             self._parts.append(lines[0])
@@ -97,7 +95,7 @@ class SseDecoder:
     def _without_bom(self, data: bytes) -> bytes:
         self._start += data
         if len(self._start) < len(_BOM) and _BOM.startswith(self._start):
-            return b""  # it may become one
+            return b""  # it may become a byte order mark
         self._started = True
         start, self._start = self._start, b""
         return start.removeprefix(_BOM)
@@ -105,7 +103,7 @@ class SseDecoder:
     def _take_line(self, line: bytes) -> SseEvent | None:
         if not line:
             return self._finish_event() if self._has_fields else None
-        if line.startswith(b"data:"):  # nearly all of them, and the long ones: copied once
+        if line.startswith(b"data:"):  # the most frequent and longest lines, copied only once
             name, text = b"data", line[6 if line[5:6] == b" " else 5 :]
         else:
             name, _, text = line.partition(b":")
@@ -124,7 +122,7 @@ class SseDecoder:
         elif name == b"retry" and text.isdigit() and len(text) <= _MAX_RETRY_DIGITS:
             self._has_fields = True
             self._retry = int(text)
-        return None  # what is left is a comment, which has no name, or a field nobody knows
+        return None  # the line is a comment or an unknown field
 
     def _append_data(self, text: bytes) -> None:
         if self._data is None:

@@ -1,7 +1,7 @@
-"""What goes from a message into HTTP headers: encoding a value, and the parameters a tool wants mirrored.
+"""HTTP headers that repeat parts of a message: encoding of values, and the arguments of tools.
 
-A tool's schema may say `"x-mcp-header": "Region"` beside a property; the argument then also travels
-as `Mcp-Param-Region`, for proxies that route without opening the body (revision 2026-07-28).
+A property in a tool's schema may have `"x-mcp-header": "Region"`. The argument is then sent as the header
+`Mcp-Param-Region` too, for proxies that route without reading the body (MCP 2026-07-28, Streamable HTTP).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME_PARAMETERS = {
     "tasks/update": "taskId",
     "tasks/cancel": "taskId",
 }
-"""By method: the member of `params` that the header `Mcp-Name` repeats."""
+"""Method → member of `params` that the header `Mcp-Name` repeats."""
 _ANNOTATION = "x-mcp-header"
 _PLAIN_VALUE = re.compile(r"(?! )[\x20-\x7e]*(?<! )")
 _BASE64_VALUE = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
@@ -30,7 +30,7 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _TYPES = ("string", "integer", "boolean")
 
 _SCHEMA_KEYWORDS = frozenset(
-    {
+    [
         "additionalItems",
         "additionalProperties",
         "contains",
@@ -43,42 +43,41 @@ _SCHEMA_KEYWORDS = frozenset(
         "then",
         "unevaluatedItems",
         "unevaluatedProperties",
-    }
+    ]
 )
-_SCHEMA_LIST_KEYWORDS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
+_SCHEMA_LIST_KEYWORDS = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
 _SCHEMA_MAP_KEYWORDS = frozenset(
-    {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties"}
+    ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties"]
 )
-"""Where a schema holds others, besides `properties`. Not here: `default`, `const`, `enum` and `examples`,
-which hold data, and `$ref`, which is never followed."""
+"""Where a schema contains schemas, besides `properties`. `default`, `const`, `enum` and `examples` contain
+data, and `$ref` is never followed."""
 
 
 def encode_header_value(text: str) -> str:
-    """The text as an HTTP header value: itself where it survives that, else in base64 between marks."""
+    """Return the text as an HTTP header value, in base64 between markers if it is not plain ASCII."""
     if _PLAIN_VALUE.fullmatch(text) and not _BASE64_VALUE.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode('utf-8', 'replace')).decode()}?="
 
 
 def decode_header_value(text: str) -> str:
-    """What `encode_header_value` was given. Raises ValueError for marks with anything wrong between."""
+    """Undo `encode_header_value`. Raises ValueError for invalid base64 between the markers."""
     found = _BASE64_VALUE.fullmatch(text)
     if found is None:
         return text
     try:
         data = base64.b64decode(found[1], validate=True)
-        if base64.b64encode(data).decode() != found[1]:  # bits beyond the end are none of the text's
-            raise ValueError("not the base64 of anything")
+        if base64.b64encode(data).decode() != found[1]:  # unused bits that are not zero
+            raise ValueError("invalid base64 padding")
         return data.decode()
     except (binascii.Error, ValueError) as error:
         raise ValueError(f"cannot be decoded ({error}): {shorten(text)}") from None
 
 
 def mirrored_properties(schema: Mapping[str, object]) -> dict[tuple[str, ...], str]:
-    """The properties to mirror, as paths into the arguments, and the header names for them.
+    """Return the annotated properties, as paths into the arguments, and their header names.
 
-    Empty for nearly every tool: then its arguments need not be looked at. For a schema in which
-    `invalid_annotations` finds something, this is of no use.
+    Empty for nearly every tool. Meaningless for a schema in which `invalid_annotations` finds an error.
     """
     return {
         path: PARAM_PREFIX + name
@@ -88,7 +87,7 @@ def mirrored_properties(schema: Mapping[str, object]) -> dict[tuple[str, ...], s
 
 
 def param_headers(schema: Mapping[str, object], arguments: Mapping[str, object]) -> dict[str, str]:
-    """The headers that go with a call of the tool which has this input schema."""
+    """Return the headers for a call of the tool with this input schema."""
     headers = {}
     for path, name in mirrored_properties(schema).items():
         text = _header_text(_argument_at(arguments, path))
@@ -106,36 +105,36 @@ def _argument_at(arguments: object, path: tuple[str, ...]) -> object:
 
 
 def _header_text(value: object) -> str | None:
-    """As the header has it; None where there is nothing to mirror."""
+    """Return an argument as header text; None if it cannot be mirrored."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # 5.0 is an integer to JSON Schema, and 5 is how the other side compares it
+        value = int(value)  # 5.0 is an integer in JSON Schema, and servers compare it as 5
     try:
         return str(value) if isinstance(value, int | float) else None
-    except ValueError:  # more digits than Python writes out
+    except ValueError:  # an integer with more digits than Python converts
         return None
 
 
 def invalid_annotations(schema: Mapping[str, object]) -> str | None:
-    """Why a tool with this input schema must not be offered over HTTP; None when it may be."""
+    """Return why a tool with this input schema must not be called over HTTP; None if it may."""
     seen: dict[str, tuple[str, ...]] = {}
     for path, place in _subschemas(schema):
         if _ANNOTATION not in place:
             continue
         name, kind = place[_ANNOTATION], place.get("type")
         if not path:
-            return f"`{_ANNOTATION}` stands where no argument can be named"
+            return f"`{_ANNOTATION}` is not at a named argument"
         where = _quoted_path(path)
         if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-            return f"`{_ANNOTATION}` of {where} is no header name"
+            return f"`{_ANNOTATION}` of {where} is not a valid header name"
         if kind not in _TYPES:
-            return f"`{_ANNOTATION}` of {where}: only a string, an integer or a boolean can be mirrored"
+            return f"`{_ANNOTATION}` of {where}: only strings, integers and booleans can be mirrored"
         other = seen.setdefault(name.lower(), path)
         if other != path:
-            return f"`{_ANNOTATION}` {shorten(name)} is claimed by both {_quoted_path(other)} and {where}"
+            return f"`{_ANNOTATION}` {shorten(name)} is used by both {_quoted_path(other)} and {where}"
     return None
 
 
@@ -146,12 +145,12 @@ def _quoted_path(path: tuple[str, ...]) -> str:
 def _subschemas(
     schema: Mapping[str, object],
 ) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str, object]]]:
-    """Every schema in the schema, with the path of the argument it is about.
+    """Yield all nested schemas with the path of the argument that they describe.
 
-    The path is () at the root, and None where there is none: inside `items`, `anyOf` and the like.
+    The path is () at the root, and None inside `items`, `anyOf` and similar keywords.
     """
     left: list[tuple[tuple[str, ...] | None, object]] = [((), schema)]
-    while left:  # no recursion: the depth is the server's choice
+    while left:  # no recursion, because the server chooses the depth
         path, place = left.pop()
         if not isinstance(place, Mapping):
             continue

@@ -1,8 +1,7 @@
-"""One HTTP/1.1 response, without I/O: bytes in any portions → its head, then its body, undecoded.
+"""Parses one HTTP/1.1 response, without I/O: bytes in any portions → its head and its raw body.
 
-llhttp (through httptools) reads it, the parser of node's own `fetch`. What is here is what it leaves to its
-user: bounds, where a body without a length ends, that interim responses are none, whether the connection can
-be used again.
+The parser is llhttp (through httptools), which Node's `fetch` uses. This module adds what it leaves to its
+user: bounds, the end of a body without a length, interim responses, and whether the connection can be reused.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from httptools.parser.parser import HttpResponseParser
 Header = tuple[bytes, bytes]
 
 MAX_HEAD = 100 * 1024
-"""Bytes of a status line with its headers; of what stands between two chunks as well."""
+"""Bytes of a status line with its headers, and of the data between two chunks."""
 _MAX_HEADERS = 1000
-"""Lines of headers; no server has so many."""
+"""Header lines."""
 _KEEP_ALIVE_TIMEOUT = re.compile(rb"timeout=(\d{1,6})")
 _CONTROLS = re.compile(rb"[\x00\v\f\r]")
 _STATUSES_WITHOUT_BODY = (204, 304)
@@ -25,27 +24,26 @@ _SWITCHING = 101
 
 
 class BadResponse(ValueError):
-    """Not HTTP, or cut off: the connection is of no more use."""
+    """The response is not HTTP or incomplete. The connection cannot be used again."""
 
 
 class Http1Response:
-    """The response to one request. `feed` it what comes, `end` it when nothing more will."""
+    """The response to one request. Call `feed` with what arrives, and `end` at the end of the stream."""
 
     def __init__(self, method: str = "GET") -> None:
         self.status = 0
-        """0 until the head is there. Interim responses (1xx) are passed over."""
+        """0 until the head is complete. Interim responses (1xx) are skipped."""
         self.reason = b""
         self.headers: list[Header] = []
-        """As they were sent, in order."""
+        """Unchanged and in order."""
         self.complete = False
-        """Whether all of it is there."""
         self.reusable = False
-        """Once complete: whether the connection may carry another request."""
+        """Whether the connection may carry another request; valid once `complete`."""
         self.keep_alive_timeout: float | None = None
-        """Seconds for which the server keeps the connection, when it says so."""
+        """Seconds for which the server keeps the connection, if it sent `Keep-Alive`."""
         self._parser = HttpResponseParser(self)
         # RFC 9112: a bare LF ends a header too (2.2), and chunks override a length beside them (6.3).
-        # Blanks behind a chunk's size come from servers written by hand.
+        # Some servers send spaces after the size of a chunk.
         self._parser.set_dangerous_leniencies(
             lenient_optional_cr_before_lf=True,
             lenient_chunked_length=True,
@@ -54,12 +52,12 @@ class Http1Response:
         self._method = method
         self._body: list[bytes] = []
         self._overhead = 0
-        """Bytes since the last that were body: of the head, of what is between two chunks."""
+        """Bytes of the head, or since the last byte of the body."""
         self._ends_at_close = False
-        """Whether only the end of the connection ends the body."""
+        """Whether the body ends with the connection."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what was read; return what of it is body. Raises BadResponse."""
+        """Take what was read; return the body in it. Raises BadResponse."""
         if self.complete:
             self.reusable = self.reusable and not data
             return []
@@ -71,19 +69,19 @@ class Http1Response:
                 raise error.__context__ or error from None
             self.reusable = False
         except HttpParserError as error:
-            if not self.complete:  # else it is about what follows
+            if not self.complete:  # otherwise the error is in what follows
                 raise BadResponse(f"not HTTP/1.1: {error}") from None
             self.reusable = False
         if self._overhead > MAX_HEAD and not self.complete:
-            raise BadResponse("headers without end")
+            raise BadResponse("the headers are too long")
         body, self._body = self._body, []
         return body
 
     def end(self) -> None:
-        """The connection was closed. Raises BadResponse unless that ends the response properly."""
+        """Note that the connection was closed. Raises BadResponse if the response is incomplete."""
         if not self.status:
-            words = "in the middle of its headers" if self._overhead else "without sending a response"
-            raise BadResponse(f"the server disconnected {words}")
+            when = "in the middle of its headers" if self._overhead else "without sending a response"
+            raise BadResponse(f"the server disconnected {when}")
         if not self.complete and not self._ends_at_close:
             raise BadResponse("the server disconnected before its response was complete")
         self.complete, self.reusable = True, False
@@ -102,13 +100,13 @@ class Http1Response:
             return  # a trailer
         self.headers.append((name, value.strip(b" \t")))
         if len(self.headers) > _MAX_HEADERS:
-            raise BadResponse("headers without end")
+            raise BadResponse("the headers are too long")
 
     def on_headers_complete(self) -> None:
         parser = self._parser
         status = parser.get_status_code()
         if status == _SWITCHING:
-            raise BadResponse("it switches to a protocol that it was not asked for")
+            raise BadResponse("the server switched to another protocol without being asked to")
         if _CONTROLS.search(self.reason):
             raise BadResponse("not HTTP/1.1: control characters in the reason")
         if status < 200:
@@ -120,7 +118,7 @@ class Http1Response:
             match name.lower():
                 case b"transfer-encoding":
                     if coded or value.lower() != b"chunked":
-                        raise BadResponse("a transfer encoding that was not asked for")
+                        raise BadResponse("the response has an unsupported transfer encoding")
                     coded = True
                     parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)  # not in chunks
                 case b"content-length":
@@ -142,4 +140,4 @@ class Http1Response:
 
 
 class _UnexpectedData(Exception):
-    """The response is complete, and something follows it."""
+    """More data follows a complete response."""

@@ -1,7 +1,7 @@
-"""`params._meta`: the names the protocol keeps for itself, and putting ours in place of a client's.
+"""`params._meta`: replaces a client's reserved members by mcpd's own.
 
-What a client wrote under a reserved name is meant for us, the next hop, never for the server: it is
-dropped, and the upstream's own version, capabilities and progress token take its place.
+Members with reserved names are for the next hop, which is mcpd, not for the server. They are dropped, and the
+version, capabilities and progress token of the upstream session take their place.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ RESERVED_PREFIX = "io.modelcontextprotocol/"
 
 
 def may_have_meta(params: bytes) -> bool:
-    """False when there is surely no `_meta` in there: nearly always, and then nothing need be opened."""
-    # An escape may spell it otherwise. `find`, because `in` first tries the needle as a number: 3x the time.
+    """Return False if `params` certainly has no `_meta`, which is nearly always the case."""
+    # Escapes can hide it. `find` takes a third of the time of `in`, which first tries to read a number.
     return params.find(b'_meta"') >= 0 or params.find(b"\\u") >= 0
 
 
 def request_with_meta(key: bytes, method: str, params: bytes, ours: bytes, *, plain: bool = False) -> bytes:
-    """A request line with our members in `params._meta`, as `stamp` puts them there.
+    """Return the line of a request with `ours` in `params._meta`, as `merge_meta` adds it.
 
-    `plain`: `may_have_meta` has said no already, so everything is joined at once.
+    `plain`: `may_have_meta` has returned False, so the line is joined in one step.
     """
     if plain and ours and params[:2] == b'{"':
         return b"".join(
@@ -43,10 +43,10 @@ def request_with_meta(key: bytes, method: str, params: bytes, ours: bytes, *, pl
 
 
 def merge_meta(params: Raw | bytes, ours: bytes) -> bytes:
-    """Put our members (`"name":value,…` as JSON, may be empty) into `params._meta`.
+    """Add members (`"name":value,…` as JSON, possibly empty) to `params._meta`.
 
-    A client's `progressToken` and reserved names are dropped; all other members of `params` and of
-    `_meta` keep their bytes. Raises BadFrame when params is not an object.
+    The client's `progressToken` and reserved members are dropped. All other members of `params` and `_meta`
+    keep their bytes. Raises BadFrame if `params` is not an object.
     """
     body = bytes(params)
     if not may_have_meta(body) and body[:2] == b'{"':
@@ -68,15 +68,15 @@ def merge_meta(params: Raw | bytes, ours: bytes) -> bytes:
 
 
 def has_reserved(meta: Raw | bytes) -> bool:
-    """Whether a `_meta` says something under a reserved name, or cannot be read."""
+    """Return whether `_meta` has reserved members or is unreadable."""
     try:
         return any(name.startswith(RESERVED_PREFIX) for name in members(meta))
     except BadFrame:
-        return True  # then it has to go
+        return True
 
 
 def strip_reserved(outer: dict[str, Raw]) -> None:
-    """Reserved names in `_meta` are a word between neighbours; all others pass, trace context among them."""
+    """Remove the reserved members of `_meta`. All others stay, such as the trace context."""
     raw = outer.get("_meta")
     if raw is None:
         return

@@ -1,4 +1,4 @@
-"""What a URL says about whom we talk to, and what of it may be shown."""
+"""URLs: their origin, and a form without secrets."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ _MAX_LENGTH = 1 << 14
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port: whom what was meant for `url` may reach. Raises ValueError for a bad port."""
+    """Return scheme, host and port. Raises ValueError for an invalid port."""
     parts = urlsplit(url)
     return parts.scheme, (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
 
 
 def resolve_same_origin(base: str, reference: str) -> str | None:
-    """The URL that somebody else names, perhaps relative to `base`, if that is one of the same origin."""
+    """Resolve a reference against `base`. Return None if it is invalid or has another origin."""
     try:
         url = urljoin(base, reference)
         same = origin(url) == origin(base)
-    except ValueError:  # it is no URL
+    except ValueError:  # not a URL
         return None
     return url if same and len(url) <= _MAX_LENGTH and url.isprintable() else None
 
 
 def redact_url(url: str, base: str = "") -> str:
-    """Without the parts that may hold a secret: user and password, query, fragment. Never raises.
-
-    `base`: what it may be relative to.
-    """
+    """Return a URL, perhaps relative to `base`, without user, password, query and fragment. Never raises."""
     try:
         parts = urlsplit(urljoin(base, url))
         host = parts.hostname or ""

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ctl.bridge.daemon_link import AttachTarget, StarterProtocol
+from ctl.bridge.daemon_link import AttachTarget
+from ctl.bridge.daemon_starter import DaemonStarter
 from ctl.bridge.loop import BridgeLoop
 from tests.bridge.world import World
 from tests.stopwatch import stopwatch
@@ -64,7 +65,7 @@ class End:
 class Bridge:
     """The loop, its editor's end, and whoever listens at the daemon's place."""
 
-    def __init__(self, directory: Path, starter: StarterProtocol | None = None) -> None:
+    def __init__(self, directory: Path, starter: DaemonStarter | None = None) -> None:
         self.path = str(directory / "d.sock")
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctl.bridge import loop
+from ctl.bridge.daemon_starter import DaemonStarter
 from tests.bridge.conftest import BOUND, Bridge, be_patient
 
 Soon = Callable[[str, float], None]
@@ -136,15 +137,15 @@ def test_without_a_daemon_a_handshake_is_answered_and_the_bridge_stays(bridge: B
     assert bridge.attach().next()["id"] == 3
 
 
-class Starter:
-    """One that never succeeds, as `ctl.bridge.daemon_starter` tells it."""
+class FailingStarter(DaemonStarter):
+    """Every attempt to start the daemon fails."""
 
     def __init__(self) -> None:
-        self.fd: int | None = None
-        self.asked = 0
+        super().__init__()
+        self.attempts = 0
 
     def begin(self, socket: str) -> None:
-        self.asked += 1
+        self.attempts += 1
         self.fd = os.open(os.devnull, os.O_RDONLY)
 
     def outcome(self) -> str:
@@ -163,13 +164,13 @@ def test_a_daemon_that_cannot_be_started_is_said_to_be_so_and_tried_again_later(
     """The reason outlasts the attempts to connect that follow, and starting is not tried at each of them."""
     be_patient(soon)
     soon("ctl.bridge.daemon_link.GRACE_AFTER_FAILED_START", 0.7)
-    starter = Starter()
+    starter = FailingStarter()
     bridge = Bridge(tmp_path, starter)
     try:
         bridge.editor.send(id=1, method="initialize", params=HELLO)
         error = bridge.editor.next()["error"]
         assert error["message"].startswith("mcpd was started but exited with status 1")
-        assert starter.asked < 5
+        assert starter.attempts < 5
         bridge.listen()
         bridge.editor.send(id=2, method="initialize", params=HELLO)
         assert bridge.attach().next()["id"] == 2
