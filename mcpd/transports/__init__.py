@@ -1,7 +1,7 @@
-"""Bytes in motion: children's pipes, HTTP, WebSockets; and what keeps a library of ours slim."""
+"""Transports to MCP servers: pipes of child processes, HTTP, WebSocket."""
 
 import sys
 
-# Where click, rich and pygments are installed, as they are with us, httpx brings its own command line along:
-# 5 MB, and half of the time that importing it takes.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # Python's way of saying: not there
+# httpx imports its own command line if click, rich and pygments are installed, as they are here:
+# 5 MB, and half of its import time.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # marks the module as missing

@@ -1,4 +1,4 @@
-"""What everything above the transports may know of one: a channel, and how an era speaks on it."""
+"""The interface of all transports: a `Channel` to one server, and the `Dialect` a protocol era uses on it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mcpd.wire.message import Message
 
 
 class Inbound(Protocol):
-    """What a server may begin by itself; the era decides what it means. Must not block or raise.
+    """Receives what a server sends unasked; the protocol era decides what it means. Must not block or raise.
 
-    `exchange` is the request of ours on whose own stream it came, which is then what it is about. Only
-    Streamable HTTP has such streams: everywhere else, and on the stream that belongs to no request, None.
+    `exchange` is our request on whose own stream the message came, and to which it therefore belongs. Only
+    Streamable HTTP has such streams; otherwise it is None.
     """
 
     def on_request(self, message: Message, exchange: Exchange | None = None) -> None: ...
@@ -26,7 +26,7 @@ class Inbound(Protocol):
 
 
 class NullInbound:
-    """Before an era has been agreed: nothing is expected, nothing is answered."""
+    """Ignores everything, until an era has been negotiated."""
 
     def on_request(self, message: Message, exchange: Exchange | None = None) -> None: ...
     def on_notification(self, message: Message, exchange: Exchange | None = None) -> None: ...
@@ -45,112 +45,111 @@ def _never_retry(method: str, message: Message) -> BeforeRetry | None:
 
 @attrs.frozen(kw_only=True)
 class Dialect:
-    """How an era dresses its messages. A transport without headers heeds only `meta`."""
+    """How an era decorates its messages. A transport without headers uses only `meta`."""
 
     meta: bytes = b""
     """Members (`"name":value,…` as JSON) of every request's `_meta`."""
     headers: Callable[[str, bytes], Mapping[str, str]] = _no_headers
-    """HTTP headers of a message, by its method ("" for none: a response, a GET) and its frame."""
+    """HTTP headers for a message, given its method (empty for a response or a GET) and its frame."""
     session_header: str = ""
-    """The HTTP header in which a server names a session, to be echoed; empty where there are none."""
+    """The HTTP header that carries the session id; empty if the era has no sessions."""
     retry_after_refusal: Callable[[str, Message], BeforeRetry | None] = _never_retry
-    """For a request (its method, and the error it was answered with) that surely was not carried out and
-    is worth to be sent once more: what to wait for before. Asked by transports with headers."""
+    """For a request (its method, and the error response) that certainly was not executed and should be sent
+    once more: returns what to await before that. Only used by transports with headers."""
     opens_session: bool = False
-    """Whether the messages are to open a session: none is named, and one that is named in an answer kept."""
+    """Whether a message opens a session: none is sent with it, and one in the response is kept."""
     disconnect_cancels: bool = False
-    """Whether closing an HTTP response means that nobody waits; else that has to be said."""
+    """Whether closing the HTTP response cancels a request; otherwise a notification is needed."""
     resumable: bool = False
-    """Whether a broken event stream may be asked for again by the last event's id."""
+    """Whether a broken event stream can be resumed with `Last-Event-ID`."""
 
 
 class Channel(Protocol):
-    """One server's traffic, whatever carries it: many exchanges at once, each answered or failed once.
+    """A connection to one server: many concurrent requests, each of which gets a response or an error once.
 
-    Made by an `open_…` context manager, which owns what is beneath. Somebody must `run` it. Until
-    then `submit` queues; after it has ended every exchange has been answered or failed, and `submit`
-    raises. Only `run`, `flushed` and `listen` wait.
+    Opened by an `open_…` context manager, which owns the resources. The caller must `run` it. Before that,
+    `submit` queues; after `run` has ended, every request has been answered or failed and `submit` raises.
+    Only `run`, `wait_flushed` and `listen` wait.
     """
 
     name: str
     has_headers: bool
-    """Whether `Dialect.headers` travel with the messages."""
+    """Whether `Dialect.headers` are sent."""
     inbound: Inbound
     allows_batches: bool
-    """Whether this revision allows arrays of messages."""
+    """Whether the revision allows JSON-RPC batches."""
     unparsable_lines: int
-    """Messages that were none."""
+    """Number of received lines (or frames) that were not JSON-RPC."""
     unparsable_sample: str
-    """The beginning of the first of them, as it came: mask it, then shorten it."""
+    """The beginning of the first of them, unmasked: mask it before shortening it."""
     late_replies: int
     protocol_deviations: dict[str, int]
-    """What the server does against the standard and was understood all the same (words), how often."""
+    """Tolerated violations of the protocol by the server: description and count."""
     last_received_at: float
-    """When the last whole message came (`trio.current_time()`)."""
+    """When the last complete message arrived (`trio.current_time()`)."""
     last_success_at: float
-    """When a tool call last succeeded: proof that the server works, for the backoff."""
+    """When a tool call last succeeded; used to reset the backoff."""
     end_error: McpdError | None
-    """Why it is over: what `run` has raised, or is about to."""
+    """Why the channel ended: what `run` has raised or is about to raise."""
     session: str | None
-    """The id of the session the server keeps for us, a secret; empty for none, None where there are none."""
+    """The session id, a secret; empty without a session, None on transports without sessions."""
     last_http_status: str
-    """What the transport said beside the last answer (`HTTP 404`), for the record of a negotiation."""
+    """`HTTP 404` or similar for the last response, for the record of a negotiation."""
     tap: Callable[[str, bytes], None] | None
-    """Sees every frame ("→" or "←"), when somebody looks (`debug`, `mcpd/tap`)."""
+    """Called with each frame and its direction ("→" or "←") while `debug` or a tap is active."""
     call_stats: CallStats
-    """Counts its calls. Whoever opens the channel may put one in that outlives it."""
+    """Counts the calls. The opener may set one that outlives the channel."""
 
     def submit(
         self, exchange: Exchange, method: str, params: Raw | bytes = b"", *, plain: bool = False
     ) -> None:
-        """Send a request, or queue it when the window is full. Does not wait. `plain`: see `stamp`.
+        """Send a request, or queue it if too many are in flight. `plain`: see `stamped_request`.
 
-        Raises LinkLost or Overloaded, with nothing sent, and BadFrame when params is no object;
-        after that the exchange is called with what came.
+        Does not wait. Raises LinkLost or Overloaded if nothing was sent, and BadFrame if params is not an
+        object. Otherwise the exchange's callbacks report the result.
         """
 
     def extend_deadline(self, exchange: Exchange, seconds: float) -> None:
-        """It may be silent for so long from now on, whatever its `idle`; progress does not shorten that."""
+        """Allow the request to be silent for `seconds` from now on; progress does not shorten that."""
 
     def cancel(self, exchange: Exchange, reason: str) -> None:
-        """Stop waiting; tell the server unless the request has not left. Ignored when it is over."""
+        """Stop waiting, and notify the server if the request was sent. No effect on a finished request."""
 
     def notify(self, method: str, params: bytes = b"") -> None:
-        """Nothing is sent once the channel has ended; so with the next two."""
+        """Send a notification. Has no effect after the channel has ended, like `respond` and `refuse`."""
 
     def respond(self, request: Message, result: bytes) -> None:
-        """Answer a request that the server made."""
+        """Respond to a request of the server."""
 
     def refuse(self, request: Message, code: int, message: str) -> None: ...
 
     def set_dialect(self, dialect: Dialect) -> None:
-        """Dress every message from now on as the era wishes."""
+        """Use this dialect for all further messages."""
 
     async def wait_flushed(self) -> None:
-        """Until every notification so far has arrived where order matters, or has been lost."""
+        """Wait until all notifications so far were sent or failed, where order is not kept otherwise."""
 
     async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
-        """Hear what the server says unasked, where that needs an ear of its own; else return at once.
+        """Open a stream for unsolicited server messages on transports that need one; return otherwise.
 
-        `hears` is called when it does: what the server says from then on arrives. `missed` is called
-        whenever something may have been said while nobody listened.
+        `on_open` is called when messages from then on arrive, `on_gap` when some may have been missed.
         """
 
     correlates_server_requests: bool
-    """Whether what a server says during a request names that request (see `Inbound`)."""
+    """Whether what a server sends during a request names that request (see `Inbound`)."""
 
     def outstanding(self) -> Collection[Exchange]:
-        """The requests that are with the server now."""
+        """Return the requests that the server is working on."""
 
     @property
     def in_flight(self) -> int: ...
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody waits for an answer that is due at some time."""
+        """Whether a response with a deadline is pending."""
 
     async def run(self) -> NoReturn:
-        """Carry the traffic until the channel ends; then raise `ended`, having failed every exchange."""
+        """Run the channel until it ends. Then raise `end_error`, having failed every request."""
 
     def close(self, reason: str) -> None:
-        """Fail every exchange, now. Idempotent; the first reason stays."""
+        """Fail every request now. Idempotent: the first reason is kept."""

@@ -1,4 +1,4 @@
-"""What the calls to one server came to, by tool: counted where the answers come in."""
+"""Call statistics of one server, by tool, recorded when responses arrive."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from mcpd.support.histogram import FOLD_AT, Histogram, merge
 from mcpd.wire.message import ABSENT, Message
 
 MAX_TOOLS = 500
-"""Names come from clients: what is called beyond so many is counted together, as `OTHERS`."""
+"""Tool names come from clients; calls of further names are counted together as `OTHERS`."""
 OTHERS, NAMELESS = "(others)", "?"
 _MAX_NAME = 200
 _IS_ERROR = b'"isError"'
 _F = ord("f")
-"""Of `"isError":false`, which some SDKs write each time."""
+"""As in `"isError":false`, which some SDKs always write."""
 _END = 256
-"""Bytes at either end of a result in which `isError` is looked for: that is where all SDKs put it."""
+"""Bytes at either end of a result in which `isError` is searched for; all SDKs put it there."""
 
 
 class ToolCallStats:
-    """One tool's calls that have ended. `times` are those of answers, errors among them."""
+    """The finished calls of one tool. `times` includes the responses that are errors."""
 
     __slots__ = ("cancelled", "errors", "lost", "times")
 
     def __init__(self) -> None:
         self.times = Histogram()
         self.errors = 0
-        """The tool said that it failed, or the server refused."""
+        """The tool reported a failure, or the server refused the call."""
         self.lost = 0
-        """Not answered: timed out, or the connection ended."""
+        """No response: timed out, or the connection ended."""
         self.cancelled = 0
 
     @property
@@ -39,7 +39,7 @@ class ToolCallStats:
         return self.times.count + self.lost + self.cancelled
 
     def add_response(self, seconds: float, message: Message, line: bytes) -> None:
-        """`line` is the message as it came."""
+        """Count a response; `line` is the message as received."""
         fresh = self.times.pending
         fresh.append(seconds)
         if len(fresh) >= FOLD_AT:
@@ -55,24 +55,24 @@ class ToolCallStats:
 
 
 class CallStats:
-    """A server's own keeps it over all its connections."""
+    """The statistics of one server, kept across its connections."""
 
     def __init__(self) -> None:
         self._tools: dict[str, ToolCallStats] = {}
         self._by_prefix: dict[bytes, ToolCallStats] = {}
-        """By what stands in params before the quote that ends the name, where the name comes first."""
+        """By the bytes of params before the closing quote of the name, if the name is the first member."""
 
     def for_params(self, params: bytes) -> ToolCallStats:
-        """Where a `tools/call` with these params is counted."""
+        """Return the statistics of the tool that these `tools/call` params name."""
         beginning = params[: params.find(b'"', 9)]
         return self._by_prefix.get(beginning) or self._new(beginning, params)
 
     def by_tool(self) -> Mapping[str, ToolCallStats]:
-        """By the tool's name."""
+        """Return the statistics by tool name."""
         return self._tools
 
     def total(self) -> ToolCallStats:
-        """All tools together."""
+        """Return the sum over all tools."""
         whole, counts = ToolCallStats(), list(self._tools.values())
         whole.times = merge(count.times for count in counts)
         whole.errors = sum(count.errors for count in counts)
@@ -99,7 +99,7 @@ _members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def tool_name_in(params: bytes) -> str:
-    """The tool that a `tools/call` names; `?` for none."""
+    """Return the tool name in the params of a `tools/call`; `?` if there is none."""
     try:
         return _decode(params).name[:_MAX_NAME] or NAMELESS
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -107,7 +107,7 @@ def tool_name_in(params: bytes) -> str:
 
 
 def is_error_result(result: Raw) -> bool:
-    """Whether a tool's result has `isError` itself, and not something inside it."""
+    """Return whether the result itself has a true `isError`, as opposed to something nested in it."""
     text = bytes(result)
     try:
         return bytes(_members(text).get("isError", b"")) == b"true"

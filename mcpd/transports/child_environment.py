@@ -1,4 +1,4 @@
-"""What a child process is given of our environment, and where its program is found."""
+"""The environment a child process receives, and finding its program."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from mcpd.support.orphans import INSTANCE_VARIABLE
 
 INHERITED = frozenset(
     {"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
-    # Where certificates are: no secrets, and without them nothing can be fetched behind a company's proxy.
+    # CA certificate locations: not secret, and needed for downloads behind a corporate proxy.
     | {"CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"}
 )
 INHERITED_PREFIXES = ("LC_", "XDG_")
-"""Proxy variables are not among them, as they may hold a password: `env` in the definition passes them on."""
+"""Proxy variables are not inherited because they may contain a password; set them in `env`."""
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class CannotStart(Exception):
-    """The definition cannot be started as it stands; trying again would not help."""
+    """The definition cannot be started as it is; retrying would not help."""
 
 
 @attrs.frozen(kw_only=True)
 class Launch:
-    """Everything `execve` needs, found and checked before the fork."""
+    """Everything needed for `execve`, checked before the fork."""
 
     executable: str
     argv: tuple[str, ...]
@@ -37,7 +37,7 @@ class Launch:
 
 
 def child_environment(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> dict[str, str]:
-    """The allow-listed part of our environment, the definition's own, and our mark."""
+    """Return the inherited variables, those of the definition, and mcpd's mark."""
     base = {
         name: text for name, text in ours.items() if name in INHERITED or name.startswith(INHERITED_PREFIXES)
     }
@@ -45,11 +45,11 @@ def child_environment(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> di
 
 
 def prepare_launch(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:
-    """Find the program and check the directory. Raises CannotStart with what to do about it."""
+    """Find the program and check the directory. Raises CannotStart with advice."""
     env = child_environment(spec, ours, mark)
     if spec.cwd is not None and not os.path.isdir(spec.cwd):
         wrong = "is a file" if os.path.exists(spec.cwd) else "does not exist"
-        raise CannotStart(f"its directory {spec.cwd} {wrong} (`cwd` in its definition)")
+        raise CannotStart(f"its directory {spec.cwd} {wrong} (see `cwd` in its definition)")
     path = env["PATH"]
     command = os.path.expanduser(spec.command)
     if "/" in command:
@@ -59,10 +59,10 @@ def prepare_launch(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launc
                 _whole_command_line_hint(command, path) or f"there is no file {place}; correct `command`"
             )
         if os.path.isdir(place):
-            raise CannotStart(f"{place} is a directory; name a program in it as `command`")
+            raise CannotStart(f"{place} is a directory; set `command` to a program")
         if not os.access(place, os.X_OK):
             raise CannotStart(
-                f"{place} is not executable; `chmod +x` it, or name its interpreter as `command`"
+                f"{place} is not executable; `chmod +x` it, or set `command` to its interpreter"
             )
         found: str | None = place
     else:
@@ -72,15 +72,15 @@ def prepare_launch(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launc
             raise CannotStart(words)
         searched = ":".join(dict.fromkeys(path.split(":")))
         raise CannotStart(
-            f"command not found: {command} (give its full path as `command`, or set `env.PATH`); "
+            f"command not found: {command} (set `command` to its full path, or set `env.PATH`); "
             f"looked in PATH={searched}"
         )
     return Launch(executable=found, argv=(spec.command, *spec.args), env=env, cwd=spec.cwd, umask=spec.umask)
 
 
 def _whole_command_line_hint(command: str, path: str) -> str:
-    """What to do where a whole command line was written as the name of its program; empty where none was."""
+    """Return advice if `command` contains a whole command line; otherwise an empty string."""
     program, *arguments = command.split() or [""]
     if not arguments or shutil.which(os.path.expanduser(program), path=path) is None:
         return ""
-    return f"there is no program named {command!r}; for {program!r}, write the rest of it into `args`"
+    return f"there is no program named {command!r}; to run {program!r}, move the rest to `args`"

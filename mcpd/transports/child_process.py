@@ -1,4 +1,4 @@
-"""A child process in a group of its own: started, listened to, and ended in order with all it started."""
+"""A child process in its own process group: started, drained, and stopped with all its descendants."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mcpd.support import orphans
 from mcpd.transports.child_environment import CannotStart, Launch
 
 PIPE_SIZE = 1 << 18
-"""Of a child's stdout. An ordinary user may have 64 MiB of pipes in all, so not more: 256 servers."""
+"""Of a child's stdout. An unprivileged user may have 64 MiB of pipe buffers: enough for 256 servers."""
 _POLL_INTERVAL = 0.01
-"""Between two looks whether a group is empty while it is being stopped: no event tells."""
+"""Seconds between checks whether a stopping group is empty; no event is available."""
 _STRAYS_TIMEOUT = 1.0
-"""For the end of processes that took a SIGKILL; one that is stuck in the kernel is left to it."""
+"""Seconds to wait for killed processes; one that is stuck in the kernel is left alone."""
 _STDERR_DRAIN_TIMEOUT = 0.1
 _PERMANENT_ERRORS = frozenset(
     {
@@ -36,27 +36,27 @@ _PERMANENT_ERRORS = frozenset(
         errno.E2BIG,
     }
 )
-"""What exec would answer the next time as well."""
+"""`exec` would fail in the same way next time."""
 _NO_SIGNAL = 0
-"""The signal that only asks whether somebody is there."""
+"""Signal 0 only checks whether a process exists."""
 
 
 class ProcessGroupGuard(Protocol):
-    """Who ends our groups when we cannot any more."""
+    """Kills our process groups if the daemon dies."""
 
     def guard(self, pgid: int) -> None: ...
     def release(self, pgid: int) -> None: ...
 
 
 class Child:
-    """A running (or ended) child. Made by `spawn`, which also ends it."""
+    """A running or exited child process. Created by `spawn`, which also stops it."""
 
     def __init__(self, process: trio.Process, mark: str) -> None:
         self._process = process
         self.pid = process.pid
         self.mark = mark
         self.stopping = False
-        """Whether its end is our doing."""
+        """Whether mcpd is ending it."""
         self.stdin = _fileno(process.stdin)
         self.stdout = _fileno(process.stdout)
         self._stderr = _fileno(process.stderr)
@@ -67,11 +67,11 @@ class Child:
         return self._process.returncode
 
     async def wait_exited(self) -> int:
-        """The exit status of the process itself; its children may live on, and hold its pipes."""
+        """Return the exit status of the process itself; its descendants may live on and hold its pipes."""
         return await self._process.wait()
 
     async def pump_stderr(self, sink: Callable[[bytes], None]) -> None:
-        """Keep stderr empty: a full pipe would stop the child."""
+        """Pass stderr to `sink` until it closes, so that a full pipe does not block the child."""
         while True:
             await trio.lowlevel.wait_readable(self._stderr)
             try:
@@ -84,25 +84,25 @@ class Child:
             sink(portion)
 
     async def wait_stderr_drained(self) -> None:
-        """Until its last words are in, or a moment has passed: a grandchild may hold the pipe for ever."""
+        """Wait for the last output, but only briefly: a descendant may keep the pipe open."""
         with trio.move_on_after(_STDERR_DRAIN_TIMEOUT):
             await self._stderr_drained.wait()
 
     def signal_group(self, number: int) -> bool:
-        """Signal everything in the group. False when nobody is left in it."""
+        """Signal all processes of the group. Return False if there are none."""
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
             return False
-        except PermissionError:  # only a zombie is left, or a setuid program: nothing we can do
+        except PermissionError:  # only a zombie or a setuid program is left
             return self.returncode is None
         return True
 
     def is_stopped(self) -> bool:
-        """Whether a process of the group is stopped (SIGSTOP, or a debugger holds it)."""
+        """Return whether a process of the group is stopped (SIGSTOP or a debugger)."""
         try:
             entries = os.listdir("/proc")
-        except OSError:  # no descriptor left: we cannot tell
+        except OSError:  # out of file descriptors
             return False
         for entry in entries:
             if not entry.isdigit():
@@ -115,9 +115,9 @@ class Child:
         return False
 
     async def stop(self, after_close: float, after_term: float) -> None:
-        """Close stdin, wait, SIGTERM to the group, wait, SIGKILL to the group and to what left it.
+        """Close stdin, wait, SIGTERM to the group, wait, SIGKILL to it and to processes that left it.
 
-        Takes at most `after_close + after_term` seconds and a moment; returns early once all are gone.
+        Takes little more than `after_close + after_term` seconds, and less if all processes exit earlier.
         """
         self.stopping = self.stopping or self.returncode is None
         assert self._process.stdin is not None
@@ -133,11 +133,11 @@ class Child:
         await self._process.wait()
 
     async def _end_strays(self) -> None:
-        """What left the group. Again and again, as one that forks may be a step ahead of us."""
+        """Kill processes that left the group, repeatedly because they may fork."""
         with (
             suppress(OSError),
             trio.move_on_after(_STRAYS_TIMEOUT),
-        ):  # no descriptor left to look at /proc with
+        ):  # out of file descriptors
             while strays := orphans.find_marked(self.mark):
                 for pid in strays:
                     with suppress(ProcessLookupError, PermissionError):
@@ -152,7 +152,7 @@ class Child:
             self._reap_group()
 
     def _reap_group(self) -> None:
-        """The members whose parents died are our children (we are a subreaper); dead, they still count."""
+        """Reap orphaned members: mcpd is their subreaper, and zombies still count as members."""
         with suppress(ChildProcessError):
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
                 pass
@@ -172,9 +172,9 @@ async def spawn(
     stop_close: float,
     stop_term: float,
 ) -> AsyncIterator[Child]:
-    """Run a child for as long as the block lasts; leaving it ends the child and its descendants.
+    """Run a child process; leaving the block stops it and its descendants.
 
-    Raises CannotStart where another attempt would fail the same way, OSError where it might not.
+    Raises CannotStart for permanent errors, OSError for others.
     """
     try:
         process = await trio.lowlevel.open_process(
@@ -192,15 +192,15 @@ async def spawn(
         if error.errno not in _PERMANENT_ERRORS:
             raise
         if launch.cwd is not None and error.filename == launch.cwd:
-            raise CannotStart(f"its directory {launch.cwd} cannot be used: {error.strerror}") from None
+            raise CannotStart(f"its directory {launch.cwd} is unusable: {error.strerror}") from None
         raise CannotStart(
-            f"{launch.executable} cannot be run: {error.strerror} (is its first line right?)"
+            f"{launch.executable} cannot be run: {error.strerror} (check its `#!` line)"
         ) from None
     except ValueError as error:  # a NUL in an argument or a variable
-        raise CannotStart(f"its definition cannot be passed to a program: {error}") from None
+        raise CannotStart(f"its definition cannot be passed to a process: {error}") from None
     child = Child(process, launch.env[orphans.INSTANCE_VARIABLE])
     guard.guard(child.pid)
-    with suppress(OSError):  # a bigger pipe saves wake-ups with big results; there is a quota for users
+    with suppress(OSError):  # saves wake-ups with large results; limited by a per-user quota
         fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
     try:
         async with trio.open_nursery() as nursery:
@@ -223,7 +223,7 @@ def _fileno(stream: object) -> int:
 
 
 def describe_exit(returncode: int) -> str:
-    """`exited with status 1`, `was killed by SIGKILL (out of memory?)`."""
+    """Return `exited with status 1`, `was killed by SIGKILL (out of memory?)` or similar."""
     if returncode >= 0:
         return f"exited with status {returncode}"
     with suppress(ValueError):

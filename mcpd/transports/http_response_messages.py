@@ -1,4 +1,4 @@
-"""What an HTTP response holds for the request that it answers: functions of bytes."""
+"""Extracting JSON-RPC messages and session ids from HTTP responses."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MAX_SESSION_ID = 1024
 
 
 def complete_messages(response: httpx.Response, key: bytes, limit: int) -> list[bytes]:
-    """The messages of a success that is there as a whole, the last of them the answer to `key`.
+    """Return the messages of a successful response that has arrived completely, ending with that for `key`.
 
-    Nothing where it has to be read with patience: it is no success, not all there, compressed, longer than
-    `limit`, of another kind, or a stream whose last message is another.
+    Returns an empty list if the response must be read asynchronously: it is not a success, incomplete,
+    compressed, longer than `limit`, of another type, or a stream that does not end with the response.
     """
     whole = bodies.complete_body(response) if response.status_code == httpx.codes.OK else None
     if whole is None or len(whole) > limit:
@@ -37,7 +37,7 @@ def complete_messages(response: httpx.Response, key: bytes, limit: int) -> list[
 
 
 def json_rpc_error(body: bytes, key: bytes) -> Message | None:
-    """The JSON-RPC error that a body is, if it is one, for `key` or for nobody in particular."""
+    """Return the JSON-RPC error in a body, if it is for `key` or has no id."""
     try:
         message = wire.parse(body)
     except BadFrame:
@@ -50,7 +50,7 @@ def json_rpc_error(body: bytes, key: bytes) -> Message | None:
 
 
 def session_id(response: httpx.Response, header: str) -> str:
-    """The session that a response opens; nothing when it names none that could be sent back."""
+    """Return the session id in a response; empty if there is none that could be sent back."""
     named: str = response.headers.get(header, "")
     usable = len(named) <= _MAX_SESSION_ID and all("!" <= char <= "~" for char in named)
     return named if usable else ""

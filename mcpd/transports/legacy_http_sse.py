@@ -1,6 +1,6 @@
-"""The HTTP+SSE transport of revision 2024-11-05: all traffic comes on one event stream, all goes out by POST.
+"""The HTTP+SSE transport of revision 2024-11-05: the server sends on one event stream, the client by POST.
 
-The stream is the connection: when it breaks, so does the channel.
+The stream is the connection: when it breaks, the channel ends.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.url import redact_url, resolve_same_origin
 
 _POST_TIMEOUT = 30.0
-"""For a message to be accepted; its answer comes on the stream, and is given the time it takes."""
+"""Seconds for a message to be accepted; the response comes on the stream and has its own deadline."""
 
 
 class SseChannel(RequestMultiplexer):
-    """One server, its event stream, and the endpoint that the stream has named."""
+    """One server, its event stream, and the endpoint that the stream names."""
 
     has_headers = True
 
@@ -44,14 +44,14 @@ class SseChannel(RequestMultiplexer):
         self._stream = HttpEndpoint(spec.name, client, spec.url)
         self._max_frame = spec.max_frame
         self._post_endpoint: HttpEndpoint | None = None
-        """Where messages go, once the stream has said so."""
+        """Where messages are sent; None until the stream has named it."""
         self._early: list[tuple[bytes, Exchange | None]] = []
         self._unposted: set[Exchange] = set()
         self._nursery: trio.Nursery | None = None
         self._notifications = OutgoingNotifications()
 
     async def run(self) -> NoReturn:
-        """Raises LinkLost, or why the stream cannot be had: HttpRefused, NeedsAuth, ProtocolViolation."""
+        """Raises LinkLost, or why the stream cannot be opened: HttpRefused, NeedsAuth, ProtocolViolation."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -61,14 +61,14 @@ class SseChannel(RequestMultiplexer):
                 nursery.cancel_scope.cancel(reason=error.message)
         finally:
             self._nursery = None
-            self.close("the link was closed")
+            self.close("the connection was closed")
         assert self.end_error is not None
         raise self.end_error
 
     # ── the stream ──────────────────────────────────────────────────────────────────────────────
 
     async def _run_stream(self) -> McpdError:
-        """Hear the stream to its end; why it ended."""
+        """Read the stream to its end; return why it ended."""
         try:
             response = await self._stream.send("GET", self._headers("", b"", EVENT_STREAM))
         except httpx.TransportError as error:
@@ -81,7 +81,7 @@ class SseChannel(RequestMultiplexer):
             if bodies.content_type(response) != EVENT_STREAM:
                 kind = shorten(bodies.content_type(response) or "nothing", 60)
                 return ProtocolViolation(
-                    f"{self.name}: gave {kind} where an event stream was asked for", server=self.name
+                    f"{self.name}: returned {kind} instead of an event stream", server=self.name
                 )
             reason = await self._read_stream(response)
         except ProtocolViolation as error:
@@ -94,7 +94,7 @@ class SseChannel(RequestMultiplexer):
         try:
             return await read_events(response, StreamState(), self._max_frame, self._take_event)
         except EventTooLong as error:
-            return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` if that is meant)"
+            return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` to allow it)"
 
     def _take_event(self, event: SseEvent) -> None:
         if event.event == "endpoint":
@@ -103,14 +103,14 @@ class SseChannel(RequestMultiplexer):
             self.receive(bodies.to_one_line(event.data))
 
     def _set_endpoint(self, named: str) -> None:
-        """Send to the named endpoint from now on. Raises ProtocolViolation for one of another origin."""
+        """Send to this endpoint from now on. Raises ProtocolViolation for one of another origin."""
         if self._post_endpoint is not None:
             return
         url = resolve_same_origin(self._stream.url, named)
         if url is None:
             where = shorten(redact_url(named, self._stream.url))
             raise ProtocolViolation(
-                f"{self.name}: wants its messages sent to another origin ({where}); nothing was sent there",
+                f"{self.name}: names an endpoint of another origin ({where}); nothing was sent there",
                 server=self.name,
             )
         self._post_endpoint = HttpEndpoint(self.name, self._client, url)
@@ -170,12 +170,12 @@ class SseChannel(RequestMultiplexer):
             self._fail_lost(exchange, refused)
 
     async def _send_notification(self, inbox: HttpEndpoint, frame: bytes) -> None:
-        # Nobody waits for it; if the server is gone, the stream ends too.
+        # Failures are ignored: if the server is gone, the stream ends too.
         with self._notifications.sending(), suppress(httpx.TransportError, McpdError):
             await self._post_frame(inbox, wire.method_of(frame), frame)
 
     async def _post_frame(self, inbox: HttpEndpoint, method: str, frame: bytes) -> McpdError | None:
-        """Why the server does not take it. No answer in time is none: what counts comes on the stream."""
+        """Return why the server refuses the message; None also if it does not answer in time."""
         with trio.move_on_after(_POST_TIMEOUT):
             response = await inbox.send("POST", self._headers(method, frame), frame.rstrip())
             try:
@@ -191,12 +191,14 @@ class SseChannel(RequestMultiplexer):
 async def open_http_sse(
     spec: RemoteSpec, environ: Mapping[str, str], watch: OnResponse | None = None
 ) -> AsyncIterator[SseChannel]:
-    """A channel to the server whose event stream is at `spec.url`; leaving the block fails what is under
-    way and closes the connections. The caller runs it. Raises CannotStart for a bad CA file.
+    """Open a channel to the server whose event stream is at `spec.url`. The caller runs it.
+
+    Leaving the block fails pending requests and closes the connections. Raises CannotStart for an unusable
+    CA file.
     """
     async with open_client(spec.url, spec.headers, environ, spec.ca_file, watch) as client:
         channel = SseChannel(spec, client)
         try:
             yield channel
         finally:
-            channel.close("it is being closed")
+            channel.close("the connection was closed")

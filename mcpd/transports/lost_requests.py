@@ -1,21 +1,47 @@
-"""Why a request was not answered, as the error for whoever asked."""
+"""Requests that get no usable response: what they fail with, and whether they may have run.
+
+When a connection is lost with calls in flight, `errors_on_loss` decides about each of them. No request is
+repeated automatically unless it certainly did not run.
+"""
 
 from __future__ import annotations
 
-from mcpd.model.errors import CallTimeout, LinkLost, ProtocolViolation
+from collections.abc import Collection, Iterator
+
+from mcpd.model.errors import CallTimeout, LinkLost, McpdError, ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.transports.outgoing_request import Exchange
 
 
+def errors_on_loss(
+    server: str,
+    error: McpdError,
+    reason: str,
+    open_requests: Collection[Exchange],
+    unsent: Collection[Exchange],
+) -> Iterator[tuple[Exchange, McpdError]]:
+    """Yield the error for each open request of a channel that ended with `error`.
+
+    A request that was not completely sent (`unsent`) did not run. Any other may have run.
+    """
+    for exchange in open_requests:
+        may_have_run = exchange not in unsent
+        if may_have_run or isinstance(error, LinkLost):
+            yield exchange, connection_lost(server, exchange, reason, may_have_run=may_have_run)
+        else:  # why nothing could be sent at all, such as a refused login, says more
+            yield exchange, error
+
+
 def connection_lost(server: str, exchange: Exchange, reason: str, *, may_have_run: bool) -> LinkLost:
-    """The way to the server broke."""
-    words = f"{server}: {reason} before {exchange.description} was answered"
-    if exchange.method == "tools/call":  # only there it matters to a person
-        words += "; it may have run, so it is not repeated" if may_have_run else "; it did not run"
-    return LinkLost(words, server=server, may_have_run=may_have_run)
+    """Return the error for a request that was open when the connection was lost."""
+    message = f"{server}: {reason} before {exchange.description} was answered"
+    if exchange.method == "tools/call":  # for other methods it does not matter
+        message += "; it may have run, so it is not repeated" if may_have_run else "; it did not run"
+    return LinkLost(message, server=server, may_have_run=may_have_run)
 
 
 def timed_out(server: str, exchange: Exchange, now: float) -> CallTimeout:
+    """Return the error for a request that passed one of its two deadlines."""
     hard = now >= exchange.hard_deadline
     after = exchange.total_timeout if hard else exchange.idle_timeout
     how = "in all, the most one call may take" if hard else "without an answer or progress"
@@ -29,13 +55,13 @@ def timed_out(server: str, exchange: Exchange, now: float) -> CallTimeout:
 
 
 def protocol_violation(server: str, exchange: Exchange, how: str) -> ProtocolViolation:
-    """It was answered, `how`: not as the protocol has it."""
+    """Return the error for a response that violates the protocol; `how` describes it."""
     return ProtocolViolation(f"{server}: answered {exchange.description} {how}", server=server)
 
 
 def unparsable_response(server: str, exchange: Exchange, line: bytes) -> ProtocolViolation:
+    """Return the error for a response that is not valid JSON-RPC."""
     return ProtocolViolation(
-        f"{server}: its answer to {exchange.description} cannot be read (broken, or nested too deeply): "
-        f"{shorten(line)}",
+        f"{server}: its response to {exchange.description} cannot be parsed: {shorten(line)}",
         server=server,
     )

@@ -1,8 +1,7 @@
-"""Joins those who ask with what the server says: ids, the window, the deadlines, and no bytes.
+"""Matches responses with requests: ids, the in-flight limit and queue, deadlines. Transfers no bytes itself.
 
-A call costs one table entry and no task: whoever asks hands over a frame, whoever reads finds the
-exchange by its id and calls it. Deadlines are looked after by one sleeping task for all. How frames
-travel is the business of the class that builds on this one.
+A request costs one table entry and no task: the reader finds the exchange by its id and calls it. One task
+watches all deadlines. Subclasses transfer the frames.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from mcpd.wire.request_meta import request_with_meta
 log = logging.getLogger("mcpd.link")
 _batch = batch()
 _SAMPLE = 4096
-"""Characters kept of what was no message: secrets in it are masked before it is shortened."""
+"""Bytes kept of unparsable output: secrets in it are masked before it is shortened."""
 
 
 class RequestMultiplexer:
-    """The half of a `Channel` that all transports share; see there for what its members promise.
+    """The part of a `Channel` that all transports share; see there for the public members.
 
-    Who builds on it gives `_post`, `_withdraw`, `_unsent` and `_put`, lets `watch_deadlines` run,
-    and hands every frame that comes to `receive`.
+    A subclass implements `_send_request`, `_withdraw_request`, `_unsent_requests` and `_send_frame`, runs
+    `watch_deadlines`, and passes each received frame to `receive`.
     """
 
     has_headers = False
@@ -72,25 +71,25 @@ class RequestMultiplexer:
         self._timer = trio.CancelScope()
         self._timer_at = math.inf
 
-    # ── how frames travel ───────────────────────────────────────────────────────────────────────
+    # ── transferring frames (in subclasses) ─────────────────────────────────────────────────────
 
     def _send_request(self, exchange: Exchange, frame: bytes) -> None:
-        """Send a request's frame (with its newline). It stands in the table."""
+        """Send the frame of a request that is in the table; the frame ends with a newline."""
         raise NotImplementedError
 
     def _withdraw_request(self, exchange: Exchange, reason: str) -> bool:
-        """Take back a request nobody waits for any more. False when the server should be told."""
+        """Drop a request that nobody waits for. Return False if the server must be notified."""
         raise NotImplementedError
 
     def _unsent_requests(self) -> set[Exchange]:
-        """The exchanges in the table of which not all has left."""
+        """Return the requests in the table that were not completely sent."""
         raise NotImplementedError
 
     def _send_frame(self, frame: bytes) -> None:
-        """Send any other frame. Not called once it has ended."""
+        """Send any other frame. Not called after the end."""
         raise NotImplementedError
 
-    # ── asking ──────────────────────────────────────────────────────────────────────────────────
+    # ── requests ────────────────────────────────────────────────────────────────────────────────
 
     def submit(
         self, exchange: Exchange, method: str, params: Raw | bytes = b"", *, plain: bool = False
@@ -101,7 +100,7 @@ class RequestMultiplexer:
         self._last_id = number = self._last_id + 1
         exchange.key = key = b"%d" % number
         exchange.method = method
-        # Progress is asked for on every call, wanted or not: it also tells us that the server is at work.
+        # Every call asks for progress, because it also shows that the server is working.
         meta = exchange.meta or self._meta
         is_call = method == "tools/call"
         if is_call or exchange.wants_progress:
@@ -126,7 +125,7 @@ class RequestMultiplexer:
             raise LinkLost(self.end_error.message, server=self.name, may_have_run=False)
         if len(self._queue) >= self._max_queued:
             raise Overloaded(
-                f"{self.name}: {len(self._pending)} requests are unanswered and {len(self._queue)} wait; "
+                f"{self.name}: {len(self._pending)} requests in flight, {len(self._queue)} queued; "
                 "nothing was sent, try again later",
                 server=self.name,
             )
@@ -146,7 +145,7 @@ class RequestMultiplexer:
             exchange.stats.cancelled += 1
 
     def _remove(self, exchange: Exchange, reason: str) -> bool:
-        """Whether it was still under way."""
+        """Remove a request; return whether it was still pending."""
         if self._pending.get(exchange.key) is exchange:
             del self._pending[exchange.key]
             if not self._withdraw_request(exchange, reason):
@@ -183,10 +182,10 @@ class RequestMultiplexer:
         return bool(self._queue) or any(e.deadline != math.inf for e in self._pending.values())
 
     async def wait_flushed(self) -> None:
-        """One line after the other: nothing overtakes anything."""
+        """Frames are sent in order, so there is nothing to wait for."""
 
     async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
-        """The server has our ear already."""
+        """No separate stream is needed."""
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────
 
@@ -219,9 +218,9 @@ class RequestMultiplexer:
     # ── receiving ───────────────────────────────────────────────────────────────────────────────
 
     def receive(self, line: bytes, exchange: Exchange | None = None, *, may_be_batch: bool = True) -> None:
-        """Take one frame, or, not `alone`, one part of a batch; batches do not nest. Within a `batch()`.
+        """Handle one frame, within a `batch()`.
 
-        `exchange`: whose own stream it came on, see `Inbound`.
+        `exchange`: the request on whose own stream it came. `may_be_batch`: False for a part of a batch.
         """
         try:
             message = wire.parse(line)
@@ -243,12 +242,12 @@ class RequestMultiplexer:
         return self._pending.pop(key, None) or self._long_lived.pop(key, None)
 
     def _deliver_response(self, exchange: Exchange, message: Message, line: bytes) -> None:
-        """Give an exchange, out of the table already, its response."""
+        """Pass a response to an exchange that was removed from the table."""
         self.last_received_at = _batch.now
         if self._queue:
             self._send_queued()
         if message.result is ABSENT and message.error is ABSENT:
-            how = f"with neither result nor error: {shorten(line)}"
+            how = f"without result or error: {shorten(line)}"
             self._fail_lost(exchange, lost_requests.protocol_violation(self.name, exchange, how))
             return
         if exchange.stats is not None:
@@ -258,12 +257,12 @@ class RequestMultiplexer:
         try:
             exchange.answered(message)
         except Exception:
-            self._log_bug("passing on an answer")
-            words = f"{self.name}: its answer to {exchange.description} could not be passed on"
+            self._log_bug("forwarding a response")
+            words = f"{self.name}: its response to {exchange.description} could not be forwarded"
             self._notify_failed(exchange, ProtocolViolation(words, server=self.name))
 
     def _fail_lost(self, exchange: Exchange, error: McpdError) -> None:
-        """There will be no answer to one that is out of the table."""
+        """Fail a removed request that will get no response."""
         if exchange.stats is not None:
             exchange.stats.lost += 1
         self._notify_failed(exchange, error)
@@ -275,7 +274,7 @@ class RequestMultiplexer:
             self._log_bug(f"failing {exchange.method}")
 
     def _log_bug(self, doing: str) -> None:
-        """On the way to one caller: it must not cost the connection, which is everybody's."""
+        """A bug in handling one request must not end the connection, which is shared."""
         log.exception("%s: an error in mcpd itself in %s", self.name, doing)
 
     def _receive_server_message(self, message: Message, exchange: Exchange | None) -> None:
@@ -290,12 +289,12 @@ class RequestMultiplexer:
     def _receive_unparsable(self, line: bytes, exchange: Exchange | None, *, may_be_batch: bool) -> None:
         stripped = line.strip()
         if not stripped:
-            return  # blank lines between messages are common and mean nothing
+            return  # blank lines between messages are common
         if self.allows_batches and may_be_batch and stripped.startswith(b"["):
             try:
                 parts = wire.split_batch(stripped)
             except BadFrame:
-                pass  # junk after all
+                pass  # not a batch
             else:
                 for part in parts:
                     self.receive(part, exchange, may_be_batch=False)
@@ -313,7 +312,7 @@ class RequestMultiplexer:
         number = wire.normalize_id(key)
         exchange = self._pop_pending(number) if number != key else None
         if exchange is not None:
-            self._count_deviation("answers came with the id as another type than it was sent")
+            self._count_deviation("responses had an id of another type than the request")
             message.id = Raw(number)
             self._deliver_response(exchange, message, line)
         elif key.isdigit() and int(key[:20]) <= self._last_id:
@@ -336,14 +335,12 @@ class RequestMultiplexer:
         exchange = self._pending.get(token) or self._pending.get(wire.normalize_id(token))
         if exchange is None:
             return
-        patience = max(
-            trio.current_time() + exchange.idle_timeout, exchange.deadline
-        )  # what was granted stays
+        patience = max(trio.current_time() + exchange.idle_timeout, exchange.deadline)  # keep an extension
         exchange.deadline = min(patience, exchange.hard_deadline)
         try:
             exchange.progressed(message.params)
         except Exception:
-            self._log_bug("passing on progress")
+            self._log_bug("forwarding progress")
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -353,22 +350,14 @@ class RequestMultiplexer:
 
     def _fail_all(self, error: McpdError, reason: str) -> None:
         self.end_error = error
-        unsent = self._unsent_requests()
-        in_flight = [*self._pending.values(), *self._long_lived.values()]
+        queued, self._queue = [exchange for exchange, _ in self._queue], deque()
+        unsent = {*self._unsent_requests(), *queued}
+        requests = [*self._pending.values(), *self._long_lived.values(), *queued]
         self._pending, self._long_lived = {}, {}
-        queued, self._queue = [entry[0] for entry in self._queue], deque()
-        may_have_run = [(exchange, exchange not in unsent) for exchange in in_flight]
-        may_have_run += [(exchange, False) for exchange in queued]
+        errors = list(lost_requests.errors_on_loss(self.name, error, reason, requests, unsent))
         with _batch:
-            for exchange, ran in may_have_run:
-                # Where nothing could be sent at all, the reason of that says more.
-                plain = ran or isinstance(error, LinkLost)
-                told = (
-                    lost_requests.connection_lost(self.name, exchange, reason, may_have_run=ran)
-                    if plain
-                    else error
-                )
-                self._fail_lost(exchange, told)
+            for exchange, its_error in errors:
+                self._fail_lost(exchange, its_error)
 
     # ── watching the clock ──────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,4 @@
-"""Messages that go out over HTTP and nobody waits for, so that somebody has to count them."""
+"""Counting the notifications and responses that are being sent over HTTP."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import trio
 
 _MAX_IN_FLIGHT = 256
-"""Under way; a server that asks faster than it reads gets no more of them."""
+"""A server that sends requests faster than it reads responses gets no more than these."""
 
 
 class OutgoingNotifications:
-    """How many responses and notifications are under way, each in a request of its own."""
+    """The number of messages being sent, each in an HTTP request of its own."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -20,7 +20,7 @@ class OutgoingNotifications:
         self._drained.set()
 
     def reserve(self) -> bool:
-        """Whether one more may be sent. It counts from now on; whoever sends it does so within `sending`."""
+        """Return whether another message may be sent, and count it. Send it within `sending`."""
         if self._count >= _MAX_IN_FLIGHT:
             return False
         if not self._count:

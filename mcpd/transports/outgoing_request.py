@@ -1,4 +1,4 @@
-"""One request towards a server: who wants the answer, and by when."""
+"""One request to a server: its callbacks, deadlines and options."""
 
 from __future__ import annotations
 
@@ -14,38 +14,37 @@ from mcpd.wire.message import Message
 
 
 class Exchange(msgspec.Struct, eq=False, kw_only=True):
-    """A slot in a link's table. The link calls exactly one of `answered` and `failed`, once,
-    unless `Link.cancel` came first; then neither.
+    """A request in a channel's table. The channel calls either `answered` or `failed`, once, unless
+    `Channel.cancel` was called before.
 
-    All three callbacks run inside the link's reader: they must not block. One that raises is logged; if it
-    was `answered`, `failed` comes after it. (A Struct, because one is made for each call and this is the
-    cheapest object there is.)
+    All callbacks run in the channel's reader and must not block. An exception in one is logged; after an
+    exception in `answered`, `failed` is called. (A Struct because it is the cheapest object to create.)
     """
 
     idle_timeout: float = math.inf
-    """Seconds of silence allowed; each progress notification starts them afresh."""
+    """Seconds without a response or progress after which it times out."""
     timeout_source: str = "`timeout` in its definition sets"
-    """Where `idle` comes from, for the message when it is over."""
+    """Where `idle_timeout` was set, for the error message."""
     total_timeout: float = math.inf
-    """Seconds after which it ends whatever the progress."""
+    """Seconds after which it times out regardless of progress."""
     label: str = ""
-    """For messages: `tool 'echo'`. Empty: the method's name."""
+    """For messages: `tool 'echo'`. If empty, the method is used."""
     cancellable: bool = True
-    """Whether the server may be told that nobody waits any more (a handshake must not be cancelled)."""
+    """Whether the server may be sent a cancellation; `initialize` must not be cancelled."""
     wants_progress: bool = False
-    """Whether progress is to be asked for; of a `tools/call` it always is."""
+    """Whether to request progress; for `tools/call` this is always done."""
     long_lived: bool = False
-    """Whether it stays open by its nature (a subscription): it is not due, and takes nobody's turn."""
+    """Whether it stays open by design (a subscription): no deadline, and not counted as in flight."""
     meta: bytes = b""
-    """Members of `_meta` in place of the dialect's, for this request only (`Upstream.dress` makes them)."""
+    """Members of `_meta` for this request instead of the dialect's; see `Upstream.request_meta`."""
     was_retried: bool = False
-    """Whether it has been sent once more already (`Dialect.remedy`); it never is a second time."""
+    """Whether it was already sent again (`Dialect.retry_after_refusal`); this happens only once."""
     key: bytes = b""
     method: str = ""
     deadline: float = math.inf
     hard_deadline: float = math.inf
     stats: ToolCallStats | None = None
-    """Where a `tools/call` is counted when it ends; None for anything else."""
+    """Where a `tools/call` is counted; None for other methods."""
     sent_at: float = 0.0
 
     @property
@@ -54,19 +53,19 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         return self.label or self.method
 
     def answered(self, message: Message) -> None:
-        """The response, result or error, with the link's own id on it."""
+        """Called with the response, a result or an error, whose id is the channel's."""
         raise NotImplementedError
 
     def progressed(self, params: Raw) -> None:
-        """The params of a progress notification for this request, with the link's own token in it."""
+        """Called with the params of a progress notification, whose token is the channel's."""
 
     def failed(self, error: McpdError) -> None:
-        """There will be no answer."""
+        """Called if there will be no response."""
         raise NotImplementedError
 
 
 class AwaitedExchange(Exchange):
-    """An exchange somebody waits for in a task of their own."""
+    """An exchange that a task waits for."""
 
     done: trio.Event = msgspec.field(default_factory=trio.Event)
     error: McpdError | None = None
@@ -81,7 +80,7 @@ class AwaitedExchange(Exchange):
         self.done.set()
 
     async def wait_response(self) -> Message:
-        """Wait for the response. Raises the McpdError of a failed exchange."""
+        """Return the response. Raises the McpdError of a failed request."""
         await self.done.wait()
         if self.error is not None:
             raise self.error

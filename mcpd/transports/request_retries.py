@@ -1,6 +1,6 @@
-"""Requests that a server refused unread, and that are sent once more when the cause is mended.
+"""Requests that are sent once more after the server refused them without executing them.
 
-Which refusals those are, and what mends them, the era knows (`Dialect.remedy`).
+`Dialect.retry_after_refusal` decides which refusals qualify and what to await first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mcpd.transports.outgoing_request import Exchange
 
 
 class PendingRetries:
-    """The exchanges that wait for their remedy: out of the table, and without an answer yet."""
+    """The requests that await their retry: removed from the table, and not answered yet."""
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, Exchange] = {}
@@ -23,8 +23,10 @@ class PendingRetries:
     async def retry(
         self, exchange: Exchange, before_retry: BeforeRetry, then: Callable[[bool], None]
     ) -> None:
-        """Call `then` when `remedy` is through, with whether it has worked; not when the exchange was
-        withdrawn meanwhile. Bounded by the exchange's deadline."""
+        """Await `before_retry`, then call `then` with whether it succeeded, unless the request was withdrawn.
+
+        Bounded by the deadline of the request.
+        """
         worked = False
         exchange.was_retried = True
         try:
@@ -32,17 +34,17 @@ class PendingRetries:
                 await before_retry()
                 worked = True
         except McpdError:
-            pass  # the error that is there already says more about this request
+            pass  # the original error says more about this request
         finally:
             if self.withdraw(exchange):
                 then(worked)
 
     def add(self, exchange: Exchange) -> None:
-        """From now on it is withdrawn here. `retry` is soon called."""
+        """Hold the request from now on; `retry` must be called soon."""
         self._waiting[exchange.key] = exchange
 
     def withdraw(self, exchange: Exchange) -> bool:
-        """Whether it was waiting; it is no more."""
+        """Remove the request; return whether it was held."""
         if self._waiting.get(exchange.key) is not exchange:
             return False
         del self._waiting[exchange.key]

@@ -1,4 +1,4 @@
-"""Reading the event streams of HTTP responses, and resuming them where they broke."""
+"""Event streams of HTTP responses (SSE): reading them, and resuming them where they broke."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from mcpd.transports.http_response_messages import EVENT_STREAM
 from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
 
 SILENCE = 90.0
-"""A stream that has sent keep-alive comments, and is silent for so long, is dead."""
+"""A stream that has sent keep-alive comments and is silent for this many seconds is considered dead."""
 RESUME_AFTER = 1.0
-"""Seconds before a stream is asked for again, where the server does not say."""
+"""Seconds before a stream is resumed, if the server does not send `retry`."""
 _MIN_RETRY, _MAX_RETRY = 0.1, 60.0
 """What a server may say instead."""
 
 
 @attrs.define(eq=False)
 class StreamState:
-    """What one stream, over all its resumptions, has said about itself."""
+    """What one stream, including its resumptions, has said about itself."""
 
     last_id: str | None = None
     retry: float = RESUME_AFTER
@@ -45,7 +45,7 @@ class StreamState:
 async def read_events(
     response: httpx.Response, heard: StreamState, limit: int, take: Callable[[SseEvent], None]
 ) -> str:
-    """Give `take` every event of a response until it ends; why it did. `limit` bounds an event's data.
+    """Pass every event of a response to `take` until it ends; return why. `limit` bounds an event's data.
 
     Raises EventTooLong, ProtocolViolation, and what `take` raises.
     """
@@ -71,28 +71,31 @@ async def read_events(
 
 
 def _has_comment(part: bytes) -> bool:
-    """Whether a portion of a stream has a comment, which servers send to keep the stream alive."""
+    """Return whether the data contains a comment line, which servers send as keep-alive."""
     return part.startswith(b":") or b"\n:" in part or b"\r:" in part
 
 
 _MAX_RESUMES = 5
-"""Attempts in a row, without a single event, to resume a stream."""
+"""Attempts in a row, without an event, to resume a stream."""
 _MAX_LISTEN_PAUSE = 60.0
 _STABLE_AFTER = 10.0
-"""Seconds after which a stream that was closed counts as one that worked."""
+"""Seconds after which a closed stream counts as one that worked."""
 _TOO_MANY_REQUESTS = 429
 
 
 class ReadStream(Protocol):
-    """Take every event of a response; say why it ended. See `events.hear` for what is raised."""
+    """Processes all events of a response; returns why it ended. Raises as `read_events`."""
 
     async def __call__(self, response: httpx.Response, heard: StreamState) -> str: ...
 
 
 @attrs.frozen
 class ResumableStreams:
-    """Streams of one server. `ask` sends the GET that takes one up behind an event, or begins one (None); it
-    raises httpx.TransportError, HttpRefused."""
+    """The event streams of one server.
+
+    `get_stream` sends the GET that resumes a stream after an event id, or opens one (None). It raises
+    httpx.TransportError, HttpRefused.
+    """
 
     get_stream: Callable[[str | None], Awaitable[httpx.Response]]
 
@@ -104,8 +107,7 @@ class ResumableStreams:
         *,
         resumable: bool,
     ) -> str:
-        """Hear one request's stream while somebody `waits` for its answer; the reason why it cannot be
-        taken up again, which is of no interest when nobody waits any more."""
+        """Read the stream of a request, resuming it while `is_pending()`; return why it cannot be resumed."""
         heard = StreamState()
         why = await read_stream(response, heard)
         attempts = 0
@@ -139,10 +141,10 @@ class ResumableStreams:
         on_open: Callable[[], None],
         on_unparsable: Callable[[bytes], None],
     ) -> None:
-        """Keep a stream open for what no request asked for; return when it is not offered, or is over.
+        """Keep a stream open for unsolicited messages; return if the server offers none, or if `is_over()`.
 
-        `hears` is called when the server has our ear, `missed` before it when something may have been said
-        meanwhile; `junk` with what is no event stream.
+        `on_open` is called when the stream is open, before it `on_gap` if messages may have been missed, and
+        `on_unparsable` with anything that is not an event stream.
         """
         heard = StreamState()
         pause, first = heard.retry, True
@@ -162,7 +164,7 @@ class ResumableStreams:
                 finally:
                     await bodies.close(response)
             except httpx.TransportError:
-                pass  # whether it can be reached at all is found out by whoever asks it something
+                pass  # requests find out whether the server is reachable
             except HttpRefused:
                 return
             except (EventTooLong, ProtocolViolation) as error:
@@ -174,7 +176,7 @@ class ResumableStreams:
 
 
 def _is_offered(response: httpx.Response) -> bool:
-    """Whether there is such a stream, now or later; 405 and its kin say that there is none."""
+    """Return whether the server offers such a stream, now or later; 405 and similar mean that it does not."""
     if response.is_success:
         return bodies.content_type(response) == EVENT_STREAM
     return not 400 <= response.status_code < 500 or response.status_code == _TOO_MANY_REQUESTS

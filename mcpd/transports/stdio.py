@@ -24,13 +24,13 @@ from mcpd.wire.message import ABSENT, BadFrame
 
 _batch = batch()
 _EOF_GRACE = 0.5
-"""For an end of file to follow a closed stdin: then it has ended, and there is more to say about that."""
+"""Seconds to wait for the end of stdout after stdin was closed, which gives a better message."""
 _MAX_REPLY_BACKLOG = 1 << 20
-"""Bytes that may wait for the server before its own requests are left unanswered."""
+"""Bytes queued for a server before its own requests are no longer answered."""
 
 
 class PipeChannel(RequestMultiplexer):
-    """One server's line channel. `run` reads and writes it; the descriptors stay the opener's to close."""
+    """A channel of JSON-RPC lines. The opener closes the descriptors."""
 
     def __init__(
         self, spec: ServerSpec, reads: int, writes: int, why_ended: Callable[[], Awaitable[str]]
@@ -44,7 +44,7 @@ class PipeChannel(RequestMultiplexer):
         self._why_ended = why_ended
 
     async def run(self) -> NoReturn:
-        """Carry the traffic until the channel ends. Raises LinkLost, having failed every exchange."""
+        """Run the channel until it ends. Raises LinkLost after failing every request."""
         reason = "the link was closed"
         try:
             async with trio.open_nursery() as nursery:
@@ -56,7 +56,7 @@ class PipeChannel(RequestMultiplexer):
         finally:
             self.close(reason)
             self._outbox.close()
-            self._splitter.clear()  # `ended` may keep us alive through its traceback for a while
+            self._splitter.clear()  # the traceback of `end_error` may keep this object alive
         assert self.end_error is not None
         raise self.end_error
 
@@ -64,7 +64,7 @@ class PipeChannel(RequestMultiplexer):
 
     def _send_request(self, exchange: Exchange, frame: bytes) -> None:
         self._outbox.put(frame, exchange)
-        traffic.more_expected = True  # said here: the answer of a remote server comes another way
+        traffic.more_expected = True  # not for remote servers, whose responses arrive elsewhere
 
     def _withdraw_request(self, exchange: Exchange, reason: str) -> bool:
         return self._outbox.withdraw(exchange)
@@ -78,20 +78,20 @@ class PipeChannel(RequestMultiplexer):
     def _send_reply(self, frame: bytes) -> None:
         if (
             self._outbox.backlog < _MAX_REPLY_BACKLOG
-        ):  # a server that asks without end and never reads gets no more
+        ):  # the server sends requests but does not read the responses
             super()._send_reply(frame)
 
     # ── lines in ────────────────────────────────────────────────────────────────────────────────
 
     async def _read(self) -> str:
-        """Until there is nothing more to read: why."""
+        """Read to the end; return why it ended."""
         try:
             await Reader(self._reads, self._take).run()
         except OSError as error:
-            return f"reading from it failed: {error}"
+            return f"reading its output failed: {error}"
         except LineTooLong as error:
             trim_heap()
-            return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` if that is meant)"
+            return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` to allow it)"
         return await self._why_ended()
 
     def _take(self, portion: bytes) -> None:
@@ -110,14 +110,14 @@ class PipeChannel(RequestMultiplexer):
             return
         if message.method or message.id is not ABSENT:
             self._count_deviation(
-                "messages came over several lines, and the standard wants one line for each"
+                "messages spanned several lines; the specification requires one line for each"
             )
             self.receive(whole)
 
     async def _watch_writes(self, running: trio.CancelScope) -> None:
-        """A server that does not read its input fails the requests that cannot leave, only those.
+        """Fail requests that cannot be sent because the server does not read its input.
 
-        One that has closed it is lost, although its output may be open still.
+        If the server closed its stdin, the connection is lost, although its stdout may still be open.
         """
         while self._outbox.broken is None:
             await self._outbox.wait_blocked()
@@ -137,7 +137,7 @@ class PipeChannel(RequestMultiplexer):
                             tag, lost_requests.connection_lost(self.name, tag, words, may_have_run=False)
                         )
             self._send_queued()
-            with trio.move_on_after(self._write_timeout):  # then it is the turn of those that came since
+            with trio.move_on_after(self._write_timeout):  # before failing those queued since
                 await self._outbox.wait_drained()
         await trio.sleep(_EOF_GRACE)
         self.close("it closed its stdin while still running")
@@ -145,20 +145,20 @@ class PipeChannel(RequestMultiplexer):
 
 
 _EXIT_STATUS_GRACE = 0.25
-"""How long the exit status may come after the end of stdout: it makes the better message."""
+"""Seconds to wait for the exit status after the end of stdout, which gives a better message."""
 _OUTPUT_GRACE = 0.1
-"""How long the last answers may come after the exit; a grandchild may hold the pipe for ever."""
+"""Seconds to wait for remaining output after the exit; a descendant may hold the pipe open."""
 
 
 @attrs.define(eq=False)
 class StdioTransport:
-    """A child and its link, valid inside `open_stdio`."""
+    """A child process and its channel, valid inside `open_stdio`."""
 
     child: Child
     channel: PipeChannel
 
     async def run(self) -> NoReturn:
-        """Carry traffic until the child or the channel ends, whichever is first. Raises LinkLost."""
+        """Run the channel until it ends or the process exits. Raises LinkLost."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_exit)
             await self.channel.run()
@@ -167,7 +167,7 @@ class StdioTransport:
     async def _watch_exit(self) -> NoReturn:
         returncode = await self.child.wait_exited()
         with trio.move_on_after(_OUTPUT_GRACE):
-            await trio.sleep_forever()  # the link's own end of file cancels us first
+            await trio.sleep_forever()  # the channel's own end of file cancels this first
         self.channel.close(describe_exit(returncode))
         assert self.channel.end_error is not None
         raise self.channel.end_error
@@ -177,9 +177,9 @@ class StdioTransport:
 async def open_stdio(
     spec: StdioSpec, launch: Launch, *, guard: ProcessGroupGuard, stderr: Callable[[bytes], None]
 ) -> AsyncIterator[StdioTransport]:
-    """Start the server; leaving the block fails what is under way and ends the process.
+    """Start the server; leaving the block fails pending requests and stops the process.
 
-    Raises CannotStart and OSError as `spawn` does. The caller runs `transport.run`.
+    Raises CannotStart and OSError as `spawn`. The caller runs `transport.run`.
     """
     times = spec.timeouts
     async with spawn(

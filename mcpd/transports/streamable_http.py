@@ -1,7 +1,7 @@
-"""The Streamable HTTP transport: one POST per message, answered in JSON or by an event stream.
+"""The Streamable HTTP transport: one POST per message, answered with JSON or an event stream.
 
-A broken connection costs the exchange it carried. The channel ends when the server cannot be reached
-at all, does not know the session any more, or does not know us.
+A broken connection fails only the request it carried. The channel ends when the server cannot be reached,
+no longer knows the session, or requires a login.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.message import ABSENT, Message
 
 _STREAM_END_TIMEOUT = 0.25
-"""Seconds a server has to end its stream after the answer: then the connection can be used again."""
+"""Seconds a server has to end its stream after the response, so that the connection can be reused."""
 _NOTIFICATION_TIMEOUT = 30.0
 _HTTP_LEVEL_STATUSES = (401, 403, 429)
-"""Whatever the body says: these are about who asks, and how often."""
+"""Statuses about authorization and rate limits, whatever the body says."""
 
 
 @attrs.define(eq=False)
 class _Post:
-    """A request under way, and the task that carries it."""
+    """A request in flight, and the task that carries it."""
 
     exchange: Exchange
     frame: bytes
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     was_sent: bool = False
     abort: Abort | None = None
-    """While it is answered without a task: ends that."""
+    """Ends the request while no task carries it."""
     has_stream: bool = False
-    """Whether it is answered by an event stream, which may go on after the answer."""
+    """Whether the response is an event stream, which may continue after the JSON-RPC response."""
 
     def cancel(self, reason: str) -> None:
-        """Nobody waits for its answer any more."""
+        """Stop, because nobody waits for the response."""
         self.scope.cancel(reason=reason)
         if self.abort is not None:
             self.abort()
@@ -72,7 +72,7 @@ class _Post:
 
 
 class HttpChannel(RequestMultiplexer):
-    """One server at one URL. `end_session` is for whoever opened it, when it is over."""
+    """A channel to one server at one URL. The opener calls `end_session` at the end."""
 
     has_headers = True
     correlates_server_requests = True
@@ -90,7 +90,7 @@ class HttpChannel(RequestMultiplexer):
         self._streams = ResumableStreams(self._get_event_stream)
 
     async def run(self) -> NoReturn:
-        reason = "the link was closed"
+        reason = "the connection was closed"
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -107,9 +107,9 @@ class HttpChannel(RequestMultiplexer):
         raise self.end_error
 
     async def end_session(self) -> None:
-        """Tell the server that we are through; it may not care. Bounded by the caller."""
+        """Delete the session; the server may ignore that. Bounded by the caller."""
         if self.session:
-            with suppress(httpx.TransportError, HttpRefused):  # then it ends by itself, some time
+            with suppress(httpx.TransportError, HttpRefused):  # it expires on the server
                 await bodies.close(await self._endpoint.send("DELETE", self._headers("", b"", "*/*")))
 
     # ── frames out ──────────────────────────────────────────────────────────────────────────────
@@ -120,14 +120,14 @@ class HttpChannel(RequestMultiplexer):
             self._nursery.start_soon(self._run_request, post)
 
     def _send_without_task(self, post: _Post) -> bool:
-        """Send it at once, where a connection waits for it; most answers then need no task either."""
+        """Send immediately on an idle connection; most responses then need no task either."""
         exchange, frame = post.exchange, post.frame
         try:
             headers = self._headers(exchange.method, frame)
             then = partial(self._on_outcome, post, headers)
             post.abort = self._endpoint.send_with_callback("POST", headers, frame.rstrip(), then)
         except (httpx.TransportError, McpdError):
-            return False  # it fails again where somebody waits for it
+            return False  # it fails again in `_run_request`, which reports it
         post.was_sent = post.abort is not None
         return post.was_sent
 
@@ -166,7 +166,7 @@ class HttpChannel(RequestMultiplexer):
     def _on_outcome(
         self, post: _Post, headers: Mapping[str, str], outcome: httpx.Response | httpx.TransportError
     ) -> None:
-        """What came of a request that was sent without a task. Called by the reader."""
+        """Handle the result of a request that was sent without a task. Called by the reader hub."""
         post.abort = None
         exchange, key, nursery = post.exchange, post.exchange.key, self._nursery
         documents: list[bytes] = []
@@ -188,7 +188,7 @@ class HttpChannel(RequestMultiplexer):
                 self._handle_transport_error(exchange, outcome)
         except McpdError as error:
             self._fail_if_pending(exchange, error)
-        except Exception as error:  # a bug: not the reader's, who serves everybody
+        except Exception as error:  # a bug must not end the reader hub, which is shared
             if nursery is not None:
                 nursery.start_soon(_raise, error)
         if self._posts.get(key) is post:
@@ -200,7 +200,7 @@ class HttpChannel(RequestMultiplexer):
         headers: Mapping[str, str] | None = None,
         response: httpx.Response | None = None,
     ) -> None:
-        """See a request to its answer, from the beginning or from `response` on."""
+        """Carry a request to its response, starting with `response` if it has arrived."""
         exchange, key = post.exchange, post.exchange.key
         post.was_sent = True
         with post.scope:
@@ -209,7 +209,7 @@ class HttpChannel(RequestMultiplexer):
             except httpx.TransportError as error:
                 self._handle_transport_error(exchange, error)
             except (BodyTooLarge, EventTooLong):
-                limit = f"{self._max_frame} bytes (raise `maxFrame` if that is meant)"
+                limit = f"{self._max_frame} bytes (raise `maxFrame` to allow it)"
                 self._fail_if_pending(
                     exchange, lost_requests.protocol_violation(self.name, exchange, f"with more than {limit}")
                 )
@@ -247,7 +247,7 @@ class HttpChannel(RequestMultiplexer):
             return
         if response.status_code == HTTPStatus.ACCEPTED:
             raise lost_requests.protocol_violation(
-                self.name, exchange, "with HTTP 202, which is for what needs no answer"
+                self.name, exchange, "with HTTP 202, which is only valid for notifications"
             )
         body = await bodies.read(response, self._max_frame)
         if kind != JSON and body.lstrip()[:1] not in (b"{", b"["):
@@ -257,16 +257,16 @@ class HttpChannel(RequestMultiplexer):
         self._receive_body(exchange, body)
 
     def _receive_body(self, exchange: Exchange, body: bytes) -> None:
-        """Take the document that answers a request. Raises ProtocolViolation when it does not."""
+        """Process the document that answers a request. Raises ProtocolViolation if it does not."""
         with batch():
             self.receive(bodies.to_one_line(body), exchange)
         if self._is_pending(exchange) and not self._handle_error_body(exchange, body):
             raise lost_requests.protocol_violation(
-                self.name, exchange, f"with something else: {shorten(body)}"
+                self.name, exchange, f"with an unrelated message: {shorten(body)}"
             )
 
     def _handle_error_body(self, exchange: Exchange, body: bytes) -> bool:
-        """Whether the body is a JSON-RPC error, which may lack the id: it belongs to this request."""
+        """Deliver the body if it is a JSON-RPC error, even without an id. Return whether it was one."""
         error = json_rpc_error(body, exchange.key)
         if error is None:
             return False
@@ -297,7 +297,7 @@ class HttpChannel(RequestMultiplexer):
     # ── event streams ───────────────────────────────────────────────────────────────────────────
 
     async def _follow_stream(self, exchange: Exchange, response: httpx.Response) -> None:
-        """Hear a request's stream to its answer, resuming it where the server allows that."""
+        """Read the event stream of a request until the response, resuming it if the server allows that."""
         post = self._posts.get(exchange.key)
         if post is not None:
             post.has_stream = True
@@ -327,7 +327,7 @@ class HttpChannel(RequestMultiplexer):
         return await read_events(response, heard, self._max_frame, take)
 
     async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
-        """Keep the stream open on which a server says what no request asked for; return when it has none."""
+        """Keep the stream for unsolicited messages open; return if the server offers none."""
         if self.dialect.resumable:
             await self._streams.listen(
                 partial(self._read_stream, None),
@@ -337,7 +337,7 @@ class HttpChannel(RequestMultiplexer):
                 on_unparsable=self._count_unparsable,
             )
 
-    # ── what is told, and not asked ─────────────────────────────────────────────────────────────
+    # ── notifications ───────────────────────────────────────────────────────────────────────────
 
     async def _send_notification(self, frame: bytes) -> None:
         with self._notifications.sending(), trio.move_on_after(_NOTIFICATION_TIMEOUT):
@@ -351,30 +351,30 @@ class HttpChannel(RequestMultiplexer):
                 if response.status_code == HTTPStatus.NOT_FOUND and self.session:
                     self._end_lost_session(None)
             except (httpx.TransportError, McpdError):
-                pass  # nobody waits; if the server is gone, the next request says so
+                pass  # if the server is gone, the next request reports it
 
-    # ── ends ────────────────────────────────────────────────────────────────────────────────────
+    # ── results ─────────────────────────────────────────────────────────────────────────────────
 
     def _is_pending(self, exchange: Exchange) -> bool:
         return exchange.key in self._pending or exchange.key in self._long_lived
 
     def _deliver_response(self, exchange: Exchange, message: Message, line: bytes) -> None:
         post = self._posts.get(exchange.key)
-        if post is not None and post.has_stream:  # it has a moment to come to its end
+        if post is not None and post.has_stream:  # give it a moment to end
             post.scope.deadline = trio.current_time() + _STREAM_END_TIMEOUT
         if post is not None and message.error is not ABSENT and self._nursery is not None:
-            remedy = (
+            before_retry = (
                 None if exchange.was_retried else self.dialect.retry_after_refusal(exchange.method, message)
             )
-            if remedy is not None:
+            if before_retry is not None:
                 self._retries.add(exchange)
                 then = partial(self._retry, post, message)
-                self._nursery.start_soon(self._retries.retry, exchange, remedy, then)
+                self._nursery.start_soon(self._retries.retry, exchange, before_retry, then)
                 return
         super()._deliver_response(exchange, message, line)
 
     def _retry(self, post: _Post, message: Message, worked: bool) -> None:
-        """Send a request again, as another one, when that has a chance; else its error is its answer."""
+        """Send a request again if `worked`; otherwise deliver its error."""
         exchange = post.exchange
         with batch():
             if not worked or self.end_error is not None:
@@ -390,7 +390,7 @@ class HttpChannel(RequestMultiplexer):
             super().cancel(exchange, reason)
 
     def _fail_if_pending(self, exchange: Exchange, error: McpdError) -> None:
-        """Nothing happens to one that has been answered, or given up, already."""
+        """Fail a request that was not answered or cancelled yet."""
         if self._is_pending(exchange):
             self._pop_pending(exchange.key)
             self._send_queued()
@@ -399,18 +399,18 @@ class HttpChannel(RequestMultiplexer):
     def _handle_transport_error(self, exchange: Exchange, error: httpx.TransportError) -> None:
         lost = self._endpoint.connection_lost(error, exchange.description)
         self._fail_if_pending(exchange, lost)
-        if was_not_sent(error):  # nobody listens there any more
+        if was_not_sent(error):  # nothing listens there
             self._end_channel(LinkLost(f"{self.name}: {describe_error(error)}", server=self.name))
 
     def _end_lost_session(self, exchange: Exchange | None) -> None:
-        """The first to hear of it ends the channel; the rest are failed with it."""
-        words = "its session is over (it answered 404: restarted, or tired of us)"
+        """End the channel because the server does not know the session; all requests fail."""
+        reason = "the server dropped our session (HTTP 404, it was probably restarted)"
         self.session = ""
         if exchange is not None:
             self._fail_if_pending(
-                exchange, lost_requests.connection_lost(self.name, exchange, words, may_have_run=False)
+                exchange, lost_requests.connection_lost(self.name, exchange, reason, may_have_run=False)
             )
-        self._end_channel(LinkLost(f"{self.name}: {words}", server=self.name))
+        self._end_channel(LinkLost(f"{self.name}: {reason}", server=self.name))
 
     def _end_channel(self, error: McpdError) -> None:
         if self.end_error is None:
@@ -434,16 +434,16 @@ async def _raise(error: Exception) -> None:
 async def open_http(
     spec: RemoteSpec, environ: Mapping[str, str], watch: OnResponse | None = None
 ) -> AsyncIterator[HttpChannel]:
-    """A channel to the server at `spec.url`; nothing is sent yet. The caller runs it. `watch`: see `pool`.
+    """Open a channel to the server at `spec.url` without sending anything. The caller runs it.
 
-    Leaving the block fails what is under way, ends the session, and closes the connections. Raises
-    CannotStart for a bad CA file.
+    Leaving the block fails pending requests, ends the session and closes the connections. Raises
+    CannotStart for an unusable CA file.
     """
     async with open_client(spec.url, spec.headers, environ, spec.ca_file, watch) as client:
         channel = HttpChannel(spec, HttpEndpoint(spec.name, client, spec.url))
         try:
             yield channel
         finally:
-            channel.close("it is being closed")
+            channel.close("the connection was closed")
             with trio.move_on_after(spec.timeouts.stop_close, shield=True):
                 await channel.end_session()

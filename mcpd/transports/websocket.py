@@ -1,4 +1,8 @@
-"""The WebSocket transport: one JSON-RPC message in each text frame, subprotocol `mcp`."""
+"""The WebSocket transport: one JSON-RPC message per text frame, subprotocol `mcp`.
+
+MCP does not specify this transport; servers that offer it use this form. A lost connection is not resumed.
+trio-websocket sometimes leaves sockets to the garbage collector, so the stream is opened and closed here.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +39,14 @@ _STATUS = re.compile(rb"HTTP/1\.\d (\d{3})")
 
 
 class UpgradedStream(GuardedStream):
-    """The stream to a server, which may greet us with something else than WebSocket, or not at all."""
+    """The stream under the WebSocket. During the HTTP upgrade the server may refuse, or stay silent."""
 
     def __init__(self, stream: trio.abc.Stream, write_timeout: float, max_frame: int) -> None:
         super().__init__(stream, write_timeout, max_frame)
         self.handshake: trio.CancelScope | None = trio.CancelScope()
-        """Cancelled when the stream ends; None once the handshake is done."""
+        """Cancelled when the stream ends; None after the handshake."""
         self.status = 0
-        """The HTTP status the server began with."""
+        """The HTTP status of the server's response."""
         self._handshake_bytes = 0
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
@@ -58,7 +62,7 @@ class UpgradedStream(GuardedStream):
             self._handshake_bytes += len(data)
             if self._handshake_bytes > MAX_UNCOUNTED:
                 self._cancel_handshake()
-                raise trio.BrokenResourceError("a greeting without end")
+                raise trio.BrokenResourceError("the handshake response is too long")
         return data
 
     async def aclose(self) -> None:
@@ -71,9 +75,9 @@ class UpgradedStream(GuardedStream):
 
 
 async def connect(spec: RemoteSpec) -> trio.abc.Stream:
-    """A stream to the server's host, guarded by TLS for `wss`; the caller's to close.
+    """Open a stream to the server's host, with TLS for `wss`; the caller closes it.
 
-    Raises LinkLost, and OSError for a bad CA file.
+    Raises LinkLost, and CannotStart for an unusable CA file.
     """
     parts = urlsplit(spec.url)
     host, secure = parts.hostname or "", parts.scheme in ("wss", "https")
@@ -92,24 +96,26 @@ async def connect(spec: RemoteSpec) -> trio.abc.Stream:
 
 
 def _describe_os_error(error: OSError) -> str:
-    """trio says which addresses failed; why is in the causes."""
+    """Return the cause of a connection error; trio's own message only lists addresses."""
     cause = error.__cause__
     for one in cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause, error):
         if isinstance(one, OSError) and one.errno is not None:
-            return os.strerror(one.errno) if one.errno > 0 else str(one.strerror)  # below 0: of a name
+            return os.strerror(one.errno) if one.errno > 0 else str(one.strerror)  # negative: name resolution
     return str(error)
 
 
 async def upgrade(spec: RemoteSpec, nursery: trio.Nursery, wire: UpgradedStream) -> WebSocketConnection:
-    """Agree on WebSocket. What reads the connection runs in `nursery`, and may raise there too:
-    see `only_reason`. Raises LinkLost, NeedsAuth, HttpRefused."""
+    """Perform the WebSocket handshake. Raises LinkLost, NeedsAuth, HttpRefused.
+
+    The connection is read in `nursery`, which may raise too; see `unwrap_failure`.
+    """
     parts = urlsplit(spec.url)
     connection: WebSocketConnection | None = None
     assert wire.handshake is not None
     with trio.move_on_after(CONNECT_TIMEOUT) as waiting, wire.handshake:
         connection = await wrap_client_stream(
             nursery,
-            wire,  # type: ignore[arg-type]  # any stream will do
+            wire,  # type: ignore[arg-type]  # any stream works
             parts.netloc.rpartition("@")[2],
             (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
             subprotocols=[SUBPROTOCOL],
@@ -122,12 +128,12 @@ async def upgrade(spec: RemoteSpec, nursery: trio.Nursery, wire: UpgradedStream)
         return connection
     if wire.status:
         raise _refusal(spec.name, ConnectionRejected(wire.status, (), None))
-    how = "is silent" if waiting.cancelled_caught else "does not answer as a WebSocket server does"
+    how = "does not respond" if waiting.cancelled_caught else "is not a WebSocket server"
     raise LinkLost(f"{spec.name}: it {how}", server=spec.name, may_have_run=False)
 
 
 def unwrap_failure(group: BaseExceptionGroup[BaseException], name: str) -> BaseException:
-    """Why there is no connection, freed from the nursery's wrapping."""
+    """Return why there is no connection, unwrapped from the nursery's exception group."""
     reasons = list(group.exceptions)
     rejected = next((reason for reason in reasons if isinstance(reason, ConnectionRejected)), None)
     if rejected is not None:
@@ -141,7 +147,7 @@ def _refusal(name: str, rejected: ConnectionRejected) -> McpdError:
     said = f"{name}: HTTP {status} instead of a WebSocket"
     if status in (401, 403):
         return NeedsAuth(
-            f"{said}: put an `Authorization` header into `headers` of its definition",
+            f"{said}: add an `Authorization` header to `headers` in its definition",
             server=name,
             status=status,
         )
@@ -151,13 +157,13 @@ def _refusal(name: str, rejected: ConnectionRejected) -> McpdError:
 
 _batch = batch()
 _CLOSE_TIMEOUT = 0.25
-"""Seconds for the closing handshake. Nothing depends on it."""
+"""Seconds for the closing handshake, which is optional."""
 _MAX_REPLY_BACKLOG = 1 << 20
-"""Bytes that may wait for the server before its own requests are left unanswered."""
+"""Bytes queued for a server before its own requests are no longer answered."""
 
 
 class WebSocketChannel(RequestMultiplexer):
-    """One server's WebSocket; a `Channel`. Made by `open_websocket`."""
+    """A channel on one WebSocket. Created by `open_websocket`."""
 
     def __init__(self, spec: RemoteSpec, connection: WebSocketConnection, wire: GuardedStream) -> None:
         super().__init__(spec)
@@ -165,14 +171,14 @@ class WebSocketChannel(RequestMultiplexer):
         self._wire = wire
         self._max_frame = spec.max_frame
         self._waiting: deque[tuple[bytes, Exchange | None]] = deque()
-        """Frames on their way out."""
+        """Frames to be sent."""
         self._sending = False
-        """The first of them."""
+        """Whether the first of them is being sent."""
         self._backlog = 0
         self._wake = trio.Event()
 
     async def run(self) -> NoReturn:
-        reason = "the link was closed"
+        reason = "the connection was closed"
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
@@ -194,7 +200,7 @@ class WebSocketChannel(RequestMultiplexer):
         self._enqueue(frame, None)
 
     def _send_reply(self, frame: bytes) -> None:
-        if self._backlog < _MAX_REPLY_BACKLOG:  # a server that asks without end and never reads gets no more
+        if self._backlog < _MAX_REPLY_BACKLOG:  # the server sends requests but does not read the responses
             super()._send_reply(frame)
 
     def _enqueue(self, frame: bytes, exchange: Exchange | None) -> None:
@@ -223,7 +229,7 @@ class WebSocketChannel(RequestMultiplexer):
                 try:
                     await self._connection.send_message(frame.rstrip(b"\n").decode("utf-8", "replace"))
                 except ConnectionClosed:
-                    return  # the reader knows why
+                    return  # the reader reports it
                 self._sending = False
                 self._waiting.popleft()
                 self._backlog -= len(frame)
@@ -246,11 +252,9 @@ class WebSocketChannel(RequestMultiplexer):
         code = 1006 if reason is None else reason.code
         words = "" if reason is None or not reason.reason else shorten(reason.reason)
         if code == 1009 and words.startswith("Exceeded maximum message size"):
-            return (
-                f"it sent a message longer than {self._max_frame} bytes (raise `maxFrame` if that is meant)"
-            )
+            return f"it sent a message longer than {self._max_frame} bytes (raise `maxFrame` to allow it)"
         if code == 1009:
-            return "it refused a message of ours as too long" + (f": {words}" if words else "")
+            return "it rejected a message from mcpd as too long" + (f": {words}" if words else "")
         if code == 1006:
             return "the connection broke"
         return f"it closed the connection with code {code}" + (f": {words}" if words else "")
@@ -258,10 +262,10 @@ class WebSocketChannel(RequestMultiplexer):
 
 @asynccontextmanager
 async def open_websocket(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
-    """Connect; leaving the block fails what is under way and closes the connection.
+    """Connect; leaving the block fails pending requests and closes the connection. The caller runs it.
 
-    Raises LinkLost when the server cannot be reached, NeedsAuth and HttpRefused when it does not want
-    to, OSError for a bad CA file. The caller runs the channel.
+    Raises LinkLost if the server cannot be reached, NeedsAuth and HttpRefused if it refuses, CannotStart
+    for an unusable CA file.
     """
     stream = await connect(spec)
     wire = UpgradedStream(stream, spec.timeouts.write, spec.max_frame)
@@ -284,4 +288,4 @@ async def open_websocket(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
         if others is not None:
             raise others from None
     finally:
-        await trio.aclose_forcefully(stream)  # the library leaves it to the garbage collector at times
+        await trio.aclose_forcefully(stream)  # trio-websocket does not always close it

@@ -50,7 +50,7 @@ TABLE: list[tuple[ServerStatus, str]] = [
     (how("failed", {"kind": "http", "http_status": 503}, transport="http"), "mcpctl reconnect it "),
     (how("failed", {"kind": "unreachable"}, transport="http", retry_at=SOON), "mcpctl reconnect it "),
     (how("failed", {"kind": "unreachable", "message": "TLS failed: it speaks none"}), "mcpctl edit "),
-    (how("failed", {"kind": "unreachable", "message": "its TLS certificate is refused"}), "mcpctl edit "),
+    (how("failed", {"kind": "unreachable", "message": "its TLS certificate was rejected"}), "mcpctl edit "),
     (how("failed", {"kind": "timeout"}, transport="http"), "mcpctl reconnect it "),
     (how("failed", {"kind": "internal"}), "mcpctl daemon logs "),
     (how("failed", {"kind": "version"}, transport="http"), "mcpctl debug it, then: mcpctl reconnect it"),

@@ -63,7 +63,7 @@ async def test_a_default_file_that_is_gone_is_told_and_ends_nothing(home: Home) 
     home.file.unlink()
     configuration.reload_if_changed()
     assert home.names == ["a"]
-    assert [problem.message for problem in configuration.status().problems] == [f"{home.file} is gone"]
+    assert [problem.message for problem in configuration.status().problems] == [f"{home.file} was deleted"]
     configuration.reload()
     assert (home.names, configuration.status().problems) == ([], ())
 

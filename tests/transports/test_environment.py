@@ -25,13 +25,13 @@ def tools(tmp_path: Path) -> Path:
     [
         (
             "npx -y @scope/server",
-            "no program named 'npx -y @scope/server'; for 'npx', write the rest of it into",
+            "no program named 'npx -y @scope/server'; to run 'npx', move the rest to",
         ),
-        ("npx server", "no program named 'npx server'; for 'npx', write the rest of it into `args`"),
-        ("{tools}/npx -y it", "no program named '{tools}/npx -y it'; for '{tools}/npx', write the rest"),
-        ("uvx it", "command not found: uvx it (give its full path"),
+        ("npx server", "no program named 'npx server'; to run 'npx', move the rest to `args`"),
+        ("{tools}/npx -y it", "no program named '{tools}/npx -y it'; to run '{tools}/npx', move the rest"),
+        ("uvx it", "command not found: uvx it (set `command` to its full path"),
         ("{tools}/my server", "there is no file {tools}/my server; correct `command`"),
-        ("{tools}/there", "{tools}/there is a directory; name a program in it as `command`"),
+        ("{tools}/there", "{tools}/there is a directory; set `command` to a program"),
         ("{tools}/text", "{tools}/text is not executable; `chmod +x` it"),
     ],
 )

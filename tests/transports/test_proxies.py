@@ -95,15 +95,15 @@ async def test_a_certificate_is_checked_through_a_proxy_too(tmp_path: Path) -> N
         environ = {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}"}
         error = await ask("https://far.example/mcp", environ, str(authority.file))
         assert error is not None
-        assert "certificate is refused" in error.message
+        assert "certificate was rejected" in error.message
         assert server.requests == []
 
 
 @pytest.mark.parametrize(
     ("place", "password", "words"),
     [
-        ({}, "", "refuses: HTTP 502 Nobody There"),
-        ({"far.example": 1}, "Basic eDp5", "refuses: HTTP 407 Who Are You"),
+        ({}, "", "refused: HTTP 502 Nobody There"),
+        ({"far.example": 1}, "Basic eDp5", "refused: HTTP 407 Who Are You"),
     ],
 )
 async def test_a_proxy_that_refuses_is_named_and_nothing_has_run(
@@ -125,7 +125,7 @@ async def test_a_proxy_that_is_not_there_is_named() -> None:
         port = gone.port
     error = await ask("https://far.example/mcp", {"HTTPS_PROXY": f"http://127.0.0.1:{port}"})
     assert error is not None
-    assert f"the proxy 127.0.0.1:{port} cannot be used: Connection refused" in error.message
+    assert f"the proxy 127.0.0.1:{port} is unreachable: Connection refused" in error.message
     assert not error.may_have_run
 
 

@@ -87,7 +87,7 @@ async def test_a_certificate_that_is_not_good_is_refused_with_the_reason(
     authority = Authority(tmp_path)
     async with fake_http(ModernScript(), tls=authority.server(names, days)) as server:
         error = await refusal(server.url, str(authority.file) if trusted else None)
-        assert "certificate is refused" in error.message
+        assert "certificate was rejected" in error.message
         assert re.search(words, error.message), error.message
         assert not error.may_have_run
         assert server.requests == []
@@ -106,7 +106,7 @@ async def test_a_server_without_tls_is_named_as_the_reason() -> None:
         port = listener.socket.getsockname()[1]
         error = await refusal(f"https://127.0.0.1:{port}/mcp", None)
         nursery.cancel_scope.cancel()
-    assert "what answers speaks none (is it http:// instead of https://?)" in error.message
+    assert "the server does not use TLS (should the URL start with http://?)" in error.message
     assert not error.may_have_run
 
 

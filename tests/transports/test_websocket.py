@@ -226,7 +226,7 @@ async def test_a_message_may_come_in_fragments_but_not_for_ever() -> None:
         (1000, "done", "closed the connection with code 1000: done"),
         (1001, None, "closed the connection with code 1001"),
         (1008, "policy\x07", "closed the connection with code 1008: policy\N{REPLACEMENT CHARACTER}"),
-        (1009, "too big for me", "refused a message of ours as too long: too big for me"),
+        (1009, "too big for me", "rejected a message from mcpd as too long: too big for me"),
         (4001, "kicked", "closed the connection with code 4001: kicked"),
     ],
 )
@@ -331,7 +331,7 @@ async def test_a_peer_that_does_not_read_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (401, NeedsAuth, "HTTP 401 instead of a WebSocket: put an `Authorization` header"),
+        (401, NeedsAuth, "HTTP 401 instead of a WebSocket: add an `Authorization` header"),
         (404, HttpRefused, "HTTP 404 instead of a WebSocket: nothing here"),
         (503, HttpRefused, "HTTP 503"),
     ],
@@ -354,8 +354,8 @@ async def test_a_server_that_refuses_the_handshake_is_classified(
 @pytest.mark.parametrize(
     ("greeting", "kind", "words"),
     [
-        (b"", LinkLost, "does not answer as a WebSocket server does"),
-        (b"SSH-2.0-OpenSSH\r\n", LinkLost, "does not answer as"),
+        (b"", LinkLost, "is not a WebSocket server"),
+        (b"SSH-2.0-OpenSSH\r\n", LinkLost, "is not a WebSocket server"),
         (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>", HttpRefused, "HTTP 200 instead"),
         (b"HTTP/1.1 502 Bad\r\n\r\n" + b"x" * (1 << 20), HttpRefused, "HTTP 502 instead"),
     ],

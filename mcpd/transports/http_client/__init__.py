@@ -1,1 +1,1 @@
-"""An HTTP/1.1 client that knows nothing of MCP: warm connections, proxies, TLS, redirects, bounded bodies."""
+"""An HTTP/1.1 client without MCP knowledge: keep-alive connections, proxies, TLS, redirects, bodies."""

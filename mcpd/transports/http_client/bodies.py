@@ -1,4 +1,4 @@
-"""The body of an HTTP response: read within a bound, inflated portion by portion, given back."""
+"""Reading an HTTP response body: bounded and decompressed in pieces."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from mcpd.model.text import shorten
 from mcpd.transports.http_client.connection import HttpBody
 
 _INFLATE_SIZE = 1 << 20
-"""What is inflated at once: a portion of a few KiB may hold many MiB."""
+"""Maximum bytes decompressed at once: a few KiB may expand to many MiB."""
 _MAX_ERROR_BODY = 1 << 20
 
 
 class BodyTooLarge(ValueError):
-    """A body passed its limit, decoded."""
+    """A decoded body exceeds its limit."""
 
 
 async def feed_body(response: httpx.Response, take: Callable[[bytes], None], limit: float) -> None:
-    """Give `take` the decoded body as it comes, until it ends. Raises BodyTooLong, httpx.TransportError.
+    """Pass the decoded body to `take` in pieces until it ends. Raises BodyTooLarge, httpx.TransportError.
 
-    What `take` raises passes through. (httpx's own iterators are generators, which do not like to be left
-    early; the stream beneath is none.)
+    What `take` raises passes through. (httpx's own iterators are generators, which must not be abandoned.)
     """
     inflate = _decoder(response)
     size = 0
@@ -42,14 +41,14 @@ async def feed_body(response: httpx.Response, take: Callable[[bytes], None], lim
 
 
 async def read(response: httpx.Response, limit: int) -> bytes:
-    """The whole decoded body. Raises BodyTooLong, httpx.TransportError."""
+    """Return the whole decoded body. Raises BodyTooLarge, httpx.TransportError."""
     parts: list[bytes] = []
     await feed_body(response, parts.append, limit)
     return b"".join(parts)
 
 
 async def read_error(response: httpx.Response) -> bytes:
-    """The body of a refusal; empty when it is too long or cannot be had."""
+    """Return the body of an error response; empty if it is too long or cannot be read."""
     try:
         return await read(response, _MAX_ERROR_BODY)
     except (httpx.TransportError, BodyTooLarge, ProtocolViolation):
@@ -57,26 +56,26 @@ async def read_error(response: httpx.Response) -> bytes:
 
 
 async def close(response: httpx.Response) -> None:
-    """Give the connection back, or up when its body was not read."""
+    """Return the connection to the pool, or close it if the body was not read to its end."""
     assert isinstance(response.stream, httpx.AsyncByteStream)
     await response.stream.aclose()  # does not wait
 
 
 def complete_body(response: httpx.Response) -> bytes | None:
-    """The body, when all of it is there and it is not compressed: nobody need wait for it."""
+    """Return the body if it has arrived completely and is not compressed."""
     if "content-encoding" in response.headers or not isinstance(response.stream, HttpBody):
         return None
     return response.stream.complete()
 
 
 def to_one_line(data: bytes) -> bytes:
-    """A document without line breaks: it may go on over a channel where each ends a message."""
+    """Return a JSON document without line breaks, because a line break ends a message on other channels."""
     if b"\n" not in data:
         return data
     try:
         return msgspec.json.format(data, indent=-1)
     except (msgspec.MsgspecError, RecursionError):
-        return data.replace(b"\r", b" ").replace(b"\n", b" ")  # no JSON then, or space between its parts
+        return data.replace(b"\r", b" ").replace(b"\n", b" ")  # invalid JSON, or whitespace between its parts
 
 
 def content_type(response: httpx.Response) -> str:
@@ -89,8 +88,8 @@ def _decoder(response: httpx.Response) -> Callable[[bytes], Iterator[bytes]]:
     if coding in ("identity", ""):
         return lambda raw: iter((raw,))
     if coding not in ("gzip", "x-gzip", "deflate"):
-        raise ProtocolViolation(f"it answered in the encoding {shorten(coding, 40)}, which was not asked for")
-    inflater = zlib.decompressobj(47)  # gzip or zlib, whichever it is
+        raise ProtocolViolation(f"it used the encoding {shorten(coding, 40)}, which was not requested")
+    inflater = zlib.decompressobj(47)  # gzip or zlib
 
     def inflate(raw: bytes) -> Iterator[bytes]:
         full = True
@@ -98,7 +97,7 @@ def _decoder(response: httpx.Response) -> Callable[[bytes], Iterator[bytes]]:
             try:
                 part = inflater.decompress(raw, _INFLATE_SIZE)
             except zlib.error as error:
-                raise ProtocolViolation(f"its compressed answer cannot be read: {error}") from None
+                raise ProtocolViolation(f"its compressed response cannot be read: {error}") from None
             raw, full = inflater.unconsumed_tail, len(part) == _INFLATE_SIZE
             yield part
 

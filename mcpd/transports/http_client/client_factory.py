@@ -1,6 +1,6 @@
-"""The only place that builds an HTTP client: one for each server, its connections kept warm.
+"""The only place that creates HTTP clients: one per server.
 
-httpx is the client; what carries its requests is an engine of our own (see there for why).
+httpx provides URLs, headers, cookies and the response type. Requests are sent by `ConnectionPool`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from mcpd.transports.http_client.dial import Proxy, basic_authorization
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request, with the whole URL
 
 OnResponse = Callable[[httpx.Request, httpx.Response, float], None]
-"""Told of each request when the head of its response is there: both, and the seconds between them."""
+"""Called for each request when the head of its response has arrived, with the seconds in between."""
 
 _MAX_PREPARED = 256
-"""Sets of headers: they differ by tool, and by arguments that are mirrored in them."""
+"""Sets of headers; they differ by tool and by mirrored arguments."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -37,13 +37,12 @@ _CA_BUNDLES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""Where distributions keep them: a Python built elsewhere looks in the place of its builder."""
+"""Where distributions keep CA certificates; a Python built elsewhere does not look there."""
 
 
 class HttpClient:
-    """An httpx client whose requests are cheap to make: what goes with every one of them is put together
-    once for each set of headers, and the transport is asked without the detour by `AsyncClient.send`, whose
-    redirects, hooks and authentication nobody uses here. Cookies are kept as it keeps them.
+    """Prepares requests once for each set of headers and sends them on the pool, without the overhead of
+    `AsyncClient.send`: its redirects, hooks and authentication are not used. Cookies work as in httpx.
     """
 
     def __init__(
@@ -63,14 +62,14 @@ class HttpClient:
     async def send(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
     ) -> httpx.Response:
-        """The response, its body unread; whoever asked closes it. Raises httpx.TransportError."""
+        """Return the response with its body unread; the caller closes it. Raises httpx.TransportError."""
         request, began = self._build_request(method, url, headers, content), time.perf_counter()
         return self._observe(request, await self.engine.handle_async_request(request), began)
 
     def send_with_callback(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes, then: OnOutcome
     ) -> Abort | None:
-        """See `Engine.begin`. Raises httpx.LocalProtocolError, with nothing sent."""
+        """As `ConnectionPool.send_with_callback`. Raises httpx.LocalProtocolError with nothing sent."""
         request, began = self._build_request(method, url, headers, content), time.perf_counter()
 
         def heard(outcome: httpx.Response | httpx.TransportError) -> None:
@@ -85,7 +84,7 @@ class HttpClient:
         made = self._prepared.get(known)
         if made is None:
             whole = self._client.build_request(method, url, headers=headers)
-            whole.headers.pop("content-length", None)  # of no body; the engine says that of this one
+            whole.headers.pop("content-length", None)  # the pool sets it for the actual body
             if len(self._prepared) >= _MAX_PREPARED:
                 self._prepared.clear()
             made = self._prepared[known] = whole.url, whole.headers
@@ -113,12 +112,11 @@ async def open_client(
     ca_file: str | None = None,
     watch: OnResponse | None = None,
 ) -> AsyncIterator[HttpClient]:
-    """A client for the server at `url`; its connections are closed with the block. How many there are is
-    for the caller to bound: one is opened whenever none is idle.
+    """Open a client for the server at `url`; leaving the block closes its connections.
 
-    `headers` go with every request, and so do the user and password that may stand in `url`. `environ` is
-    where proxies are looked up; `watch` is told of every request. There are no time limits on answers: they
-    are the caller's. Raises CannotStart when `ca_file` or the proxy cannot be used.
+    `headers` go with every request, as do user and password in `url`. Proxies are taken from `environ`.
+    `watch` is called for every request. Responses have no time limit: the caller sets it. Raises
+    CannotStart if `ca_file` or the proxy is unusable.
     """
     target = httpx.URL(url)
     context = ssl_context(ca_file) if target.scheme == "https" else None
@@ -130,18 +128,17 @@ async def open_client(
         transport=engine,
         headers=fixed,
         follow_redirects=False,
-        trust_env=False,  # proxies are looked up here; .netrc holds nobody's MCP token
+        trust_env=False,  # proxies come from `environ`; .netrc must not be used
     )
     async with client:
         yield HttpClient(client, engine, watch)
 
 
 def ssl_context(ca_file: str | None = None) -> ssl.SSLContext:
-    """Certificates are always checked; `ca_file` (PEM) is trusted besides the system's authorities.
-    Raises CannotStart when it cannot be used.
+    """Return a context that verifies certificates, trusting `ca_file` (PEM) in addition to the system's CAs.
 
-    Everybody who trusts the same shares one, which is read anew when a file has changed: reading the
-    authorities holds up the daemon for 24 ms and takes 0.8 MB (measured), for each attempt to connect.
+    Raises CannotStart if the file is unusable. Contexts are shared and rebuilt when a file changes, because
+    loading the system's CAs blocks for 24 ms and takes 0.8 MB.
     """
     system = ssl.get_default_verify_paths()
     found = None
@@ -153,8 +150,7 @@ def ssl_context(ca_file: str | None = None) -> ssl.SSLContext:
 
 @functools.lru_cache(maxsize=16)
 def _make_context(found: str | None, ca_file: str | None, files: object) -> ssl.SSLContext:
-    """`found`: authorities in a place that Python does not know. `files`: all that are read, with their
-    versions, so that what was read from older ones is not used."""
+    """`found`: a CA bundle that Python does not know. `files`: all files with versions, as the cache key."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     if found is not None:
@@ -163,12 +159,12 @@ def _make_context(found: str | None, ca_file: str | None, files: object) -> ssl.
         try:
             context.load_verify_locations(ca_file)
         except OSError as error:  # SSLError is one
-            raise CannotStart(f"its CA file {ca_file} cannot be used: {error.strerror or error}") from None
+            raise CannotStart(f"the CA file {ca_file} is unusable: {error.strerror or error}") from None
     return context
 
 
 def _file_version(path: str | None) -> tuple[int, int, int] | None:
-    """What is another when a file or a directory was written or replaced."""
+    """A value that changes when a file or directory is written or replaced."""
     try:
         found = os.stat(path) if path is not None else None
     except OSError:
@@ -177,7 +173,7 @@ def _file_version(path: str | None) -> tuple[int, int, int] | None:
 
 
 def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
-    """The proxy that the environment names for `url`; never one for this machine itself."""
+    """Return the proxy that the environment names for `url`; always None for loopback addresses."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if host in _LOOPBACK or host.startswith("127."):
@@ -199,4 +195,4 @@ def _proxy(url: str, environ: Mapping[str, str]) -> Proxy | None:
     try:
         return Proxy.from_url(named)
     except (ValueError, httpx.InvalidURL) as error:
-        raise CannotStart(f"the proxy that the environment names for it cannot be used: {error}") from None
+        raise CannotStart(f"the proxy from the environment is unusable: {error}") from None

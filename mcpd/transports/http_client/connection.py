@@ -1,7 +1,8 @@
-"""One persistent connection to an HTTP/1.1 server: a request, its response, then the next of both."""
+"""One persistent HTTP/1.1 connection to a server: a request, its response, then the next request."""
 
 from __future__ import annotations
 
+import enum
 import os
 import time
 from collections import deque
@@ -16,26 +17,41 @@ from mcpd.transports.http_client.dial import STREAM_ERRORS, socket_of
 from mcpd.wire.http1 import BadResponse, Http1Response
 
 MAX_JOINED_BODY = 1 << 16
-"""A body up to this leaves with its headers in one write."""
+"""Larger bodies are sent separately from the headers."""
 _WRITE_TIMEOUT = 30.0
 _KEEPALIVE_EXPIRY = 60.0
-"""Seconds; most servers and proxies close what is idle for longer."""
+"""Seconds an idle connection is kept; most servers and proxies close it later than that."""
 _READ_SMALL, _READ_LARGE = 1 << 16, 1 << 20
 
 OnOutcome = Callable[[httpx.Response | httpx.TransportError], None]
 Abort = Callable[[], None]
 
 
+class ConnectionState(enum.Enum):
+    """The states of a connection: NEW → ACTIVE ⇄ IDLE, and CLOSED from any of them."""
+
+    NEW = "new"
+    ACTIVE = "active"
+    """A request is being sent, or its response received."""
+    IDLE = "idle"
+    """Kept open for the next request."""
+    CLOSED = "closed"
+
+
 class NothingSent(Exception):
-    """The connection was closed before a byte of the request left."""
+    """The connection was closed before any byte of the request was sent."""
 
 
 class HttpConnection:
-    """One stream; `ask` or `begin` is called when the last response is over, which `give_back` has told."""
+    """One keep-alive connection. Start a request only while it is NEW or IDLE.
 
-    def __init__(self, stream: trio.abc.Stream, give_back: Callable[[HttpConnection], None]) -> None:
+    `return_to_pool` is called when a response is complete and the connection can be used again.
+    """
+
+    def __init__(self, stream: trio.abc.Stream, return_to_pool: Callable[[HttpConnection], None]) -> None:
+        self.state = ConnectionState.NEW
         self._stream = stream
-        self._return_to_pool = give_back
+        self._return_to_pool = return_to_pool
         self._socket = socket_of(stream)
         self._is_plain = isinstance(stream, trio.SocketStream)
         self.fd = self._socket.fileno()
@@ -45,28 +61,34 @@ class HttpConnection:
         self._response = Http1Response()
         self._sent_at = 0.0
         self._last_was_fast = False
-        """Whether the last answer came so soon that looking on for the next is worth it."""
+        """Whether the last response came so fast that polling for the next one pays off."""
 
     def is_usable(self) -> bool:
-        """An idle connection on which something can be read has been closed, or is out of step."""
-        return boottime() < self._expires and not is_readable(self.fd)
+        """Whether a request can be sent. A readable idle connection was closed, or is out of step."""
+        idle = self.state is ConnectionState.IDLE
+        return idle and boottime() < self._expires and not is_readable(self.fd)
 
     def close(self) -> None:
-        """At once, without a word."""
+        """Close the socket immediately, without a TLS shutdown."""
         if self._on_outcome is not None:
             self._on_outcome = None
             unwatch(self)
+        self.state = ConnectionState.CLOSED
         self._socket.close()
 
-    # ── without a task ──────────────────────────────────────────────────────────────────────────
+    def __repr__(self) -> str:
+        return f"<HttpConnection fd={self.fd} {self.state.value}>"
+
+    # ── a request without a task ────────────────────────────────────────────────────────────────
 
     def send_with_callback(self, method: str, request: bytes, then: OnOutcome) -> Abort:
-        """See `Engine.begin`. Raises NothingLeft, also when not all of it can leave at once."""
+        """As `ConnectionPool.send_with_callback`. Raises NothingSent, also if not all can be sent at once."""
+        self.state = ConnectionState.ACTIVE
         try:
             sent = os.write(self.fd, request)
         except OSError as error:
             raise NothingSent(str(error)) from error
-        if sent < len(request):  # never seen; half a request is none, when the connection ends in it
+        if sent < len(request):  # the server ignores half a request when the connection ends
             raise NothingSent("not all at once")
         self._response, self._on_outcome = Http1Response(method), then
         watch(self)
@@ -74,14 +96,14 @@ class HttpConnection:
         if self._last_was_fast:
             traffic.more_expected = True
 
-        def hang_up() -> None:
-            if self._on_outcome is then:  # else it is over, and the connection may be another request's
+        def abort() -> None:
+            if self._on_outcome is then:  # otherwise the connection may serve another request now
                 self.close()
 
-        return hang_up
+        return abort
 
     def on_readable(self) -> bool:
-        """Part of the response: its head, most of the time all of it."""
+        """Read a part of the response: its head, and usually all of it. Called by the reader hub."""
         then, response = self._on_outcome, self._response
         if then is None:
             return False
@@ -106,8 +128,8 @@ class HttpConnection:
         return self._on_outcome is not None  # the next request may have been sent from within
 
     async def send_request(self, method: str, head: bytes, body: bytes) -> httpx.Response:
-        """The response as soon as its head is there. Raises NothingLeft, httpx.TransportError."""
-        response = Http1Response(method)
+        """Return the response as soon as its head has arrived. Raises NothingSent, httpx.TransportError."""
+        response, self.state = Http1Response(method), ConnectionState.ACTIVE
         try:
             if len(body) <= MAX_JOINED_BODY:
                 await self._send(head + body)
@@ -123,7 +145,7 @@ class HttpConnection:
         return _make_response(response, HttpBody(self, response, parts))
 
     async def receive_body_parts(self, response: Http1Response) -> list[bytes]:
-        """Read once. The connection is given back with the end of the response, or closed."""
+        """Read once. At the end of the response, the connection returns to the pool or is closed."""
         parts = self._parse(await self._receive(), response)
         if response.complete:
             self._response_closed(response)
@@ -143,26 +165,24 @@ class HttpConnection:
         if not response.reusable:
             self.close()
             return
-        kept = (
-            _KEEPALIVE_EXPIRY
-            if response.keep_alive_timeout is None
-            else min(response.keep_alive_timeout - 1, _KEEPALIVE_EXPIRY)
-        )
-        self._expires = boottime() + kept
+        kept = _KEEPALIVE_EXPIRY
+        if response.keep_alive_timeout is not None:
+            kept = min(kept, response.keep_alive_timeout - 1)
+        self._expires, self.state = boottime() + kept, ConnectionState.IDLE
         self._return_to_pool(self)
 
     # ── bytes ───────────────────────────────────────────────────────────────────────────────────
 
     async def _send(self, data: bytes | memoryview) -> None:
-        """What does not arrive any more is no error here: the server may have answered before it closed."""
+        """Send the data. A broken pipe is ignored: the server may have responded before it closed."""
         sent = 0
-        if self._is_plain:  # at once, without a trip through the scheduler
+        if self._is_plain:  # immediately, without waiting for the scheduler
             try:
                 sent = os.write(self.fd, data)
             except BlockingIOError:
                 pass
             except OSError as error:
-                if isinstance(data, bytes):  # with the head: the server cannot know of it
+                if isinstance(data, bytes):  # this includes the head, so the server has not seen the request
                     raise NothingSent(str(error)) from error
                 return
         if sent < len(data):
@@ -170,7 +190,7 @@ class HttpConnection:
                 with trio.fail_after(_WRITE_TIMEOUT):
                     await self._stream.send_all(memoryview(data)[sent:])
             except trio.TooSlowError as error:
-                words = f"the server has not read its request for {_WRITE_TIMEOUT:g} s"
+                words = f"the server did not read the request within {_WRITE_TIMEOUT:g} s"
                 raise httpx.WriteTimeout(words) from error
             except STREAM_ERRORS:
                 pass
@@ -205,7 +225,7 @@ def _make_response(response: Http1Response, body: HttpBody) -> httpx.Response:
 
 
 class HttpBody(httpx.AsyncByteStream):
-    """A response's body, undecoded, as it comes. Closed early, it takes its connection with it."""
+    """A response body as it arrives, still compressed. Closing it early closes the connection."""
 
     def __init__(self, connection: HttpConnection, response: Http1Response, parts: list[bytes]) -> None:
         self._connection = connection
@@ -213,7 +233,7 @@ class HttpBody(httpx.AsyncByteStream):
         self._parts = deque(parts)
 
     def complete(self) -> bytes | None:
-        """All of it, when it is there already."""
+        """Return the whole body if it has already arrived."""
         return b"".join(self._parts) if self._response.complete else None
 
     def __aiter__(self) -> AsyncIterator[bytes]:

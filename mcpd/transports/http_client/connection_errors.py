@@ -1,4 +1,4 @@
-"""What broke a connection to an HTTP server, in words that help; and whether anything had left by then."""
+"""Describing why an HTTP connection failed, and whether the request may have been sent."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from mcpd.model.text import shorten
 from mcpd.transports.http_client.dial import CONNECT_TIMEOUT
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
-"""OpenSSL's words for an answer that is no TLS at all; the last one since OpenSSL 3.2."""
+"""OpenSSL's reasons for a response that is not TLS; the last one since OpenSSL 3.2."""
 
 
 def was_not_sent(error: Exception) -> bool:
-    """Whether a request surely never left."""
+    """Return whether the request certainly was not sent."""
     return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError | httpx.PoolTimeout)
 
 
 def describe_error(error: Exception) -> str:
-    """A transport's error in words that help."""
+    """Return a readable message for a transport error."""
     if isinstance(error, httpx.ConnectTimeout):
         return f"it cannot be reached: no connection within {CONNECT_TIMEOUT:g} s"
     reason = _os_reason([cause for cause in _causes(error) if isinstance(cause, OSError)])
-    if isinstance(error, httpx.ProxyError):  # which names the proxy
+    if isinstance(error, httpx.ProxyError):  # its message names the proxy
         return f"it cannot be reached: {shorten(str(error))}" + (f": {reason}" if reason else "")
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return (
-                f"its TLS certificate is refused: {cause.verify_message} "
-                "(a private authority goes into `caFile` of its definition)"
+                f"its TLS certificate was rejected: {cause.verify_message} "
+                "(for a private CA, set `caFile` in its definition)"
             )
         if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
-            return "TLS failed: what answers speaks none (is it http:// instead of https://?)"
+            return "TLS failed: the server does not use TLS (should the URL start with http://?)"
         if isinstance(cause, ssl.SSLError):
             return f"TLS failed: {cause.reason or cause}"
     if isinstance(error, httpx.ConnectError):
-        return f"it cannot be reached: {shorten(reason or str(error) or 'connecting failed')}"
+        return f"it cannot be reached: {shorten(reason or str(error) or 'connection failed')}"
     return f"the connection broke: {shorten(reason or str(error) or type(error).__name__)}"
 
 
 def _os_reason(errors: list[OSError]) -> str:
-    """The system's own words for the innermost of them: others' are full of addresses nobody has written."""
+    """Return the system's message for the innermost error; others contain addresses the user never wrote."""
     for error in reversed(errors):
         if error.errno is not None and error.errno > 0:
             return os.strerror(error.errno)

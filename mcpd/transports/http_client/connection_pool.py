@@ -1,8 +1,8 @@
-"""What carries httpx's requests to one origin: warm HTTP/1.1 connections, a request at a time on each.
+"""The transport under httpx: keep-alive HTTP/1.1 connections to one origin.
 
-httpx's documented extension point is `transport=`, and this is one. Its own engine loses slots of its pool to
-cancellation under trio, and costs 300 µs a request, most of it in a general parser and in locks that a
-connection used by one task at a time does not need; this one costs 60.
+`HttpClient` builds requests with httpx but passes them directly to this pool, so `httpx.AsyncClient.send`
+is not involved. The reasons are measured: httpx's own httpcore 1.0 loses pool slots when a request is
+cancelled under trio, and costs 300 µs per request instead of 60.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from mcpd.transports.http_client.connection import (
 from mcpd.transports.http_client.dial import Dialer, Proxy
 
 _MAX_IDLE = 64
-"""Idle connections kept. What a burst opened beyond that is closed again."""
+"""Idle connections that are kept; further ones are closed."""
 _MAX_CACHED_HEADS = 256
-"""Heads of requests; most are the same again and again."""
+"""Serialized request heads; most are repeated."""
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _LINE_ENDS = re.compile(rb"[\r\n\x00]")
 
 
 class ConnectionPool(httpx.AsyncBaseTransport):
-    """Requests to the origin of `url`, and to no other. Who uses it bounds how many there are at once: a
-    connection is opened whenever none is idle.
+    """Sends requests to the origin of `url` only. A connection is opened whenever none is idle: the caller
+    limits the number of concurrent requests.
 
-    A request is sent once. Only when a connection that was kept turns out to be closed before a byte of the
-    request has left, another is taken.
+    A request is sent once. Only if a kept connection was closed before any byte of it was sent, the request
+    is sent on another connection.
     """
 
     def __init__(self, url: httpx.URL, context: ssl.SSLContext | None, proxy: Proxy | None) -> None:
@@ -46,11 +46,11 @@ class ConnectionPool(httpx.AsyncBaseTransport):
         self._idle: list[HttpConnection] = []
         self._closed = False
         self.opened = 0
-        """Connections so far."""
+        """Number of connections opened so far."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if _origin(request.url) != self._origin:
-            raise httpx.UnsupportedProtocol("a request to another origin", request=request)
+            raise httpx.UnsupportedProtocol("the request is for another origin", request=request)
         head, body = self._serialize(request)
         while self._idle:
             connection = self._idle.pop()
@@ -68,11 +68,11 @@ class ConnectionPool(httpx.AsyncBaseTransport):
             raise httpx.ConnectError(str(error)) from error
 
     def send_with_callback(self, request: httpx.Request, then: OnOutcome) -> Abort | None:
-        """Send a request at once, if a connection waits for one that can take all of it: without a task, and
-        without a trip through the scheduler. None: nothing was sent, ask as usual.
+        """Send a request without a task, if an idle connection can take all of it immediately.
 
-        `then` is called in the task of the reader hub, with the response once its head is there, or with
-        how it failed; not after the function that is returned, which hangs up. It must not block or raise.
+        Returns None if nothing was sent; use `handle_async_request` then. `then` is called in the reader hub
+        with the response, once its head has arrived, or with the error; it must not block or raise. The
+        returned function aborts the request; `then` is not called after that.
         """
         if not self._dialer.is_plain or _origin(request.url) != self._origin:
             return None
@@ -108,7 +108,7 @@ class ConnectionPool(httpx.AsyncBaseTransport):
         return line + b"\r\nProxy-Authorization: " + proxy.authorization
 
     def _return(self, connection: HttpConnection) -> None:
-        """Keep what can be used again. What the server has closed meanwhile lies deepest, and is let go."""
+        """Keep a connection for reuse. The oldest ones, which the server may have closed, are dropped."""
         while self._idle and not self._idle[0].is_usable():
             self._idle.pop(0).close()
         if self._closed or len(self._idle) >= _MAX_IDLE:
@@ -123,17 +123,17 @@ class ConnectionPool(httpx.AsyncBaseTransport):
 
 
 def _serialize_head(first: bytes, raw: tuple[tuple[bytes, bytes], ...]) -> tuple[bytes, bool]:
-    """The request line and the headers, but for the blank line; whether they say how long the body is."""
+    """Return the request line and headers without the final blank line, and whether they state a length."""
     lines = [first]
     framed = False
     for name, value in raw:
         if not _TOKEN.fullmatch(name):
-            raise httpx.LocalProtocolError(f"not the name of a header: {name!r}")
+            raise httpx.LocalProtocolError(f"invalid header name: {name!r}")
         framed = framed or name.lower() == b"content-length"
         lines.append(b"%b: %b" % (name, value))
     head = b"\r\n".join(lines)
     if len(_LINE_ENDS.findall(head)) != 2 * (len(raw) + first.count(b"\n")):
-        raise httpx.LocalProtocolError("a header with a line break in it")
+        raise httpx.LocalProtocolError("a header contains a line break")
     return head + b"\r\n", framed
 
 

@@ -1,4 +1,4 @@
-"""A byte stream to the origin of a URL: directly or through a proxy, guarded by TLS where the URL says so."""
+"""Opening a byte stream to the origin of a URL: directly or through a proxy, with TLS for `https`."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ SOCKET_OPTIONS = [
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 ]
-"""A link that drops packets is noticed within 35 s. By default the kernel takes two hours."""
+"""A connection that drops packets is detected within 35 s; the kernel's default is two hours."""
 
 STREAM_ERRORS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
-"""How a stream fails."""
+"""What trio streams raise when they fail."""
 
 
 @attrs.frozen
 class Proxy:
-    """A proxy for HTTP. Nothing of its credentials is in any message."""
+    """An HTTP proxy. Its credentials appear in no message."""
 
     host: str
     port: int
     tls: bool
     authorization: bytes
-    """The value of `Proxy-Authorization`, or nothing."""
+    """The value of `Proxy-Authorization`; may be empty."""
 
     @classmethod
     def from_url(cls, url: str) -> Proxy:
-        """The proxy that a URL names. Raises ValueError when it is of another kind, or no URL."""
+        """Raises ValueError if the URL is invalid or the proxy is of another kind."""
         parsed = httpx.URL(url)
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ValueError(f"a proxy of the kind {parsed.scheme!r}; http and https are supported")
+            raise ValueError(f"unsupported proxy type {parsed.scheme!r}; use http or https")
         port = parsed.port or (443 if parsed.scheme == "https" else 80)
         return cls(
             parsed.raw_host.decode("ascii"), port, parsed.scheme == "https", basic_authorization(parsed)
@@ -54,33 +54,33 @@ class Proxy:
 
 
 def basic_authorization(url: httpx.URL) -> bytes:
-    """What the user and password in a URL make of an `Authorization` header; nothing when there are none."""
+    """Return the `Authorization` value for the user and password of a URL; empty if there are none."""
     if not url.userinfo:
         return b""
     return b"Basic " + base64.b64encode(unquote(url.userinfo.decode()).encode())
 
 
 class Dialer:
-    """The way to one origin. Nothing is kept."""
+    """Opens connections to one origin."""
 
     def __init__(self, url: httpx.URL, context: ssl.SSLContext | None, proxy: Proxy | None) -> None:
         self.proxy = proxy
         self.context = context if url.scheme == "https" else None
-        self._host = url.raw_host.decode("ascii")  # an internationalised name as it is looked up
+        self._host = url.raw_host.decode("ascii")  # an internationalized name in its ASCII form
         self._port = url.port or (443 if url.scheme == "https" else 80)
 
     @property
     def is_plain(self) -> bool:
-        """Whether its streams are sockets, with no TLS anywhere on the way to their other end."""
+        """Whether its streams are plain sockets, with no TLS to the server or the proxy."""
         return self.context is None and (self.proxy is None or not self.proxy.tls)
 
     @property
     def forward_proxy(self) -> Proxy | None:
-        """The proxy that has to be asked for the whole URL, as it reads the requests."""
+        """The proxy that must receive full URLs, because it reads the requests."""
         return self.proxy if self.context is None else None
 
     async def connect(self) -> trio.abc.Stream:
-        """The caller's to close. Raises httpx.ConnectError, ConnectTimeout, ProxyError."""
+        """Return a stream that the caller closes. Raises httpx.ConnectError, ConnectTimeout, ProxyError."""
         try:
             with trio.fail_after(CONNECT_TIMEOUT):
                 if self.proxy is None:
@@ -101,7 +101,7 @@ class Dialer:
             if proxy.tls:
                 stream = await start_tls(stream, proxy.host, ssl.create_default_context())
         except STREAM_ERRORS as error:
-            raise httpx.ProxyError(f"{proxy} cannot be used") from error
+            raise httpx.ProxyError(f"{proxy} is unreachable") from error
         if self.context is not None:
             try:
                 await self._tunnel(stream, proxy)
@@ -116,21 +116,21 @@ class Dialer:
         request = [b"CONNECT %b HTTP/1.1" % target, b"Host: " + target]
         if proxy.authorization:
             request.append(b"Proxy-Authorization: " + proxy.authorization)
-        response = Http1Response("HEAD")  # what follows the head is the tunnel, or of no interest
+        response = Http1Response("HEAD")  # a response without a body
         try:
             await stream.send_all(b"\r\n".join(request) + b"\r\n\r\n")
             while not response.complete:
-                data = await stream.receive_some(1)  # not a byte of what the tunnel carries
+                data = await stream.receive_some(1)  # must not consume bytes of the tunnel
                 if not data:
                     response.end()
                 response.feed(bytes(data))
         except BadResponse as error:
-            raise httpx.ProxyError(f"{proxy} does not answer as one: {error}") from error
+            raise httpx.ProxyError(f"{proxy} sent an invalid response: {error}") from error
         except STREAM_ERRORS as error:
-            raise httpx.ProxyError(f"{proxy} has hung up") from error
+            raise httpx.ProxyError(f"{proxy} closed the connection") from error
         if not 200 <= response.status < 300:
             reason = response.reason.decode("latin-1")
-            raise httpx.ProxyError(f"{proxy} refuses: HTTP {response.status} {reason}".rstrip())
+            raise httpx.ProxyError(f"{proxy} refused: HTTP {response.status} {reason}".rstrip())
 
 
 async def _open_tcp(host: str, port: int) -> trio.SocketStream:
@@ -141,7 +141,7 @@ async def _open_tcp(host: str, port: int) -> trio.SocketStream:
 
 
 async def start_tls(stream: trio.abc.Stream, host: str, context: ssl.SSLContext) -> trio.abc.Stream:
-    """TLS on it; when that fails, it is closed."""
+    """Return the stream with TLS on it. Closes the stream if that fails."""
     guarded = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
     try:
         await guarded.do_handshake()
@@ -152,7 +152,7 @@ async def start_tls(stream: trio.abc.Stream, host: str, context: ssl.SSLContext)
 
 
 def socket_of(stream: trio.abc.Stream) -> trio.socket.SocketType:
-    """The socket that carries it."""
+    """Return the socket under a stream."""
     while isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
     assert isinstance(stream, trio.SocketStream)

@@ -1,4 +1,4 @@
-"""One HTTP request to a server: which redirects are followed, and what a refusal means."""
+"""The URL of one MCP server: sending requests, redirects within the origin, and errors for refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_RETRY_AFTER = 3600.0
 
 
 class HttpEndpoint:
-    """Where a server listens. `url` moves when the server says so, within its own origin only."""
+    """`url` changes when the server redirects permanently or temporarily within its own origin."""
 
     def __init__(self, name: str, client: HttpClient, url: str) -> None:
         self.name = name
@@ -32,10 +32,10 @@ class HttpEndpoint:
     async def send(
         self, method: str, headers: Mapping[str, str], content: bytes | None = None
     ) -> httpx.Response:
-        """The response, its body unread: `bodies.read` it or leave it, then `bodies.close` it.
+        """Return the response with its body unread; `bodies.read` it if needed, and `bodies.close` it.
 
-        Method and content survive a redirect (307, 308) within the origin; no other is followed, so
-        that no header of ours ever reaches another origin. Raises httpx.TransportError, HttpRefused.
+        Redirects with 307 and 308 within the origin are followed with method and content, others are not, so
+        that no header reaches another origin. Raises httpx.TransportError, HttpRefused.
         """
         response = await self._client.send(method, self.url, headers, content)
         return await self.follow_redirects(response, method, headers, content)
@@ -43,14 +43,16 @@ class HttpEndpoint:
     def send_with_callback(
         self, method: str, headers: Mapping[str, str], content: bytes, then: OnOutcome
     ) -> Abort | None:
-        """Send at once, if that can be, and have `then` called; see `Engine.begin`. A response that `then` is
-        given has to go through `arrived`, unless it is a success."""
+        """Send immediately if possible; see `ConnectionPool.send_with_callback`.
+
+        A response other than a success must be passed to `follow_redirects`.
+        """
         return self._client.send_with_callback(method, self.url, headers, content, then)
 
     async def follow_redirects(
         self, response: httpx.Response, method: str, headers: Mapping[str, str], content: bytes | None
     ) -> httpx.Response:
-        """The response to go by: this one, or the one it redirects to. Raises as `send`."""
+        """Return this response, or the one it redirects to. Raises as `send`."""
         for _ in range(_MAX_REDIRECTS):
             if response.status_code not in _REDIRECTING:
                 return response
@@ -62,8 +64,8 @@ class HttpEndpoint:
             if target is None or response.status_code not in (307, 308):
                 where = shorten(redact_url(location, self.url))
                 raise HttpRefused(
-                    f"{self.name}: HTTP {response.status_code}, it redirects to {where}; "
-                    "nothing was sent there: if that is the right server, put its URL into the definition",
+                    f"{self.name}: HTTP {response.status_code}, redirects to {where}; "
+                    "nothing was sent there. If that is the right server, put its URL in the definition",
                     server=self.name,
                     status=response.status_code,
                 )
@@ -75,19 +77,19 @@ class HttpEndpoint:
         )
 
     def refusal_error(self, response: httpx.Response, body: bytes = b"") -> McpdError:
-        """The error for a status that is no success; nothing of the body but a few words is quoted."""
+        """Return the error for an unsuccessful status. It quotes only the beginning of the body."""
         status = response.status_code
         said = f"HTTP {status}" + (f" {response.reason_phrase}" if response.reason_phrase else "")
         if status in (401, 403):
             given = self._client.has_credentials
             advice = (
-                "it refuses the `Authorization` header in the definition"
+                "the `Authorization` header in its definition was rejected"
                 if given
-                else "put an `Authorization` header into `headers` of its definition"
+                else "add an `Authorization` header to `headers` in its definition"
             )
             return NeedsAuth(f"{self.name}: {said}: {advice}", server=self.name, status=status)
         words = "" if "html" in response.headers.get("content-type", "") else shorten(body.strip())
-        if words == response.reason_phrase:  # which is what many frameworks say by themselves
+        if words == response.reason_phrase:  # many frameworks repeat the reason phrase
             words = ""
         return HttpRefused(
             f"{self.name}: {said}" + (f": {words}" if words else ""),
@@ -97,7 +99,7 @@ class HttpEndpoint:
         )
 
     def connection_lost(self, error: Exception, what: str) -> LinkLost:
-        """What a failed request means to whoever asked for `what`."""
+        """Return the error for the caller of a failed request; `what` describes the request."""
         return LinkLost(
             f"{self.name}: {describe_error(error)}; {what} was not answered",
             server=self.name,
@@ -106,7 +108,7 @@ class HttpEndpoint:
 
 
 def _retry_after(value: str) -> float | None:
-    """Seconds, of either spelling of the header; None for what is neither."""
+    """Return the seconds of either form of `Retry-After` (RFC 9110, 10.2.3); None if it is invalid."""
     if value.isascii() and value.isdigit():
         return min(float(value[:10]), MAX_RETRY_AFTER)
     try:
