@@ -108,9 +108,9 @@ class AggregateServer:
 
     def _unknown_name_hint(self, member: str) -> str:
         """Say where an unknown name may come from."""
-        unheard = [s.spec.name for s in self.servers() if s.catalog is None and not s.state.is_settled]
-        if unheard:
-            names = ", ".join(unheard[:5]) + (" and others" if len(unheard) > 5 else "")
+        starting = [s.spec.name for s in self.servers() if s.catalog is None and not s.state.is_settled]
+        if starting:
+            names = ", ".join(starting[:5]) + (" and others" if len(starting) > 5 else "")
             return f"{member} of servers that are still starting are not known: {names}; try again soon"
         return f"{member}/list shows all of them"
 
@@ -160,9 +160,9 @@ class AggregateServer:
     def instructions(self) -> str:
         parts = []
         for server in self.servers():
-            words = server.upstream.info.instructions if server.upstream is not None else ""
-            if words:
-                parts.append(f"## {server.spec.name}\n\n{words[:_MAX_SERVER_INSTRUCTIONS]}")
+            text = server.upstream.info.instructions if server.upstream is not None else ""
+            if text:
+                parts.append(f"## {server.spec.name}\n\n{text[:_MAX_SERVER_INSTRUCTIONS]}")
         return "\n\n".join(parts)[:_MAX_INSTRUCTIONS]
 
     def freshness(self, member: str) -> tuple[int, str]:
@@ -234,13 +234,13 @@ def _renamed_entries(
     public = {owned: name for name, owned in names.items()}
     entries = []
     for server, name, raw in items:
-        called = public.get((server, name))
-        if called is None:
+        public_name = public.get((server, name))
+        if public_name is None:
             continue
         members = wire.members(raw)
-        members["name"] = Raw(msgspec.json.encode(called))
-        words = wire.string_or(members, "description")
-        members["description"] = Raw(msgspec.json.encode(f"[{server}] {words}".rstrip()))
+        members["name"] = Raw(msgspec.json.encode(public_name))
+        text = wire.string_or(members, "description")
+        members["description"] = Raw(msgspec.json.encode(f"[{server}] {text}".rstrip()))
         entries.append(msgspec.json.encode(members))
     return tuple(entries)
 

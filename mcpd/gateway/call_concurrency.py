@@ -136,8 +136,8 @@ def wait_for_turn(
         return True
     if len(queue.waiting()) > server.spec.max_queued:
         queue.release(call)
-        words = f"{server.spec.name}: {server.spec.max_queued} calls are already waiting for their turn"
-        raise Overloaded(f"{words}; nothing was sent, try again later", server=server.spec.name)
+        message = f"{server.spec.name}: {server.spec.max_queued} calls are already waiting for their turn"
+        raise Overloaded(f"{message}; nothing was sent, try again later", server=server.spec.name)
     call.deadline = trio.current_time() + call.idle_timeout
     if not queue.has_timeout_watcher:
         queue.has_timeout_watcher = True
@@ -193,13 +193,13 @@ async def _refuse_overdue(server: ManagedServer) -> None:
             now = trio.current_time()
             for entry in queue.waiting():
                 if isinstance(entry, Exchange) and entry.deadline <= now:
-                    words = (
+                    message = (
                         f"{name}: waited {entry.idle_timeout:g} s for other calls, which must not overlap "
                     )
-                    words += "with this one; nothing was sent, try again later"
+                    message += "with this one; nothing was sent, try again later"
                     if server.spec.concurrency == "free":
-                        words += f" (`share: client` in the definition of {name} gives each client its own)"
-                    entry.failed(Overloaded(words, server=name))
+                        message += f" (`share: client` in the definition of {name} gives each client its own)"
+                    entry.failed(Overloaded(message, server=name))
     finally:
         queue.has_timeout_watcher = False
 

@@ -33,8 +33,8 @@ def spawn_request(
     A result that `work` waited for may arrive together with the cancellation, so `work` must check for
     cancellation before it acts. It must undo whatever it did before being cancelled.
     """
-    scope, waiting = trio.CancelScope(), session.request_tasks
-    waiting[request.key] = scope
+    scope, tasks = trio.CancelScope(), session.request_tasks
+    tasks[request.key] = scope
 
     async def run() -> None:
         with scope:
@@ -44,8 +44,8 @@ def spawn_request(
             except Exception as error:
                 if not scope.cancel_called:
                     session.respond_exception(request, error)
-        if waiting.get(request.key) is scope:
-            del waiting[request.key]
+        if tasks.get(request.key) is scope:
+            del tasks[request.key]
         if scope.cancel_called and not session.is_closed:
             request.responder.drop()
 
@@ -55,8 +55,8 @@ def spawn_request(
 def when_catalog_known(session: ClientSession, request: ClientRequest, work: Callable[[], None]) -> None:
     """Run `work` once the client's server is connected; after a timeout, run it anyway with what is known."""
     single = session.view.single
-    asleep = single is not None and single.spec.lazy and single.catalog is not None
-    if single is None or single.upstream is not None or asleep:
+    is_asleep = single is not None and single.spec.lazy and single.catalog is not None
+    if single is None or single.upstream is not None or is_asleep:
         work()
         return
 

@@ -66,8 +66,8 @@ def make_client_context(
 ) -> ClientContext:
     """Return a context, with `accepts_server_requests` derived from the capabilities."""
     context = ClientContext(version, modern, capabilities, log_level)
-    asked = context.supports("elicitation") or context.supports("sampling")
-    return msgspec.structs.replace(context, accepts_server_requests=True) if asked else context
+    accepts_requests = context.supports("elicitation") or context.supports("sampling")
+    return msgspec.structs.replace(context, accepts_server_requests=True) if accepts_requests else context
 
 
 def forwarded_capabilities(context: ClientContext, *, is_single_server: bool) -> Mapping[str, object]:
@@ -75,18 +75,18 @@ def forwarded_capabilities(context: ClientContext, *, is_single_server: bool) ->
 
     If the client sees that server alone (`is_single_server`), extensions that both sides know are included.
     """
-    told: dict[str, object] = {}
+    forwarded: dict[str, object] = {}
     for feature in ("elicitation", "sampling", "roots"):
         declared = context.capabilities.get(feature)
         if isinstance(declared, Mapping):
-            told[feature] = declared
-    if told.get("elicitation") == {}:
-        told["elicitation"] = {"form": {}}  # the meaning of `{}` before 2025-11-25
-    if "roots" in told:
-        told["roots"] = {}
+            forwarded[feature] = declared
+    if forwarded.get("elicitation") == {}:
+        forwarded["elicitation"] = {"form": {}}  # the meaning of `{}` before 2025-11-25
+    if "roots" in forwarded:
+        forwarded["roots"] = {}
     if context.modern and is_single_server and isinstance(context.capabilities.get("extensions"), Mapping):
-        told["extensions"] = context.capabilities["extensions"]
-    return told
+        forwarded["extensions"] = context.capabilities["extensions"]
+    return forwarded
 
 
 class ClientRequest(msgspec.Struct, eq=False):

@@ -66,8 +66,8 @@ def _mapping(raw: Raw | None) -> Mapping[str, object]:
 
 def _client_name(raw: Raw | None) -> str:
     info = _mapping(raw)
-    words = [str(info[name])[:80] for name in ("name", "version") if isinstance(info.get(name), str)]
-    return " ".join(words)
+    text = [str(info[name])[:80] for name in ("name", "version") if isinstance(info.get(name), str)]
+    return " ".join(text)
 
 
 def _ping(session: ClientSession, request: ClientRequest) -> None:
@@ -97,10 +97,10 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
         if not upstream.has("resources", "subscribe"):
             raise Unsupported(f"{name} does not support resource subscriptions", server=name)
         if subscriptions.count(session) >= MAX_SUBSCRIPTIONS:
-            words = (
+            text = (
                 f"{MAX_SUBSCRIPTIONS} resources are the most that a client can subscribe to; not subscribed"
             )
-            raise Overloaded(words, server=name)
+            raise Overloaded(text, server=name)
         followed_before = subscriptions.add(session, b"", uri, server, own)
         outcome = ""
         try:
@@ -157,8 +157,8 @@ def _request_roots(session: ClientSession) -> None:
 
 def _store_roots(session: ClientSession, result: Raw) -> None:
     try:
-        given = wire.members(result).get("roots", Raw(b"[]"))
-        session.roots = tuple(msgspec.json.decode(given, type=list[Raw]))[:_MAX_ROOTS]
+        roots = wire.members(result).get("roots", Raw(b"[]"))
+        session.roots = tuple(msgspec.json.decode(roots, type=list[Raw]))[:_MAX_ROOTS]
     except (BadFrame, msgspec.MsgspecError):
         return
     session.gateway.on_roots_changed(session)

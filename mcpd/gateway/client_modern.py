@@ -145,15 +145,15 @@ def _listen(session: ClientSession, request: ClientRequest) -> None:
         raise BadFrame("`notifications` must be an object")
     offered = session.view.capabilities(request.context.version)
     lists = [name for name in _LISTS if wanted.get(f"{name}ListChanged") is True and name in offered]
-    listen = ClientListenStream(request, frozenset(lists))
-    asked = wanted.get("resourceSubscriptions")
-    watched = _resolve_resources(session, asked if isinstance(asked, list) else [])
-    honoured: dict[str, object] = {f"{name}ListChanged": True for name in lists}
-    if watched:
-        honoured["resourceSubscriptions"] = [uri for uri, _, _ in watched]
-    session.listen_streams[request.key] = listen
-    listen.notify("notifications/subscriptions/acknowledged", {"notifications": honoured})
-    for uri, server, own in watched:
+    stream = ClientListenStream(request, frozenset(lists))
+    uris = wanted.get("resourceSubscriptions")
+    resources = _resolve_resources(session, uris if isinstance(uris, list) else [])
+    accepted: dict[str, object] = {f"{name}ListChanged": True for name in lists}
+    if resources:
+        accepted["resourceSubscriptions"] = [uri for uri, _, _ in resources]
+    session.listen_streams[request.key] = stream
+    stream.notify("notifications/subscriptions/acknowledged", {"notifications": accepted})
+    for uri, server, own in resources:
         session.gateway.subscriptions.add(session, request.key, uri, server, own)
 
 

@@ -149,9 +149,9 @@ class ClientSession:
     def _handle_own_method(self, request: ClientRequest) -> None:
         """Answer a method of this hop, or forward an unknown method to a single server."""
         methods = client_modern.METHODS if request.context.modern else client_legacy.METHODS
-        own = methods.get(request.method)
-        if own is not None:
-            own(self, request)
+        handler = methods.get(request.method)
+        if handler is not None:
+            handler(self, request)
         elif request.method in client_modern.METHODS and self.version == "":
             self.respond_error(
                 request, _INVALID_PARAMS, f"{request.method} requires the protocol version in `_meta`"
@@ -174,9 +174,9 @@ class ClientSession:
                 return
             self.cancel(bytes(members.get("requestId", b"")), "the client cancelled it")
         else:
-            heard = client_legacy.NOTIFICATIONS.get(message.method)
-            if heard is not None:
-                heard(self)
+            handler = client_legacy.NOTIFICATIONS.get(message.method)
+            if handler is not None:
+                handler(self)
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────
 
@@ -202,9 +202,9 @@ class ClientSession:
         """Poll the task that the server created, until it is done."""
         call_tasks.spawn_for_call(call, lambda: input_required.poll_task(self, call, created))
 
-    def retry_call(self, call: ForwardedCall, until: Callable[[], Awaitable[None]]) -> None:
+    def retry_call(self, call: ForwardedCall, wait: Callable[[], Awaitable[None]]) -> None:
         """Send the call to its server once more when `until` has returned."""
-        dispatch.retry_call(call, until)
+        dispatch.retry_call(call, wait)
 
     def handle_input_required(self, call: ForwardedCall, request: ClientRequest, result: Raw) -> bool:
         """Handle a modern server's `input_required` result. Returns False for any other result."""
@@ -224,8 +224,8 @@ class ClientSession:
     def respond(self, request: ClientRequest, result: bytes) -> None:
         request.responder.finish(wire.result(request.key, result))
 
-    def respond_error(self, request: ClientRequest, code: int, words: str) -> None:
-        request.responder.finish(wire.error(request.key, wire.error_body(code, words)), code)
+    def respond_error(self, request: ClientRequest, code: int, text: str) -> None:
+        request.responder.finish(wire.error(request.key, wire.error_body(code, text)), code)
 
     def respond_exception(self, request: ClientRequest, error: Exception) -> None:
         """Send an exception as the response. A bug in mcpd fails only this request."""

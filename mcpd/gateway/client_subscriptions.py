@@ -31,21 +31,21 @@ class ClientSubscriptions:
     def count(self, session: ClientSession) -> int:
         return len(self._by_session.get(session, ()))
 
-    def add(self, session: ClientSession, listen: bytes, uri: str, server: ManagedServer, own: str) -> bool:
+    def add(self, session: ClientSession, stream: bytes, uri: str, server: ManagedServer, own: str) -> bool:
         """Add a subscription. Returns whether it already existed."""
-        watched = self._by_session.setdefault(session, {})
-        known = (listen, uri) in watched
-        watched[listen, uri] = (server, own)
+        resources = self._by_session.setdefault(session, {})
+        known = (stream, uri) in resources
+        resources[stream, uri] = (server, own)
         self._update_interest(session, server)
         return known
 
-    def drop(self, session: ClientSession, listen: bytes, uri: str) -> None:
-        found = self._by_session.get(session, {}).pop((listen, uri), None)
+    def drop(self, session: ClientSession, stream: bytes, uri: str) -> None:
+        found = self._by_session.get(session, {}).pop((stream, uri), None)
         if found is not None:
             self._update_interest(session, found[0])
 
-    def on_stream_closed(self, session: ClientSession, listen: bytes) -> None:
-        for key, uri in [key for key in self._by_session.get(session, {}) if key[0] == listen]:
+    def on_stream_closed(self, session: ClientSession, stream: bytes) -> None:
+        for key, uri in [key for key in self._by_session.get(session, {}) if key[0] == stream]:
             self.drop(session, key, uri)
 
     def on_session_closed(self, session: ClientSession) -> None:
@@ -54,10 +54,10 @@ class ClientSubscriptions:
 
     def on_server_replaced(self, server: ManagedServer) -> None:
         """A definition has a new server: move subscriptions from the old one to it."""
-        for session, watched in self._by_session.items():
-            for key, (owner, own) in watched.items():
+        for session, resources in self._by_session.items():
+            for key, (owner, own) in resources.items():
                 if owner is not server and owner.is_closed and owner.spec.name == server.spec.name:
-                    watched[key] = (server, own)
+                    resources[key] = (server, own)
             self._update_interest(session, server)
 
     def on_resource_updated(self, server: ManagedServer, uri: str) -> None:
@@ -74,9 +74,9 @@ class ClientSubscriptions:
         try:
             while self._recent_updates:
                 await trio.sleep(UPDATE_INTERVAL)
-                told, self._recent_updates = self._recent_updates, {}
-                for (server, uri), again in told.items():
-                    if again and self._notify_subscribers(server, uri):
+                updates, self._recent_updates = self._recent_updates, {}
+                for (server, uri), repeated in updates.items():
+                    if repeated and self._notify_subscribers(server, uri):
                         self._recent_updates[server, uri] = False
         finally:
             self._recent_updates.clear()
@@ -84,16 +84,16 @@ class ClientSubscriptions:
     def _notify_subscribers(self, server: ManagedServer, uri: str) -> bool:
         """Return whether anybody is subscribed."""
         concerned = list(self._subscribers(server, uri))
-        for session, listen, public in concerned:
-            session.notify_resource_updated(listen, public)
+        for session, stream, public in concerned:
+            session.notify_resource_updated(stream, public)
         return bool(concerned)
 
     def _subscribers(self, server: ManagedServer, uri: str) -> Iterator[tuple[ClientSession, bytes, str]]:
         """Yield (client, subscription, URI to report) for `uri` and for subscribed parents of it."""
-        for session, watched in list(self._by_session.items()):
-            for (listen, public), (owner, own) in watched.items():
+        for session, resources in list(self._by_session.items()):
+            for (stream, public), (owner, own) in resources.items():
                 if owner is server and (uri == own or uri.startswith(own.rstrip("/") + "/")):
-                    yield session, listen, public + uri[len(own) :]
+                    yield session, stream, public + uri[len(own) :]
 
     def _update_interest(self, session: ClientSession, server: ManagedServer) -> None:
         followed = {own for owner, own in self._by_session.get(session, {}).values() if owner is server}

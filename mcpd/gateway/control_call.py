@@ -222,7 +222,7 @@ class ControlCall(Exchange, kw_only=True):
         assert server is not None
         assert self.upstream is not None
         upstream, request, name = self.upstream, self.request, self.upstream.link.name
-        left = self.hard_deadline - trio.current_time()
+        remaining = self.hard_deadline - trio.current_time()
         if self.as_task or result_type(first) == "task":
             self._finish(
                 await mcp_tasks.await_task(
@@ -231,7 +231,7 @@ class ControlCall(Exchange, kw_only=True):
                     no_client(name, self.label),
                     what=self.label,
                     timeout=self.idle_timeout,
-                    limit=left,
+                    limit=remaining,
                     on_status=self._report_task_status,
                     next_connection=lambda: core.wait_reconnected(server),
                 )
@@ -246,17 +246,17 @@ class ControlCall(Exchange, kw_only=True):
                 "tools/call",
                 params,
                 no_client(name, self.label),
-                timeout=min(self.idle_timeout, left),
+                timeout=min(self.idle_timeout, remaining),
                 meta=self.meta,
                 first=first,
             )
         )
 
-    def _report_task_status(self, words: str) -> None:
+    def _report_task_status(self, problem_text: str) -> None:
         """Report a task's status message as progress: one more step, with this message."""
         self.status_reports += 1
-        told = {"progressToken": Raw(self.key), "progress": self.status_reports, "message": words}
-        self.on_progress(msgspec.json.encode(told))
+        report = {"progressToken": Raw(self.key), "progress": self.status_reports, "message": problem_text}
+        self.on_progress(msgspec.json.encode(report))
 
     def _finish(self, result: Raw) -> None:
         if self.request.raw:
@@ -294,15 +294,16 @@ async def _compiled_schemas(server: ManagedServer, tool: Item) -> ToolSchemas:
         if isinstance(known, trio.Event):
             await known.wait()
             continue
-        over = server.validators[tool.name] = trio.Event()
+        finished = server.validators[tool.name] = trio.Event()
         try:
             compiled = await compile_schemas(tool.raw)
         finally:
-            ours = server.validators.get(tool.name) is over  # unless the list was fetched again meanwhile
-            if ours:
+            # False if the list was fetched again meanwhile.
+            is_current = server.validators.get(tool.name) is finished
+            if is_current:
                 del server.validators[tool.name]
-            over.set()
-        if ours:
+            finished.set()
+        if is_current:
             server.validators[tool.name] = compiled
         return compiled
     return known
@@ -390,8 +391,8 @@ def _check_prompt_arguments(server: ManagedServer, prompt: Item, arguments: Mapp
     """Raise InvalidArguments if required arguments are missing."""
     missing = [name for name in required_arguments(prompt) if name not in arguments]
     if missing:
-        words = "is a required argument"
-        problems = [Problem("$.arguments", f'"{shorten(name, 80)}" {words}') for name in missing]
+        problem_text = "is a required argument"
+        problems = [Problem("$.arguments", f'"{shorten(name, 80)}" {problem_text}') for name in missing]
         raise InvalidArguments(
             f"{prompt.name}@{server.spec.name} was not requested: arguments are missing: "
             + "; ".join(map(str, problems)),

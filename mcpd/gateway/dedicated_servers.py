@@ -100,13 +100,13 @@ class DedicatedServers:
 
     def _name_for(self, server: ManagedServer) -> str:
         """Reuse free numbers: each name has a log file, and clients come and go while the daemon runs."""
-        taken = {instance.spec.name for instance in self._core.supervisor.instances()}
+        used_names = {instance.spec.name for instance in self._core.supervisor.instances()}
         names = (f"{server.spec.name}~{number}" for number in itertools.count(1))
-        return next(name for name in names if name not in taken)
+        return next(name for name in names if name not in used_names)
 
-    def _end(self, key: _Key, instance: _Instance, why: str) -> None:
+    def _end(self, key: _Key, instance: _Instance, reason: str) -> None:
         del self._instances[key]
-        self._core.supervisor.stop_instance(instance.server, why)
+        self._core.supervisor.stop_instance(instance.server, reason)
 
 
 def working_directory(session: ClientSession) -> str:

@@ -59,8 +59,8 @@ def _with_verified_state(session: ClientSession, server: ManagedServer, params: 
     if "requestState" in members:
         state = session.gateway.state_signer.verify(server.spec.name, members["requestState"])
         if state is None:
-            words = "`requestState` is not from this server, or mcpd has been restarted since"
-            raise InvalidArguments(f"{words}; send the call again", [Problem("$.requestState", words)])
+            message = "`requestState` is not from this server, or mcpd has been restarted since"
+            raise InvalidArguments(f"{message}; send the call again", [Problem("$.requestState", message)])
         members["requestState"] = state
     return msgspec.json.encode(members)
 
@@ -72,18 +72,18 @@ def _send(
     if upstream is None:
         raise session.gateway.core.not_ready_error(server)
     context = request.context
-    agreed = None
-    asked = context.modern and upstream.era == "legacy" and request.method in INTERACTIVE_METHODS
-    if asked and b'"inputResponses"' in bytes(params):
-        agreed = url_elicitation.accept_visit(server.spec.name, params)
+    accepted_params = None
+    may_be_answered = context.modern and upstream.era == "legacy" and request.method in INTERACTIVE_METHODS
+    if may_be_answered and b'"inputResponses"' in bytes(params):
+        accepted_params = url_elicitation.accept_visit(server.spec.name, params)
     call = ForwardedCall(
         session=session,
         context=context,
         request=request,
         upstream=upstream,
         server=server,
-        params=params if agreed is None else agreed,
-        resumed_after_url=agreed is not None,
+        params=params if accepted_params is None else accepted_params,
+        resumed_after_url=accepted_params is not None,
         alias=route.alias,
         translation=translation(context.version, upstream.version),
     )
@@ -102,18 +102,18 @@ def _send(
 
 def _send_in_turn(call: ForwardedCall, request: ClientRequest) -> None:
     """Submit the call now, or when its turn comes."""
-    alone = call.server.spec.concurrency != "free" or call.context.accepts_server_requests
-    if not alone or call_concurrency.acquire_turn(call, request, _submit):
+    may_need_turn = call.server.spec.concurrency != "free" or call.context.accepts_server_requests
+    if not may_need_turn or call_concurrency.acquire_turn(call, request, _submit):
         _submit(call)
 
 
-def retry_call(call: ForwardedCall, until: Callable[[], Awaitable[None]]) -> None:
+def retry_call(call: ForwardedCall, wait: Callable[[], Awaitable[None]]) -> None:
     """Send the call once more when `until` has returned. Other calls may have their turn meanwhile."""
     if call.holds_turn:
         call_concurrency.release_turn(call)
 
     async def send_again() -> None:
-        await until()
+        await wait()
         await trio.lowlevel.checkpoint_if_cancelled()
         call.cancel_task = None
         assert call.request is not None
@@ -126,13 +126,13 @@ def _submit(call: ForwardedCall) -> None:
     """Submit the call for the first time, with the client's context in its `_meta`."""
     request, upstream, context, session = call.request, call.upstream, call.context, call.session
     assert request is not None
-    dressed = session.cached_meta
-    if dressed[0] is not upstream or dressed[1] is not context:
-        told = forwarded_capabilities(context, is_single_server=session.view.single is not None)
+    cached = session.cached_meta
+    if cached[0] is not upstream or cached[1] is not context:
+        capabilities = forwarded_capabilities(context, is_single_server=session.view.single is not None)
         level = context.log_level or (None if context.modern else DEFAULT_LOG_LEVEL)
-        meta = upstream.request_meta(told, level)
-        dressed = session.cached_meta = (upstream, context, meta)
-    call.meta = dressed[2]
+        meta = upstream.request_meta(capabilities, level)
+        cached = session.cached_meta = (upstream, context, meta)
+    call.meta = cached[2]
     if (
         request.method == "tools/call"
         and upstream.accepts_task_param

@@ -58,23 +58,23 @@ class ServerRequest:
         if self._settle():
             self.link.respond(self.message, bytes(result))
 
-    def refuse(self, code: int, words: str) -> None:
+    def refuse(self, code: int, text: str) -> None:
         if self._settle():
-            self.link.refuse(self.message, code, words)
+            self.link.refuse(self.message, code, text)
 
-    def decline(self, why: str) -> None:
+    def decline(self, reason: str) -> None:
         """Answer for a client that cannot be asked: `decline` for elicitation, otherwise an error."""
         if self.feature == "elicitation":
             self.respond(b'{"action":"decline"}')
         else:
-            self.refuse(_REJECTED, why)
+            self.refuse(_REJECTED, reason)
 
     def _settle(self) -> bool:
         """Return False if it was settled before, or its connection has ended."""
-        was, self.is_settled = self.is_settled, True
-        if not was:
+        was_settled, self.is_settled = self.is_settled, True
+        if not was_settled:
             self.detach()
-        return not was and self.link.end_error is None
+        return not was_settled and self.link.end_error is None
 
     def attach(self, call: ForwardedCall) -> None:
         """Assign the request to `call`, and extend the deadlines of all calls it may belong to."""
@@ -116,11 +116,11 @@ class ServerRequestRouter:
             question.refuse(_REJECTED, f"{MAX_OPEN_REQUESTS} requests are still unanswered")
             return True
         self._open[link, message.key] = question
-        meant = candidates(link, exchange)
-        if len(meant) <= 1:
-            self._send_to_client(question, meant[0] if meant else None)
+        possible = candidates(link, exchange)
+        if len(possible) <= 1:
+            self._send_to_client(question, possible[0] if possible else None)
         elif not any(
-            isinstance(each, ForwardedCall) and each.context.supports(question.feature) for each in meant
+            isinstance(each, ForwardedCall) and each.context.supports(question.feature) for each in possible
         ):
             self._send_to_client(question, None)  # none of the candidates can be asked
         else:
@@ -178,10 +178,10 @@ class ServerRequestRouter:
             # Rare and brief polling; otherwise every response of every server would have to check here.
             while len(candidates(question.link, None)) > 1 and not question.is_settled:  # noqa: ASYNC110
                 await trio.sleep(0.02)
-        meant = candidates(question.link, None)
+        possible = candidates(question.link, None)
         if question.is_settled:
             return
-        if len(meant) > 1:
+        if len(possible) > 1:
             name = question.server.spec.name
             question.server.log.add_line(
                 f"[mcpd] a request ({question.message.method}) arrived while several clients had calls in "
@@ -189,16 +189,16 @@ class ServerRequestRouter:
             )
             self.remove(question).decline("it is unclear which client this is for")
         else:
-            self._send_to_client(question, meant[0] if meant else None)
+            self._send_to_client(question, possible[0] if possible else None)
 
     def _send_to_client(self, question: ServerRequest, exchange: Exchange | None) -> None:
         """Ask the client that made the call, if it can be asked."""
         name = question.server.spec.name
         call = exchange if isinstance(exchange, ForwardedCall) else None
         request = call.request if call is not None else None
-        why = f"no client can be asked for {question.feature}"
+        reason = f"no client can be asked for {question.feature}"
         if call is None or (request is None and not call.session.gateway.suspended_calls.holds(call)):
-            self.remove(question).decline(why)
+            self.remove(question).decline(reason)
             return
         context = call.context
         params = question.message.params if question.message.params is not ABSENT else Raw(b"{}")
@@ -212,30 +212,30 @@ class ServerRequestRouter:
             if url and context.supports("elicitation"):
                 self.remove(question).refuse(_INVALID_PARAMS, "the client does not support URL elicitation")
             else:
-                self.remove(question).decline(why)
+                self.remove(question).decline(reason)
             return
         session = call.session
         try:
-            told = translate_server_request(
+            client_params = translate_server_request(
                 question.message.method, params, context.version, session.message_prefix(name)
             )
         except BadFrame as error:
             self.remove(question).refuse(_INVALID_PARAMS, f"invalid params: {error}")
             return
-        if told is None:
+        if client_params is None:
             self.remove(question).decline("the client's protocol version does not support it")
             return
-        question.client_params = told
+        question.client_params = client_params
         question.attach(call)
         if context.modern:
-            self._gateway.suspended_calls.ask(call, question, told)
+            self._gateway.suspended_calls.ask(call, question, client_params)
             return
         assert request is not None
         if url:
             self._gateway.url_elicitations.record(session, question.server, params)
         question.client_request_key = session.client_requests.send_request(
             question.message.method,
-            told,
+            client_params,
             request.responder,
             lambda response: self._on_response(question, response),
         )
@@ -247,13 +247,13 @@ class ServerRequestRouter:
         elif response.result is not ABSENT:
             question.respond(response.result)
         else:
-            code, words = _error(response)
-            question.refuse(code, words)
+            code, text = _error(response)
+            question.refuse(code, text)
 
     def _answer_roots(self, question: ServerRequest, exchange: Exchange | None) -> None:
         """Answer with the roots of all clients of the server: some servers ask before they are ready."""
-        meant = candidates(question.link, exchange)
-        call = meant[0] if len(meant) == 1 and isinstance(meant[0], ForwardedCall) else None
+        possible = candidates(question.link, exchange)
+        call = possible[0] if len(possible) == 1 and isinstance(possible[0], ForwardedCall) else None
         if (
             call is not None
             and call.request is not None
@@ -306,9 +306,9 @@ def _error(response: Message) -> tuple[int, str]:
         body = wire.value(response.error)
     except BadFrame:
         body = None
-    given = body if isinstance(body, dict) else {}
-    code, words = given.get("code"), given.get("message")
+    fields = body if isinstance(body, dict) else {}
+    code, text = fields.get("code"), fields.get("message")
     return (
         code if isinstance(code, int) and not isinstance(code, bool) else _REJECTED,
-        shorten(words, 500) if isinstance(words, str) else "the client refused",
+        shorten(text, 500) if isinstance(text, str) else "the client refused",
     )

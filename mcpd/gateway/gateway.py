@@ -163,19 +163,19 @@ class Gateway:
             self.server_requests.forget(link, message)
             return False
 
-    def _on_notification(self, server: ManagedServer, said: ServerNotification) -> None:
-        method = said.method
+    def _on_notification(self, server: ManagedServer, notification: ServerNotification) -> None:
+        method = notification.method
         if method.endswith("/list_changed"):
             self._notify_list_changed(server, method.split("/")[1])
         elif method == "notifications/resources/updated":
-            self.subscriptions.on_resource_updated(server, said.uri)
+            self.subscriptions.on_resource_updated(server, notification.uri)
         elif method == "notifications/message":
-            self._forward_log_message(server, said)
+            self._forward_log_message(server, notification)
         elif method == "notifications/elicitation/complete":
-            self.url_elicitations.on_completed(server, said)
+            self.url_elicitations.on_completed(server, notification)
         elif method == "notifications/cancelled" and server.upstream is not None:
             try:
-                self.server_requests.cancel(server.upstream.link, said.params)
+                self.server_requests.cancel(server.upstream.link, notification.params)
             except BadFrame:
                 return
 
@@ -184,10 +184,10 @@ class Gateway:
             if session.view.covers(server):  # not for a dedicated server, whose lists nobody sees
                 session.notify_list_changed(feature)
 
-    def _forward_log_message(self, server: ManagedServer, said: ServerNotification) -> None:
+    def _forward_log_message(self, server: ManagedServer, notification: ServerNotification) -> None:
         """Send a log message to the client whose call it belongs to, if that is certain; mcpd logs it
         anyway."""
-        call = said.exchange
+        call = notification.exchange
         if call is None and server.upstream is not None:
             calls = {
                 each.session if isinstance(each, ForwardedCall) else None: each
@@ -198,10 +198,10 @@ class Gateway:
         if (
             isinstance(call, ForwardedCall)
             and call.request is not None
-            and _wants_log_message(call.context.log_level, call.context.modern, said.params)
+            and _wants_log_message(call.context.log_level, call.context.modern, notification.params)
         ):
             try:
-                members = wire.members(said.params)
+                members = wire.members(notification.params)
             except BadFrame:
                 return  # no client could read it
             strip_reserved(members)
@@ -225,9 +225,9 @@ class Gateway:
             if server.state is ServerState.DISABLED:
                 self.dedicated_servers.on_disabled(server)
             off = event.status.status is ServerState.DISABLED
-            was = self._disabled.get(event.server)
+            was_disabled = self._disabled.get(event.server)
             self._disabled[event.server] = off
-            if was is not None and was is not off:
+            if was_disabled is not None and was_disabled is not off:
                 self._notify_all_lists_changed(event.server)
             if event.status.status is ServerState.CONNECTED:
                 self._sync_interests(event.server)
@@ -293,17 +293,17 @@ def _wants_log_message(level: str, modern: bool, params: Raw) -> bool:
     if not level:
         return not modern  # a legacy client that set none gets everything
     try:
-        said = msgspec.json.decode(wire.members(params).get("level", Raw(b'"info"')), type=str)
+        message_level = msgspec.json.decode(wire.members(params).get("level", Raw(b'"info"')), type=str)
     except (BadFrame, msgspec.MsgspecError):
         return False
-    return said in LEVELS and LEVELS.index(said) >= LEVELS.index(level)
+    return message_level in LEVELS and LEVELS.index(message_level) >= LEVELS.index(level)
 
 
 def connected_clients(
     sessions: Iterable[ClientSession], connections: Iterable[ClientConnection]
 ) -> ClientsResult:
     """Describe every MCP session, then the other clients on the socket."""
-    speaking = [_session_report(session) for session in sessions]
+    mcp_clients = [_session_report(session) for session in sessions]
     others = [
         ConnectedClient(
             door=client.door,
@@ -316,7 +316,7 @@ def connected_clients(
         for client in connections
         if not client.attached and (client.pid is not None or client.door != "socket")
     ]
-    return ClientsResult(clients=(*speaking, *others))
+    return ClientsResult(clients=(*mcp_clients, *others))
 
 
 def _session_report(session: ClientSession) -> ConnectedClient:

@@ -91,8 +91,8 @@ async def _run_round(
     try:
         call.submit()
     except (LinkLost, Overloaded) as error:  # an earlier round has reached the server
-        words = f"{name}: {call.method} was interrupted after it had started and may have partly run"
-        raise LinkLost(f"{words}; not retried ({error.message})", server=name) from error
+        message = f"{name}: {call.method} was interrupted after it had started and may have partly run"
+        raise LinkLost(f"{message}; not retried ({error.message})", server=name) from error
 
 
 def add_required_task(call: ForwardedCall) -> bool:
@@ -118,8 +118,8 @@ async def poll_task(session: ClientSession, call: ForwardedCall, created: Raw) -
     assert request is not None
 
     async def answer(method: str, params: Raw) -> Mapping[str, object]:
-        asked = Raw(msgspec.json.encode({"method": method, "params": params}))
-        return wire.mapping(await _ask_client(session, call, asked))
+        question = Raw(msgspec.json.encode({"method": method, "params": params}))
+        return wire.mapping(await _ask_client(session, call, question))
 
     result = await mcp_tasks.await_task(
         call.upstream,
@@ -161,10 +161,10 @@ async def _ask_client(session: ClientSession, call: ForwardedCall, raw: Raw) -> 
     name, request = call.server.spec.name, call.request
     assert request is not None
     try:
-        asked = wire.members(raw)
-        method = wire.string(asked, "method")
+        question = wire.members(raw)
+        method = wire.string(question, "method")
         params = translate_server_request(
-            method, asked.get("params", Raw(b"{}")), session.context.version, session.message_prefix(name)
+            method, question.get("params", Raw(b"{}")), session.context.version, session.message_prefix(name)
         )
     except BadFrame as error:
         raise ProtocolViolation(f"{name}: sent an invalid input request: {error}", server=name) from None

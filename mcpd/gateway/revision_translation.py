@@ -310,8 +310,8 @@ def translate_server_request(method: str, params: Raw, client: str, label: str) 
         elif client >= R5:
             members.pop("elicitationId", None)
         if label and "message" in members:
-            words = wire.value(members["message"])
-            members["message"] = Raw(msgspec.json.encode(f"{label}{words}"))
+            text = wire.value(members["message"])
+            members["message"] = Raw(msgspec.json.encode(f"{label}{text}"))
     return msgspec.json.encode(members)
 
 

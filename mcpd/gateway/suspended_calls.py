@@ -105,11 +105,11 @@ class SuspendedCalls:
     def _suspend(self, suspended: _SuspendedCall, request: ClientRequest) -> None:
         suspended.state = _STATE_PREFIX + secrets.token_urlsafe(24)
         self._states[suspended.state] = suspended
-        asked = {
+        content = {
             name: {"method": question.message.method, "params": Raw(params)}
             for name, (question, params) in suspended.questions.items()
         }
-        body = {"resultType": "input_required", "inputRequests": asked, "requestState": suspended.state}
+        body = {"resultType": "input_required", "inputRequests": content, "requestState": suspended.state}
         suspended.call.session.suspend_call(
             suspended.call, request, wire.result(request.key, msgspec.json.encode(body))
         )
@@ -150,8 +150,8 @@ class SuspendedCalls:
             return False
         suspended = self._states.get(state)
         if suspended is None or suspended.digest != _digest(request.method, request.params):
-            words = "unknown, expired or already used `requestState`"
-            raise InvalidArguments(f"{words}; send the call again", [Problem("$.requestState", words)])
+            message = "unknown, expired or already used `requestState`"
+            raise InvalidArguments(f"{message}; send the call again", [Problem("$.requestState", message)])
         answers = wire.members(members.get("inputResponses", Raw(b"{}")))
         for name, answer in answers.items():
             if name in suspended.questions and not bytes(answer).lstrip().startswith(b"{"):
@@ -228,9 +228,9 @@ class SuspendedCalls:
 def _digest(method: str, params: bytes) -> bytes:
     """Return a digest of the request that ignores order and spelling of its members. Raises BadFrame."""
     members = {k: v for k, v in wire.members(params or b"{}").items() if k not in _IGNORED_MEMBERS}
-    asked: dict[str, object]
+    content: dict[str, object]
     try:
-        asked = {k: wire.value(v) for k, v in members.items()}
+        content = {k: wire.value(v) for k, v in members.items()}
     except BadFrame:  # valid JSON that Python cannot hold (a number like 1E+400): compare its spelling
-        asked = {k: bytes(v).hex() for k, v in members.items()}
-    return hashlib.sha256(method.encode() + msgspec.json.encode(asked, order="sorted")).digest()
+        content = {k: bytes(v).hex() for k, v in members.items()}
+    return hashlib.sha256(method.encode() + msgspec.json.encode(content, order="sorted")).digest()

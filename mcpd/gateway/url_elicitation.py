@@ -59,10 +59,10 @@ class UrlElicitations:
     def on_session_closed(self, session: ClientSession) -> None:
         self._sent = {key: sent for key, sent in self._sent.items() if sent is not session}
 
-    def on_completed(self, server: ManagedServer, said: ServerNotification) -> None:
+    def on_completed(self, server: ManagedServer, notification: ServerNotification) -> None:
         """Handle `notifications/elicitation/complete`, for the client that was sent there."""
         try:
-            key = wire.value(wire.members(said.params).get("elicitationId", b"null"))
+            key = wire.value(wire.members(notification.params).get("elicitationId", b"null"))
         except BadFrame:
             return
         session = self._sent.pop((server, str(key)), None)
@@ -91,10 +91,10 @@ def accept_visit(server: str, params: Raw | bytes) -> bytes | None:
     if raw is None:
         return None
     answers = wire.value(raw)
-    given = answers.values() if isinstance(answers, dict) else ()
-    if not all(isinstance(each, Mapping) and each.get("action") == "accept" for each in given):
-        words = f"{server}: requires its user to visit a URL first, which was declined; send the call again"
-        raise InputNeeded(words, server=server, asked="elicitation/create")
+    given_answers = answers.values() if isinstance(answers, dict) else ()
+    if not all(isinstance(each, Mapping) and each.get("action") == "accept" for each in given_answers):
+        text = f"{server}: requires its user to visit a URL first, which was declined; send the call again"
+        raise InputNeeded(text, server=server, asked="elicitation/create")
     members.pop("requestState", None)
     return msgspec.json.encode(members)
 
@@ -115,15 +115,15 @@ def translate_error(
         if not context.supports("elicitation", "url"):
             return missing_capability_error(request, {"elicitation": {"url": {}}}, message.error)
         label = call.session.message_prefix(call.server.spec.name)
-        told = (
+        translated = (
             translate_server_request("elicitation/create", params, context.version, label) for params in pages
         )
-        asked = {
+        requests = {
             f"{_REQUEST_KEY}{number}": {"method": "elicitation/create", "params": Raw(params)}
-            for number, params in enumerate(told, 1)
+            for number, params in enumerate(translated, 1)
             if params is not None
         }
-        body = {"resultType": "input_required", "inputRequests": asked}
+        body = {"resultType": "input_required", "inputRequests": requests}
         return wire.result(request.key, msgspec.json.encode(body)), 0
     if call.missing_capabilities:
         return missing_capability_error(request, call.missing_capabilities, message.error)
@@ -139,11 +139,11 @@ def missing_capability_error(
 ) -> tuple[bytes, int]:
     """Return error -32021: the call failed because the client lacks these capabilities."""
     try:
-        words = wire.value(wire.members(error).get("message", b'""'))
+        text = wire.value(wire.members(error).get("message", b'""'))
     except BadFrame:
-        words = ""
-    told = f"the client lacks a capability that this call requires: {words}"
-    body = wire.error_body(MISSING_CLIENT_CAPABILITY, told, {"requiredCapabilities": capabilities})
+        text = ""
+    message = f"the client lacks a capability that this call requires: {text}"
+    body = wire.error_body(MISSING_CLIENT_CAPABILITY, message, {"requiredCapabilities": capabilities})
     return wire.error(request.key, body), MISSING_CLIENT_CAPABILITY
 
 

@@ -92,12 +92,12 @@ def combined_freshness(catalogs: Sequence[Catalog | None], member: str) -> tuple
     """Return the freshness of a merged list: the shortest TTL, and private if any part is."""
     feature = "resources" if member == "resourceTemplates" else member
     hints = [catalog.hints.get(feature) for catalog in catalogs if catalog is not None]
-    said = [hint for hint in hints if hint is not None]
-    if not said or len(said) < len(hints):  # a legacy server, which does not say
+    known_hints = [hint for hint in hints if hint is not None]
+    if not known_hints or len(known_hints) < len(hints):  # a legacy server, which does not say
         return NOT_CACHEABLE
-    left = min(hint.fresh_until for hint in said) - trio.current_time()
-    scope = "private" if any(hint.private for hint in said) else "public"
-    return max(0, int(min(left, MAX_TTL) * 1000)), scope
+    remaining = min(hint.fresh_until for hint in known_hints) - trio.current_time()
+    scope = "private" if any(hint.private for hint in known_hints) else "public"
+    return max(0, int(min(remaining, MAX_TTL) * 1000)), scope
 
 
 @attrs.define(eq=False)

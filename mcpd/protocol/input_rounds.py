@@ -47,24 +47,25 @@ async def request_with_input(
     allowed, and whatever `Upstream.request` and `answer` raise.
     """
     pause = _FIRST_PAUSE
-    asks = params
+    current_params = params
     for last in (*(False,) * (MAX_ROUNDS - 1), True):
-        result, first = first or await upstream.request(method, asks, timeout=timeout, meta=meta), None
+        result = first or await upstream.request(method, current_params, timeout=timeout, meta=meta)
+        first = None
         needed = _parse_input_required(upstream.link.name, method, result)
         if needed is None:
             return result
         if last:
             break
         questions, state = needed
-        again: dict[str, object] = dict(params)
+        next_params: dict[str, object] = dict(params)
         if questions:
-            again["inputResponses"] = await answer_all(upstream.link.name, questions, answer)
+            next_params["inputResponses"] = await answer_all(upstream.link.name, questions, answer)
         else:
             await trio.sleep(pause)
             pause = min(pause * 2, _MAX_PAUSE)
         if state is not None:
-            again["requestState"] = state
-        asks = again
+            next_params["requestState"] = state
+        current_params = next_params
     raise ProtocolViolation(
         f"{upstream.link.name}: still requires input after {MAX_ROUNDS} rounds of {method}",
         server=upstream.link.name,
@@ -97,15 +98,15 @@ async def answer_all(name: str, questions: Mapping[str, Raw], answer: InputHandl
 
     Raises ProtocolViolation, and what `answer` raises.
     """
-    given: dict[str, object] = {}
+    given_answers: dict[str, object] = {}
     for key, question in questions.items():
         try:
-            asked = wire.members(question)
-            method = wire.string(asked, "method")
+            fields = wire.members(question)
+            method = wire.string(fields, "method")
         except BadFrame as error:
             raise ProtocolViolation(f"{name}: sent an invalid input request: {error}", server=name) from None
-        given[key] = await answer(method, asked.get("params", Raw(b"{}")))
-    return given
+        given_answers[key] = await answer(method, fields.get("params", Raw(b"{}")))
+    return given_answers
 
 
 def result_type(result: Raw) -> str:
@@ -139,9 +140,9 @@ def no_client(server: str, what: str) -> InputHandler:
 def _describe_question(method: str, params: Raw) -> str:
     """Return the question as the server phrased it, for error messages."""
     try:
-        asked = wire.value(params)
+        fields = wire.mapping(params)
     except BadFrame:
-        asked = None
-    said = [asked[name] for name in ("message", "url") if name in asked] if isinstance(asked, dict) else []
-    words = " ".join(shorten(text, 200) for text in said if isinstance(text, str))
-    return f"{shorten(method, 60)}: {words}" if words else shorten(method, 60)
+        fields = {}
+    texts = [value for name in ("message", "url") if isinstance(value := fields.get(name), str)]
+    text = " ".join(shorten(value, 200) for value in texts)
+    return f"{shorten(method, 60)}: {text}" if text else shorten(method, 60)

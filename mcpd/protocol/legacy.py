@@ -180,9 +180,9 @@ class _LegacySubscriptions:
             await changed.wait()
 
     async def _subscribe(self, uri: str) -> None:
-        why = await self._request("resources/subscribe", {"uri": uri})
-        if why:
-            self.hooks.interests.reject(uri, why)
+        failure = await self._request("resources/subscribe", {"uri": uri})
+        if failure:
+            self.hooks.interests.reject(uri, failure)
             return
         self.subscribed.add(uri)
         if self.hooks.interests.confirm(uri):
@@ -194,9 +194,9 @@ class _LegacySubscriptions:
 
     async def _set_level(self, level: str) -> None:
         self.sent_level = level
-        why = await self._request("logging/setLevel", {"level": level})
-        if why:
-            self.hooks.on_log(f"[mcpd] rejects log level {level}: {why}")
+        failure = await self._request("logging/setLevel", {"level": level})
+        if failure:
+            self.hooks.on_log(f"[mcpd] rejects log level {level}: {failure}")
 
     async def _request(self, method: str, params: Mapping[str, object]) -> str:
         """Send a request; return why it failed, or an empty string."""

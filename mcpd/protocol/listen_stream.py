@@ -86,36 +86,36 @@ class UpstreamListenStream:
     def receive(self, message: Message, exchange: Exchange | None) -> None:
         """Handle a notification, if it belongs to an open stream."""
         if message.method == "notifications/cancelled":
-            listen = self._open.get(_member(message, "requestId"))
-            if listen is not None:
-                listen.cancellable = False  # the server has cancelled it
-                self._close(listen)
-                listen.ended.set()
+            request = self._open.get(_member(message, "requestId"))
+            if request is not None:
+                request.cancellable = False  # the server has cancelled it
+                self._close(request)
+                request.ended.set()
             return
-        listen = self._open.get(_subscription_id(message))
-        if listen is None:
+        request = self._open.get(_subscription_id(message))
+        if request is None:
             return
         if message.method == "notifications/subscriptions/acknowledged":
-            if not listen.acknowledged.is_set():
-                listen.acknowledged.set()
-                self._on_acknowledged(listen, *_acknowledged(message))
+            if not request.acknowledged.is_set():
+                request.acknowledged.set()
+                self._on_acknowledged(request, *_acknowledged(message))
         else:
             handle_notification(self._hooks, message, exchange)
 
     def _on_acknowledged(
-        self, listen: _ListenRequest, features: frozenset[str], uris: frozenset[str]
+        self, request: _ListenRequest, features: frozenset[str], uris: frozenset[str]
     ) -> None:
         interests = self._hooks.interests
-        for uri in sorted(listen.resources):
+        for uri in sorted(request.resources):
             if uri not in uris:
                 interests.reject(uri, "it did not accept the subscription to this resource")
-            elif interests.confirm(uri) and listen.after_gap:
+            elif interests.confirm(uri) and request.after_gap:
                 report_possible_update(self._hooks, uri)
-        listen.resources &= uris
+        request.resources &= uris
         self._upstream.announces_changes.difference_update(FEATURES)
-        self._upstream.announces_changes.update(features & listen.features)
-        if listen.after_gap:
-            self._report_missed(listen.features)
+        self._upstream.announces_changes.update(features & request.features)
+        if request.after_gap:
+            self._report_missed(request.features)
         self._upstream.notifications_ready.set()
 
     def _report_missed(self, features: Iterable[str]) -> None:
@@ -131,8 +131,8 @@ class UpstreamListenStream:
             await self._run()
         finally:
             self._upstream.notifications_ready.set()
-            for listen in tuple(self._open.values()):
-                self._close(listen)
+            for request in tuple(self._open.values()):
+                self._close(request)
 
     async def _run(self) -> None:
         while self._link.end_error is None:
@@ -159,32 +159,32 @@ class UpstreamListenStream:
     async def _replace(self, uris: frozenset[str]) -> bool:
         """Open a stream for these resources; the current one stays open until it is acknowledged. Returns
         False if the wanted resources must be determined again."""
-        fresh, current = await self._open_request(uris), self._current
-        if fresh.is_refused:
-            self._close(fresh)
-            self._on_refused(uris, str(fresh.error))
+        new, current = await self._open_request(uris), self._current
+        if new.is_refused:
+            self._close(new)
+            self._on_refused(uris, str(new.error))
             return False
         if current is not None and current.ended.is_set():
             self._report_missed(self._features)  # no stream was open in between
-            for uri in sorted(current.resources & fresh.resources):
+            for uri in sorted(current.resources & new.resources):
                 report_possible_update(self._hooks, uri)
-        elif current is not None and fresh.ended.is_set():  # try again later; the other stream stays open
+        elif current is not None and new.ended.is_set():  # try again later; the other stream stays open
             await self._back_off()
             return False
         elif current is not None:
             self._close(current)
-        self._current = fresh
+        self._current = new
         return True
 
-    def _on_refused(self, uris: frozenset[str], why: str) -> None:
+    def _on_refused(self, uris: frozenset[str], reason: str) -> None:
         current = self._current
         added = uris if current is None else uris - current.resources
         if added:  # the server may object to one of these
             for uri in added:
-                self._hooks.interests.reject(uri, f"it rejects the subscription: {why}".rstrip(": "))
+                self._hooks.interests.reject(uri, f"it rejects the subscription: {reason}".rstrip(": "))
         elif current is None:
             self._hooks.on_log(
-                f"[mcpd] rejects subscriptions/listen ({why}); its lists are fetched only once"
+                f"[mcpd] rejects subscriptions/listen ({reason}); its lists are fetched only once"
             )
             self._features = frozenset()
         else:  # the open stream covers all of this and more
@@ -222,7 +222,7 @@ class UpstreamListenStream:
 
     async def _open_request(self, uris: frozenset[str]) -> _ListenRequest:
         """Open a stream and wait until it is acknowledged or has ended, or for the timeout."""
-        listen = _ListenRequest(
+        request = _ListenRequest(
             server=self._link.name,
             label="the subscription to its changes",
             long_lived=True,
@@ -234,21 +234,21 @@ class UpstreamListenStream:
         if uris:
             wanted["resourceSubscriptions"] = sorted(uris)
         try:
-            self._link.submit(listen, "subscriptions/listen", msgspec.json.encode({"notifications": wanted}))
+            self._link.submit(request, "subscriptions/listen", msgspec.json.encode({"notifications": wanted}))
         except McpdError as error:
-            listen.failed(error)
-            return listen
-        self._open[listen.key] = listen
+            request.failed(error)
+            return request
+        self._open[request.key] = request
         with trio.move_on_after(_ACKNOWLEDGE_TIMEOUT):
-            await _wait_first(listen.acknowledged, listen.ended)
-        if not listen.acknowledged.is_set() and not listen.ended.is_set():
-            listen.acknowledged.set()
-            self._on_acknowledged(listen, self._features, uris)
-        return listen
+            await _wait_first(request.acknowledged, request.ended)
+        if not request.acknowledged.is_set() and not request.ended.is_set():
+            request.acknowledged.set()
+            self._on_acknowledged(request, self._features, uris)
+        return request
 
-    def _close(self, listen: _ListenRequest) -> None:
-        if self._open.pop(listen.key, None) is not None:
-            self._link.cancel(listen, "replaced by another subscription, or no longer needed")
+    def _close(self, request: _ListenRequest) -> None:
+        if self._open.pop(request.key, None) is not None:
+            self._link.cancel(request, "replaced by another subscription, or no longer needed")
 
 
 def _subscription_id(message: Message) -> bytes:
@@ -272,12 +272,12 @@ def _acknowledged(message: Message) -> tuple[frozenset[str], frozenset[str]]:
         body = wire.value(message.params)
     except BadFrame:
         return frozenset(), frozenset()
-    told = body.get("notifications") if isinstance(body, dict) else None
-    if not isinstance(told, dict):
+    accepted = body.get("notifications") if isinstance(body, dict) else None
+    if not isinstance(accepted, dict):
         return frozenset(), frozenset()
-    uris = told.get("resourceSubscriptions")
+    uris = accepted.get("resourceSubscriptions")
     return (
-        frozenset(feature for feature in FEATURES if told.get(f"{feature}ListChanged") is True),
+        frozenset(feature for feature in FEATURES if accepted.get(f"{feature}ListChanged") is True),
         frozenset(uri for uri in uris if isinstance(uri, str)) if isinstance(uris, list) else frozenset(),
     )
 

@@ -61,7 +61,7 @@ async def await_task(
     what: str,
     timeout: float = math.inf,
     limit: float = math.inf,
-    on_status: Callable[[str], None] = lambda words: None,
+    on_status: Callable[[str], None] = lambda text: None,
     next_connection: NextConnection | None = None,
 ) -> Raw:
     """Wait until the task is done; return the bytes of its result, as if the call itself had returned it.
@@ -83,8 +83,8 @@ async def await_task(
             return await poller.run(task)
     except (Overloaded, HttpRefused, LinkLost) as error:
         # These errors concern a poll, not the call.
-        words = f"{poller.name}: {what} became a task whose outcome is unknown; it may have run"
-        raise LinkLost(f"{words}, so it is not retried ({error.message})", server=poller.name) from error
+        text = f"{poller.name}: {what} became a task whose outcome is unknown; it may have run"
+        raise LinkLost(f"{text}, so it is not retried ({error.message})", server=poller.name) from error
     finally:
         if not poller.is_finished:
             poller.cancel(task.id)
@@ -118,19 +118,19 @@ class _TaskPoller:
         return self.upstream.era == "legacy"
 
     async def run(self, task: _Task) -> Raw:
-        asked_after = {"taskId": task.id}
-        misses, words = 0, ""
+        params = {"taskId": task.id}
+        misses, text = 0, ""
         while task.status not in _FINAL:
-            if task.message not in ("", words):
-                words = task.message
-                self.on_status(words)
+            if task.message not in ("", text):
+                text = task.message
+                self.on_status(text)
             if task.status == "input_required":
                 if self.is_legacy:  # the server asks with requests of its own while we wait for the result
                     return await self._fetch(task, timeout=math.inf)
                 await self._answer_questions(task)
             await trio.sleep(task.poll_interval)
             try:
-                task = _parse_task(self.upstream, await self._request("tasks/get", asked_after))
+                task = _parse_task(self.upstream, await self._request("tasks/get", params))
                 misses = 0
             except (CallTimeout, Overloaded, HttpRefused, LinkLost) as error:
                 misses += 1
@@ -147,18 +147,19 @@ class _TaskPoller:
 
     async def _switch_connection(self, lost: McpdError) -> None:
         """Move to the next connection. Raises `lost` if there is none of the same revision."""
-        fresh = None if self.next_connection is None else await self.next_connection()
-        if fresh is None or (fresh.era, fresh.version) != (self.upstream.era, self.upstream.version):
+        connection = None if self.next_connection is None else await self.next_connection()
+        before = self.upstream
+        if connection is None or (connection.era, connection.version) != (before.era, before.version):
             raise lost
-        self.reconnected = self.reconnected or fresh is not self.upstream
-        self.upstream = fresh
+        self.reconnected = self.reconnected or connection is not self.upstream
+        self.upstream = connection
 
     async def _result(self, task: _Task) -> Raw:
         """Return the result of a finished task. Raises if it failed."""
         if task.status == "cancelled":
-            words = task.message or "no reason given"
+            text = task.message or "no reason given"
             raise UpstreamRefused(
-                f"{self.name}: the server cancelled its task: {words}", server=self.name, upstream_code=0
+                f"{self.name}: the server cancelled its task: {text}", server=self.name, upstream_code=0
             )
         if self.is_legacy:
             return await self._fetch(task, timeout=self.timeout)
@@ -182,8 +183,8 @@ class _TaskPoller:
             raise ProtocolViolation(message, server=self.name) from None
         new = {key: question for key, question in questions.items() if key not in self.answered}
         if new:
-            given = await answer_all(self.name, new, self.answer)
-            await self._request("tasks/update", {"taskId": task.id, "inputResponses": given})
+            answers = await answer_all(self.name, new, self.answer)
+            await self._request("tasks/update", {"taskId": task.id, "inputResponses": answers})
             self.answered.update(new)
 
     async def _request(

@@ -124,8 +124,8 @@ def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping
     """Return the upstream that a DiscoverResult describes, for `version`."""
     parameter_headers = ParameterHeaders(version)
     link.set_dialect(dialect(version, parameter_headers, hooks.capabilities, refresh_list=hooks.refresh_list))
-    given = discovered.get("_meta")
-    meta = given if isinstance(given, Mapping) else {}
+    raw_meta = discovered.get("_meta")
+    meta = raw_meta if isinstance(raw_meta, Mapping) else {}
     upstream = Upstream(
         link=link,
         era="modern",

@@ -62,11 +62,11 @@ class NotStreamableHttp(Exception):
 
 def join_steps(steps: Sequence[str]) -> str:
     """Join the steps to one sentence; equal outcomes in a row are given once."""
-    told = []
+    joined = []
     for outcome, alike in groupby((step.partition(": ") for step in steps), lambda parts: parts[2]):
         *tried, last = [parts[0] for parts in alike]
-        told.append(f"{', '.join(tried)} and {last}: {outcome}" if tried else f"{last}: {outcome}")
-    return ", ".join(told)
+        joined.append(f"{', '.join(tried)} and {last}: {outcome}" if tried else f"{last}: {outcome}")
+    return ", ".join(joined)
 
 
 _TEMPORARY = (408, 429)

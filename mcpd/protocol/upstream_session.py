@@ -43,7 +43,7 @@ class ServerNotification:
 ServerRequestHandler = Callable[[Channel, Message, Exchange | None], bool]
 
 
-def _ignore(said: ServerNotification) -> None: ...
+def _ignore(notification: ServerNotification) -> None: ...
 
 
 @attrs.define
@@ -164,10 +164,10 @@ def to_upstream_error(server: str, message: Message) -> UpstreamRefused:
     if not isinstance(body, dict):
         body = {}
     code = body.get("code")
-    words = body.get("message")
+    text = body.get("message")
     return UpstreamRefused(
-        f"{server}: {words}"
-        if isinstance(words, str)
+        f"{server}: {text}"
+        if isinstance(text, str)
         else f"{server}: answered with an error: {shorten(bytes(message.error))}",
         server=server,
         upstream_code=code if isinstance(code, int) and not isinstance(code, bool) else 0,
@@ -190,12 +190,11 @@ def decode_result(server: str, method: str, result: Raw) -> Mapping[str, object]
 
 def parse_server_info(value: object, instructions: object) -> ServerInfo:
     """Parse the server's untrusted self-description; anything but strings is ignored."""
-    given = value if isinstance(value, Mapping) else {}
-    taken = {
-        key: str(given[key])[:500] for key in ("name", "version", "title") if isinstance(given.get(key), str)
-    }
-    words = instructions[:4000] if isinstance(instructions, str) else ""
-    return ServerInfo(**taken, instructions=words)
+    fields = value if isinstance(value, Mapping) else {}
+    names = ("name", "version", "title")
+    strings = {name: str(fields[name])[:500] for name in names if isinstance(fields.get(name), str)}
+    text = instructions[:4000] if isinstance(instructions, str) else ""
+    return ServerInfo(**strings, instructions=text)
 
 
 def declared_capabilities(body: Mapping[str, object]) -> Mapping[str, object]:

@@ -93,9 +93,9 @@ class NotificationInterests:
         if uri not in self.resources:
             return False
         self._set_result(uri, _SUBSCRIBED)
-        again = uri in self._subscribed_before
+        was_confirmed = uri in self._subscribed_before
         self._subscribed_before.add(uri)
-        return again
+        return was_confirmed
 
     def reject(self, uri: str, why: str) -> None:
         """The server has refused the subscription; `why` is shown to users."""
@@ -114,6 +114,6 @@ class NotificationInterests:
     def _recompute(self) -> None:
         wanted = self.resources = frozenset[str]().union(*self._followed_by.values())
         self._subscribed_before &= wanted
-        self._results = {uri: words for uri, words in self._results.items() if uri in wanted}
+        self._results = {uri: reason for uri, reason in self._results.items() if uri in wanted}
         changed, self.changed = self.changed, trio.Event()
         changed.set()
