@@ -173,8 +173,6 @@ class AggregateServer:
         """The naming style in effect now."""
         return self.profile.style or self._core.config.loaded.settings.client_tool_names
 
-    # ── the index ───────────────────────────────────────────────────────────────────────────────
-
     def _index(self) -> _AggregateIndex:
         now = [(server.spec.name, server.catalog) for server in self.servers()]
         style = self.style

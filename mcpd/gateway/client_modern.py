@@ -118,9 +118,6 @@ def _send_discover_result(session: ClientSession, request: ClientRequest) -> Non
     session.respond(request, msgspec.json.encode(body))
 
 
-# ── changes, as long as the client listens ──────────────────────────────────────────────────────────
-
-
 @attrs.frozen(eq=False)
 class ClientListenStream:
     """One open `subscriptions/listen` request. Every notification on it carries the request's id."""

@@ -201,8 +201,6 @@ class ControlCall(Exchange, kw_only=True):
             self.holds_turn = False
             call_concurrency.turn_queue(self.server).release(self)
 
-    # ── what comes back: in the server's reader ─────────────────────────────────────────────────
-
     def answered(self, message: Message) -> None:
         assert self.server is not None
         assert self.upstream is not None

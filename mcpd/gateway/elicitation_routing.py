@@ -18,6 +18,7 @@ from msgspec import Raw
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
 from mcpd.gateway.revision_translation import translate_server_request
 from mcpd.model.text import shorten
+from mcpd.protocol.upstream_session import parse_error
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
@@ -247,8 +248,9 @@ class ServerRequestRouter:
         elif response.result is not ABSENT:
             question.respond(response.result)
         else:
-            code, text = _error(response)
-            question.refuse(code, text)
+            code, text, _ = parse_error(response.error)
+            text = "the client refused" if text is None else shorten(text, 500)
+            question.refuse(_REJECTED if code is None else code, text)
 
     def _answer_roots(self, question: ServerRequest, exchange: Exchange | None) -> None:
         """Answer with the roots of all clients of the server: some servers ask before they are ready."""
@@ -299,16 +301,3 @@ def ambiguous_with(call: ForwardedCall) -> list[ForwardedCall]:
         and each.method in INTERACTIVE_METHODS
     )
     return [call, *others]
-
-
-def _error(response: Message) -> tuple[int, str]:
-    try:
-        body = wire.value(response.error)
-    except BadFrame:
-        body = None
-    fields = body if isinstance(body, dict) else {}
-    code, text = fields.get("code"), fields.get("message")
-    return (
-        code if isinstance(code, int) and not isinstance(code, bool) else _REJECTED,
-        shorten(text, 500) if isinstance(text, str) else "the client refused",
-    )

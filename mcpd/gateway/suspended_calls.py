@@ -73,8 +73,6 @@ class SuspendedCalls:
     def __len__(self) -> int:
         return len(self._states)
 
-    # ── the server asks ─────────────────────────────────────────────────────────────────────────
-
     def ask(self, call: ForwardedCall, question: ServerRequest, params: bytes) -> None:
         """Put a question to the client that made the call, now or when it returns."""
         suspended = self._calls.get(call)
@@ -137,8 +135,6 @@ class SuspendedCalls:
                 n: pair for n, pair in suspended.questions.items() if pair[0] is not question
             }
 
-    # ── the client comes back ───────────────────────────────────────────────────────────────────
-
     def resume(self, session: ClientSession, request: ClientRequest) -> bool:
         """Continue the call that the request's state names. Returns False if the state is a server's own.
 
@@ -176,8 +172,6 @@ class SuspendedCalls:
                 question, _ = suspended.questions.pop(name)
                 self._gateway.server_requests.remove(question)
                 question.respond(answers[name])
-
-    # ── the server is done ──────────────────────────────────────────────────────────────────────
 
     def on_answered(self, call: ForwardedCall, message: Message) -> None:
         """The server answered while the client is away: keep the response until the client returns."""

@@ -81,18 +81,18 @@ class UpstreamListenStream:
         """The stream that covers everything wanted."""
         self._retry_delay = FIRST_RETRY_DELAY
 
-    # ── what comes: in the reader ───────────────────────────────────────────────────────────────
-
     def receive(self, message: Message, exchange: Exchange | None) -> None:
         """Handle a notification, if it belongs to an open stream."""
+        params = wire.members_or_empty(message.params)
         if message.method == "notifications/cancelled":
-            request = self._open.get(_member(message, "requestId"))
+            request = self._open.get(bytes(params.get("requestId", b"")))
             if request is not None:
                 request.cancellable = False  # the server has cancelled it
                 self._close(request)
                 request.ended.set()
             return
-        request = self._open.get(_subscription_id(message))
+        meta = wire.members_or_empty(params.get("_meta", b"{}"))
+        request = self._open.get(bytes(meta.get(f"{RESERVED_PREFIX}subscriptionId", b"")))
         if request is None:
             return
         if message.method == "notifications/subscriptions/acknowledged":
@@ -122,8 +122,6 @@ class UpstreamListenStream:
         if self._upstream.notifications_ready.is_set():  # otherwise no list has been fetched yet
             for feature in sorted(features):
                 self._hooks.on_list_changed(feature)
-
-    # ── what is asked ───────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
         """Run until cancelled, or until the connection ends."""
@@ -251,30 +249,12 @@ class UpstreamListenStream:
             self._link.cancel(request, "replaced by another subscription, or no longer needed")
 
 
-def _subscription_id(message: Message) -> bytes:
-    try:
-        meta = wire.members(wire.members(message.params).get("_meta", b"{}"))
-    except BadFrame:
-        return b""
-    return bytes(meta.get(f"{RESERVED_PREFIX}subscriptionId", b""))
-
-
-def _member(message: Message, name: str) -> bytes:
-    try:
-        return bytes(wire.members(message.params).get(name, b""))
-    except BadFrame:
-        return b""
-
-
 def _acknowledged(message: Message) -> tuple[frozenset[str], frozenset[str]]:
     """Return the features and the resources that the server accepted."""
     try:
-        body = wire.value(message.params)
+        accepted = wire.mapping(wire.members_or_empty(message.params).get("notifications"))
     except BadFrame:
-        return frozenset(), frozenset()
-    accepted = body.get("notifications") if isinstance(body, dict) else None
-    if not isinstance(accepted, dict):
-        return frozenset(), frozenset()
+        accepted = {}
     uris = accepted.get("resourceSubscriptions")
     return (
         frozenset(feature for feature in FEATURES if accepted.get(f"{feature}ListChanged") is True),

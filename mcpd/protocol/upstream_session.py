@@ -157,21 +157,22 @@ async def send_request(
 
 def to_upstream_error(server: str, message: Message) -> UpstreamRefused:
     """Return the server's JSON-RPC error as an exception; tolerates malformed errors."""
+    code, text, data = parse_error(message.error)
+    text = text if text is not None else f"answered with an error: {shorten(bytes(message.error))}"
+    return UpstreamRefused(f"{server}: {text}", server=server, upstream_code=code or 0, upstream_data=data)
+
+
+def parse_error(error: Raw) -> tuple[int | None, str | None, object]:
+    """Return code, message and data of a JSON-RPC error; None for each that is missing or malformed."""
     try:
-        body = wire.value(message.error)
+        fields = wire.mapping(error)
     except BadFrame:
-        body = None
-    if not isinstance(body, dict):
-        body = {}
-    code = body.get("code")
-    text = body.get("message")
-    return UpstreamRefused(
-        f"{server}: {text}"
-        if isinstance(text, str)
-        else f"{server}: answered with an error: {shorten(bytes(message.error))}",
-        server=server,
-        upstream_code=code if isinstance(code, int) and not isinstance(code, bool) else 0,
-        upstream_data=body.get("data"),
+        fields = {}
+    code, text = fields.get("code"), fields.get("message")
+    return (
+        code if isinstance(code, int) and not isinstance(code, bool) else None,
+        text if isinstance(text, str) else None,
+        fields.get("data"),
     )
 
 

@@ -34,8 +34,6 @@ class NotificationInterests:
         """Current resources whose subscription was confirmed before, on this or an earlier connection."""
         self._result_changed = trio.Event()
 
-    # ── for who is interested ───────────────────────────────────────────────────────────────────
-
     def follow_resources(self, holder: object, uris: Iterable[str]) -> None:
         """Set the resources that this holder wants `notifications/resources/updated` for.
 
@@ -81,8 +79,6 @@ class NotificationInterests:
         while (outcome := self._results.get(uri)) is None:
             await self._result_changed.wait()
         return outcome
-
-    # ── for who fulfils ─────────────────────────────────────────────────────────────────────────
 
     @property
     def log_level(self) -> str | None:

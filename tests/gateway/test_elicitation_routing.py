@@ -95,7 +95,9 @@ def test_request_state_is_valid_once_and_only_for_its_request(start: Start) -> N
         (key,) = first["inputRequests"]
         again = {"inputResponses": {key: answer("elicitation/create", {})}}
         for bad in (
-            state[:-1] + "x" if server == "legacy" else state.replace(".", ".0", 2),
+            state[:-1] + ("y" if state.endswith("x") else "x")
+            if server == "legacy"
+            else state.replace(".", ".0", 2),
             "nonsense",
             "p.x",
         ):
