@@ -7,7 +7,8 @@
 
 BIN := .venv/bin
 CLIENTS := tests/interop/clients
-PARALLEL := -n auto --dist loadgroup
+# A test that hangs kills its worker after faulthandler_timeout; without restarts, that ends the run.
+PARALLEL := -n auto --dist loadgroup --max-worker-restart 0
 FAST := $(addprefix tests/,model config wire protocol supervision support transports gateway)
 IN_MEMORY := not e2e and not browser and not slow and not root
 ARGS ?=
@@ -92,12 +93,13 @@ CONSTRAINTS ?= constraints-dev.txt
 # `make install-dev CONSTRAINTS=/dev/null` takes the newest versions instead of the pinned ones.
 
 # PYTHON=/path/to/python chooses the interpreter. Each candidate is run first: version managers put names on PATH
-# that start nothing. pip supports [dependency-groups] since 25.1.
+# that start nothing. pip supports [dependency-groups] since 25.1. `rm` removes an environment that is a symbolic link;
+# `venv --clear` would empty the directory that it points to.
 .venv/made: pyproject.toml constraints-dev.txt
 	@for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
 		"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
 		echo "Making .venv with $$("$$candidate" --version). This takes half a minute, once."; \
-		"$$candidate" -m venv --clear .venv && exit 0; \
+		rm -rf .venv && "$$candidate" -m venv .venv && exit 0; \
 		echo "$$candidate cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; \
 		exit 1; \
 	done; \
@@ -110,7 +112,7 @@ CONSTRAINTS ?= constraints-dev.txt
 
 .venv-lowest/made: pyproject.toml | .venv/made
 	@echo "Making .venv-lowest."
-	@$(BIN)/python -m venv --clear .venv-lowest
+	@rm -rf .venv-lowest && $(BIN)/python -m venv .venv-lowest
 	@$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable . --group test
 	@touch $@
 
@@ -129,7 +131,7 @@ interop: .venv-mcp1/made .venv-fastmcp/made
 
 .venv-%/made: tests/interop/requirements-%.txt | .venv/made
 	@echo "Making .venv-$*, once."
-	@$(BIN)/python -m venv --clear .venv-$*
+	@rm -rf .venv-$* && $(BIN)/python -m venv .venv-$*
 	@.venv-$*/bin/$(PIP) --requirement $<
 	@touch $@
 

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.dashboard.hostile import PAYLOADS
@@ -96,6 +97,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         page.wait_for_selector("#line[data-state=ok]")
 
 
+@pytest.mark.slow
 def test_server_texts_are_never_executed(chromium: Browser, start: Start) -> None:
     """200 payloads, each as name, description, schema, log line, result and error; shown, and that is all."""
     dead = {"command": "sh", "args": ["-c", f"echo '{PAYLOADS[1]}' >&2; exit 3"]}
@@ -165,6 +167,7 @@ def evil() -> Iterator[int]:
         server.server_close()
 
 
+@pytest.mark.slow
 def test_no_page_of_another_site_gets_anywhere(chromium: Browser, start: Start) -> None:
     """Not from another name, nor from another port of this machine, in a browser that is let in."""
     daemon = start({"one": fake()}, *PORT)

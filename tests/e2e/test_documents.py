@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ctl.commands import COMMANDS
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json
@@ -106,6 +108,7 @@ def test_every_command_is_in_the_table() -> None:
     assert set(table()) - GOES_ON - NEEDS_MORE - STARTS_ANOTHER == set(WORDS)
 
 
+@pytest.mark.slow
 def test_each_document_has_the_members_that_are_written_down(start: Start) -> None:
     """No more, no less, and lists where lists are said to be."""
     daemon = start({"test": TEST}, "--http", "127.0.0.1:0")

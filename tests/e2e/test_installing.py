@@ -36,6 +36,7 @@ def slow_npx(home: Path, **timeouts: float) -> Json:
     return {"command": str(npx), "args": ["@scope/server"], "timeouts": timeouts}
 
 
+@pytest.mark.slow
 def test_an_install_is_shown_and_not_ended_by_the_connect_timeout(start: Start, tmp_path: Path) -> None:
     """It takes longer than the handshake may; one process does it all."""
     daemon = start({"it": slow_npx(tmp_path, connect=5.0)})

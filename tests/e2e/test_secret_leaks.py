@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
 from wsproto.events import TextMessage
 
 from mcpd.config.secret_store import change_secrets
@@ -111,6 +112,7 @@ def followed(daemon: Daemon) -> Iterator[list[str]]:
         heard += [json.dumps(each) for each in client.notifications]
 
 
+@pytest.mark.slow
 def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> None:
     """At DEBUG. Headers, variables, arguments, URLs, bodies, error texts, stderr, a traceback."""
     change_secrets(private_environment(tmp_path), {"STORED": CANARY["stored"], "QUOTED": CANARY["quoted"]})

@@ -188,6 +188,7 @@ def test_toggles_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
         assert (off["status"], off["pid"]) == ("disabled", None)
 
 
+@pytest.mark.slow
 def test_a_server_is_off_for_a_time_over_a_restart_and_comes_back_by_itself(tmp_path: Path) -> None:
     """By the wall clock, with who asked for it in the history; also when the time passed without a daemon."""
     with harness.running(tmp_path, {"fake": fake()}) as daemon:

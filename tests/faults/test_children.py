@@ -174,6 +174,7 @@ def test_a_grandchild_that_left_the_group_and_ignores_sigterm_is_found(start: St
             assert took <= 6.0
 
 
+@pytest.mark.slow
 def test_twenty_children_deaf_to_everything_hold_up_the_end_for_less_than_ten_seconds(start: Start) -> None:
     """The stop sequence ends one server in 6 s, and a daemon with twenty in 10 s."""
     deaf = fake("--ignore-eof", "--ignore-term")
@@ -264,6 +265,7 @@ def test_a_child_that_stops_reading_fails_only_the_calls_it_will_not_read(start:
         assert daemon.status("full")["pid"] == pid
 
 
+@pytest.mark.slow
 def test_thousand_restarts_leak_nothing(start: Start) -> None:
     """Descriptors, children and threads stay constant, without zombies; memory grows by less than 5 MB."""
     flapping = {

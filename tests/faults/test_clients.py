@@ -168,6 +168,7 @@ def test_daemon_stops_immediately_although_a_client_does_not_read(start: Start) 
         assert watch.seconds < 1.0
 
 
+@pytest.mark.slow
 def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> None:
     """Each sends half a request; a new client still gets its status within 200 ms."""
     daemon = start({"busy": fake()})
@@ -316,6 +317,7 @@ def test_a_request_beyond_the_limit_is_refused_by_name(start: Start) -> None:
     wait_until(lambda: resident(daemon.pid) - base < 8 * MIB, lambda: "the memory is not given back")
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_other_user_is_refused_even_if_file_modes_allow_access(start: Start, tmp_path: Path) -> None:
     """Even with open file modes, another user gets no byte, and the log names the uid."""
@@ -362,6 +364,7 @@ def as_another_user(path: Path, request: bytes) -> bytes:
         return answer.read()
 
 
+@pytest.mark.slow
 async def test_sixty_four_clients_of_ten_servers_have_their_share(start: Start) -> None:
     """A hundred calls each: no error, p99 of 250 ms, no client gets less than half the mean."""
     names = [f"s{n}" for n in range(10)]
@@ -402,6 +405,7 @@ async def test_sixty_four_clients_of_ten_servers_have_their_share(start: Start) 
     assert min(share) > 0.5 * sum(share) / 64  # as the first one was through
 
 
+@pytest.mark.slow
 def test_the_same_ids_of_two_clients_do_not_mix(start: Start) -> None:
     """100,000 responses reach their senders; 1, 1.0, 1e0 and "1" are four different ids."""
     daemon = start({"busy": fake(maxInFlight=256, maxQueued=1000)})

@@ -51,6 +51,7 @@ DEAF_FAMILY = [
 """A polite one, npx, one that is deaf, both, and one whose grandchild ran away."""
 
 
+@pytest.mark.slow
 def test_all_servers_end_within_two_seconds_of_a_killed_daemon(tmp_path: Path) -> None:
     """All twenty servers end with a killed daemon, without a service manager; the next start works."""
     servers = {f"server-{n}": DEAF_FAMILY[n % 5] for n in range(20)}
@@ -136,6 +137,7 @@ def slowness() -> float:
     return max(1.0, (time.monotonic() - began) / 0.4)
 
 
+@pytest.mark.slow
 def test_fifty_concurrent_clients_start_exactly_one_daemon(tmp_path: Path) -> None:
     """Concurrent mcpctl commands start one daemon, and all are served by it within 3 s."""
     assert_once_within(3.0, start_fifty_clients, tmp_path)
@@ -235,6 +237,7 @@ def service_manager(home: Path) -> Iterator[tuple[str, list[str]]]:
                 return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_daemon_stops_under_load_within_ten_seconds(tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM: exit status 0, STOPPING=1, no socket or child is left, and waiting callers get an error."""
@@ -439,6 +442,7 @@ for number in range(rounds):
 """
 
 
+@pytest.mark.slow
 def test_daemon_killed_while_saving_leaves_a_complete_state_file(tmp_path: Path) -> None:
     """After each of 200 kills at random points of a save loop, the state file is complete."""
     seed = "20261121"
@@ -511,6 +515,7 @@ def saved(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
+@pytest.mark.slow
 def test_an_idle_daemon_with_twenty_servers_costs_next_to_nothing(start: Start) -> None:
     """An idle daemon uses at most 0.5 % of a core and 5 wake-ups a second; no child was lost.
 

@@ -15,6 +15,8 @@ from tests.faults.bystander import undisturbed
 from tests.faults.disk import Disk, small_disk
 from tests.stopwatch import stopwatch
 
+pytestmark = pytest.mark.root
+
 PROGRAMS = Path(sys.executable).parent
 
 

@@ -13,6 +13,8 @@ import pytest
 from tests.e2e.harness import BOUND, fake, private_environment
 from tests.faults.disk import Disk, small_disk
 
+pytestmark = pytest.mark.root
+
 CONFIG = '{\n  // mine\n  "mcpServers": {"calm": {"command": "sleep", "args": ["1"]}}\n}\n'
 CURSOR = {"mcpServers": {"time": {"command": "uvx", "env": {"API_TOKEN": "sk-live-0123456789abcdef0123"}}}}
 COMMANDS = {

@@ -167,6 +167,7 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(start: Start) -> N
     wait_until(lambda: resident(daemon.pid) - base < 12 * MIB, lambda: "the memory is not given back")
 
 
+@pytest.mark.slow
 def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> None:
     """The connection that has been idle longest is evicted; half a request times out soon."""
     daemon, web = started(start)
@@ -180,6 +181,7 @@ def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> Non
                 assert connection.recv(MIB).startswith(b"HTTP/1.1 200 OK")
 
 
+@pytest.mark.slow
 def test_slow_heads_are_given_up_and_others_do_not_wait(start: Start) -> None:
     """Slowloris: 300 of them hold every seat, for five seconds each."""
     daemon, web = started(start)

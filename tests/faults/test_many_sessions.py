@@ -84,6 +84,7 @@ async def nothing(client: OnLines, me: int) -> None:
     await trio.lowlevel.checkpoint()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "begin", "prefix"),
     [(OnLines, one_server, ""), (OnLines, all_of_them, "{}__"), (OverHttp, nothing, "{}__")],

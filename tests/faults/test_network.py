@@ -15,6 +15,8 @@ ROOT = Path(__file__).parent.parent.parent
 UNSHARE = ("unshare", "-n" if os.geteuid() == 0 else "-Urn")
 
 
+@pytest.mark.root
+@pytest.mark.slow
 def test_dead_network_link_is_detected_and_recovered() -> None:
     """With keepalive at 3/2/3 s a dead link is seen within 12 s, and the error names
     the server; few attempts while it is away; back within 15 s."""

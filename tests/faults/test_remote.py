@@ -96,6 +96,7 @@ async def test_ten_gigabytes_in_ten_megabytes_are_refused_before_they_unfold(sta
         assert grown < 64 * MIB
 
 
+@pytest.mark.slow
 async def test_after_suspend_only_remote_servers_are_checked(
     start: Start,
 ) -> None:

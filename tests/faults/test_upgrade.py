@@ -24,6 +24,7 @@ def installation(tmp_path: Path) -> Installation:
     return install(tmp_path / "venv")
 
 
+@pytest.mark.slow
 def test_daemon_keeps_working_after_its_files_were_replaced(tmp_path: Path) -> None:
     """Whatever it does for the first time by then, it has brought with it at its start: 0 ImportError.
 

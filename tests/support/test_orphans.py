@@ -148,6 +148,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("ordinary_user", [False, True])
 def test_an_undumpable_daemon_hides_its_memory_and_still_finds_its_children(ordinary_user: bool) -> None:
     """Musts, 9. Its environ belongs to root then, while its children are as readable as ever."""

@@ -12,6 +12,8 @@ import pytest
 
 from tests.systemd import scenarios
 
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
 HERE = Path(__file__).parent
 CANNOT = 77
 """What user-manager.sh exits with where a machine has no root, namespaces or systemd."""

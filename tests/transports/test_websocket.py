@@ -389,6 +389,7 @@ async def test_a_port_nobody_listens_on_cannot_be_reached() -> None:
     assert not caught.value.may_have_run
 
 
+@pytest.mark.slow
 async def test_a_thousand_connections_leave_no_descriptor_behind() -> None:
     """Closed by us, closed by the server, too long a message, refused: without the garbage collector."""
     turns = 0

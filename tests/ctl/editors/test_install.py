@@ -173,6 +173,7 @@ def test_a_read_only_file_is_left_alone(words: list[str], home: Path, alone: Mcp
         assert "restored to its original content" in alone("uninstall", "cursor").out
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: only root may give files away")
 def test_a_file_keeps_its_owner(home: Path, alone: Mcpctl) -> None:
     """Who runs mcpctl with sudo must not take their editor's file away from them."""
