@@ -101,12 +101,10 @@ class AggregateServer:
         index = self._index()
         owned = (index.tools if member == "tools" else index.prompts).get(name)
         if owned is None:
-            raise UnknownTool(
-                f"no {member[:-1]} {shorten(name, 80)!r} here; {self._unknown_name_hint(member)}"
-            )
+            raise UnknownTool(f"no {member[:-1]} {shorten(name, 80)!r} here; {self._name_hint(member)}")
         return self._core.supervisor.get(owned[0]), owned[1]
 
-    def _unknown_name_hint(self, member: str) -> str:
+    def _name_hint(self, member: str) -> str:
         """Say where an unknown name may come from."""
         starting = [s.spec.name for s in self.servers() if s.catalog is None and not s.state.is_settled]
         if starting:
@@ -183,9 +181,7 @@ class AggregateServer:
         )
         if not unchanged:
             self._indexed_catalogs, self._indexed_style = now, style
-            self._cached_index = self._build_index(
-                [(name, catalog) for name, catalog in now if catalog is not None]
-            )
+            self._cached_index = self._build_index([(n, c) for n, c in now if c is not None])
         return self._cached_index
 
     def _build_index(self, catalogs: Sequence[tuple[str, Catalog]]) -> _AggregateIndex:
@@ -198,10 +194,8 @@ class AggregateServer:
         resources: dict[str, tuple[str, str]] = {}
         templates: dict[str, tuple[str, str]] = {}
         entries = {
-            "tools": _renamed_entries(
-                tools, ((s, item.name, item.raw) for s, c in catalogs for item in c.tools)
-            ),
-            "prompts": _renamed_entries(
+            "tools": _rename(tools, ((s, item.name, item.raw) for s, c in catalogs for item in c.tools)),
+            "prompts": _rename(
                 prompts, ((s, item.name, item.raw) for s, c in catalogs for item in c.prompts)
             ),
             "resources": _unique_entries(resources, catalogs, "resources", "uri"),
@@ -225,9 +219,7 @@ def _any_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _renamed_entries(
-    names: Mapping[str, OwnedName], items: Iterable[tuple[str, str, bytes]]
-) -> Sequence[bytes]:
+def _rename(names: Mapping[str, OwnedName], items: Iterable[tuple[str, str, bytes]]) -> Sequence[bytes]:
     """Return the entries under their public names, marked with their server; other bytes are kept."""
     public = {owned: name for name, owned in names.items()}
     entries = []

@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mcpd.gateway")
 
-Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+Work = Callable[[], Awaitable[None]]
+Spawn = Callable[[Work], None]
 """Starts a task. The provider decides how long it may live."""
 _FIRST_CONNECT_TIMEOUT = 10.0
 """Seconds that a new client's first request waits for its server to connect."""
 
 
-def spawn_request(
-    session: ClientSession, request: ClientRequest, work: Callable[[], Awaitable[None]]
-) -> None:
+def spawn_request(session: ClientSession, request: ClientRequest, work: Work) -> None:
     """Answer a request in a task of its own; an McpdError raised by `work` becomes the response.
 
     A result that `work` waited for may arrive together with the cancellation, so `work` must check for
@@ -69,7 +68,7 @@ def when_catalog_known(session: ClientSession, request: ClientRequest, work: Cal
     spawn_request(session, request, wait)
 
 
-def spawn_for_call(call: ForwardedCall, work: Callable[[], Awaitable[None]]) -> None:
+def spawn_for_call(call: ForwardedCall, work: Work) -> None:
     """Do something for a call while it is not at its server. It can be cancelled, as in `spawn_request`."""
     session, scope = call.session, trio.CancelScope()
     call.cancel_task = lambda reason: scope.cancel(reason=reason)
@@ -82,9 +81,7 @@ def spawn_for_call(call: ForwardedCall, work: Callable[[], Awaitable[None]]) -> 
             except Exception as error:
                 call.cancel_task = None
                 if call.request is not None:
-                    session.respond_mcpd_error(
-                        call.request, to_mcpd_error(error, call.server.spec.name), call
-                    )
+                    session.refuse_request(call.request, to_mcpd_error(error, call.server.spec.name), call)
 
     request = call.request
     assert request is not None

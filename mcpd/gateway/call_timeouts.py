@@ -17,9 +17,7 @@ def set_call_timeouts(call: Exchange, timeouts: Timeouts, tool: str) -> None:
         call.timeout_source = _FROM_TOOL_TIMEOUTS
 
 
-def set_control_call_timeouts(
-    call: Exchange, timeouts: Timeouts, tool: str, requested: float | None = None
-) -> None:
+def set_control_call_timeouts(call: Exchange, timeouts: Timeouts, tool: str, requested: float | None) -> None:
     """Set the timeouts of an `mcpd/call`, which may bring an idle timeout of its own (`requested`, seconds).
 
     Unlike a client's call, it is never ended before its idle timeout, even if `maxTimeout` is shorter.

@@ -97,9 +97,7 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
         if not upstream.has("resources", "subscribe"):
             raise Unsupported(f"{name} does not support resource subscriptions", server=name)
         if subscriptions.count(session) >= MAX_SUBSCRIPTIONS:
-            text = (
-                f"{MAX_SUBSCRIPTIONS} resources are the most that a client can subscribe to; not subscribed"
-            )
+            text = f"a client can subscribe to at most {MAX_SUBSCRIPTIONS} resources; not subscribed"
             raise Overloaded(text, server=name)
         followed_before = subscriptions.add(session, b"", uri, server, own)
         outcome = ""

@@ -153,9 +153,7 @@ class ClientSession:
         if handler is not None:
             handler(self, request)
         elif request.method in client_modern.METHODS and self.version == "":
-            self.respond_error(
-                request, _INVALID_PARAMS, f"{request.method} requires the protocol version in `_meta`"
-            )
+            self.respond_error(request, _INVALID_PARAMS, f"{request.method} requires a version in `_meta`")
         elif (
             request.method not in client_legacy.METHODS  # methods of the other revisions are refused here
             and request.method not in client_modern.METHODS
@@ -230,7 +228,7 @@ class ClientSession:
     def respond_exception(self, request: ClientRequest, error: Exception) -> None:
         """Send an exception as the response. A bug in mcpd fails only this request."""
         if isinstance(error, McpdError):
-            self.respond_mcpd_error(request, error)
+            self.refuse_request(request, error)
         elif isinstance(error, BadFrame):
             self.respond_error(request, _INVALID_PARAMS, f"params: {error}")
         else:
@@ -239,7 +237,7 @@ class ClientSession:
             self.active_calls.pop(request.key, None)
             self.respond_error(request, _INTERNAL, f"{method}: an error in mcpd itself; see its log")
 
-    def respond_mcpd_error(
+    def refuse_request(
         self, request: ClientRequest, error: McpdError, call: ForwardedCall | None = None
     ) -> None:
         """Send an error of mcpd's own as the response."""

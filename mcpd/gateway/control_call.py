@@ -143,9 +143,7 @@ class ControlCall(Exchange, kw_only=True):
         upstream = server.upstream
         if upstream is None:  # the connection ended while we compiled
             raise core.not_ready_error(server)
-        await (
-            trio.lowlevel.checkpoint_if_cancelled()
-        )  # cancellation may have arrived together with what we waited for
+        await trio.lowlevel.checkpoint_if_cancelled()  # may have come with what we waited for
         self._send(server, upstream, schemas)
 
     def cancel(self, reason: str) -> None:
@@ -310,9 +308,7 @@ async def _compiled_schemas(server: ManagedServer, tool: Item) -> ToolSchemas:
 def _find_tool(server: ManagedServer, name: str) -> Item | None:
     """Return the tool, or None if the list is unavailable. Raises UnknownTool."""
     if not is_tool_allowed(server.spec, name):
-        raise UnknownTool(
-            f"{server.spec.name}: its definition excludes tool {name!r}", server=server.spec.name
-        )
+        raise UnknownTool(f"{server.spec.name}: the definition excludes {name!r}", server=server.spec.name)
     catalog = server.catalog
     if catalog is None or (not catalog.tools and catalog.warnings):
         return None  # the list could not be fetched: let the server decide

@@ -16,7 +16,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
-from mcpd.gateway.revision_translation import translate_server_request
+from mcpd.gateway.revision_translation import translate_request
 from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import parse_error
 from mcpd.supervision.managed_server import ManagedServer
@@ -45,7 +45,7 @@ class ServerRequest:
     link: Channel
     message: Message
     call: ForwardedCall | None = None
-    client_request_key: bytes = b""
+    client_key: bytes = b""
     """The id of our request, if a legacy client is asked."""
     client_params: bytes = b""
     """The params in the client's own revision."""
@@ -136,10 +136,8 @@ class ServerRequestRouter:
             question.is_settled = True
             call = question.call
             if call is not None:
-                if question.client_request_key:
-                    call.session.client_requests.cancel(
-                        question.client_request_key, "the server cancelled its request"
-                    )
+                if question.client_key:
+                    call.session.client_requests.cancel(question.client_key, "cancelled by the server")
                 self._gateway.suspended_calls.on_request_cancelled(question)
                 question.detach()
 
@@ -151,7 +149,7 @@ class ServerRequestRouter:
             question.detach()
             others = [each for each in ambiguous_with(call)[1:] if each.context.modern is call.context.modern]
             if not others:
-                call.session.client_requests.cancel(question.client_request_key, reason)
+                call.session.client_requests.cancel(question.client_key, reason)
                 self.remove(question).decline(reason)
                 continue
             other = next((each for each in others if not each.open_questions), others[0])
@@ -217,7 +215,7 @@ class ServerRequestRouter:
             return
         session = call.session
         try:
-            client_params = translate_server_request(
+            client_params = translate_request(
                 question.message.method, params, context.version, session.message_prefix(name)
             )
         except BadFrame as error:
@@ -234,7 +232,7 @@ class ServerRequestRouter:
         assert request is not None
         if url:
             self._gateway.url_elicitations.record(session, question.server, params)
-        question.client_request_key = session.client_requests.send_request(
+        question.client_key = session.client_requests.send_request(
             question.message.method,
             client_params,
             request.responder,

@@ -161,7 +161,7 @@ class ForwardedCall(Exchange):
         if self.request is None:
             self.session.gateway.suspended_calls.on_failed(self, error)
         else:
-            self.session.respond_mcpd_error(self.request, error, self)
+            self.session.refuse_request(self.request, error, self)
 
     def abandon(self, reason: str) -> None:
         """Cancel the call at its server, or the task that works on it."""

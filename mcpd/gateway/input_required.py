@@ -22,7 +22,7 @@ from mcpd.gateway import call_tasks
 from mcpd.gateway.client_context import ClientRequest
 from mcpd.gateway.elicitation_routing import ANSWER_TIMEOUT
 from mcpd.gateway.forwarded_call import ForwardedCall
-from mcpd.gateway.revision_translation import translate_server_request
+from mcpd.gateway.revision_translation import translate_request
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.protocol import mcp_tasks
@@ -163,7 +163,7 @@ async def _ask_client(session: ClientSession, call: ForwardedCall, raw: Raw) -> 
     try:
         question = wire.members(raw)
         method = wire.string(question, "method")
-        params = translate_server_request(
+        params = translate_request(
             method, question.get("params", Raw(b"{}")), session.context.version, session.message_prefix(name)
         )
     except BadFrame as error:
@@ -191,9 +191,7 @@ async def _ask_client(session: ClientSession, call: ForwardedCall, raw: Raw) -> 
         return response.result
     if method == "elicitation/create":
         return Raw(b'{"action":"cancel"}')
-    raise ProtocolViolation(
-        f"{name}: needs {shorten(method, 40)}, and the client refused or cannot do it", server=name
-    )
+    raise ProtocolViolation(f"{name}: needs {shorten(method, 40)}, which the client refused", server=name)
 
 
 _SIGNED_PREFIX = "u."

@@ -27,7 +27,7 @@ FIRST_START_TIMEOUT = 5.0
 """Seconds that a merged list waits for servers that start for the first time: many clients ask once, at
 their own start, and give up after ten seconds."""
 MAX_PAGE_BYTES = 4 * 1024 * 1024
-_REQUIRED_CAPABILITY = {
+_CAPABILITY_OF = {
     "tools": "tools",
     "resources": "resources",
     "resourceTemplates": "resources",
@@ -38,9 +38,9 @@ _REQUIRED_CAPABILITY = {
 def answer_list(session: ClientSession, request: ClientRequest) -> None:
     """Answer a list request. Raises BadFrame if the cursor is invalid or its list has changed."""
     member = LIST_MEMBERS[request.method]
-    if _REQUIRED_CAPABILITY[member] not in session.view.capabilities(request.context.version):
+    if _CAPABILITY_OF[member] not in session.view.capabilities(request.context.version):
         session.respond_error(
-            request, -32601, f"{session.view.title} does not support {_REQUIRED_CAPABILITY[member]}"
+            request, -32601, f"{session.view.title} does not support {_CAPABILITY_OF[member]}"
         )
         return
     single = session.view.single

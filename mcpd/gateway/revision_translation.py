@@ -286,7 +286,7 @@ def _without_headers(schema: object) -> object:
 _Object = dict[str, Any]
 
 
-def translate_server_request(method: str, params: Raw, client: str, label: str) -> bytes | None:
+def translate_request(method: str, params: Raw, client: str, label: str) -> bytes | None:
     """Return the params of a server's request in the client's revision, with `label` before its message;
     None if that revision cannot express it. Raises BadFrame if they are not an object."""
     if client < R3 and method == "elicitation/create":

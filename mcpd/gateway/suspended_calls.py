@@ -156,9 +156,7 @@ class SuspendedCalls:
         suspended.state = ""
         suspended.expiry.cancel(reason="the client has returned")
         session.resume_call(suspended.call, request)
-        self._answer(
-            suspended, answers
-        )  # even if this call has ended: they may belong to another call of this client
+        self._answer(suspended, answers)  # even if it has ended: they may belong to another call
         if suspended.outcome is not None:
             self._finish(suspended, request)
             return True
@@ -199,7 +197,7 @@ class SuspendedCalls:
         self.remove(call)
         call.is_suspended = False
         if isinstance(outcome, McpdError):
-            call.session.respond_mcpd_error(request, outcome, call)
+            call.session.refuse_request(request, outcome, call)
         else:
             call.answered(outcome)
 

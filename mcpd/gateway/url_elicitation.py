@@ -14,7 +14,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.gateway.client_context import ClientRequest
-from mcpd.gateway.revision_translation import R4, translate_server_request
+from mcpd.gateway.revision_translation import R4, translate_request
 from mcpd.model.errors import InputNeeded
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.managed_server import ManagedServer
@@ -33,6 +33,8 @@ RETRY_INTERVAL = 5.0
 """Seconds until the call is repeated, if the server does not report that the user is done."""
 MAX_RETRIES = 12
 """Repeated calls before the user is asked again."""
+_Frame = tuple[bytes, int]
+"""A response, and its error code or 0: the arguments of `finish_call`."""
 _REQUEST_KEY = "page"
 _MAX_URLS = 32
 _MAX_RECORDED = 1000
@@ -105,9 +107,7 @@ def record_urls(call: ForwardedCall, error: Raw) -> None:
         call.session.gateway.url_elicitations.record(call.session, call.server, params)
 
 
-def translate_error(
-    call: ForwardedCall, request: ClientRequest, message: Message
-) -> tuple[bytes, int] | None:
+def translate_error(call: ForwardedCall, request: ClientRequest, message: Message) -> _Frame | None:
     """Translate a legacy server's error for a modern client; None if it stays as it is."""
     context = request.context
     code = _error_code(message.error)
@@ -116,7 +116,7 @@ def translate_error(
             return missing_capability_error(request, {"elicitation": {"url": {}}}, message.error)
         label = call.session.message_prefix(call.server.spec.name)
         translated = (
-            translate_server_request("elicitation/create", params, context.version, label) for params in pages
+            translate_request("elicitation/create", params, context.version, label) for params in pages
         )
         requests = {
             f"{_REQUEST_KEY}{number}": {"method": "elicitation/create", "params": Raw(params)}
@@ -136,7 +136,7 @@ def is_url_required(message: Message) -> bool:
 
 def missing_capability_error(
     request: ClientRequest, capabilities: Mapping[str, object], error: Raw
-) -> tuple[bytes, int]:
+) -> _Frame:
     """Return error -32021: the call failed because the client lacks these capabilities."""
     try:
         text = wire.value(wire.members(error).get("message", b'""'))

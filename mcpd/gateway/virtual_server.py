@@ -26,7 +26,7 @@ MAX_TTL = 3600.0
 """Seconds: clients cannot be notified about lists that they cache longer."""
 NOT_CACHEABLE = (0, "private")
 """For lists with change notifications: no need to cache, and contents may differ per client."""
-_SAME_REVISION_ONLY = ("tasks", "extensions", "experimental")
+_SAME_REVISION = ("tasks", "extensions", "experimental")
 """Capabilities that work only if client and server speak the same revision."""
 CAPABILITIES: Mapping[str, Mapping[str, object]] = {
     "tools": {"listChanged": True},
@@ -141,9 +141,7 @@ class SingleServer:
             return Route(server=server, params=params)
         tool = tool_name(params)
         if not is_tool_allowed(spec, tool):
-            raise UnknownTool(
-                f"{spec.name}: this tool is excluded by the server's definition", server=spec.name
-            )
+            raise UnknownTool(f"{spec.name}: the definition excludes this tool", server=spec.name)
         return Route(server=server, params=params, tool=tool)
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
@@ -162,9 +160,7 @@ class SingleServer:
             if upstream.has(name) or (name == "logging" and upstream.era == "modern")
         }
         if upstream.version == version:  # then both sides know what mcpd does not
-            offered |= {
-                name: upstream.capabilities[name] for name in _SAME_REVISION_ONLY if upstream.has(name)
-            }
+            offered |= {name: upstream.capabilities[name] for name in _SAME_REVISION if upstream.has(name)}
         return offered
 
     def instructions(self) -> str:

@@ -79,9 +79,7 @@ def _parse_input_required(name: str, method: str, result: Raw) -> tuple[Mapping[
         kind = wire.value(members.get("resultType", b'"complete"'))
         questions = wire.members(members.get("inputRequests", b"{}"))
     except BadFrame as error:
-        raise ProtocolViolation(
-            f"{name}: its response to {method} is invalid: {error}", server=name
-        ) from None
+        raise ProtocolViolation(f"{name}: invalid response to {method}: {error}", server=name) from None
     if kind == "complete":
         return None
     state = members.get("requestState")

@@ -181,9 +181,7 @@ class UpstreamListenStream:
             for uri in added:
                 self._hooks.interests.reject(uri, f"it rejects the subscription: {reason}".rstrip(": "))
         elif current is None:
-            self._hooks.on_log(
-                f"[mcpd] rejects subscriptions/listen ({reason}); its lists are fetched only once"
-            )
+            self._hooks.on_log(f"[mcpd] rejects subscriptions/listen ({reason}); lists are fetched once")
             self._features = frozenset()
         else:  # the open stream covers all of this and more
             current.resources = uris
@@ -193,9 +191,7 @@ class UpstreamListenStream:
         if trio.current_time() - current.opened_at >= _STABLE_AFTER:
             self._retry_delay = FIRST_RETRY_DELAY
         if current.error is not None:
-            self._hooks.on_log(
-                f"[mcpd] lost the subscription to its changes, subscribing again: {current.error}"
-            )
+            self._hooks.on_log(f"[mcpd] lost its listen stream, opening another: {current.error}")
         self._close(current)
         self._current = None
         self._upstream.announces_changes.difference_update(FEATURES)

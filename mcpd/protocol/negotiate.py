@@ -182,9 +182,7 @@ class _Negotiation:
 
     def _on_late_answer(self, started: float) -> None:
         """`initialize` has fixed the era of this connection, but not of the next."""
-        self._note(
-            "server/discover", "answered too late; the next connection will use the modern protocol", started
-        )
+        self._note("server/discover", "answered too late; the next connection will be modern", started)
         self.hooks.on_modern_detected()
 
     def _note(self, step: str, outcome: str, started: float) -> None:
@@ -217,9 +215,7 @@ async def negotiate(link: Channel, hooks: Hooks, hint: Hint, probe_timeout: floa
     if upstream is None:  # it started slowly and is not legacy: try once more
         found = await negotiation.probe(last=True)
         if not isinstance(found, Upstream):
-            raise NoCommonVersion(
-                f"{link.name}: rejects both server/discover and initialize", server=link.name
-            )
+            raise NoCommonVersion(f"{link.name}: rejects server/discover and initialize", server=link.name)
         return found
     return upstream
 

@@ -18,7 +18,7 @@ from mcpd.gateway.revision_translation import (
     R4,
     R5,
     entry_translation,
-    translate_server_request,
+    translate_request,
     translation,
 )
 from tests.gateway.valid import complaints
@@ -241,7 +241,7 @@ FORM: Json = {
 
 def test_elicitation_form_is_translated_to_the_clients_revision() -> None:
     """2025-06-18 knows single choices, and defaults for booleans only."""
-    asked = translate_server_request("elicitation/create", raw(FORM), R3, "[git] ")
+    asked = translate_request("elicitation/create", raw(FORM), R3, "[git] ")
     assert asked is not None
     seen = json.loads(asked)
     assert seen["message"] == "[git] ?"
@@ -253,7 +253,7 @@ def test_elicitation_form_is_translated_to_the_clients_revision() -> None:
     }
     assert complaints(R3, {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": seen}) == []
     for client in (R4, R5):
-        full = translate_server_request("elicitation/create", raw(FORM), client, "")
+        full = translate_request("elicitation/create", raw(FORM), client, "")
         assert full is not None
         assert json.loads(full)["requestedSchema"] == FORM["requestedSchema"]
 
@@ -264,10 +264,10 @@ def test_request_unknown_to_the_clients_revision_is_not_sent() -> None:
     url = {"message": "?", "mode": "url", "url": "https://x/y"}
     for params, least in ((form, R4), (url, R4), ({"message": "?", "requestedSchema": {}}, R3)):
         for client in ALL:
-            assert (translate_server_request("elicitation/create", raw(params), client, "") is not None) == (
+            assert (translate_request("elicitation/create", raw(params), client, "") is not None) == (
                 client >= least
             )
-    with_id = translate_server_request("elicitation/create", raw(url), R4, "")
+    with_id = translate_request("elicitation/create", raw(url), R4, "")
     assert with_id is not None
     assert "elicitationId" in json.loads(with_id)
 

@@ -8,7 +8,7 @@ from mcpd.api.http_server.connection import SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import legacy, modern
-from mcpd.api.mcp_endpoint.frames import PARSE_ERROR, respond_error, respond_mcpd_error
+from mcpd.api.mcp_endpoint.frames import PARSE_ERROR, refuse_request, respond_error
 from mcpd.api.mcp_endpoint.legacy import Principal
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
@@ -72,7 +72,7 @@ class McpHandler:
         try:
             view = self._endpoint.view(scope)
         except McpdError as error:
-            respond_mcpd_error(exchange, error, b"null")
+            refuse_request(exchange, error, b"null")
             return
         version = head.headers.get(b"mcp-protocol-version")
         is_batch = body.lstrip(b" \t\r\n")[:1] == b"["

@@ -49,6 +49,6 @@ def respond_error(
     exchange.respond(status, wire.error(key, wire.error_body(code, message)), headers=headers)
 
 
-def respond_mcpd_error(exchange: HttpExchange, error: McpdError, key: bytes) -> None:
+def refuse_request(exchange: HttpExchange, error: McpdError, key: bytes) -> None:
     body = wire.error_body(error.rpc, error.message, error.data())
     exchange.respond(error.http, wire.error(key or b"null", body))
