@@ -1,4 +1,4 @@
-"""A bridge's loop in a thread, between an editor and a daemon that the test plays on sockets."""
+"""Runs a bridge's loop in a thread; the test plays the editor and the daemon on sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = (
     "ctl.bridge.pending_requests.DAEMON_RESPONSE_TIMEOUT",
     "ctl.bridge.pending_requests.DAEMON_WAIT_TIMEOUT",
 )
-"""What a bridge waits for a daemon: the one that a test plays may be held up."""
+"""Timeouts of the bridge. They are long because a test that plays the daemon may be slow."""
 
 
 class End:
@@ -44,7 +44,7 @@ class End:
         self.stream.sendall(data)
 
     def next(self) -> Json:
-        """The next message. EOFError at the end."""
+        """Return the next message. Raises EOFError at the end."""
         while b"\n" not in self._buffer:
             portion = self.stream.recv(1 << 16)
             if not portion:
@@ -55,7 +55,7 @@ class End:
         return message
 
     def is_silent(self, seconds: float = 0.1) -> bool:
-        """Whether nothing comes for a moment. Can only pass wrongly, never fail wrongly."""
+        """Return whether nothing arrives for a moment. A slow peer may pass, a fast one never fails."""
         return not self._buffer and not select.select([self.stream], [], [], seconds)[0]
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class End:
 
 
 class Bridge:
-    """The loop, its editor's end, and whoever listens at the daemon's place."""
+    """The loop, the editor's end of its pipes, and a listener in place of the daemon."""
 
     def __init__(self, directory: Path, starter: DaemonStarter | None = None) -> None:
         self.path = str(directory / "d.sock")
@@ -93,7 +93,7 @@ class Bridge:
         self.loop.close()
 
     def listen(self) -> None:
-        """From now on the bridge can connect."""
+        """Start to listen, so that the bridge can connect."""
         Path(self.path).unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.settimeout(BOUND)
@@ -101,14 +101,14 @@ class Bridge:
         self._listener.listen()
 
     def accept(self) -> End:
-        """Its next connection."""
+        """Return the bridge's next connection."""
         assert self._listener is not None
         end = End(self._listener.accept()[0])
         self._lives.append(end)
         return end
 
     def attach(self) -> End:
-        """Its next connection, let in."""
+        """Return the bridge's next connection after a successful attach."""
         end = self.accept()
         asked = end.next()
         assert asked["method"] == "mcpd/attach"
@@ -121,7 +121,7 @@ class Bridge:
             self._listener = None
 
     def wait(self, bound: float = BOUND) -> float:
-        """Until the loop has ended: seconds it took."""
+        """Wait for the end of the loop. Return the seconds that it took."""
         with stopwatch() as watch:
             self._thread.join(bound)
             assert not self._thread.is_alive(), "the bridge does not end"
@@ -139,7 +139,7 @@ class Bridge:
 
 @pytest.fixture
 def bridge(tmp_path: Path, soon: Callable[..., None]) -> Iterator[Bridge]:
-    """Patient, where a test does not say otherwise."""
+    """A bridge with long timeouts, unless a test shortens them."""
     be_patient(soon)
     made = Bridge(tmp_path)
     yield made
@@ -153,7 +153,7 @@ def be_patient(soon: Callable[..., None]) -> None:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """How long something is waited for: `soon("ctl.bridge.daemon_link.ATTACH_TIMEOUT", 0.1)`."""
+    """Set a timeout: `soon("ctl.bridge.daemon_link.ATTACH_TIMEOUT", 0.1)`."""
     return lambda name, value: monkeypatch.setattr(name, value)
 
 

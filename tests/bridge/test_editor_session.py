@@ -1,4 +1,4 @@
-"""The books of a bridge, without descriptors: what an editor says, asks, takes back and is answered."""
+"""The session of an editor, without descriptors: requests, responses, cancellations and batches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ctl.bridge.error_replies import ErrorObject
 from tests.bridge.world import HELLO, Json, World
 
 
-def test_each_question_is_answered_for_itself(world: World) -> None:
-    """Two at once, the second one first."""
+def test_responses_reach_the_matching_server_request(world: World) -> None:
+    """Two requests are open, and the second one is answered first."""
     world.begin()
     for theirs in ("a", 7):
         world.hear({"jsonrpc": "2.0", "id": theirs, "method": "roots/list"})
@@ -26,8 +26,8 @@ def test_each_question_is_answered_for_itself(world: World) -> None:
     ]
 
 
-def test_a_question_that_the_daemon_takes_back_is_named_by_our_id(world: World) -> None:
-    """The editor knows no other."""
+def test_cancelled_server_request_uses_the_bridge_id(world: World) -> None:
+    """The editor knows no other id."""
     world.begin()
     world.hear({"jsonrpc": "2.0", "id": "q", "method": "roots/list"})
     ours = world.got[-1]["id"]
@@ -36,8 +36,8 @@ def test_a_question_that_the_daemon_takes_back_is_named_by_our_id(world: World) 
     assert world.got[-1]["params"] == {"requestId": ours, "reason": "over"}
 
 
-def test_what_is_cancelled_while_it_waits_is_never_sent(world: World) -> None:
-    """Nor answered."""
+def test_request_cancelled_while_waiting_is_never_sent(world: World) -> None:
+    """It is not answered either."""
     world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
     world.say("notifications/cancelled", {"requestId": 5})
     world.come()
@@ -45,8 +45,8 @@ def test_what_is_cancelled_while_it_waits_is_never_sent(world: World) -> None:
     assert (world.answers(5), world.ran) == ([], {})
 
 
-def test_a_cancellation_goes_on_to_the_daemon(world: World) -> None:
-    """And the request is forgotten: no error is made up for it later."""
+def test_cancellation_is_forwarded_to_the_daemon(world: World) -> None:
+    """The request is removed, so no error response follows later."""
     world.begin()
     world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
     world.say("notifications/cancelled", {"requestId": 5})
@@ -56,8 +56,8 @@ def test_a_cancellation_goes_on_to_the_daemon(world: World) -> None:
     assert world.answers(5) == []
 
 
-def test_a_handshake_is_answered_in_time_whatever_the_daemon_does(world: World) -> None:
-    """Editors wait ten seconds for it; then they show the server as broken, without a reason."""
+def test_handshake_is_answered_in_time(world: World) -> None:
+    """Editors wait ten seconds, and then show the server as broken without a reason."""
     world.say("initialize", HELLO, 1)
     world.books.down_reason = "no mcpd is running at /x"
     world.now = pending_requests.HANDSHAKE_TIMEOUT
@@ -74,8 +74,8 @@ def test_a_handshake_is_answered_in_time_whatever_the_daemon_does(world: World) 
     assert len(world.answers(2)) == 1, "the late answer must not follow the error"
 
 
-def test_a_request_waits_for_a_daemon_a_while_and_then_says_that_it_did_not_run(world: World) -> None:
-    """A restart takes a second; an editor must not hang for ever."""
+def test_waiting_request_fails_after_the_timeout(world: World) -> None:
+    """A restart takes a second, and an editor must not hang forever."""
     world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
     world.now = pending_requests.DAEMON_WAIT_TIMEOUT - 0.1
     world.books.tick(world.now)
@@ -86,8 +86,8 @@ def test_a_request_waits_for_a_daemon_a_while_and_then_says_that_it_did_not_run(
     assert (data["may_have_run"], data["code"]) == (False, "daemon_unreachable")
 
 
-def test_a_refusal_is_handed_on_at_once_in_the_daemons_words(world: World) -> None:
-    """There is nothing to wait for."""
+def test_refused_attach_fails_requests_immediately(world: World) -> None:
+    """The daemon's own error is passed on."""
     world.say("initialize", HELLO, 1)
     refusal = ErrorObject(-32602, "there is no server 'gti'")
     world.books.daemon_unreachable(refusal, 0.0)
@@ -98,7 +98,7 @@ def test_a_refusal_is_handed_on_at_once_in_the_daemons_words(world: World) -> No
 
 
 def test_ping_is_answered_without_a_daemon(world: World) -> None:
-    """It asks for this hop; an editor that pings must not think that we are dead."""
+    """A ping asks about this connection only."""
     world.say("ping", key=1)
     assert world.answers(1) == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
 
@@ -122,10 +122,10 @@ def test_ping_is_answered_without_a_daemon(world: World) -> None:
         (b"\x00\x01\x02", -32700, None),
     ],
 )
-def test_a_bad_line_is_answered_and_the_next_is_served(
+def test_invalid_line_is_answered_and_the_next_one_is_served(
     world: World, line: str | bytes, code: int, key: object
 ) -> None:
-    """Editors have bugs too, and one of them must not cost a window its tools."""
+    """A bug of an editor must not cost it all tools."""
     world.come()
     world.send(line)
     [answer] = world.got
@@ -136,28 +136,28 @@ def test_a_bad_line_is_answered_and_the_next_is_served(
 
 
 @pytest.mark.parametrize("line", ["", "  ", "\r", '{"jsonrpc":"2.0","id":77,"result":{}}'])
-def test_what_needs_no_answer_gets_none(world: World, line: str) -> None:
-    """Blank lines, and answers to questions nobody asked."""
+def test_line_that_needs_no_response_gets_none(world: World, line: str) -> None:
+    """Blank lines, and responses to unknown requests."""
     world.come()
     world.send(line)
     assert (world.got, list(world.wire)) == ([], [])
 
 
-def test_a_byte_order_mark_and_a_carriage_return_do_no_harm(world: World) -> None:
-    """Windows."""
+def test_byte_order_mark_and_carriage_return_are_accepted(world: World) -> None:
+    """Windows programs write them."""
     world.send(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}\r')
     assert "result" in world.answers(1)[0]
 
 
-def test_half_an_emoji_does_no_harm(world: World) -> None:
-    """Node writes it for a text that was cut; no JSON reader of ours takes it."""
+def test_lone_surrogate_is_replaced(world: World) -> None:
+    """Node writes it for a string that was cut, and JSON parsers reject it."""
     world.come()
     world.send(b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"text":"cut: \\ud83d"}}')
     assert json.loads(world.wire[0])["params"] == {"text": "cut: \N{REPLACEMENT CHARACTER}"}
 
 
-def test_bytes_pass_unchanged(world: World) -> None:
-    """Spacing, escapes, big numbers, member order: none of it is ours."""
+def test_messages_pass_byte_for_byte(world: World) -> None:
+    """Spacing, escapes, big numbers and member order are kept."""
     world.come()
     line = b'{"params" : {"name":"x","big":1180591620717411303424, "e":"\\u0065\\/"},"id":1.0,"method":"x"}'
     world.send(line)
@@ -171,8 +171,8 @@ def test_bytes_pass_unchanged(world: World) -> None:
     assert sent == [answer + b"\n"]
 
 
-def test_an_id_under_way_is_not_taken_twice(world: World) -> None:
-    """Two answers with one id could not be told apart."""
+def test_duplicate_request_id_is_refused(world: World) -> None:
+    """Two responses with one id could not be told apart."""
     world.begin()
     world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
     world.say("tools/call", {"name": "pay", "arguments": {"n": 2}}, 5)
@@ -181,8 +181,8 @@ def test_an_id_under_way_is_not_taken_twice(world: World) -> None:
     assert world.ran == {1: 1}
 
 
-def test_what_waits_is_bounded(world: World) -> None:
-    """An editor that goes on asking while there is no daemon cannot make us grow without end."""
+def test_waiting_requests_are_bounded(world: World) -> None:
+    """An editor that keeps sending without a daemon must not exhaust the memory."""
     for key in range(pending_requests.MAX_OPEN + 10):
         world.say("tools/list", key=key)
     refused = [m for m in world.got if "error" in m]
@@ -194,8 +194,8 @@ def test_what_waits_is_bounded(world: World) -> None:
     assert [m["error"]["data"]["code"] for m in big.got] == ["overloaded"] * 3
 
 
-def test_batches_are_taken_apart_and_put_together_where_the_revision_has_them(world: World) -> None:
-    """In 2025-03-26 alone; the answers come back in one array."""
+def test_batch_is_split_and_answered_with_one_array(world: World) -> None:
+    """Only in MCP 2025-03-26."""
     world.come()
     world.daemon.version = "2025-03-26"
     world.say("initialize", HELLO, 0)

@@ -1,4 +1,4 @@
-"""The bridge's loop on real sockets: an editor on one side, on the other a daemon as the test wants it."""
+"""The bridge's loop on real sockets, between an editor and a daemon that the test plays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WELCOME = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChan
 
 
 def fill(stream: socket.socket, line: bytes) -> int:
-    """Send it again and again until nothing has been taken for a moment: bytes sent, within reason."""
+    """Send the same bytes until the socket is full. Return the number of bytes sent."""
     stream.settimeout(0.7)
     sent = 0
     try:
@@ -32,14 +32,14 @@ def fill(stream: socket.socket, line: bytes) -> int:
     return sent
 
 
-def test_the_daemon_is_told_who_is_there(bridge: Bridge) -> None:
-    """The editor's process and directory, which the daemon cannot see."""
+def test_attach_identifies_the_editor(bridge: Bridge) -> None:
+    """The editor's process and directory, which the daemon cannot see itself."""
     bridge.listen()
     asked = bridge.accept().next()
     assert asked["params"] == {"server": "s", "client": {"name": "ed", "pid": 42, "cwd": "/w"}}
 
 
-def test_a_conversation_goes_on_with_the_next_daemon(bridge: Bridge) -> None:
+def test_session_continues_after_a_daemon_restart(bridge: Bridge) -> None:
     """Twice, with everything the editor relies on."""
     bridge.listen()
     bridge.editor.send(id=1, method="initialize", params=HELLO)
@@ -67,8 +67,8 @@ def test_a_conversation_goes_on_with_the_next_daemon(bridge: Bridge) -> None:
     assert bridge.editor.next()["result"] == {"tools": []}
 
 
-def test_what_is_asked_while_no_daemon_is_there_is_sent_to_the_next(bridge: Bridge) -> None:
-    """In its order."""
+def test_requests_without_a_daemon_are_sent_to_the_next_one(bridge: Bridge) -> None:
+    """In their order."""
     for key in range(3):
         bridge.editor.send(id=key, method="tools/call", params={"name": "x"})
     bridge.listen()
@@ -76,8 +76,8 @@ def test_what_is_asked_while_no_daemon_is_there_is_sent_to_the_next(bridge: Brid
     assert [daemon.next()["id"] for _ in range(3)] == [0, 1, 2]
 
 
-def test_a_daemon_that_does_not_answer_is_left_for_another_connection(bridge: Bridge, soon: Soon) -> None:
-    """It accepted, and then nothing."""
+def test_unresponsive_daemon_is_reconnected(bridge: Bridge, soon: Soon) -> None:
+    """It accepts the connection and never answers."""
     bridge.listen()
     deaf = bridge.accept()
     deaf.next()
@@ -109,8 +109,8 @@ def test_a_daemon_that_does_not_answer_is_left_for_another_connection(bridge: Br
         ),
     ],
 )
-def test_a_daemon_that_will_not_have_us_is_quoted(bridge: Bridge, line: bytes, words: str) -> None:
-    """At once, and the bridge stays."""
+def test_refused_attach_is_reported_to_the_editor(bridge: Bridge, line: bytes, words: str) -> None:
+    """Immediately, and the bridge keeps running."""
     bridge.listen()
     bridge.editor.send(id=1, method="initialize", params=HELLO)
     daemon = bridge.accept()
@@ -122,8 +122,8 @@ def test_a_daemon_that_will_not_have_us_is_quoted(bridge: Bridge, line: bytes, w
     assert daemon.next()["id"] == 2
 
 
-def test_without_a_daemon_a_handshake_is_answered_and_the_bridge_stays(bridge: Bridge, soon: Soon) -> None:
-    """Whoever starts one later is served."""
+def test_handshake_without_a_daemon_fails_and_the_bridge_keeps_running(bridge: Bridge, soon: Soon) -> None:
+    """A daemon that starts later is used."""
     soon("ctl.bridge.pending_requests.HANDSHAKE_TIMEOUT", 0.2)
     bridge.editor.send(id=1, method="initialize", params=HELLO)
     error = bridge.editor.next()["error"]
@@ -158,10 +158,8 @@ class FailingStarter(DaemonStarter):
             self.fd = None
 
 
-def test_a_daemon_that_cannot_be_started_is_said_to_be_so_and_tried_again_later(
-    tmp_path: Path, soon: Soon
-) -> None:
-    """The reason outlasts the attempts to connect that follow, and starting is not tried at each of them."""
+def test_failed_start_is_reported_and_retried_later(tmp_path: Path, soon: Soon) -> None:
+    """The reason outlasts later connection attempts, and not each of them starts a daemon."""
     be_patient(soon)
     soon("ctl.bridge.daemon_link.GRACE_AFTER_FAILED_START", 0.7)
     starter = FailingStarter()
@@ -178,8 +176,8 @@ def test_a_daemon_that_cannot_be_started_is_said_to_be_so_and_tried_again_later(
         bridge.close()
 
 
-def test_a_message_in_pieces_and_many_in_one_are_the_same(bridge: Bridge) -> None:
-    """Pipes know no messages."""
+def test_messages_may_be_cut_or_joined_by_the_pipe(bridge: Bridge) -> None:
+    """Pipes have no message boundaries."""
     bridge.listen()
     daemon = bridge.attach()
     for byte in b'{"jsonrpc":"2.0","id":1,"method":"x"}\n':
@@ -189,18 +187,18 @@ def test_a_message_in_pieces_and_many_in_one_are_the_same(bridge: Bridge) -> Non
     assert [daemon.next()["id"] for _ in range(2, 500)] == [*range(2, 500)]
 
 
-def test_a_line_that_is_too_long_is_left_out_and_the_next_is_read(
+def test_too_long_line_is_skipped_and_the_next_one_is_read(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest of the stream is sound."""
+    """The rest of the stream is valid."""
     monkeypatch.setattr(bridge.loop._lines, "_limit", 1000)
     bridge.editor.raw(b'{"a":"' + b"x" * 300_000 + b'"}\n{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
     assert "longer than the limit" in bridge.editor.next()["error"]["message"]
     assert bridge.editor.next()["id"] == 1
 
 
-def test_a_slow_editor_stops_the_daemon_and_not_our_memory(bridge: Bridge) -> None:
-    """What it does not read stays with the daemon, which has a limit of its own."""
+def test_slow_editor_stops_reading_from_the_daemon(bridge: Bridge) -> None:
+    """Unread messages stay with the daemon, which has its own limit."""
     bridge.listen()
     daemon = bridge.attach()
     note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"%b"}}\n' % (b"x" * 10_000)
@@ -212,16 +210,16 @@ def test_a_slow_editor_stops_the_daemon_and_not_our_memory(bridge: Bridge) -> No
     assert daemon.next()["id"] == 1
 
 
-def test_a_slow_daemon_stops_the_editor_and_not_our_memory(bridge: Bridge) -> None:
-    """The same the other way round."""
+def test_slow_daemon_stops_reading_from_the_editor(bridge: Bridge) -> None:
+    """The same in the other direction."""
     bridge.listen()
     bridge.attach()
     line = b'{"jsonrpc":"2.0","method":"x","params":{"data":"%b"}}\n' % (b"x" * 10_000)
     assert fill(bridge.editor.stream, line) < 4 * loop.HIGH_WATER_MARK
 
 
-def test_a_daemon_that_dies_while_the_editor_does_not_read_is_noticed_when_it_does(bridge: Bridge) -> None:
-    """And until then nothing turns round and round."""
+def test_daemon_exit_is_noticed_when_the_editor_reads_again(bridge: Bridge) -> None:
+    """Until then, the loop is not busy."""
     bridge.listen()
     daemon = bridge.attach()
     bridge.editor.send(id=1, method="tools/call", params={})
@@ -235,8 +233,8 @@ def test_a_daemon_that_dies_while_the_editor_does_not_read_is_noticed_when_it_do
     bridge.attach()
 
 
-def test_it_ends_when_the_editor_closes_its_side(bridge: Bridge) -> None:
-    """Nothing is under way, so at once; the daemon notices."""
+def test_bridge_exits_when_the_editor_closes_stdin(bridge: Bridge) -> None:
+    """Immediately, because no request is open; the daemon notices."""
     bridge.listen()
     daemon = bridge.attach()
     bridge.editor.stream.shutdown(socket.SHUT_WR)
@@ -246,8 +244,8 @@ def test_it_ends_when_the_editor_closes_its_side(bridge: Bridge) -> None:
         daemon.next()
 
 
-def test_an_answer_under_way_gets_a_moment_after_the_end_of_stdin(bridge: Bridge, soon: Soon) -> None:
-    """`printf … | mcpctl bridge` is a use too. What does not come is answered with an error."""
+def test_open_requests_get_a_grace_period_after_the_end_of_stdin(bridge: Bridge, soon: Soon) -> None:
+    """As in `printf … | mcpctl bridge`. Missing responses become errors."""
     soon("ctl.bridge.loop.SHUTDOWN_GRACE", 5.0)
     bridge.listen()
     daemon = bridge.attach()
@@ -260,8 +258,8 @@ def test_an_answer_under_way_gets_a_moment_after_the_end_of_stdin(bridge: Bridge
     bridge.wait()
 
 
-def test_it_ends_with_its_parent(bridge: Bridge) -> None:
-    """Another child of the editor's may hold the other end of our stdin."""
+def test_bridge_exits_with_its_parent(bridge: Bridge) -> None:
+    """Another child of the editor may hold a copy of the pipe."""
     bridge.listen()
     bridge.attach()
     bridge.gone.close()
@@ -269,8 +267,8 @@ def test_it_ends_with_its_parent(bridge: Bridge) -> None:
     assert bridge.code == 0
 
 
-def test_it_ends_when_nobody_reads_its_answers(bridge: Bridge) -> None:
-    """EPIPE is no error of ours."""
+def test_bridge_exits_when_stdout_is_closed(bridge: Bridge) -> None:
+    """EPIPE is not an error."""
     bridge.editor.raw(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n' * 1000)
     bridge.editor.close()
     bridge.wait()

@@ -1,4 +1,4 @@
-"""An editor, the books of its bridge, and one daemon after the other, all in memory."""
+"""An editor, the session of its bridge, and one daemon after another, all in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHANGED = ["notifications/tools/list_changed", "notifications/resources/list_cha
 
 
 class OneDaemon:
-    """A life of the daemon: what it was told, and what it answers."""
+    """One run of a daemon: its state and its responses."""
 
     def __init__(self, ran: Counter[object]) -> None:
         self.ran = ran
@@ -82,7 +82,7 @@ class OneDaemon:
 
 
 class World:
-    """An editor, its bridge's books, and one daemon after the other."""
+    """An editor, its session in the bridge, and one daemon after another."""
 
     def __init__(self) -> None:
         self.got: list[Json] = []
@@ -110,12 +110,12 @@ class World:
         self.books.from_editor((line if isinstance(line, bytes) else line.encode()) + b"\n", self.now)
 
     def deliver(self, count: int = 1000) -> None:
-        """The daemon takes so many lines."""
+        """Let the daemon take `count` lines."""
         for _ in range(min(count, len(self.wire))):
             self.back += self.daemon.take(self.wire.popleft())
 
     def answer(self, count: int = 1000) -> None:
-        """So many of its lines arrive."""
+        """Let `count` lines of the daemon arrive."""
         for _ in range(min(count, len(self.back))):
             self.hear(self.back.popleft())
 
@@ -128,7 +128,7 @@ class World:
             self.answer()
 
     def kill(self, unwritten: int = 0) -> None:
-        """The daemon dies; the last `unwritten` lines had not left yet, others it may have read or not."""
+        """End the daemon. The last `unwritten` lines were not sent; it may have read the others."""
         left = [self.wire[index] for index in range(len(self.wire))][-unwritten:] if unwritten else []
         for _ in left:
             self.wire.pop()
@@ -138,7 +138,7 @@ class World:
         self.books.on_disconnected("mcpd closed the connection", left, self.now)
 
     def come(self) -> None:
-        """Another one lets us in."""
+        """Start and attach to another daemon."""
         self.daemon = OneDaemon(self.ran)
         self.books.on_connected()
 
@@ -148,7 +148,7 @@ class World:
         self.settle()
 
     def begin(self) -> None:
-        """A legacy handshake, all through."""
+        """Complete a legacy handshake."""
         if not self.books.connected:
             self.come()
         self.say("initialize", HELLO, "hello")

@@ -1,4 +1,4 @@
-"""The decoder of server-sent events, against the standard's rules and against two other decoders."""
+"""The decoder of server-sent events, compared with the HTML standard and with two other decoders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 1 << 20
 
 
 def decoded(stream: bytes, *cuts: int) -> list[SseEvent]:
-    """All events of a stream that arrives in portions, cut at these places."""
+    """Return all events of a stream that is cut at these positions."""
     decoder = SseDecoder(LIMIT)
     edges = [0, *sorted(cuts), len(stream)]
     return [event for start, end in pairwise(edges) for event in decoder.feed(stream[start:end])]
@@ -95,7 +95,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_rules_of_the_standard(rule: str) -> None:
+def test_parsing_follows_the_html_standard(rule: str) -> None:
     """In one portion, byte by byte, and with empty portions in between."""
     stream, events = RULES[rule]
     assert decoded(stream) == events
@@ -104,16 +104,16 @@ def test_the_rules_of_the_standard(rule: str) -> None:
     assert decoded(stream, *every, *every) == events
 
 
-def test_an_event_is_reported_as_soon_as_its_blank_line_is_there() -> None:
-    """Also where lines end with CR: the LF that may follow is not waited for, and not counted twice."""
+def test_event_is_returned_at_its_blank_line() -> None:
+    """With CR line ends too: the decoder does not wait for an LF, and does not count it twice."""
     decoder = SseDecoder(LIMIT)
     assert [e.data for e in decoder.feed(b"data: a\r\r")] == [b"a"]
     assert decoder.feed(b"\ndata: b") == []
     assert [e.data for e in decoder.feed(b"\r\n\r\n")] == [b"b"]
 
 
-def test_a_message_of_exactly_the_limit_passes_and_one_byte_more_does_not() -> None:
-    """In one portion or in many, in one line or in many; and before its end has come."""
+def test_event_over_the_limit_is_refused() -> None:
+    """In one or many portions and lines, and before its end has arrived. One of exactly the limit passes."""
     for data in (b"x" * 100, b"\n".join([b"x" * 24] * 4)):
         stream = b"".join(b"data: %b\n" % line for line in data.split(b"\n")) + b"\n"
         for step in (1, 7, 1000):
@@ -127,15 +127,15 @@ def test_a_message_of_exactly_the_limit_passes_and_one_byte_more_does_not() -> N
 @pytest.mark.parametrize(
     "endless", [b"data: " + b"x" * 200, b"x" * 200, b": " + b"x" * 200, b"data:\n" * 200]
 )
-def test_nothing_endless_is_collected(endless: bytes) -> None:
-    """Whatever it is that a server never ends: a message, a name, a comment, or empty lines of data."""
+def test_endless_input_is_bounded(endless: bytes) -> None:
+    """A message, a name, a comment, or empty lines of data."""
     decoder = SseDecoder(150)
     with pytest.raises(EventTooLong):
         decoder.feed(endless)
 
 
-def test_keep_alive_comments_may_go_on_for_ever() -> None:
-    """They count towards no event."""
+def test_comments_are_not_limited() -> None:
+    """They do not count towards an event."""
     decoder = SseDecoder(50)
     for _ in range(1000):
         assert decoder.feed(b": ping\n\n") == []
@@ -145,16 +145,16 @@ def test_keep_alive_comments_may_go_on_for_ever() -> None:
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=10))
-def test_the_portions_do_not_matter(stream: bytes, cuts: list[int]) -> None:
-    """Any bytes, cut anywhere, give what they give in one piece, and never an error."""
+def test_events_do_not_depend_on_how_the_stream_is_cut(stream: bytes, cuts: list[int]) -> None:
+    """Any bytes, cut anywhere, never raise an error."""
     assert decoded(stream, *(cut for cut in cuts if cut < len(stream))) == decoded(stream)
 
 
 @given(
     st.lists(st.binary(max_size=50).filter(lambda b: b"\r" not in b), min_size=1, max_size=5), st.booleans()
 )
-def test_what_is_written_as_an_event_is_read_back(lines: list[bytes], crlf: bool) -> None:
-    """A writer that splits data at its newlines loses nothing."""
+def test_written_event_is_read_back(lines: list[bytes], crlf: bool) -> None:
+    """Data is split at its newlines and joined again."""
     data = b"\n".join(lines)
     end = b"\r\n" if crlf else b"\n"
     stream = b"".join(b"data: " + line + end for line in data.split(b"\n")) + end
@@ -174,7 +174,7 @@ TEXTS = {
 
 
 def generated(random: random.Random) -> str:
-    """A stream of a few events with everything in it that decoders disagree about least: the standard."""
+    """Return a stream of a few events that uses every rule of the standard."""
     pieces = []
     for _ in range(random.randrange(1, 6)):
         for _ in range(random.randrange(0, 5)):
@@ -222,7 +222,7 @@ def told_apart(events: list[Fields]) -> list[Fields]:
     return kept
 
 
-def test_others_read_the_same() -> None:
+def test_other_decoders_agree() -> None:
     """100,000 generated streams, cut at random: httpx-sse and httpx2's parser find the same events."""
     dice = random.Random(20260728)
     seen = 0

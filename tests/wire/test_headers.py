@@ -1,4 +1,4 @@
-"""Header values and mirrored parameters: what survives the way, and which tools cannot be offered."""
+"""Header values and mirrored arguments: encoding, and invalid annotations."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def mirrored(name: object = "Region", kind: object = "string", **more: object) -
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_survives_a_header(text: str) -> None:
-    """And what travels is a legal value with nothing a proxy would trim."""
+def test_encoded_value_is_decoded_unchanged(text: str) -> None:
+    """The header value is legal, and proxies trim nothing of it."""
     encoded = encode_header_value(text)
     assert HTTP_VALUE.fullmatch(encoded)
     assert decode_header_value(encoded) == text
@@ -50,26 +50,26 @@ def test_any_text_survives_a_header(text: str) -> None:
         ("=?BASE64?YQ==?=", "=?BASE64?YQ==?="),
     ],
 )
-def test_a_value_is_encoded_only_where_it_would_not_survive(text: str, encoded: str) -> None:
+def test_value_is_encoded_only_if_needed(text: str, encoded: str) -> None:
     """Known values, so that both directions cannot be wrong in the same way."""
     assert encode_header_value(text) == encoded
     assert decode_header_value(encoded) == text
 
 
 @pytest.mark.parametrize("inside", ["YQ=", "YQ", "Y Q==", "YR==", "é", "/w==", "YQ==\n"])
-def test_a_damaged_value_is_refused(inside: str) -> None:
-    """Wrong padding, a foreign letter, bits too many, no UTF-8: never a value by accident."""
+def test_damaged_value_is_refused(inside: str) -> None:
+    """Wrong padding, invalid characters, additional bits, invalid UTF-8."""
     with pytest.raises(ValueError, match="cannot be decoded"):
         decode_header_value(f"=?base64?{inside}?=")
 
 
-def test_half_a_surrogate_pair_cannot_stop_a_call() -> None:
-    """It has no bytes of its own; what is sent is at least a legal header."""
+def test_lone_surrogate_is_encoded() -> None:
+    """It has no UTF-8 form; the header is at least legal."""
     assert HTTP_VALUE.fullmatch(encode_header_value("a\ud83d"))
 
 
 def test_annotated_arguments_become_headers() -> None:
-    """Text as it is, whole numbers in digits, truth in words; nested ones by their path."""
+    """Strings unchanged, integers as digits, booleans as words; nested arguments by their path."""
     shape = schema(
         region=mirrored("Region"),
         count=mirrored("Count", "integer"),
@@ -103,13 +103,13 @@ def test_annotated_arguments_become_headers() -> None:
 @pytest.mark.parametrize(
     "value", [{"a": 1}, ["x"], 10**5000, None], ids=["object", "list", "endless", "null"]
 )
-def test_what_has_no_spelling_in_a_header_is_left_out(value: object) -> None:
-    """Such arguments are refused by the tool's schema; the header does not have to say so first."""
+def test_value_that_cannot_be_mirrored_has_no_header(value: object) -> None:
+    """The tool's schema refuses such arguments anyway."""
     assert param_headers(schema(region=mirrored()), {"region": value}) == {}
 
 
-def test_arguments_of_another_shape_than_the_schema_have_no_headers() -> None:
-    """Nothing in here may fail on what a client sends."""
+def test_arguments_that_do_not_match_the_schema_have_no_headers() -> None:
+    """No input from a client may raise an error here."""
     assert param_headers(schema(inner=schema(deep=mirrored())), {"inner": "text"}) == {}
 
 
@@ -139,13 +139,13 @@ def test_arguments_of_another_shape_than_the_schema_have_no_headers() -> None:
         {"a": {"if": schema(b=mirrored())}},
     ],
 )
-def test_a_tool_with_a_wrong_annotation_is_not_to_be_offered(properties: dict[str, object]) -> None:
-    """No header name, claimed twice, of a type that has no one spelling, or about no one argument."""
+def test_invalid_annotation_is_reported(properties: dict[str, object]) -> None:
+    """An invalid or duplicate header name, an unsupported type, or not at a named argument."""
     assert invalid_annotations(schema(**properties))
 
 
-def test_an_annotation_of_the_whole_is_wrong() -> None:
-    """There is no argument that it could name."""
+def test_annotation_at_the_root_is_invalid() -> None:
+    """It names no argument."""
     assert invalid_annotations({"type": "object", "x-mcp-header": "All"})
 
 
@@ -159,8 +159,8 @@ def test_an_annotation_of_the_whole_is_wrong() -> None:
         {"a": {"type": "string"}, "b": True},
     ],
 )
-def test_what_only_looks_like_an_annotation_is_none(properties: dict[str, object]) -> None:
-    """A property of that name, and data: neither asks for a header."""
+def test_property_named_like_the_annotation_is_ignored(properties: dict[str, object]) -> None:
+    """A property of that name, and data."""
     assert invalid_annotations(schema(**properties)) is None
     assert mirrored_properties(schema(**properties)) == {}
 
@@ -176,15 +176,15 @@ def test_what_only_looks_like_an_annotation_is_none(properties: dict[str, object
         ),
     )
 )
-def test_no_schema_is_too_strange(strange: object) -> None:
-    """Whatever a server calls a schema gets an answer."""
+def test_any_json_is_accepted_as_schema(strange: object) -> None:
+    """No schema of a server may raise an error here."""
     whole = {"properties": strange, "type": "object"}
     assert invalid_annotations(whole) is None or mirrored_properties(whole) is not None
     assert isinstance(param_headers(whole, {"a": "x"}), dict)
 
 
-def test_a_deep_schema_is_walked_without_recursion() -> None:
-    """Depth is the server's choice."""
+def test_deep_schema_needs_no_recursion() -> None:
+    """The server chooses the depth."""
     deep: dict[str, object] = mirrored()
     for _ in range(5000):
         deep = {"items": deep}

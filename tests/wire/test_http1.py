@@ -1,4 +1,4 @@
-"""HTTP responses, told from the bytes of a connection as a general parser (h11) tells them."""
+"""HTTP responses, compared with another parser (h11)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CASES = scaled(30_000)
 
 
 def ours(parts: list[bytes], method: str = "POST") -> Outcome:
-    """What we make of these portions and the end of the connection after them."""
+    """Parse these portions and the end of the connection with mcpd."""
     response, body = Http1Response(method), b""
     try:
         for part in parts:
@@ -33,7 +33,7 @@ def ours(parts: list[bytes], method: str = "POST") -> Outcome:
 
 
 def theirs(parts: list[bytes], method: str = "POST") -> Outcome:
-    """What h11 makes of them."""
+    """Parse them with h11."""
     connection = h11.Connection(h11.CLIENT)
     connection.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
     connection.send(h11.EndOfMessage())
@@ -65,7 +65,7 @@ def theirs(parts: list[bytes], method: str = "POST") -> Outcome:
 
 
 def as_compared(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Without those that h11 rewrites; what they mean shows in the body."""
+    """Drop the headers that h11 rewrites; their effect is visible in the body."""
     lower = [(name.lower(), value) for name, value in headers]
     return [each for each in lower if each[0] not in (b"content-length", b"transfer-encoding")]
 
@@ -89,10 +89,10 @@ def as_compared(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, byt
         ),
     ],
 )
-def test_a_response_is_understood_in_any_portions(
+def test_response_does_not_depend_on_how_it_is_cut(
     raw: bytes, expected: tuple[int, bytes, bytes, bool]
 ) -> None:
-    """Whole, and a byte at a time."""
+    """In one portion, and byte by byte."""
     for parts in [raw], [raw[n : n + 1] for n in range(len(raw))]:
         status, reason, _, body, again = ours(parts)
         assert (status, reason, body, again) == expected
@@ -117,8 +117,8 @@ def test_a_response_is_understood_in_any_portions(
         b"HTTP/1.1 101 Switching\r\n\r\n",
     ],
 )
-def test_what_is_no_whole_response_is_refused(raw: bytes) -> None:
-    """And by no other exception."""
+def test_invalid_or_incomplete_response_is_refused(raw: bytes) -> None:
+    """With no other exception."""
     assert ours([raw] if raw else []) == ("bad",)
 
 
@@ -126,8 +126,8 @@ def test_what_is_no_whole_response_is_refused(raw: bytes) -> None:
     "endless",
     [b"HTTP/1.1 200 OK\r\nA: b", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;"],
 )
-def test_what_never_ends_is_refused_before_it_fills_the_memory(endless: bytes) -> None:
-    """A head, and the head of a chunk."""
+def test_endless_head_is_refused(endless: bytes) -> None:
+    """The head of a response, and the head of a chunk."""
     response = Http1Response("POST")
     response.feed(endless)
     for _ in range(MAX_HEAD // 1000):
@@ -145,16 +145,16 @@ def test_what_never_ends_is_refused_before_it_fills_the_memory(endless: bytes) -
     ],
 )
 @pytest.mark.parametrize("head", [b"200 OK\r\nContent-Length: 2\r\n\r\nhi", b"204 No\r\n\r\n"])
-def test_what_follows_a_response_is_nobodys_and_ends_the_connection(head: bytes, follows: bytes) -> None:
-    """A response before its request (RFC 9112, 11.2): the next request must not get it."""
+def test_data_after_a_response_prevents_reuse(head: bytes, follows: bytes) -> None:
+    """The next request must not get a response that was sent before it (RFC 9112, 11.2)."""
     for parts in [b"HTTP/1.1 " + head + follows], [b"HTTP/1.1 " + head, follows]:
         response = Http1Response("POST")
         body = b"".join(part for each in parts for part in response.feed(each))
         assert (body, response.complete, response.reusable) == (head.partition(b"\r\n\r\n")[2], True, False)
 
 
-def test_interim_responses_without_end_are_refused() -> None:
-    """They are passed over, but not for ever."""
+def test_endless_interim_responses_are_refused() -> None:
+    """They are skipped, but not forever."""
     response = Http1Response("POST")
     interim = b"HTTP/1.1 100 Continue\r\n\r\n"
     for _ in range(MAX_HEAD // len(interim)):
@@ -163,8 +163,8 @@ def test_interim_responses_without_end_are_refused() -> None:
         response.feed(interim)
 
 
-def test_how_long_the_server_keeps_a_connection_is_heard() -> None:
-    """Node and uvicorn close after five seconds: a request sent then would be lost."""
+def test_keep_alive_timeout_is_read() -> None:
+    """Node and uvicorn close after five seconds; a request sent then would be lost."""
     response = Http1Response("POST")
     response.feed(b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5, max=100\r\nContent-Length: 0\r\n\r\n")
     assert response.keep_alive_timeout == 5
@@ -218,7 +218,7 @@ REFUSED_BY_US = re.compile(
 )
 
 
-def test_it_agrees_with_a_second_parser() -> None:
+def test_h11_agrees() -> None:
     """Thirty thousand responses, whole and broken, in random portions. What h11 refuses is refused; what it
     takes is understood alike, or is one of four things that llhttp is stricter about. A blank line that
     follows a response need not end the connection."""

@@ -1,4 +1,4 @@
-"""Envelopes are read and written; what is inside keeps every byte."""
+"""Envelopes are read and written; members keep their bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ objects = st.lists(st.tuples(strings, spaces, values), max_size=5).map(
 
 @settings(derandomize=True, max_examples=scaled(300))
 @given(values, spaces, st.sampled_from(["result", "params", "error"]))
-def test_a_member_keeps_every_byte(value: str, space: str, member: str) -> None:
+def test_members_keep_their_bytes(value: str, space: str, member: str) -> None:
     """Big integers, float text, key order, duplicate keys, escapes, spacing."""
     line = f'{{"jsonrpc":"2.0",{space}"id":{space}7,"{member}"{space}:{space}{value}{space}}}'.encode()
     message = wire.parse(line)
@@ -66,8 +66,8 @@ def test_a_member_keeps_every_byte(value: str, space: str, member: str) -> None:
 @given(
     objects, st.booleans(), st.sampled_from([b"", b'"progressToken":5', b'"a.b/c":{"x":1},"progressToken":9'])
 )
-def test_stamping_changes_no_byte_but_ours(params: str, with_meta: bool, ours: bytes) -> None:
-    """Our `_meta` takes the place of the client's token and of reserved names; the rest stays."""
+def test_merge_meta_keeps_other_bytes(params: str, with_meta: bool, ours: bytes) -> None:
+    """mcpd's members replace the client's token and reserved names; everything else is unchanged."""
     theirs = '"_meta":{"progressToken":"theirs","io.modelcontextprotocol/x":1,"own":1.10,"more":1E+400}'
     if with_meta:
         params = f"{{{theirs}" + ("," if params != "{}" else "") + params[1:]
@@ -86,7 +86,7 @@ def test_stamping_changes_no_byte_but_ours(params: str, with_meta: bool, ours: b
 
 
 @pytest.mark.parametrize("params", [b"[]", b"5", b'"text"', b"[1]", b"true"])
-def test_params_that_are_no_object_cannot_be_stamped(params: bytes) -> None:
+def test_merge_meta_refuses_params_that_are_not_an_object(params: bytes) -> None:
     with pytest.raises(BadFrame):
         merge_meta(params, b'"progressToken":1')
 
@@ -105,8 +105,8 @@ def test_params_that_are_no_object_cannot_be_stamped(params: bytes) -> None:
         (b'{"a":{"_meta":{"progressToken":2}}}', {"_meta": {"t": 1}, "a": {"_meta": {"progressToken": 2}}}),
     ],
 )
-def test_the_client_s_token_never_reaches_the_server(params: bytes, stamped: dict[str, Any]) -> None:
-    """However it is spelled; an inner `_meta` is somebody else's."""
+def test_client_progress_token_is_dropped(params: bytes, stamped: dict[str, Any]) -> None:
+    """However it is spelled; a nested `_meta` is not affected."""
     assert json.loads(merge_meta(params, b'"t":1')) == stamped
 
 
@@ -128,8 +128,8 @@ def test_the_client_s_token_never_reaches_the_server(params: bytes, stamped: dic
         b"[" * 10**6,
     ],
 )
-def test_what_is_no_message_is_a_bad_frame_and_nothing_else(line: bytes) -> None:
-    """B2, B3: whatever comes, the reader gets one kind of exception."""
+def test_invalid_message_raises_bad_frame(line: bytes) -> None:
+    """The reader gets no other exception."""
     with pytest.raises(BadFrame) as error:
         wire.parse(line)
     assert len(str(error.value)) < 400
@@ -137,7 +137,7 @@ def test_what_is_no_message_is_a_bad_frame_and_nothing_else(line: bytes) -> None
 
 @settings(derandomize=True, max_examples=scaled(500))
 @given(st.binary(max_size=200))
-def test_noise_is_never_more_than_a_bad_frame(noise: bytes) -> None:
+def test_random_bytes_raise_bad_frame_only(noise: bytes) -> None:
     for read in (wire.parse, wire.split_batch, wire.members, wire.value):
         with suppress(BadFrame):
             read(noise)
@@ -145,8 +145,8 @@ def test_noise_is_never_more_than_a_bad_frame(noise: bytes) -> None:
     wire.depth(noise)
 
 
-def test_ids_of_different_spelling_are_different_keys() -> None:
-    """Digest 7.3: 1, 1.0, "1" and true are four ids; an absent one is none."""
+def test_ids_are_compared_by_spelling() -> None:
+    """1, 1.0, "1" and true are four different ids; a missing id is none."""
     keys = [
         wire.parse(b'{"id":%b,"method":"m"}' % key).key for key in (b"1", b"1.0", b'"1"', b"true", b"1e0")
     ]
@@ -167,13 +167,13 @@ def test_ids_of_different_spelling_are_different_keys() -> None:
         ),
     ],
 )
-def test_only_the_broken_bytes_are_mended(line: bytes, result: bytes) -> None:
-    """T6: a BOM, invalid UTF-8, half a surrogate pair; the numbers beside it stay as they are."""
+def test_only_invalid_text_is_repaired(line: bytes, result: bytes) -> None:
+    """A byte order mark, invalid UTF-8, a lone surrogate; numbers keep their spelling."""
     assert bytes(wire.parse(line).result) == result
 
 
-def test_half_a_surrogate_pair_is_mended_and_nothing_else() -> None:
-    """T6: Node writes them for a cut emoji."""
+def test_lone_surrogate_is_repaired() -> None:
+    """Node writes one when it cuts an emoji in two."""
     message = wire.parse(rb'{"id":1,"result":{"n":1.10,"t":"cut \ud83d"}}')
     assert bytes(message.result) == rb'{"n":1.10,"t":"cut \ufffd"}'
     assert wire.value(rb'{"t":"cut \ud83d"}') == {"t": "cut \ufffd"}
@@ -192,13 +192,13 @@ def test_half_a_surrogate_pair_is_mended_and_nothing_else() -> None:
         (b"no json at all", b""),
     ],
 )
-def test_whom_a_broken_frame_answers_is_guessed_only_from_an_answer(line: bytes, key: bytes) -> None:
-    """A server's own broken request must not end one of our calls that has the same number."""
+def test_response_id_is_guessed_from_responses_only(line: bytes, key: bytes) -> None:
+    """A broken request from a server must not end an mcpd call with the same id."""
     assert wire.guess_response_id(line) == key
 
 
-def test_depth_is_counted_outside_of_strings_only() -> None:
-    """B3, T7: brackets in text are no nesting, escapes and all."""
+def test_depth_ignores_strings() -> None:
+    """Brackets in strings do not count, even with escapes."""
     many = "[]," * 2000
     assert wire.depth(f'[{many}"{"[" * 5000}", "\\"{"[" * 5000}"]'.encode()) == 2
     assert wire.depth(b"[" * 1500 + b"]" * 1500) == 1500
@@ -206,14 +206,14 @@ def test_depth_is_counted_outside_of_strings_only() -> None:
         wire.value(b"[" * 1500 + b"]" * 1500)
 
 
-def test_a_batch_is_taken_apart_without_being_read() -> None:
+def test_batch_is_split_without_decoding() -> None:
     assert wire.split_batch(b'[{"id":1.0}, 5 ,[]]') == [b'{"id":1.0}', b"5", b"[]"]
     with pytest.raises(BadFrame):
         wire.split_batch(b'{"id":1}')
 
 
-def test_frames_are_json_with_the_bytes_put_in() -> None:
-    """Methods are escaped; params and ids are put in as they are."""
+def test_frames_contain_params_and_ids_unchanged() -> None:
+    """Method names are escaped; params and ids are inserted as they are."""
     assert (
         wire.request(b"1", 'a"b', b'{"x":1.10}')
         == b'{"jsonrpc":"2.0","id":1,"method":"a\\"b","params":{"x":1.10}}\n'

@@ -1,4 +1,4 @@
-"""A home of its own, and mcpctl in it."""
+"""An empty home directory, and mcpctl in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.ctl.conftest import Mcpctl
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """$HOME, with nothing in it and nothing of ours pointing elsewhere; the current directory is in it."""
+    """An empty $HOME that contains the current directory; no variable points elsewhere."""
     home = tmp_path / "ann"
     (home / "src").mkdir(parents=True)
     for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME"):
@@ -27,5 +27,5 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def alone(home: Path, mcpctl: Mcpctl) -> Mcpctl:
-    """mcpctl in that home, with no daemon."""
+    """mcpctl in that home directory, without a daemon."""
     return mcpctl

@@ -1,4 +1,4 @@
-"""Homes as the documented formats have them, copied to where a test may change them."""
+"""Home directories with files in the documented formats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def expected(case: str, home: Path) -> dict[str, Any]:
 
 
 def installed(case: str, home: Path) -> dict[Path, bytes]:
-    """The files that `install` is to make of those of a case."""
+    """Return the files that `install` must make of those of a case."""
     base = GOLDEN / case / "after"
     return {
         home / path.relative_to(base): path.read_bytes().replace(b"@HOME@", str(home).encode())

@@ -1,4 +1,4 @@
-"""mcpctl on a terminal, with somebody who answers."""
+"""Runs mcpctl on a terminal, with a user who answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOUND = 30.0
 
 
 def on_terminal(home: Path, answers: dict[str, str], *argv: str) -> tuple[int, str]:
-    """Run mcpctl on a terminal; each question that is seen is answered. What is left over is a failure."""
+    """Run mcpctl on a terminal and answer its questions. Unused answers are a failure."""
     ours, theirs = pty.openpty()
     environ = {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", "COLUMNS": "200"}
     environ |= {"MCPD_SOCKET": str(home / "no.sock"), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}

@@ -1,4 +1,4 @@
-"""mcpctl import: what it shows, asks, writes, and tells the daemon."""
+"""`mcpctl import`: its report, its prompts, the files it writes, and the reload of the daemon."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def ours(home: Path) -> Any:
     return json.loads((home / ".config/mcpd/config.json").read_text())["mcpServers"]
 
 
-def test_it_shows_exactly_what_would_run_and_never_a_secret(home: Path, cursor: Path, alone: Mcpctl) -> None:
-    """With where it stands, what is left out, and why."""
+def test_report_shows_commands_without_secrets(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """With the sources, the skipped entries and the reasons."""
     ran = alone("import", "--dry-run")
     assert ran.code == 0
     assert (
@@ -80,18 +80,16 @@ mcpd, or give a default: ${SURELY_NOT_SET:-…}
     ]
 
 
-def test_without_a_terminal_nothing_is_written_unless_yes_is_said(
-    home: Path, cursor: Path, alone: Mcpctl
-) -> None:
-    """Exit 2, and what to say."""
+def test_without_a_terminal_yes_is_required(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """Exit code 2, with a hint."""
     ran = alone("import")
     assert ran.code == 2
     assert "importing needs confirmation" in ran.err
     assert not (home / ".config").exists()
 
 
-def test_what_can_be_used_is_written_and_the_rest_is_not(home: Path, cursor: Path, alone: Mcpctl) -> None:
-    """One server that cannot be used would make the whole configuration unusable. The editor's file stays."""
+def test_only_valid_servers_are_written(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """One invalid server would make the whole configuration invalid. The editor's file does not change."""
     before = cursor.read_bytes()
     ran = alone("import", "--yes")
     assert ran.code == 0
@@ -110,8 +108,8 @@ def test_what_can_be_used_is_written_and_the_rest_is_not(home: Path, cursor: Pat
     assert ([one["name"] for one in again["known"]], again["written"]) == (["time", "api"], False)
 
 
-def test_mcp_remote_is_unfolded_when_asked(home: Path, alone: Mcpctl) -> None:
-    """It works as it is, too; so this is for the person to say."""
+def test_mcp_remote_is_unfolded_on_request(home: Path, alone: Mcpctl) -> None:
+    """The entry works unchanged too, so the user decides."""
     settle("claude-desktop", home)
     words = ["import", "-s", "linear", "--dry-run", "--json"]
     (kept,) = alone(*words).json()["servers"]
@@ -122,8 +120,8 @@ def test_mcp_remote_is_unfolded_when_asked(home: Path, alone: Mcpctl) -> None:
     assert unfolded["definition"]["headers"] == {"Authorization": "Bearer ***"}
 
 
-def test_our_comments_and_settings_stay(home: Path, cursor: Path, alone: Mcpctl) -> None:
-    """Whatever the format."""
+def test_comments_and_settings_of_mcpd_are_kept(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """In any format."""
     path = home / ".config/mcpd/config.yaml"
     path.parent.mkdir(parents=True)
     text = "# mine\nmcpServers:\n    git:   # one\n        command: git-mcp\nsettings: {debug: true}\n"
@@ -136,10 +134,8 @@ def test_our_comments_and_settings_stay(home: Path, cursor: Path, alone: Mcpctl)
     )
 
 
-def test_a_broken_file_is_a_warning_with_its_line_and_the_rest_goes_on(
-    home: Path, cursor: Path, alone: Mcpctl
-) -> None:
-    """Line and column, as editors count them."""
+def test_broken_file_gives_a_warning_with_its_line(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """Line and column, counted as in editors."""
     (home / ".codex").mkdir()
     (home / ".codex/config.toml").write_text("a = 1\nb = = 2\n")
     ran = alone("import", "--dry-run")
@@ -148,7 +144,7 @@ def test_a_broken_file_is_a_warning_with_its_line_and_the_rest_goes_on(
 
 
 def test_editors_and_files_can_be_named(home: Path, cursor: Path, alone: Mcpctl) -> None:
-    """A file is understood by its name or its content."""
+    """The kind of a file is known from its name or its content."""
     settle("codex", home)
     settle("zed", home)
     for source, name, first in (
@@ -177,21 +173,21 @@ def test_editors_and_files_can_be_named(home: Path, cursor: Path, alone: Mcpctl)
 def test_what_cannot_be_meant_is_an_error(
     words: list[str], code: int, said: str, home: Path, cursor: Path, alone: Mcpctl
 ) -> None:
-    """With what to do instead."""
+    """With a hint."""
     (home / "notes.json").write_text("{1}")
     ran = alone("import", *words)
     assert (ran.code, said in ran.err) == (code, True)
 
 
-def test_nothing_to_import_is_no_error(home: Path, alone: Mcpctl) -> None:
-    """Nobody has to be asked then; who has no editor here is told another way."""
+def test_nothing_to_import_is_not_an_error(home: Path, alone: Mcpctl) -> None:
+    """Nothing is asked; without editors, another next step is shown."""
     ran = alone("import")
     assert (ran.code, ran.out) == (0, "0 servers to import, from 0 files\n")
     assert ran.err == "next: mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE\n"
 
 
-def test_our_own_broken_configuration_has_to_be_mended_first(home: Path, cursor: Path, alone: Mcpctl) -> None:
-    """Nothing is written into what cannot be read."""
+def test_broken_mcpd_configuration_prevents_an_import(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """Nothing is written to an unreadable file."""
     path = home / ".config/mcpd/config.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
@@ -221,10 +217,10 @@ def applied(errors: list[dict[str, str]]) -> dict[str, Any]:
     return {**lists, "generation": 2, "errors": errors, "dry_run": False, "saved": None}
 
 
-def test_a_running_daemon_judges_and_is_told_to_reload(
+def test_running_daemon_validates_and_reloads(
     home: Path, cursor: Path, daemon: FakeDaemon, mcpctl: Mcpctl
 ) -> None:
-    """It has the variables that count, and its file may be another one than we would guess."""
+    """The daemon has the environment that matters, and may use another file."""
     path = home / "elsewhere.json"
     scripted(daemon, path, lambda name: name == "time")
     ran = mcpctl("import", "--yes")
@@ -237,10 +233,10 @@ def test_a_running_daemon_judges_and_is_told_to_reload(
 
 
 @pytest.mark.parametrize("raised", [False, True])
-def test_when_the_daemon_will_not_have_them_everything_is_as_before(
+def test_rejected_import_restores_both_files(
     home: Path, cursor: Path, daemon: FakeDaemon, mcpctl: Mcpctl, raised: bool
 ) -> None:
-    """Half an import is none, and a secret without a server that needs it neither."""
+    """Neither servers nor secrets are written partly."""
     path = home / "elsewhere.json"
     path.write_text("{} // mine\n")
     scripted(daemon, path)
@@ -255,10 +251,8 @@ def test_when_the_daemon_will_not_have_them_everything_is_as_before(
     assert secrets(home) == {}
 
 
-def test_secrets_that_are_stored_already_are_used_and_never_overwritten(
-    home: Path, cursor: Path, alone: Mcpctl
-) -> None:
-    """The same value keeps its name, another gets another; what was answered once is not asked again."""
+def test_stored_secrets_are_used_and_not_overwritten(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """The same value keeps its name, and another value gets another. Nothing is asked twice."""
     settle("vscode", home)
     path = home / ".config/mcpd/secrets.json"
     path.parent.mkdir(parents=True)
@@ -272,8 +266,8 @@ def test_secrets_that_are_stored_already_are_used_and_never_overwritten(
     assert "other users can access" in alone("import", "--yes").err
 
 
-def test_what_another_file_knows_is_stored_under_a_name_of_its_own(home: Path, alone: Mcpctl) -> None:
-    """Or written out, when secrets are to be kept so."""
+def test_secret_from_another_file_is_stored_under_its_own_name(home: Path, alone: Mcpctl) -> None:
+    """Or written to the definition with `--keep-secrets`."""
     settle("continue", home)
     (home / ".config/mcpd").mkdir(parents=True)
     path = home / ".config/mcpd/secrets.json"
@@ -293,15 +287,15 @@ def test_what_another_file_knows_is_stored_under_a_name_of_its_own(home: Path, a
 # ---- on a terminal -----------------------------------------------------------------------------------
 
 
-def test_a_person_is_asked_and_no_is_the_answer_of_who_only_presses_return(home: Path, cursor: Path) -> None:
-    """Nothing is enabled by accident; and nothing is said to be started where no daemon runs."""
+def test_prompt_defaults_to_no(home: Path, cursor: Path) -> None:
+    """Nothing is enabled by accident, and the prompt mentions a start only if the daemon runs."""
     code, seen = on_terminal(home, {"config.json? y: yes, n: no, c: choose": ""}, "import")
     assert (code, "nothing was imported" in seen) == (0, True)
     assert not (home / ".config").exists()
 
 
-def test_a_person_can_take_all_or_choose(home: Path, cursor: Path) -> None:
-    """One by one, each with what would run."""
+def test_prompt_accepts_all_or_a_choice(home: Path, cursor: Path) -> None:
+    """The choice shows what would run for each server."""
     answers = {
         "c: choose": "c",
         "time: uvx mcp-server-time --zone=Europe/Paris ?": "n",
@@ -316,8 +310,8 @@ def test_a_person_can_take_all_or_choose(home: Path, cursor: Path) -> None:
     assert [*ours(home)] == ["api", "time"]
 
 
-def test_a_files_text_cannot_drive_the_terminal(home: Path) -> None:
-    """A project's file may come from anywhere, and the person decides by what is seen."""
+def test_control_characters_are_not_sent_to_the_terminal(home: Path) -> None:
+    """A project's file may come from anywhere, and the user decides by what is shown."""
     path = home / ".cursor/mcp.json"
     path.parent.mkdir()
     path.write_text(
@@ -327,8 +321,8 @@ def test_a_files_text_cannot_drive_the_terminal(home: Path) -> None:
     assert (code, "\x1b[" in seen) == (0, False)
 
 
-def test_a_secret_that_only_the_person_knows_is_asked_for_and_not_shown(home: Path) -> None:
-    """VS Code keeps the answers to its questions to itself."""
+def test_unknown_secret_is_prompted_without_echo(home: Path) -> None:
+    """VS Code does not store the answers to its inputs in a file."""
     settle("vscode", home)
     answers = {"c: choose": "y", "github: GitHub token": "typed-by-hand"}
     code, seen = on_terminal(home, answers, "import", "vscode", "-s", "github")
@@ -337,8 +331,8 @@ def test_a_secret_that_only_the_person_knows_is_asked_for_and_not_shown(home: Pa
     assert secrets(home) == {"GH_TOKEN": "typed-by-hand"}
 
 
-def test_who_does_not_know_the_secret_goes_on_without_that_server(home: Path, cursor: Path) -> None:
-    """A question that cannot be answered must not cost the other servers."""
+def test_empty_secret_skips_the_server(home: Path, cursor: Path) -> None:
+    """The other servers are imported."""
     settle("vscode", home)
     answers = {"c: choose": "y", "github: GitHub token": "", "Move 1 secret": ""}
     code, seen = on_terminal(home, answers, "import", "-s", "github", "-s", "api")
@@ -347,10 +341,8 @@ def test_who_does_not_know_the_secret_goes_on_without_that_server(home: Path, cu
 
 
 @pytest.mark.parametrize("question", ["c: choose", "Move 1 secret"])
-def test_who_goes_away_at_a_question_is_told_that_nothing_happened(
-    question: str, home: Path, cursor: Path
-) -> None:
-    """Ctrl-D, or Ctrl-C: on a line of its own."""
+def test_aborted_prompt_imports_nothing(question: str, home: Path, cursor: Path) -> None:
+    """Ctrl-D or Ctrl-C; the message is on a line of its own."""
     answers = {"c: choose": "y"} | {question: "\x04"}
     code, seen = on_terminal(home, answers, "import")
     assert code == 130
@@ -358,16 +350,16 @@ def test_who_goes_away_at_a_question_is_told_that_nothing_happened(
     assert not (home / ".config/mcpd").exists()
 
 
-def test_secrets_stay_where_they_are_when_the_person_says_so(home: Path, cursor: Path) -> None:
-    """Then they are in our configuration, which only the user can read too."""
+def test_secrets_stay_in_the_definition_on_request(home: Path, cursor: Path) -> None:
+    """Only the user can read mcpd's configuration."""
     answers = {"c: choose": "y", "Move 1 secret": "n"}
     assert on_terminal(home, answers, "import", "-s", "api")[0] == 0
     assert ours(home)["api"]["headers"] == {"Authorization": "Bearer s3cr3t-t0ken-value"}
     assert not (home / ".config/mcpd/secrets.json").exists()
 
 
-def test_without_a_person_such_a_server_is_left_out(home: Path, alone: Mcpctl) -> None:
-    """With the reason."""
+def test_server_with_an_unknown_secret_is_blocked_without_a_terminal(home: Path, alone: Mcpctl) -> None:
+    """The report shows the reason."""
     settle("vscode", home)
     ran = alone("import", "vscode", "-s", "github", "--yes")
     reason = "it needs a secret that only you know: GH_TOKEN; run mcpctl import in a terminal without --yes"

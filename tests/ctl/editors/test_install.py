@@ -1,4 +1,4 @@
-"""Our entry in the editors' files: what is written, that the rest stays, and that it can be undone."""
+"""mcpd's entry in the files of editors: what is written, what stays, and how it is undone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def editor_of(case: str) -> str:
 
 
 def tree(home: Path) -> dict[Path, bytes]:
-    """Every file of the editors."""
+    """Return every file of the editors."""
     ours = (home / ".local", home / ".config" / "mcpd")
     return {
         path: path.read_bytes()
@@ -39,10 +39,8 @@ def tree(home: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("case", WITH_ENTRY)
-def test_the_entry_is_put_into_each_format_and_taken_out_to_the_byte(
-    case: str, home: Path, alone: Mcpctl
-) -> None:
-    """One file changes, as it is to; then nothing is different from before."""
+def test_uninstall_restores_each_format_byte_for_byte(case: str, home: Path, alone: Mcpctl) -> None:
+    """Only one file changes, and afterwards everything is as before."""
     settle(case, home)
     before = tree(home)
 
@@ -58,8 +56,8 @@ def test_the_entry_is_put_into_each_format_and_taken_out_to_the_byte(
 
 
 @pytest.mark.parametrize("case", WITH_ENTRY)
-def test_without_the_backup_the_entry_alone_is_removed(case: str, home: Path, alone: Mcpctl) -> None:
-    """Which leaves the same bytes, since nothing else was touched."""
+def test_uninstall_without_a_backup_removes_the_entry(case: str, home: Path, alone: Mcpctl) -> None:
+    """The result has the same bytes, since nothing else was changed."""
     settle(case, home)
     before = tree(home)
     assert alone("install", editor_of(case)).code == 0
@@ -70,8 +68,8 @@ def test_without_the_backup_the_entry_alone_is_removed(case: str, home: Path, al
 
 
 @pytest.mark.parametrize("name", installable_editors())
-def test_a_file_that_was_not_there_is_made_and_goes_again(name: str, home: Path, alone: Mcpctl) -> None:
-    """With its directories; it is readable by the user only, and holds nothing but our entry."""
+def test_created_file_is_removed_by_uninstall(name: str, home: Path, alone: Mcpctl) -> None:
+    """With its directories. Only the user can read it, and it only contains mcpd's entry."""
     before = sorted(home.rglob("*"))
     assert alone("install", name).code == 0
     one = install_targets(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)[0]
@@ -87,8 +85,8 @@ def shown(case: str, home: Path) -> str:
     return f"~/{path.relative_to(home)}"
 
 
-def test_what_the_user_did_meanwhile_stays(home: Path, alone: Mcpctl) -> None:
-    """Then there is nothing to restore: our entry goes, the rest is theirs."""
+def test_later_changes_of_the_user_stay(home: Path, alone: Mcpctl) -> None:
+    """Only mcpd's entry is removed."""
     settle("cursor", home)
     path = home / ".cursor/mcp.json"
     alone("install", "cursor")
@@ -100,8 +98,8 @@ def test_what_the_user_did_meanwhile_stays(home: Path, alone: Mcpctl) -> None:
     )
 
 
-def test_after_a_change_the_state_to_come_back_to_is_the_changed_one(home: Path, alone: Mcpctl) -> None:
-    """A second install must not bring an old backup over what was written since."""
+def test_second_install_keeps_changes_made_since_the_first(home: Path, alone: Mcpctl) -> None:
+    """An old backup must not overwrite them."""
     settle("cursor", home)
     path = home / ".cursor/mcp.json"
     alone("install", "cursor")
@@ -112,8 +110,8 @@ def test_after_a_change_the_state_to_come_back_to_is_the_changed_one(home: Path,
     assert "bridge" not in path.read_text()
 
 
-def test_a_symbolic_link_a_mode_and_a_byte_order_mark_survive(home: Path, alone: Mcpctl) -> None:
-    """Dotfile repositories link the file into place; some editors write a mark."""
+def test_symbolic_link_mode_and_byte_order_mark_are_kept(home: Path, alone: Mcpctl) -> None:
+    """Dotfile repositories use links, and some editors write a byte order mark."""
     real = home / "dots.json"
     real.write_bytes(b'\xef\xbb\xbf{\r\n\t"mcpServers": {}\r\n}')
     real.chmod(0o640)
@@ -144,8 +142,8 @@ def test_a_symbolic_link_a_mode_and_a_byte_order_mark_survive(home: Path, alone:
         ('{"mcpServers": {"mcpd": {"command": "my-own-thing"}}}', "another server named 'mcpd'"),
     ],
 )
-def test_a_file_that_cannot_be_changed_is_left_alone(text: str, said: str, home: Path, alone: Mcpctl) -> None:
-    """Exit 2, the reason, and no backup of what was not changed."""
+def test_unusable_file_is_not_changed(text: str, said: str, home: Path, alone: Mcpctl) -> None:
+    """Exit code 2, the reason, and no backup."""
     (home / ".cursor").mkdir()
     path = home / ".cursor/mcp.json"
     path.write_text(text)
@@ -156,8 +154,8 @@ def test_a_file_that_cannot_be_changed_is_left_alone(text: str, said: str, home:
 
 
 @pytest.mark.parametrize("words", [["install"], ["install", "--dry-run"], ["uninstall"]])
-def test_a_read_only_file_is_left_alone(words: list[str], home: Path, alone: Mcpctl) -> None:
-    """It could be replaced all the same; its owner has said that it is not to be."""
+def test_read_only_file_is_not_changed(words: list[str], home: Path, alone: Mcpctl) -> None:
+    """It could be replaced, but its owner does not want that."""
     settle("cursor", home)
     path = home / ".cursor/mcp.json"
     if words == ["uninstall"]:
@@ -175,8 +173,8 @@ def test_a_read_only_file_is_left_alone(words: list[str], home: Path, alone: Mcp
 
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: only root may give files away")
-def test_a_file_keeps_its_owner(home: Path, alone: Mcpctl) -> None:
-    """Who runs mcpctl with sudo must not take their editor's file away from them."""
+def test_file_keeps_its_owner(home: Path, alone: Mcpctl) -> None:
+    """With sudo, the file must not change hands."""
     settle("cursor", home)
     path = home / ".cursor/mcp.json"
     os.chown(path, 12345, 54321)
@@ -200,8 +198,8 @@ def test_dry_run_and_print_write_nothing(home: Path, alone: Mcpctl) -> None:
     assert sorted(home.rglob("*")) == before
 
 
-def test_one_server_or_profile_can_be_shown_beside_the_whole(home: Path, alone: Mcpctl) -> None:
-    """Several entries of ours live in one file; uninstall takes all of them, or the one named."""
+def test_entries_for_one_server_or_profile_coexist(home: Path, alone: Mcpctl) -> None:
+    """Uninstall removes all of them, or the one named."""
     alone("install", "kiro")
     alone("install", "kiro", "--server", "github")
     ran = alone("install", "kiro", "--profile", "work", "--name", "work")
@@ -221,10 +219,8 @@ def test_one_server_or_profile_can_be_shown_beside_the_whole(home: Path, alone: 
     assert not path.exists()
 
 
-def test_vs_code_can_be_given_the_socket_instead_of_a_program(
-    home: Path, alone: Mcpctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By itself where systemd starts mcpd when somebody connects; nothing else would start it then."""
+def test_vs_code_can_use_the_socket_url(home: Path, alone: Mcpctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Automatically if systemd starts mcpd on the first connection."""
     path = home / ".config/Code/User/mcp.json"
     url = f"unix://{alone.socket}#/mcp"
 
@@ -249,15 +245,15 @@ def test_vs_code_can_be_given_the_socket_instead_of_a_program(
     assert "cannot connect to a Unix socket" in alone("install", "zed", "--via", "socket").err
 
 
-def test_a_socket_that_was_chosen_is_the_editors_too(home: Path, alone: Mcpctl) -> None:
-    """Or its bridge would go to another daemon."""
+def test_chosen_socket_is_written_to_the_entry(home: Path, alone: Mcpctl) -> None:
+    """Otherwise the bridge would connect to another daemon."""
     alone("--socket", "/tmp/x.sock", "install", "kiro")
     entry = json.loads((home / ".kiro/settings/mcp.json").read_text())["mcpServers"]["mcpd"]
     assert entry["args"] == ["bridge", "--client", "kiro", "--socket", "/tmp/x.sock"]
 
 
-def test_an_entry_of_ours_under_another_name_is_not_doubled(home: Path, alone: Mcpctl) -> None:
-    """Two of them would show every tool twice."""
+def test_existing_mcpd_entry_of_another_name_is_replaced(home: Path, alone: Mcpctl) -> None:
+    """Two entries would show every tool twice."""
     (home / ".cursor").mkdir()
     path = home / ".cursor/mcp.json"
     path.write_text('{"mcpServers": {"all": {"command": "/old/mcpctl", "args": ["bridge"]}}}')
@@ -314,10 +310,8 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_entries_for_servers_that_mcpd_has_are_switched_off_when_asked(
-    name: str, home: Path, alone: Mcpctl
-) -> None:
-    """The editor's own way where it has one; another server is never touched; undone to the byte."""
+def test_take_over_disables_entries_for_servers_of_mcpd(name: str, home: Path, alone: Mcpctl) -> None:
+    """With the editor's own switch if it has one. Other servers do not change."""
     place, text, names, switch = TAKEN[name]
     path = home / place
     path.parent.mkdir(parents=True)
@@ -342,8 +336,8 @@ def test_entries_for_servers_that_mcpd_has_are_switched_off_when_asked(
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_they_are_given_back_in_a_file_that_has_changed_since(name: str, home: Path, alone: Mcpctl) -> None:
-    """Switched on again, or put in again, with all they had."""
+def test_disabled_entries_are_restored_in_a_changed_file(name: str, home: Path, alone: Mcpctl) -> None:
+    """Enabled or added again, with all their fields."""
     place, text, _, _ = TAKEN[name]
     path = home / place
     path.parent.mkdir(parents=True)
@@ -362,8 +356,8 @@ def test_they_are_given_back_in_a_file_that_has_changed_since(name: str, home: P
         assert path.read_text() == text.replace("other", "renamed")
 
 
-def test_who_changed_a_file_meanwhile_keeps_comments_and_order(home: Path, alone: Mcpctl) -> None:
-    """Some files change every minute: undoing must be as good there as where nobody has looked in."""
+def test_comments_and_order_are_restored_in_a_changed_file(home: Path, alone: Mcpctl) -> None:
+    """Some files change every minute."""
     path = home / ".cursor/mcp.json"
     path.parent.mkdir()
     text = (
@@ -382,8 +376,8 @@ def test_who_changed_a_file_meanwhile_keeps_comments_and_order(home: Path, alone
     assert path.read_text() == text.replace("{\n", '{\n  "seen": 2,\n', 1)
 
 
-def test_what_somebody_put_there_again_is_theirs(home: Path, alone: Mcpctl) -> None:
-    """And is not doubled by what we kept."""
+def test_entry_that_the_user_added_again_is_kept(home: Path, alone: Mcpctl) -> None:
+    """It is not duplicated from the backup."""
     place, text, _, _ = TAKEN["cursor"]
     path = home / place
     path.parent.mkdir(parents=True)
@@ -404,10 +398,10 @@ def test_what_somebody_put_there_again_is_theirs(home: Path, alone: Mcpctl) -> N
         ({}, ["--profile", "small"]),
     ],
 )
-def test_nobody_loses_a_server_that_the_entry_does_not_lead_to(
+def test_take_over_keeps_servers_that_the_entry_does_not_provide(
     ours: dict[str, object], words: list[str], home: Path, alone: Mcpctl
 ) -> None:
-    """Switched off here, or not shown by that entry: the editor's own one is all there is."""
+    """Servers that are disabled in mcpd, or outside of the entry's server or profile."""
     path = home / ".cursor/mcp.json"
     path.parent.mkdir()
     path.write_text(f'{{"mcpServers": {{{T}}}}}')
@@ -426,8 +420,8 @@ def test_nobody_loses_a_server_that_the_entry_does_not_lead_to(
         assert [one["name"] for one in ran.json()["editors"][0]["taken_over"]] == ["t"]
 
 
-def test_gemini_keeps_a_list_of_what_is_off(home: Path, alone: Mcpctl) -> None:
-    """Which is its way, so the entry itself stays as it is."""
+def test_gemini_entry_is_disabled_by_the_excluded_list(home: Path, alone: Mcpctl) -> None:
+    """The entry itself does not change."""
     path = home / ".gemini/settings.json"
     path.parent.mkdir()
     path.write_text(
@@ -450,15 +444,15 @@ def write_ours(home: Path, ours: object = OURS) -> None:
 
 
 def as_map(value: object) -> object:
-    """A list of entries in no order."""
+    """Return a list of entries regardless of its order."""
     return {one["name"]: one for one in value} if isinstance(value, list) else value
 
 
 # ---- which editors -----------------------------------------------------------------------------------
 
 
-def test_all_means_every_editor_that_is_there(home: Path, alone: Mcpctl) -> None:
-    """And says so when there is none."""
+def test_all_selects_every_editor_with_a_configuration(home: Path, alone: Mcpctl) -> None:
+    """If there is none, an error says so."""
     assert alone("install", "--all").code == 5
     settle("cursor", home)
     settle("goose", home)
@@ -467,8 +461,8 @@ def test_all_means_every_editor_that_is_there(home: Path, alone: Mcpctl) -> None
     assert alone("uninstall", "--all", "--json").json()["editors"][0]["restored"] is True
 
 
-def test_a_broken_file_that_we_never_touched_is_nothing_to_undo(home: Path, alone: Mcpctl) -> None:
-    """Else undoing everything would seem to have failed."""
+def test_broken_file_without_mcpd_is_not_an_uninstall_error(home: Path, alone: Mcpctl) -> None:
+    """Otherwise `uninstall --all` would seem to fail."""
     settle("cursor", home)
     alone("install", "--all")
     broken = home / ".codex/config.toml"
@@ -480,8 +474,8 @@ def test_a_broken_file_that_we_never_touched_is_nothing_to_undo(home: Path, alon
     assert alone("uninstall", "codex").code == 2
 
 
-def test_the_entry_is_found_although_another_file_is_there_by_now(home: Path, alone: Mcpctl) -> None:
-    """opencode reads both: the one we wrote into is not the one that we would choose today."""
+def test_uninstall_finds_the_entry_in_any_file_of_the_editor(home: Path, alone: Mcpctl) -> None:
+    """opencode reads two files, and install may now choose the other one."""
     first = home / ".config/opencode/opencode.jsonc"
     first.parent.mkdir(parents=True)
     first.write_text("{}")
@@ -493,10 +487,10 @@ def test_the_entry_is_found_although_another_file_is_there_by_now(home: Path, al
     assert alone("uninstall", "opencode").out.count("mcpd is not configured in") == 1
 
 
-def test_all_tells_of_the_projects_that_it_does_not_reach(
+def test_uninstall_all_lists_other_projects(
     home: Path, alone: Mcpctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their files are undone where they are; those of a project that is gone are of no use to anybody."""
+    """Each must be undone in its directory. Records of deleted projects are dropped."""
     settle("cursor", home)
     for name in ("shop", "gone"):
         (home / name).mkdir()
@@ -516,8 +510,8 @@ def test_all_tells_of_the_projects_that_it_does_not_reach(
     assert list((home / ".local/state/mcpd/editors").iterdir()) == []
 
 
-def test_a_file_that_two_editors_share_has_one_entry(home: Path, alone: Mcpctl) -> None:
-    """Linked together by who wants one list for both: the link stays, and it is undone once."""
+def test_file_shared_by_two_editors_gets_one_entry(home: Path, alone: Mcpctl) -> None:
+    """It is a link, which stays, and uninstall works once."""
     settle("cursor", home)
     real = home / ".cursor/mcp.json"
     before = real.read_bytes()
@@ -534,8 +528,8 @@ def test_a_file_that_two_editors_share_has_one_entry(home: Path, alone: Mcpctl) 
 
 
 @pytest.mark.parametrize("word", ["install", "uninstall"])
-def test_a_broken_file_does_not_keep_the_other_editors_from_it(word: str, home: Path, alone: Mcpctl) -> None:
-    """Told with its place; the exit code says that not everything was done."""
+def test_broken_file_does_not_affect_other_editors(word: str, home: Path, alone: Mcpctl) -> None:
+    """It is reported with its path, and the exit code shows that something failed."""
     for case in ("codex", "cursor", "goose"):
         settle(case, home)
     if word == "uninstall":
@@ -557,8 +551,8 @@ def test_a_broken_file_does_not_keep_the_other_editors_from_it(word: str, home: 
 
 
 @pytest.mark.parametrize("words", [[], ["cursor", "--all"], ["cursr"], ["emacs"], ["mcporter"]])
-def test_what_cannot_be_meant_is_an_error(words: list[str], home: Path, alone: Mcpctl) -> None:
-    """With a suggestion where there is one."""
+def test_invalid_command_line_is_an_error(words: list[str], home: Path, alone: Mcpctl) -> None:
+    """With a suggestion if there is one."""
     ran = alone("install", *words)
     assert ran.code != 0
     assert "cursr" not in words or "did you mean cursor" in ran.err
@@ -566,8 +560,8 @@ def test_what_cannot_be_meant_is_an_error(words: list[str], home: Path, alone: M
     assert list(home.rglob("*.json")) == []
 
 
-def test_a_projects_file_is_written_when_asked(home: Path, alone: Mcpctl) -> None:
-    """In the directory we are in."""
+def test_project_file_is_written_on_request(home: Path, alone: Mcpctl) -> None:
+    """In the current directory."""
     assert alone("install", "claude-code", "vscode", "--project").code == 0
     found = json.loads((home / "src/.mcp.json").read_text())
     assert found["mcpServers"]["mcpd"]["args"] == ["bridge", "--client", "claude-code"]
@@ -575,8 +569,8 @@ def test_a_projects_file_is_written_when_asked(home: Path, alone: Mcpctl) -> Non
     assert alone("install", "lmstudio", "--project").code == 1
 
 
-def test_a_file_that_an_editor_writes_meanwhile_is_not_overwritten(home: Path) -> None:
-    """Claude Code writes its file all the time: what it wrote between our two looks has to be in it."""
+def test_concurrent_write_of_an_editor_is_kept(home: Path) -> None:
+    """Claude Code writes its file all the time."""
     path = home / ".claude.json"
     path.write_text('{"count": 1}')
     one = install_targets(BY_NAME["claude-code"], UserContext(os.environ, home / "src"), project=False)[0]
@@ -616,10 +610,10 @@ documents = st.builds(
 
 @settings(max_examples=scaled(40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(documents, st.sampled_from([None, 1, 2, 4, "\t"]), st.sampled_from(["\n", "\r\n"]), st.booleans())
-def test_in_any_file_the_entry_comes_and_goes_without_a_trace(
+def test_install_and_uninstall_restore_any_file(
     home: Path, document: dict[str, object], indent: int | str | None, eol: str, mark: bool
 ) -> None:
-    """With the backup to the byte; without it, at least every value of it stays."""
+    """Byte for byte with the backup; without it, every value is kept."""
     path = home / ".kiro/settings/mcp.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=indent, ensure_ascii=False).replace("\n", eol)
@@ -654,7 +648,7 @@ def test_in_any_file_the_entry_comes_and_goes_without_a_trace(
 
 @st.composite
 def edited_files(draw: st.DrawFn) -> tuple[str, int, int]:
-    """A file with remarks, how many of its entries are to be taken over, and where a line will be put in."""
+    """Generate a file with comments, the number of entries to disable, and where to add a line."""
     eol = draw(st.sampled_from(["\n", "\r\n"]))
     indent = draw(st.sampled_from(["  ", "\t"]))
     lines = ["// mine", "{", f'{indent}"first": 1,', f'{indent}"mcpServers": {{']
@@ -671,8 +665,8 @@ def edited_files(draw: st.DrawFn) -> tuple[str, int, int]:
 
 @settings(max_examples=scaled(30), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(edited_files())
-def test_whoever_edits_beside_us_gets_every_line_back(home: Path, file: tuple[str, int, int]) -> None:
-    """Undoing loses no remark and no order, wherever a line was put in meanwhile."""
+def test_lines_added_next_to_the_entry_are_kept(home: Path, file: tuple[str, int, int]) -> None:
+    """Comments and order are restored, wherever a line was added."""
     text, number, at = file
     path = home / ".cursor/mcp.json"
     path.parent.mkdir(exist_ok=True)

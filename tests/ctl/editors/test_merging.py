@@ -1,4 +1,4 @@
-"""The same server from several files, secrets written out in them, and entries that lead to ourselves."""
+"""Merging of entries, secrets in plain text, and mcpd's own entries."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def merge(
     return {server.name: server.definition for server in whole.servers}
 
 
-def test_one_server_in_several_files_is_one_with_its_sources() -> None:
-    """Whatever it is called there: the nearest name is taken."""
+def test_equal_entries_are_merged_with_their_sources() -> None:
+    """Whatever their names are: the nearest name is used."""
     whole = merge_candidates([one("a", NPX), one("b", dict(NPX), "zed")], {}, {}, lambda _: 0)
     assert [server.name for server in whole.servers] == ["a"]
     assert [source.editor for source in whole.servers[0].sources] == ["cursor", "zed"]
@@ -45,25 +45,25 @@ def test_one_server_in_several_files_is_one_with_its_sources() -> None:
     "difference",
     [{"args": ["-y", "y"]}, {"env": {"A": "1"}}, {"cwd": "/other"}, {"command": "bunx"}],
 )
-def test_what_differs_in_what_runs_is_another_server(difference: dict[str, object]) -> None:
-    """Above all in a credential: two accounts must never become one."""
+def test_different_definitions_are_different_servers(difference: dict[str, object]) -> None:
+    """Above all with different credentials: two accounts must never become one."""
     assert [*merge(one("a", NPX), one("a", NPX | difference, "zed"))] == ["a", "a-zed"]
 
 
 def test_two_accounts_at_one_url_are_two_servers() -> None:
-    """A shared connection must not act under somebody else's name."""
+    """A shared connection must not act under another user's name."""
     mine, theirs = ({"url": "https://x.y/mcp", "headers": {"Authorization": f"Bearer {who}"}} for who in "ab")
     assert [*merge(one("a", {**mine}), one("a", {**theirs}, "zed"))] == ["a", "a-zed"]
 
 
-def test_a_third_of_the_same_name_gets_a_number() -> None:
-    """And a name never grows beyond what is allowed."""
+def test_third_server_of_the_same_name_gets_a_number() -> None:
+    """The name never exceeds the maximum length."""
     many = [one("a" * 64, NPX | {"env": {"N": str(n)}}) for n in range(3)]
     names = [*merge(*many)]
     assert names == ["a" * 64, "a" * 57 + "-cursor", "a" * 55 + "-cursor-2"]
 
 
-def test_the_definition_with_a_reference_is_better_than_the_one_with_the_secret() -> None:
+def test_definition_with_a_reference_wins_over_one_with_the_secret() -> None:
     """They mean the same server, since the variable has that value."""
     literal: dict[str, object] = {
         "url": "https://x.y/mcp",
@@ -79,15 +79,15 @@ def test_the_definition_with_a_reference_is_better_than_the_one_with_the_secret(
     assert [server.definition for server in whole.servers] == [reference]
 
 
-def test_a_server_is_on_when_any_editor_has_it_on() -> None:
-    """Switched off everywhere, it comes switched off."""
+def test_server_is_enabled_if_any_editor_enables_it() -> None:
+    """If it is disabled everywhere, it is imported as disabled."""
     off = NPX | {"enabled": False}
     assert merge(one("a", off), one("a", NPX, "zed")) == {"a": NPX}
     assert merge(one("a", off), one("a", dict(off), "zed")) == {"a": off}
 
 
-def test_a_projects_server_runs_in_the_project_unless_it_is_a_users_too(tmp_path: Path) -> None:
-    """A program whose words name nothing in the directory is the same server anywhere."""
+def test_project_server_runs_in_the_project_unless_a_user_file_has_it_too(tmp_path: Path) -> None:
+    """Without relative paths in its arguments, a program is the same server in any directory."""
     (tmp_path / "x.db").touch()
     here = str(tmp_path)
     assert merge(one("a", NPX, cwd=here)) == {"a": NPX | {"cwd": here}}
@@ -103,13 +103,13 @@ def test_a_projects_server_runs_in_the_project_unless_it_is_a_users_too(tmp_path
     "definition",
     [NPX, {"command": ["npx", "-y", "x"]}, {"cmd": "npx", "args": ["-y", "x"]}, NPX | {"cwd": "/p"}],
 )
-def test_what_is_here_already_is_not_taken_over_again(definition: dict[str, object]) -> None:
-    """However we have it written, under whatever name."""
+def test_server_that_mcpd_has_is_not_imported(definition: dict[str, object]) -> None:
+    """In any spelling and under any name."""
     assert merge(one("a", NPX, cwd="/p"), ours={"mine": definition}) == {}
 
 
-def test_an_unset_variable_in_a_url_is_no_obstacle_to_comparing() -> None:
-    """The daemon may have it."""
+def test_url_with_an_unset_variable_can_be_compared() -> None:
+    """The daemon may have the variable."""
     url: dict[str, object] = {"url": "${BASE}/mcp"}
     assert merge(one("a", url), one("b", dict(url), "zed"), ours={}) == {"a": url}
     assert merge(one("a", url), ours={"a": dict(url)}) == {}
@@ -192,7 +192,7 @@ def test_an_unset_variable_in_a_url_is_no_obstacle_to_comparing() -> None:
 def test_secrets_are_found_and_replaced_by_references(
     definition: dict[str, object], after: dict[str, object] | None, found: list[str]
 ) -> None:
-    """By the name that stands with them, by how they look; and nothing else is taken for one."""
+    """By their names and by their form; nothing else is replaced."""
     done = lift_secrets("srv", definition, {})
     assert done.definition == (after or definition)
     assert [literal.value for literal in done.secrets] == found
@@ -201,8 +201,8 @@ def test_secrets_are_found_and_replaced_by_references(
         assert value not in repr(done.secrets)
 
 
-def test_two_values_never_share_a_name_and_one_value_has_one() -> None:
-    """Two accounts of one service are the rule rather than the exception."""
+def test_each_secret_value_has_one_name() -> None:
+    """Two accounts of one service are common."""
     taken: dict[str, str] = {}
     first = lift_secrets("a", {"env": {"TOKEN": "value-one"}}, taken)
     second = lift_secrets("b", {"env": {"TOKEN": "value-two"}}, taken)
@@ -214,8 +214,8 @@ def test_two_values_never_share_a_name_and_one_value_has_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["internationalization", "00000000000000000000", "aaaaaaaaaa1111111111"])
-def test_long_words_are_not_taken_for_keys(text: str) -> None:
-    """Only what has letters, digits and no pattern."""
+def test_long_words_are_not_secrets(text: str) -> None:
+    """Only random letters and digits are."""
     assert not looks_random(text)
 
 
@@ -240,8 +240,8 @@ def test_long_words_are_not_taken_for_keys(text: str) -> None:
         ({"url": "http://[bad"}, False),
     ],
 )
-def test_our_own_entry_is_known_in_every_spelling(fields: dict[str, object], ours: bool) -> None:
-    """Importing it would have mcpd run itself, for ever deeper."""
+def test_mcpd_entry_is_recognized_in_every_spelling(fields: dict[str, object], ours: bool) -> None:
+    """Importing it would make mcpd run itself endlessly."""
     assert is_mcpd_entry(fields, frozenset({"127.0.0.1:8931"})) is ours
 
 
@@ -292,10 +292,8 @@ def test_our_own_entry_is_known_in_every_spelling(fields: dict[str, object], our
         ({"url": "https://h"}, None),
     ],
 )
-def test_what_is_behind_mcp_remote_can_be_reached_without_it(
-    definition: dict[str, object], after: dict[str, object] | None
-) -> None:
-    """When all that it was told is understood; else it stays as it is."""
+def test_proxy_commands_are_unwrapped(definition: dict[str, object], after: dict[str, object] | None) -> None:
+    """Only if every option is known."""
     assert unwrap_proxy(definition) == after
 
 
@@ -318,8 +316,8 @@ def test_what_is_behind_mcp_remote_can_be_reached_without_it(
         ({"command": "x", "envFile": "/nowhere"}, "envFile /nowhere cannot be read"),
     ],
 )
-def test_an_entry_that_makes_no_sense_is_left_where_it_is(fields: dict[str, object], why: str) -> None:
-    """Guessing would run something that nobody wrote."""
+def test_invalid_entry_is_skipped(fields: dict[str, object], why: str) -> None:
+    """Guessing could run something that nobody wrote."""
     editor = BY_NAME["cursor"]
     raw = RawEntry("a", fields, editor, Path("/x.json"), ("mcpServers",), "user")
     with pytest.raises(UnusableEntry, match=why):
@@ -327,8 +325,8 @@ def test_an_entry_that_makes_no_sense_is_left_where_it_is(fields: dict[str, obje
 
 
 @pytest.mark.parametrize("timeout", ["5", float("inf"), 0, -1, True, None])
-def test_a_timeout_that_makes_no_sense_is_dropped(timeout: object) -> None:
-    """Ours is better than none at all."""
+def test_invalid_timeout_is_dropped(timeout: object) -> None:
+    """mcpd's default applies."""
     editor = BY_NAME["cline"]
     raw = RawEntry(
         "a", {"command": "x", "timeout": timeout}, editor, Path("/x.json"), ("mcpServers",), "user"

@@ -1,4 +1,4 @@
-"""References, in each editor's syntax: ours, plain text, or a reason why not."""
+"""References in the syntax of each editor: translated, plain text, or refused."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def translator(editor: str, *, workspace: bool = True) -> VariableTranslator:
         ("file", "${A}${env:B}", "${A}${B}"),
     ],
 )
-def test_a_reference_becomes_ours_and_plain_text_stays_plain(editor: str, theirs: str, ours: str) -> None:
-    """What an editor does not know is text to it, so `${` in it must not mean anything to us."""
+def test_references_are_translated_and_plain_text_is_kept(editor: str, theirs: str, ours: str) -> None:
+    """What an editor does not know is plain text, so a `${` in it must not mean anything to mcpd."""
     assert translator(editor).translate(theirs) == ours
 
 
@@ -62,10 +62,10 @@ def test_a_reference_becomes_ours_and_plain_text_stays_plain(editor: str, theirs
         ("opencode", "{file:../a:-b}", "a:-b", "${secret:A_B}"),
     ],
 )
-def test_a_file_stays_the_file_that_it_is(
+def test_file_reference_keeps_its_path(
     editor: str, theirs: str, file: str, ours: str, tmp_path: Path
 ) -> None:
-    """A copy of what is in it would be the old secret as soon as there is a new one."""
+    """A copy of its content would become outdated."""
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("s3cret\n")
@@ -86,17 +86,15 @@ def test_a_file_stays_the_file_that_it_is(
         ("opencode", "{file:/nowhere}", "empty or unreadable"),
     ],
 )
-def test_what_only_the_editor_knows_keeps_a_server_from_being_taken_over(
-    editor: str, text: str, why: str
-) -> None:
-    """Better not at all than with a wrong value."""
+def test_value_known_only_to_the_editor_prevents_the_import(editor: str, text: str, why: str) -> None:
+    """A wrong value would be worse."""
     with pytest.raises(UnusableEntry, match=why):
         translator(editor, workspace=False).translate(text)
 
 
 @given(st.text())
 def test_text_without_references_reaches_the_server_unchanged(text: str) -> None:
-    """Through our own expansion too."""
+    """Also after mcpd has expanded it."""
     expanded = expand(translator("zed").translate(text), {}, "$")
     assert (expanded.value, expanded.problems) == (text, ())
 
@@ -104,13 +102,13 @@ def test_text_without_references_reaches_the_server_unchanged(text: str) -> None
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("github-token", "GITHUB_TOKEN"), ("2fa", "_2FA"), ("", "SECRET")]
 )
-def test_a_secret_gets_a_name_that_can_be_one(theirs: str, ours: str) -> None:
-    """Capitals, digits and underscores."""
+def test_secret_names_are_valid(theirs: str, ours: str) -> None:
+    """Capital letters, digits and underscores."""
     assert secret_name(theirs) == ours
 
 
-def test_env_files_are_read_as_the_editors_read_them() -> None:
-    """Quotes, remarks, `export`, empty values, and lines that are nothing."""
+def test_env_files_are_read_as_editors_do() -> None:
+    """Quotes, comments, `export`, empty values and invalid lines."""
     text = 'A=1\n# no\nexport B = two # remark\nC=\'x # y\'\nD="a\\nb\\""\nE=\nF=a#b\r\n9=no\nnothing\n'
     assert parse_dotenv(text) == {
         "A": "1",

@@ -1,4 +1,4 @@
-"""The books of a bridge, without descriptors: who is told what when a daemon goes and another comes."""
+"""The session of an editor across restarts of the daemon, without descriptors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.bridge.world import CHANGED, HELLO, META, SUBSCRIPTION, World
 from tests.sampling import scaled
 
 
-def test_a_new_daemon_hears_what_the_old_one_was_told(world: World) -> None:
-    """Handshake, level and subscriptions; nothing of it reaches the editor, which is told to look again."""
+def test_session_state_is_restored(world: World) -> None:
+    """Handshake, log level and subscriptions. The editor only gets change notifications."""
     world.begin()
     world.say("logging/setLevel", {"level": "debug"}, 1)
     world.say("resources/subscribe", {"uri": "file:///a"}, 2)
@@ -32,8 +32,8 @@ def test_a_new_daemon_hears_what_the_old_one_was_told(world: World) -> None:
     assert world.got[-1]["params"] == {"uri": "file:///b"}
 
 
-def test_an_editor_that_is_not_initialized_yet_hears_nothing_unasked(world: World) -> None:
-    """The specification: no notifications before `notifications/initialized`."""
+def test_uninitialized_editor_gets_no_notifications(world: World) -> None:
+    """MCP allows none before `notifications/initialized`."""
     world.come()
     world.say("initialize", HELLO, 1)
     world.settle()
@@ -46,8 +46,8 @@ def test_an_editor_that_is_not_initialized_yet_hears_nothing_unasked(world: Worl
     assert world.daemon.initialized
 
 
-def test_initialized_said_while_no_daemon_was_there_reaches_the_next(world: World) -> None:
-    """The editor says it once."""
+def test_initialized_notification_without_a_daemon_is_kept(world: World) -> None:
+    """The editor sends it only once."""
     world.come()
     world.say("initialize", HELLO, 1)
     world.settle()
@@ -58,8 +58,8 @@ def test_initialized_said_while_no_daemon_was_there_reaches_the_next(world: Worl
     assert world.daemon.initialized
 
 
-def test_a_call_that_may_have_run_is_never_sent_again(world: World) -> None:
-    """The editor's model has to look before it repeats it."""
+def test_call_that_may_have_run_is_not_sent_again(world: World) -> None:
+    """The model must check its effect before it repeats the call."""
     world.begin()
     world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
     world.deliver()
@@ -71,8 +71,8 @@ def test_a_call_that_may_have_run_is_never_sent_again(world: World) -> None:
     assert world.ran == {1: 1}
 
 
-def test_a_call_that_surely_did_not_leave_is_sent_to_the_next_daemon(world: World) -> None:
-    """Its bytes were still ours."""
+def test_unwritten_call_is_sent_to_the_next_daemon(world: World) -> None:
+    """The daemon never received it completely."""
     world.begin()
     world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
     world.kill(unwritten=1)
@@ -83,8 +83,8 @@ def test_a_call_that_surely_did_not_leave_is_sent_to_the_next_daemon(world: Worl
     assert world.ran == {1: 1}
 
 
-def test_an_answer_that_did_not_leave_is_not_taken_for_a_call_of_the_same_id(world: World) -> None:
-    """The daemon numbers its questions much as editors number their requests."""
+def test_unwritten_response_is_not_mistaken_for_a_call(world: World) -> None:
+    """The daemon and the editor may use the same ids."""
     world.begin()
     world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 1)
     world.deliver()
@@ -101,8 +101,8 @@ def test_an_answer_that_did_not_leave_is_not_taken_for_a_call_of_the_same_id(wor
 
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/read", "server/discover"])
-def test_a_list_or_a_read_is_asked_again_but_not_for_ever(world: World, method: str) -> None:
-    """Asking twice does nothing twice; a request that kills daemons must not kill them all."""
+def test_idempotent_request_is_repeated_once(world: World, method: str) -> None:
+    """A request that kills daemons must not kill all of them."""
     world.begin()
     world.say(method, {"uri": "file:///a"}, 6)
     world.deliver()
@@ -118,8 +118,8 @@ def test_a_list_or_a_read_is_asked_again_but_not_for_ever(world: World, method: 
     assert "error" in world.answers(7)[0]
 
 
-def test_subscriptions_are_opened_again_under_their_ids(world: World) -> None:
-    """The editor sees one acknowledgement, and then that everything may have changed."""
+def test_subscription_is_restored_with_its_id(world: World) -> None:
+    """The editor gets one acknowledgement, and then notifications that everything may have changed."""
     world.come()
     wanted = {"toolsListChanged": True, "promptsListChanged": False, "resourceSubscriptions": ["file:///a"]}
     world.say("subscriptions/listen", {"notifications": wanted, "_meta": META}, "L1")
@@ -133,8 +133,8 @@ def test_subscriptions_are_opened_again_under_their_ids(world: World) -> None:
     assert world.got[1]["params"]["uri"] == "file:///a"
 
 
-def test_a_subscription_waits_as_long_as_there_is_no_daemon(world: World) -> None:
-    """And does not make the bridge start one: nobody waits for an answer."""
+def test_subscription_waits_for_a_daemon(world: World) -> None:
+    """It does not make the bridge start one."""
     world.come()
     world.say("subscriptions/listen", {"notifications": {"toolsListChanged": True}, "_meta": META}, 1)
     world.settle()
@@ -147,10 +147,8 @@ def test_a_subscription_waits_as_long_as_there_is_no_daemon(world: World) -> Non
 
 
 @pytest.mark.parametrize("politely", [True, False])
-def test_a_daemon_that_ends_its_subscriptions_before_it_stops_does_not_end_ours(
-    world: World, politely: bool
-) -> None:
-    """It says goodbye because *it* goes; the editor's subscription goes on with the next one."""
+def test_subscription_survives_a_daemon_that_stops(world: World, politely: bool) -> None:
+    """The editor's subscription continues with the next daemon."""
     world.come()
     world.say("subscriptions/listen", {"notifications": {"toolsListChanged": True}, "_meta": META}, 1)
     world.settle()
@@ -168,8 +166,8 @@ def test_a_daemon_that_ends_its_subscriptions_before_it_stops_does_not_end_ours(
     assert world.methods() == ["notifications/tools/list_changed"]
 
 
-def test_a_subscription_that_a_young_daemon_honours_in_part_becomes_whole_again(world: World) -> None:
-    """It does not know its servers' resources yet. The editor hears of each thing once, when it is back."""
+def test_partly_granted_subscription_is_completed(world: World) -> None:
+    """A daemon that has just started does not know the resources of its servers yet."""
     world.come()
     wanted = {"toolsListChanged": True, "resourceSubscriptions": ["file:///a", "file:///b"]}
     world.say("subscriptions/listen", {"notifications": wanted, "_meta": META}, 1)
@@ -194,8 +192,8 @@ def test_a_subscription_that_a_young_daemon_honours_in_part_becomes_whole_again(
     assert world.books.next_at() == math.inf
 
 
-def test_a_subscription_that_a_young_daemon_refuses_is_asked_for_again(world: World) -> None:
-    """The same for a legacy client; one that it gave up meanwhile is not."""
+def test_refused_legacy_subscription_is_retried(world: World) -> None:
+    """Unless the client has unsubscribed meanwhile."""
     world.begin()
     for key, uri in enumerate(["file:///a", "file:///b"]):
         world.say("resources/subscribe", {"uri": uri}, key)
@@ -215,8 +213,8 @@ def test_a_subscription_that_a_young_daemon_refuses_is_asked_for_again(world: Wo
     assert [m["params"]["uri"] for m in world.got if "method" in m] == ["file:///a"]
 
 
-def test_a_subscription_that_cannot_be_opened_again_ends(world: World) -> None:
-    """With the daemon's own words."""
+def test_rejected_subscription_ends_with_the_error(world: World) -> None:
+    """The daemon's error is passed on."""
     world.come()
     world.say("subscriptions/listen", {"notifications": {"toolsListChanged": True}, "_meta": META}, 1)
     world.settle()
@@ -227,8 +225,8 @@ def test_a_subscription_that_cannot_be_opened_again_ends(world: World) -> None:
     assert world.answers(1)[0]["error"]["message"] == "no such server"
 
 
-def test_questions_of_a_daemon_that_has_gone_are_taken_back(world: World) -> None:
-    """A late answer to the old one's question 1 must not become the answer to the new one's."""
+def test_open_server_requests_are_cancelled_after_a_restart(world: World) -> None:
+    """A late response must not answer a request of the next daemon."""
     world.begin()
     world.hear({"jsonrpc": "2.0", "id": 1, "method": "roots/list"})
     first = world.got[-1]["id"]
@@ -259,10 +257,10 @@ STEPS = st.lists(
 
 @settings(max_examples=scaled(300), deadline=None)
 @given(STEPS)
-def test_wherever_it_restarts_every_request_is_answered_once_and_no_call_runs_twice(
+def test_any_restart_answers_each_request_once_and_runs_no_call_twice(
     steps: list[tuple[str, int]],
 ) -> None:
-    """Every point of a conversation is a point at which the daemon can go."""
+    """The daemon can exit at every point of a session."""
     world = World()
     world.say("initialize", HELLO, "hello")
     keys: list[object] = ["hello"]
@@ -318,8 +316,8 @@ def test_wherever_it_restarts_every_request_is_answered_once_and_no_call_runs_tw
 
 @settings(max_examples=scaled(300), deadline=None)
 @given(STEPS.filter(lambda steps: any(step == "kill" for step, _ in steps)))
-def test_wherever_it_restarts_the_last_daemon_knows_what_was_granted(steps: list[tuple[str, int]]) -> None:
-    """Level, subscriptions, handshake: as if there had been one daemon all the time."""
+def test_any_restart_restores_the_granted_state(steps: list[tuple[str, int]]) -> None:
+    """Log level, subscriptions and handshake, as if there had been only one daemon."""
     world = World()
     world.begin()
     level, subscribed = None, set()

@@ -1,4 +1,4 @@
-"""mcpctl import, again: what has changed in the editors since, what has changed here, what is only here."""
+"""A repeated `mcpctl import`: changes in the editors and in mcpd, and servers that only mcpd has."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def change_ours(home: Path, **servers: Any) -> None:
     written(home / CONFIG, {"mcpServers": {**ours(home), **servers}})
 
 
-def test_what_changed_in_an_editor_is_shown_part_by_part_and_taken_over(home: Path, alone: Mcpctl) -> None:
-    """Not as one more server beside the first; what was written here stays, comments too."""
+def test_changed_entry_is_shown_by_part_and_applied(home: Path, alone: Mcpctl) -> None:
+    """It is not imported as a second server; changes in mcpd and comments stay."""
     cursor(home, time=TIME, api=API)
     assert alone("import", "--yes").code == 0
     text = (home / CONFIG).read_text()
@@ -84,8 +84,8 @@ already in mcpd
     assert (again["changed"], again["servers"], again["written"]) == ([], [], False)
 
 
-def test_a_new_secret_gets_a_name_of_its_own_and_is_nowhere_else(home: Path, alone: Mcpctl) -> None:
-    """A token that was renewed in the editor; what is remembered of it is a digest."""
+def test_renewed_secret_is_stored_under_a_new_name(home: Path, alone: Mcpctl) -> None:
+    """The history only contains a digest of it."""
     cursor(home, api=API)
     assert alone("import", "--yes").code == 0
     headers = API["headers"] | {"Authorization": "Bearer an0ther-t0ken-value"}
@@ -101,8 +101,8 @@ def test_a_new_secret_gets_a_name_of_its_own_and_is_nowhere_else(home: Path, alo
     assert "t0ken" not in memory.read_text() + ran.out + ran.err
 
 
-def test_what_was_changed_here_too_is_left_to_a_person(home: Path, alone: Mcpctl) -> None:
-    """--yes is no word for throwing away what somebody wrote; the server's name with it is."""
+def test_conflicting_change_needs_confirmation(home: Path, alone: Mcpctl) -> None:
+    """`--yes` alone does not overwrite a change in mcpd; together with the server's name it does."""
     cursor(home, time=TIME)
     alone("import", "--yes")
     change_ours(home, time=TIME | {"args": ["mcp-server-time", "--mine"], "timeout": 5000})
@@ -119,8 +119,8 @@ def test_what_was_changed_here_too_is_left_to_a_person(home: Path, alone: Mcpctl
     }
 
 
-def test_a_server_that_was_changed_here_only_is_not_a_new_one(home: Path, alone: Mcpctl) -> None:
-    """The editor says what it said."""
+def test_server_changed_only_in_mcpd_is_known(home: Path, alone: Mcpctl) -> None:
+    """The editor's entry has not changed."""
     cursor(home, time=TIME)
     alone("import", "--yes")
     change_ours(home, time=TIME | {"args": ["mcp-server-time", "--mine"]})
@@ -131,8 +131,8 @@ def test_a_server_that_was_changed_here_only_is_not_a_new_one(home: Path, alone:
     assert [*ours(home)] == ["time"]
 
 
-def test_what_another_editor_has_as_it_was_is_left_to_a_person(home: Path, alone: Mcpctl) -> None:
-    """It may be another account; where both changed alike there is nothing to ask."""
+def test_change_in_one_of_two_editors_needs_confirmation(home: Path, alone: Mcpctl) -> None:
+    """It may be another account. If both changed alike, nothing is asked."""
     cursor(home, clock=TIME)
     windsurf(home, time=TIME)
     alone("import", "--yes")
@@ -147,8 +147,8 @@ def test_what_another_editor_has_as_it_was_is_left_to_a_person(home: Path, alone
     assert ours(home) == {"clock": new}
 
 
-def test_two_editors_that_changed_it_differently_are_not_mixed(home: Path, alone: Mcpctl) -> None:
-    """The nearer one is offered, the other one is named."""
+def test_different_changes_of_two_editors_are_not_mixed(home: Path, alone: Mcpctl) -> None:
+    """The nearer one is offered, and the other one is named."""
     cursor(home, time=TIME)
     windsurf(home, time=TIME)
     alone("import", "--yes")
@@ -159,8 +159,8 @@ def test_two_editors_that_changed_it_differently_are_not_mixed(home: Path, alone
     assert "blocked: it changed in another way in Windsurf; mcpctl import --server time" in ran.out
 
 
-def test_what_was_removed_here_does_not_come_back_by_itself(home: Path, alone: Mcpctl) -> None:
-    """Unless it is named; and not when there is nothing left at all, which is a new beginning."""
+def test_removed_server_is_not_imported_again(home: Path, alone: Mcpctl) -> None:
+    """Unless it is named, or mcpd has no servers at all."""
     cursor(home, time=TIME, api=API)
     alone("import", "--yes")
     written(home / CONFIG, {"mcpServers": {"api": ours(home)["api"]}})
@@ -174,8 +174,8 @@ def test_what_was_removed_here_does_not_come_back_by_itself(home: Path, alone: M
     assert [*ours(home)] == ["time", "api"]
 
 
-def test_what_no_editor_has_is_named_when_all_were_asked(home: Path, alone: Mcpctl) -> None:
-    """So both directions are told. Of one editor's file nothing follows for the others."""
+def test_servers_only_in_mcpd_are_listed_after_a_full_import(home: Path, alone: Mcpctl) -> None:
+    """The files of a single editor do not show that a server is missing elsewhere."""
     path = cursor(home, time=TIME)
     alone("import", "--yes")
     change_ours(home, extra={"command": "x"})
@@ -186,8 +186,8 @@ def test_what_no_editor_has_is_named_when_all_were_asked(home: Path, alone: Mcpc
     assert alone("import", "--dry-run", "--json").json()["only_here"] == ["time", "extra"]
 
 
-def test_what_mcpctl_switched_off_in_an_editor_is_no_change_of_it(home: Path, alone: Mcpctl) -> None:
-    """--take-over would else be followed by an import that switches everything off here, too."""
+def test_entry_disabled_by_take_over_is_unchanged(home: Path, alone: Mcpctl) -> None:
+    """Otherwise an import after `--take-over` would disable the servers in mcpd too."""
     windsurf(home, time=TIME)
     alone("import", "--yes")
     assert "time: disabled" in alone("install", "windsurf", "--take-over").out
@@ -201,8 +201,8 @@ def test_what_mcpctl_switched_off_in_an_editor_is_no_change_of_it(home: Path, al
     assert ours(home)["time"]["enabled"] is False
 
 
-def test_a_secret_beside_the_editors_file_is_looked_at_too(home: Path, alone: Mcpctl) -> None:
-    """An envFile, an .env: nothing in the file itself has changed."""
+def test_changed_secret_in_an_env_file_is_found(home: Path, alone: Mcpctl) -> None:
+    """Nothing in the editor's file itself has changed."""
     beside = home / "env"
     beside.write_text("API_KEY=first-s3cret\n")
     cursor(home, a={"command": "x", "envFile": str(beside)})
@@ -218,8 +218,8 @@ def test_a_secret_beside_the_editors_file_is_looked_at_too(home: Path, alone: Mc
     assert alone("import", "--yes", "--json").json()["changed"] == []
 
 
-def test_one_that_was_taken_over_without_mcp_remote_stays_so(home: Path, alone: Mcpctl) -> None:
-    """And its changes are those of what is behind."""
+def test_unfolded_entry_stays_unfolded(home: Path, alone: Mcpctl) -> None:
+    """Its changes are those of the server behind `mcp-remote`."""
     remote: dict[str, Any] = {"command": "npx", "args": ["-y", "mcp-remote", "https://a.example.com/mcp"]}
     cursor(home, a=remote)
     alone("import", "--yes", "--unfold")
@@ -229,8 +229,8 @@ def test_one_that_was_taken_over_without_mcp_remote_stays_so(home: Path, alone: 
     assert ours(home) == {"a": {"url": "https://b.example.com/mcp"}}
 
 
-def test_a_program_may_have_become_a_url(home: Path, alone: Mcpctl) -> None:
-    """Nothing of the one is left in the other."""
+def test_program_may_change_to_a_url(home: Path, alone: Mcpctl) -> None:
+    """Nothing of the program stays in the definition."""
     (home / "src/x.py").touch()
     written(home / "src/.mcp.json", {"mcpServers": {"a": {"command": "python", "args": ["./x.py"]}}})
     alone("import", "--yes")
@@ -240,8 +240,8 @@ def test_a_program_may_have_become_a_url(home: Path, alone: Mcpctl) -> None:
     assert ours(home) == {"a": {"type": "http", "url": "http://localhost:1/mcp"}}
 
 
-def test_a_person_is_asked_about_each_change(home: Path, alone: Mcpctl) -> None:
-    """Return alone is yes where it is but keeping up, and no where somebody decided otherwise."""
+def test_each_change_is_confirmed(home: Path, alone: Mcpctl) -> None:
+    """The default is yes, but no for a conflict."""
     cursor(home, time=TIME, api=API)
     alone("import", "--yes")
     change_ours(home, time=TIME | {"args": ["mine"]})
@@ -255,8 +255,8 @@ def test_a_person_is_asked_about_each_change(home: Path, alone: Mcpctl) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"salt": 1}', '{"salt": "a", "entries": [3]}', "\xff"])
-def test_what_cannot_be_read_was_never_imported(home: Path, alone: Mcpctl, text: str) -> None:
-    """An import as ever; and from then on it is remembered again."""
+def test_unreadable_history_counts_as_empty(home: Path, alone: Mcpctl, text: str) -> None:
+    """The import works as usual and writes a new history."""
     cursor(home, time=TIME)
     alone("import", "--yes")
     memory = home / ".local/state/mcpd/imports.json"
@@ -267,8 +267,8 @@ def test_what_cannot_be_read_was_never_imported(home: Path, alone: Mcpctl, text:
     assert "time, changed in Cursor since" in alone("import", "--yes").out
 
 
-def test_two_of_one_name_in_a_list_are_not_taken_for_one_another(home: Path, alone: Mcpctl) -> None:
-    """Continue keeps a list; which of the two it was the last time cannot be told."""
+def test_entries_of_the_same_name_in_a_list_are_not_remembered(home: Path, alone: Mcpctl) -> None:
+    """Continue uses a list, so they could be mixed up."""
     path = home / ".continue/config.yaml"
     path.parent.mkdir()
     one, two = "- {name: a, command: one}\n", "- {name: a, command: two}\n"
@@ -279,8 +279,8 @@ def test_two_of_one_name_in_a_list_are_not_taken_for_one_another(home: Path, alo
     assert (answer["changed"], len(answer["known"])) == ([], 2)
 
 
-def test_a_memory_that_cannot_be_written_costs_no_import(home: Path, alone: Mcpctl) -> None:
-    """It is done by then."""
+def test_unwritable_history_does_not_fail_the_import(home: Path, alone: Mcpctl) -> None:
+    """The import is done by then."""
     cursor(home, time=TIME)
     (home / ".local").write_text("no directory")
     ran = alone("import", "--yes")
@@ -288,8 +288,8 @@ def test_a_memory_that_cannot_be_written_costs_no_import(home: Path, alone: Mcpc
     assert "will show these servers as new" in ran.err
 
 
-def test_what_somebody_changes_while_the_person_decides_is_not_overwritten(tmp_path: Path) -> None:
-    """All or nothing, as it was looked at."""
+def test_change_during_the_prompt_is_not_overwritten(tmp_path: Path) -> None:
+    """Everything is written as shown, or nothing."""
     path = tmp_path / "c.json"
     path.write_text('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}')
     with pytest.raises(BadSpec, match="has changed in"):

@@ -1,4 +1,4 @@
-"""What the editors' files say, in our words: each documented format, with what is odd about it."""
+"""The files of editors in each documented format, as definitions of mcpd."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.ctl.editors.golden import CASES, expected, settle
 
 
 def written(one: ImportCandidate) -> dict[str, object]:
-    """The definition, with the directory that goes without saying for the editor."""
+    """Return the definition, with the directory that the editor implies."""
     cwd = {} if one.implied_cwd is None else {"cwd": one.implied_cwd}
     return {**one.definition, **cwd}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_format_is_read_as_its_documents_say(case: str, tmp_path: Path) -> None:
-    """Fields, units, variables, what is left out and why; and every outcome is a definition we accept."""
+def test_every_format_is_read_as_documented(case: str, tmp_path: Path) -> None:
+    """Fields, units, variables and skipped entries; every result is a valid definition."""
     settle(case, tmp_path)
     wanted = expected(case, tmp_path)
     around = UserContext(

@@ -1,4 +1,4 @@
-"""Where the editors' files are: variables, scopes, the project, and files that count twice."""
+"""The files of editors: variables, scopes, projects and links."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def found(surroundings: UserContext) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_nearest_scope_first_and_the_systems_last(tmp_path: Path) -> None:
-    """The order in which a name is given away."""
+def test_files_are_ordered_by_scope(tmp_path: Path) -> None:
+    """The order in which names are given."""
     files(tmp_path, ".claude.json", "src/shop/.mcp.json", "root/etc/claude-code/managed-mcp.json")
     assert found(around(tmp_path)) == [
         ("claude-code", "project", "src/shop/.mcp.json"),
@@ -45,8 +45,8 @@ def test_nearest_scope_first_and_the_systems_last(tmp_path: Path) -> None:
     ]
 
 
-def test_a_projects_files_are_looked_for_up_to_the_repository(tmp_path: Path) -> None:
-    """And no further; without a repository, in this directory only."""
+def test_project_files_are_searched_up_to_the_repository(tmp_path: Path) -> None:
+    """Without a repository, only in the current directory."""
     files(tmp_path, "src/.mcp.json", "src/shop/.mcp.json", "src/shop/web/.mcp.json")
     assert [path for *_, path in found(around(tmp_path, "src/shop/web"))] == ["src/shop/web/.mcp.json"]
     (tmp_path / "src/shop/.git").mkdir()
@@ -56,8 +56,8 @@ def test_a_projects_files_are_looked_for_up_to_the_repository(tmp_path: Path) ->
     ]
 
 
-def test_at_home_a_file_is_the_users_and_a_link_counts_once(tmp_path: Path) -> None:
-    """Else every server would be there twice."""
+def test_shared_file_is_found_once(tmp_path: Path) -> None:
+    """In the home directory, a project file is the user's; a link counts once."""
     files(tmp_path, ".cursor/mcp.json")
     (tmp_path / ".kiro/settings").mkdir(parents=True)
     (tmp_path / ".kiro/settings/mcp.json").symlink_to(tmp_path / ".cursor/mcp.json")
@@ -78,8 +78,10 @@ def test_at_home_a_file_is_the_users_and_a_link_counts_once(tmp_path: Path) -> N
         ("CLINE_MCP_SETTINGS_PATH", "{home}/cline.json", "cline.json"),
     ],
 )
-def test_the_editors_own_variables_count(tmp_path: Path, variable: str, value: str, path: str) -> None:
-    """And where one of them moves a file, the usual place is not read."""
+def test_environment_variables_of_editors_move_files(
+    tmp_path: Path, variable: str, value: str, path: str
+) -> None:
+    """The usual path is not read then."""
     files(tmp_path, path, ".codex/config.toml", ".claude.json")
     seen = [path for *_, path in found(around(tmp_path, environ={variable: value.format(home=tmp_path)}))]
     assert path in seen
@@ -87,7 +89,7 @@ def test_the_editors_own_variables_count(tmp_path: Path, variable: str, value: s
     assert (".claude.json" in seen) is (variable != "CLAUDE_CONFIG_DIR")
 
 
-def test_on_a_mac_desktop_programs_keep_theirs_elsewhere(tmp_path: Path) -> None:
+def test_desktop_programs_on_macos_use_library(tmp_path: Path) -> None:
     """Zed and the command line tools do not."""
     library = "Library/Application Support"
     files(
@@ -98,16 +100,16 @@ def test_on_a_mac_desktop_programs_keep_theirs_elsewhere(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", installable_editors())
-def test_every_editor_has_a_file_for_our_entry(tmp_path: Path, name: str) -> None:
-    """One that it reads itself, below the home of the user."""
+def test_every_editor_has_a_file_for_the_mcpd_entry(tmp_path: Path, name: str) -> None:
+    """One that it reads, below the user's home directory."""
     [one] = install_targets(BY_NAME[name], around(tmp_path), project=False)
     assert one.path.is_relative_to(tmp_path)
     files(tmp_path, str(one.path.relative_to(tmp_path)))
     assert (name, "user", str(one.path.relative_to(tmp_path))) in found(around(tmp_path))
 
 
-def test_the_file_that_is_there_gets_the_entry(tmp_path: Path) -> None:
-    """Rather than a second one beside it."""
+def test_existing_file_gets_the_entry(tmp_path: Path) -> None:
+    """No second file is created."""
     files(tmp_path, ".config/opencode/opencode.jsonc")
     [one] = install_targets(BY_NAME["opencode"], around(tmp_path), project=False)
     assert one.path.name == "opencode.jsonc"
