@@ -249,11 +249,8 @@ def describe_changes(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]
     """Return each changed feature with a summary like `+1 -1 ~0: +echo -ping`; no names if `old` is None."""
     before = old or Catalog()
     told = []
-    for feature, fields in (
-        ("tools", ("tools",)),
-        ("resources", ("resources", "templates")),
-        ("prompts", ("prompts",)),
-    ):
+    for feature, methods in _LIST_METHODS.items():
+        fields = [_FIELDS[each.member] for each in methods]
         was = {item.name: item.raw for field in fields for item in getattr(before, field)}
         now = {item.name: item.raw for field in fields for item in getattr(new, field)}
         added = [name for name in now if name not in was]
@@ -274,10 +271,7 @@ def _name_list(sign: str, names: list[str]) -> list[str]:
 
 def dump_catalog(catalog: Catalog) -> bytes:
     """Serialize the lists for the cache, which serves clients before the server has started."""
-    lists = {
-        field: [Raw(item.raw) for item in getattr(catalog, field)]
-        for field in ("tools", "resources", "templates", "prompts")
-    }
+    lists = {field: [Raw(item.raw) for item in getattr(catalog, field)] for field in _FIELDS.values()}
     return msgspec.json.encode({**lists, "fetched_at": catalog.fetched_at})
 
 

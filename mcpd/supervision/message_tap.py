@@ -167,40 +167,33 @@ class Tap:
             await trio.lowlevel.checkpoint()
             at, direction, frame = self._frames.popleft()
             self._size -= len(frame)
-            message = None
-            if direction is not MessageDirection.NOTE:
+            is_note, message, trip = direction is MessageDirection.NOTE, None, None
+            if not is_note:
                 with suppress(BadFrame):  # shown as text
                     message = wire.parse(frame)
-            method = "" if message is None else self._method_of(message, direction, at)
-            if direction is MessageDirection.NOTE or self._wants(method):
-                key = "" if message is None else message.key.decode("utf-8", "replace")
-                return self._make_frame(at, direction, frame, method, key, sound=message is not None)
+                    to_server = direction is MessageDirection.TO_SERVER
+                    trip = self._round_trips.match(message, to_server=to_server, at=at)
+            method = "" if message is None else message.method or ("" if trip is None else trip.method)
+            if not (is_note or self._wants(method)):
+                continue
+            text, cut = render_frame(frame, self._limit, self._mask)
+            whole = _as_json(text) if message is not None and not cut else None
+            dropped, self._dropped = self._dropped, 0
+            return TapFrame(
+                at=rfc3339(at),
+                server=self._server,
+                direction=direction,
+                method=method,
+                id="" if message is None else message.key.decode("utf-8", "replace"),
+                bytes=len(frame),
+                message=whole,
+                text="" if whole is not None else text,
+                cut=cut,
+                dropped=dropped,
+            )
 
     def _wants(self, method: str) -> bool:
         return not self._methods or any(fnmatch.fnmatchcase(method, pattern) for pattern in self._methods)
-
-    def _method_of(self, message: Message, direction: MessageDirection, at: float) -> str:
-        trip = self._round_trips.match(message, to_server=direction is MessageDirection.TO_SERVER, at=at)
-        return message.method or ("" if trip is None else trip.method)
-
-    def _make_frame(
-        self, at: float, direction: MessageDirection, frame: bytes, method: str, key: str, *, sound: bool
-    ) -> TapFrame:
-        text, cut = render_frame(frame, self._limit, self._mask)
-        whole = _as_json(text) if sound and not cut else None
-        dropped, self._dropped = self._dropped, 0
-        return TapFrame(
-            at=rfc3339(at),
-            server=self._server,
-            direction=direction,
-            method=method,
-            id=key,
-            bytes=len(frame),
-            message=whole,
-            text="" if whole is not None else text,
-            cut=cut,
-            dropped=dropped,
-        )
 
 
 def render_frame(frame: bytes, limit: int, mask: Callable[[str], str]) -> tuple[str, bool]:

@@ -16,6 +16,7 @@ import trio
 from mcpd.model.package_runners import PackageRunner, find_runner, is_runner
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.supervision.connect import OpenTransport
+from mcpd.transports.child_process import Child
 
 _REPORT_AFTER = 1.0
 """Seconds after which the download is shown in the status."""
@@ -25,10 +26,6 @@ _PULL_OUTPUT_WITHIN = 0.7
 """Seconds within which a container runner mentions a pull if it has to."""
 _PULLING = re.compile(r"Unable to find image|Pulling from|Trying to pull|Pulling fs layer")
 _PULLED = re.compile(r"Status: (?:Downloaded|Image is up to date)|Writing manifest|Storing signatures")
-
-
-class DownloadTimeout(Exception):
-    """The download took longer than its budget."""
 
 
 def package_runner_of(spec: ServerSpec) -> PackageRunner | None:
@@ -42,67 +39,42 @@ async def wait_package_downloaded(
     stderr_lines: Callable[[], Sequence[str]],
     report: Callable[[str], None],
 ) -> float:
-    """Wait until the package runner has downloaded the server; return the seconds it took.
-
-    The time is bounded by `timeouts.install`, not by the connect timeout. See `wait_server_started` for
-    `stderr_lines` and `report`. Raises TooSlowError.
-    """
-    child = connection.child
-    runner = package_runner_of(spec)
-    if runner is None or child is None:
-        return 0.0
-    budget = spec.timeouts.install
-    try:
-        return await wait_server_started(
-            runner, child.pid, child.stdin, stderr_lines, budget=budget, report=report
-        )
-    except DownloadTimeout as error:
-        raise trio.TooSlowError(str(error)) from None
-
-
-async def wait_server_started(
-    runner: PackageRunner,
-    pid: int,
-    stdin: int,
-    stderr_lines: Callable[[], Sequence[str]],
-    *,
-    budget: float,
-    report: Callable[[str], None],
-) -> float:
     """Wait until the server itself runs, or until that cannot be determined; return the seconds it took.
 
-    `pid` is the runner's, `stdin` our end of its stdin; `stderr_lines` returns its last lines on stderr.
-    `report` is called with `runner.progress_message` once it takes a while. Raises DownloadTimeout.
+    `stderr_lines` returns the runner's last lines on stderr. `report` is called with its `progress_message`
+    once it takes a while. Raises TooSlowError after `timeouts.install`.
     """
-    began = trio.current_time()
-    said = False
-    while not _is_done(runner, pid, stdin, stderr_lines, passed := trio.current_time() - began):
+    runner, child = package_runner_of(spec), connection.child
+    if runner is None or child is None:
+        return 0.0
+    budget, began, is_reported = spec.timeouts.install, trio.current_time(), False
+    while not _is_done(runner, child, stderr_lines, passed := trio.current_time() - began):
         if passed > budget:
-            raise DownloadTimeout(
+            raise trio.TooSlowError(
                 f"{runner.progress_message}, and was not done after {budget:g} s "
                 "(raise `timeouts.install`, or install it by hand)"
             )
-        if not said and passed >= _REPORT_AFTER:
-            said = True
+        if not is_reported and passed >= _REPORT_AFTER:
+            is_reported = True
             report(runner.progress_message)
         await trio.sleep(_QUICK if passed < 3 else _SLOW)
     return trio.current_time() - began
 
 
 def _is_done(
-    runner: PackageRunner, pid: int, stdin: int, stderr_lines: Callable[[], Sequence[str]], passed: float
+    runner: PackageRunner, child: Child, stderr_lines: Callable[[], Sequence[str]], passed: float
 ) -> bool:
     if runner.container:
-        said = "\n".join(stderr_lines())
-        if not _PULLING.search(said):
+        output = "\n".join(stderr_lines())
+        if not _PULLING.search(output):
             return passed >= _PULL_OUTPUT_WITHIN
-        return _PULLED.search(said) is not None
+        return _PULLED.search(output) is not None
     try:
-        pipe = os.fstat(stdin).st_ino
-        return any(_has_stdin(each, pipe) and not is_runner(_argv(each)) for each in _process_tree(pid))
+        pipe = os.fstat(child.stdin).st_ino
+        return any(_has_stdin(each, pipe) and not is_runner(_argv(each)) for each in _process_tree(child.pid))
     except OSError:
         # It has exited, which is handled elsewhere, or /proc is not readable.
-        return os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")
+        return os.path.exists(f"/proc/{child.pid}") or not os.path.exists("/proc/self")
 
 
 def _process_tree(pid: int) -> Iterator[int]:

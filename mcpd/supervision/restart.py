@@ -317,12 +317,11 @@ def plan_recovery(
         reason = f"add an `Authorization` header to its definition, or run `mcpctl reconnect {name}`"
         return RecoveryPlan(state=ServerState.NEEDS_AUTH, reason=reason, level=level)
     if verdict is Verdict.WAIT:
-        return RecoveryPlan(
-            state=ServerState.FAILED,
-            reason=f"fix its definition, or run `mcpctl reconnect {name}`",
-            level=level,
-            log_suffix="; not retrying until something changes",
+        reason, suffix = (
+            f"fix its definition, or run `mcpctl reconnect {name}`",
+            "; not retrying until something changes",
         )
+        return RecoveryPlan(state=ServerState.FAILED, reason=reason, level=level, log_suffix=suffix)
     seconds = max(pause.seconds, requested_delay)
     looping = pause.crash_loop
     return RecoveryPlan(

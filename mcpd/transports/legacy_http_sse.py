@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import NoReturn
 
 import httpx
 import trio
@@ -50,20 +49,14 @@ class SseChannel(RequestMultiplexer):
         self._nursery: trio.Nursery | None = None
         self._notifications = OutgoingNotifications()
 
-    async def run(self) -> NoReturn:
-        """Raises LinkLost, or why the stream cannot be opened: HttpRefused, NeedsAuth, ProtocolViolation."""
+    async def _transfer(self, nursery: trio.Nursery) -> str:
+        self._nursery = nursery
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                nursery.start_soon(self.watch_deadlines)
-                error = await self._run_stream()
-                self._fail_all(error, error.message.removeprefix(f"{self.name}: "))
-                nursery.cancel_scope.cancel(reason=error.message)
+            error = await self._run_stream()
         finally:
             self._nursery = None
-            self.close("the connection was closed")
-        assert self.end_error is not None
-        raise self.end_error
+        self._fail_all(error, error.message.removeprefix(f"{self.name}: "))
+        return error.message
 
     # ── the stream ──────────────────────────────────────────────────────────────────────────────
 

@@ -71,7 +71,24 @@ class RequestMultiplexer:
         self._timer = trio.CancelScope()
         self._timer_at = math.inf
 
+    async def run(self) -> NoReturn:
+        """See `Channel.run`. Watches the deadlines while `_transfer` reads and writes."""
+        reason = "the connection was closed"
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.watch_deadlines)
+                reason = await self._transfer(nursery)
+                nursery.cancel_scope.cancel(reason=reason)
+        finally:
+            self.close(reason)
+        assert self.end_error is not None
+        raise self.end_error
+
     # ── transferring frames (in subclasses) ─────────────────────────────────────────────────────
+
+    async def _transfer(self, nursery: trio.Nursery) -> str:
+        """Read and write until the connection ends; return why. More tasks may run in `nursery`."""
+        raise NotImplementedError
 
     def _send_request(self, exchange: Exchange, frame: bytes) -> None:
         """Send the frame of a request that is in the table; the frame ends with a newline."""

@@ -44,21 +44,17 @@ class PipeChannel(RequestMultiplexer):
         self._why_ended = why_ended
 
     async def run(self) -> NoReturn:
-        """Run the channel until it ends. Raises LinkLost after failing every request."""
-        reason = "the link was closed"
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._outbox.run)
-                nursery.start_soon(self._watch_writes, nursery.cancel_scope)
-                nursery.start_soon(self.watch_deadlines)
-                reason = await self._read()
-                nursery.cancel_scope.cancel(reason=reason)
+            await super().run()
         finally:
-            self.close(reason)
             self._outbox.close()
             self._splitter.clear()  # the traceback of `end_error` may keep this object alive
-        assert self.end_error is not None
-        raise self.end_error
+        raise AssertionError("a channel ends with an exception")
+
+    async def _transfer(self, nursery: trio.Nursery) -> str:
+        nursery.start_soon(self._outbox.run)
+        nursery.start_soon(self._watch_writes, nursery.cancel_scope)
+        return await self._read()
 
     # ── frames out ──────────────────────────────────────────────────────────────────────────────
 
@@ -76,9 +72,7 @@ class PipeChannel(RequestMultiplexer):
         self._outbox.put(frame)
 
     def _send_reply(self, frame: bytes) -> None:
-        if (
-            self._outbox.backlog < _MAX_REPLY_BACKLOG
-        ):  # the server sends requests but does not read the responses
+        if self._outbox.backlog < _MAX_REPLY_BACKLOG:
             super()._send_reply(frame)
 
     # ── lines in ────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
-from typing import NoReturn
 
 import attrs
 import httpx
@@ -89,22 +88,17 @@ class HttpChannel(RequestMultiplexer):
         self._notifications = OutgoingNotifications()
         self._streams = ResumableStreams(self._get_event_stream)
 
-    async def run(self) -> NoReturn:
-        reason = "the connection was closed"
+    async def _transfer(self, nursery: trio.Nursery) -> str:
+        self._nursery = nursery
+        for post in self._posts.values():
+            nursery.start_soon(self._run_request, post)
+        early, self._unsent_notifications = self._unsent_notifications, []
+        for frame in early:
+            nursery.start_soon(self._send_notification, frame)
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                nursery.start_soon(self.watch_deadlines)
-                for post in self._posts.values():
-                    nursery.start_soon(self._run_request, post)
-                early, self._unsent_notifications = self._unsent_notifications, []
-                for frame in early:
-                    nursery.start_soon(self._send_notification, frame)
+            await trio.sleep_forever()
         finally:
             self._nursery = None
-            self.close(reason)
-        assert self.end_error is not None
-        raise self.end_error
 
     async def end_session(self) -> None:
         """Delete the session; the server may ignore that. Bounded by the caller."""

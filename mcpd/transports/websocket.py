@@ -11,7 +11,6 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NoReturn
 from urllib.parse import urlsplit
 
 import trio
@@ -177,19 +176,10 @@ class WebSocketChannel(RequestMultiplexer):
         self._backlog = 0
         self._wake = trio.Event()
 
-    async def run(self) -> NoReturn:
-        reason = "the connection was closed"
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
-                nursery.start_soon(self.watch_deadlines)
-                nursery.start_soon(keep_alive, self._connection, self._wire)
-                reason = await self._read()
-                nursery.cancel_scope.cancel(reason=reason)
-        finally:
-            self.close(reason)
-        assert self.end_error is not None
-        raise self.end_error
+    async def _transfer(self, nursery: trio.Nursery) -> str:
+        nursery.start_soon(self._write)
+        nursery.start_soon(keep_alive, self._connection, self._wire)
+        return await self._read()
 
     # ── frames out ──────────────────────────────────────────────────────────────────────────────
 
