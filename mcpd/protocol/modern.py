@@ -23,8 +23,8 @@ from mcpd.protocol.upstream_session import (
     parse_server_info,
     to_upstream_error,
 )
-from mcpd.transports.base import BeforeRetry, Channel, Dialect
-from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
+from mcpd.transports.base import Channel, Dialect
+from mcpd.transports.outgoing_request import AwaitedExchange, BeforeRetry, Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.headers import (
     NAME_PARAMETERS,

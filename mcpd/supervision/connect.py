@@ -33,8 +33,7 @@ from mcpd.supervision.restart import (
     leaf_exceptions,
 )
 from mcpd.transports.base import Channel
-from mcpd.transports.child_environment import Launch
-from mcpd.transports.child_process import Child, ProcessGroupGuard
+from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard
 from mcpd.transports.http_client.client_factory import OnResponse
 from mcpd.transports.legacy_http_sse import SseChannel, open_http_sse
 from mcpd.transports.stdio import open_stdio

@@ -49,7 +49,7 @@ from mcpd.model.errors import (
 from mcpd.model.server_spec import RestartPolicy, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, FailureKind, ServerState, rfc3339
 from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe
-from mcpd.transports.child_environment import CannotStart
+from mcpd.transports.child_process import CannotStart
 
 REMOTE_BACKOFF_CAP = 120.0
 """Default maximum of seconds between attempts to reach a remote server."""

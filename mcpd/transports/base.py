@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn, Protocol
 
 import attrs
@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from mcpd.model.errors import McpdError
 from mcpd.transports.call_stats import CallStats
-from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.outgoing_request import BeforeRetry, Exchange
 from mcpd.wire.message import Message
 
 
@@ -34,9 +34,6 @@ class NullInbound:
 
 def _no_headers(method: str, frame: bytes) -> Mapping[str, str]:
     return {}
-
-
-BeforeRetry = Callable[[], Awaitable[None]]
 
 
 def _never_retry(method: str, message: Message) -> BeforeRetry | None:

@@ -18,11 +18,10 @@ from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import HttpClient, OnResponse, open_client
 from mcpd.transports.http_client.connection_errors import describe_error
 from mcpd.transports.http_client.endpoint import HttpEndpoint
-from mcpd.transports.http_response_messages import EVENT_STREAM
+from mcpd.transports.http_responses import EVENT_STREAM, StreamState, read_events
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange
-from mcpd.transports.sse_streams import StreamState, read_events
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.url import redact_url, resolve_same_origin

@@ -1,8 +1,9 @@
-"""One request to a server: its callbacks, deadlines and options."""
+"""One request to a server: its callbacks, deadlines and options, and its retry after a refusal."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import trio
@@ -86,3 +87,43 @@ class AwaitedExchange(Exchange):
             raise self.error
         assert self.message is not None
         return self.message
+
+
+BeforeRetry = Callable[[], Awaitable[None]]
+
+
+class PendingRetries:
+    """The requests that await their retry: removed from the table, and not answered yet."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[bytes, Exchange] = {}
+
+    async def retry(
+        self, exchange: Exchange, before_retry: BeforeRetry, then: Callable[[bool], None]
+    ) -> None:
+        """Await `before_retry`, then call `then` with whether it succeeded, unless the request was withdrawn.
+
+        Bounded by the deadline of the request.
+        """
+        worked = False
+        exchange.was_retried = True
+        try:
+            with trio.move_on_at(exchange.deadline):
+                await before_retry()
+                worked = True
+        except McpdError:
+            pass  # the original error says more about this request
+        finally:
+            if self.withdraw(exchange):
+                then(worked)
+
+    def add(self, exchange: Exchange) -> None:
+        """Hold the request from now on; `retry` must be called soon."""
+        self._waiting[exchange.key] = exchange
+
+    def withdraw(self, exchange: Exchange) -> bool:
+        """Remove the request; return whether it was held."""
+        if self._waiting.get(exchange.key) is not exchange:
+            return False
+        del self._waiting[exchange.key]
+        return True

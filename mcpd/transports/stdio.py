@@ -14,8 +14,7 @@ from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import Reader, traffic
 from mcpd.transports import lost_requests
-from mcpd.transports.child_environment import Launch
-from mcpd.transports.child_process import Child, ProcessGroupGuard, describe_exit, spawn
+from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard, describe_exit, spawn
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire

@@ -26,18 +26,19 @@ from mcpd.transports.http_client.client_factory import OnResponse, open_client
 from mcpd.transports.http_client.connection import Abort
 from mcpd.transports.http_client.connection_errors import describe_error, was_not_sent
 from mcpd.transports.http_client.endpoint import HttpEndpoint
-from mcpd.transports.http_response_messages import (
+from mcpd.transports.http_responses import (
     EVENT_STREAM,
     JSON,
+    ResumableStreams,
+    StreamState,
     complete_messages,
     json_rpc_error,
+    read_events,
     session_id,
 )
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_notifications import OutgoingNotifications
-from mcpd.transports.outgoing_request import Exchange
-from mcpd.transports.request_retries import PendingRetries
-from mcpd.transports.sse_streams import ResumableStreams, StreamState, read_events
+from mcpd.transports.outgoing_request import Exchange, PendingRetries
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.message import ABSENT, Message

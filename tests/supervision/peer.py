@@ -21,8 +21,7 @@ from mcpd.state_file import StateFile
 from mcpd.supervision.context import SupervisorContext
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.redact import Redactor
-from mcpd.transports.child_environment import Launch
-from mcpd.transports.child_process import describe_exit
+from mcpd.transports.child_process import Launch, describe_exit
 from mcpd.transports.stdio import PipeChannel
 
 Json = dict[str, Any]

@@ -28,7 +28,7 @@ from mcpd.supervision.restart import (
     is_bug,
     requested_delay,
 )
-from mcpd.transports.child_environment import CannotStart
+from mcpd.transports.child_process import CannotStart
 
 LOST = LinkLost("it: exited with status 3", server="it")
 

@@ -17,7 +17,7 @@ from mcpd.model.errors import LinkLost, NoCommonVersion, NotReady
 from mcpd.model.server_spec import RestartPolicy, StdioSpec, Timeouts
 from mcpd.model.status import FailureKind, ServerState
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.transports.child_environment import CannotStart
+from mcpd.transports.child_process import CannotStart
 from tests.supervision.peer import Life, Script, living, scripted, surroundings
 
 DYING = Life(lasts=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcpd.model.server_spec import StdioSpec
-from mcpd.transports.child_environment import CannotStart, prepare_launch
+from mcpd.transports.child_process import CannotStart, prepare_launch
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ async def test_a_stream_that_was_kept_alive_and_falls_silent_is_taken_for_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """RELIABILITY H1: a half-open link is noticed by the comments that no longer come."""
-    monkeypatch.setattr("mcpd.transports.sse_streams.SILENCE", 0.2)
+    monkeypatch.setattr("mcpd.transports.http_responses.SILENCE", 0.2)
 
     async def fall_silent(request: Request) -> None:
         await request.events()

@@ -13,7 +13,7 @@ import trio
 
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import RemoteSpec
-from mcpd.transports.child_environment import CannotStart
+from mcpd.transports.child_process import CannotStart
 from mcpd.transports.http_client.client_factory import proxy_for, ssl_context
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.streamable_http import open_http

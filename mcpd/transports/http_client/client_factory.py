@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from mcpd.transports.child_environment import CannotStart
+from mcpd.transports.child_process import CannotStart
 from mcpd.transports.http_client.connection import Abort, OnOutcome
 from mcpd.transports.http_client.connection_pool import ConnectionPool
 from mcpd.transports.http_client.dial import Proxy, basic_authorization

@@ -1,4 +1,4 @@
-"""Event streams of HTTP responses (SSE): reading them, and resuming them where they broke."""
+"""What HTTP responses contain: JSON-RPC messages, session ids, and event streams, which can be resumed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,61 @@ from typing import Protocol
 import attrs
 import httpx
 import trio
+from msgspec import Raw
 
 from mcpd.model.errors import HttpRefused, ProtocolViolation
 from mcpd.support.outbox import batch
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.connection_errors import describe_error
-from mcpd.transports.http_response_messages import EVENT_STREAM
+from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
+from mcpd.wire.message import BadFrame, Message
+
+EVENT_STREAM, JSON = "text/event-stream", "application/json"
+
+_MAX_SESSION_ID = 1024
+
+
+def complete_messages(response: httpx.Response, key: bytes, limit: int) -> list[bytes]:
+    """Return the messages of a successful response that has arrived completely, ending with that for `key`.
+
+    Returns an empty list if the response must be read asynchronously: it is not a success, incomplete,
+    compressed, longer than `limit`, of another type, or a stream that does not end with the response.
+    """
+    whole = bodies.complete_body(response) if response.status_code == httpx.codes.OK else None
+    if whole is None or len(whole) > limit:
+        return []
+    kind = bodies.content_type(response)
+    if kind != EVENT_STREAM:
+        return [whole] if kind == JSON else []
+    messages = [event.data for event in SseDecoder(limit).feed(whole) if event.event == "message"]
+    try:
+        answer = wire.parse(messages[-1]) if messages else Message()
+    except BadFrame:
+        return []
+    is_answer = not answer.method and wire.normalize_id(bytes(answer.id)) == key
+    return [message for message in messages if message] if is_answer else []
+
+
+def json_rpc_error(body: bytes, key: bytes) -> Message | None:
+    """Return the JSON-RPC error in a body, if it is for `key` or has no id."""
+    try:
+        message = wire.parse(body)
+    except BadFrame:
+        return None
+    if not bytes(message.error).lstrip().startswith(b"{") or message.method:
+        return None
+    if wire.normalize_id(bytes(message.id)) not in (b"", b"null", key):
+        return None
+    return Message(error=Raw(bodies.to_one_line(bytes(message.error))))
+
+
+def session_id(response: httpx.Response, header: str) -> str:
+    """Return the session id in a response; empty if there is none that could be sent back."""
+    named: str = response.headers.get(header, "")
+    usable = len(named) <= _MAX_SESSION_ID and all("!" <= char <= "~" for char in named)
+    return named if usable else ""
+
 
 SILENCE = 90.0
 """A stream that has sent keep-alive comments and is silent for this many seconds is considered dead."""
