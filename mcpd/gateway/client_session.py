@@ -201,7 +201,7 @@ class ClientSession:
         call_tasks.spawn_for_call(call, lambda: input_required.poll_task(self, call, created))
 
     def retry_call(self, call: ForwardedCall, wait: Callable[[], Awaitable[None]]) -> None:
-        """Send the call to its server once more when `until` has returned."""
+        """Send the call to its server once more once `wait` has returned."""
         dispatch.retry_call(call, wait)
 
     def handle_input_required(self, call: ForwardedCall, request: ClientRequest, result: Raw) -> bool:

@@ -108,7 +108,7 @@ def _send_in_turn(call: ForwardedCall, request: ClientRequest) -> None:
 
 
 def retry_call(call: ForwardedCall, wait: Callable[[], Awaitable[None]]) -> None:
-    """Send the call once more when `until` has returned. Other calls may have their turn meanwhile."""
+    """Send the call once more once `wait` has returned. Other calls may have their turn meanwhile."""
     if call.holds_turn:
         call_concurrency.release_turn(call)
 

@@ -1,4 +1,5 @@
-"""An MCP client of any revision on the daemon's socket; whatever it is sent must be valid in its revision."""
+"""An MCP client of any revision on the daemon's socket. Everything it receives must be valid in its
+revision."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ VERSIONS = (MODERN, *LEGACY)
 P = "io.modelcontextprotocol/"
 CAPABLE: Json = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {"listChanged": True}}
 Answer = Callable[[str, Json], Json]
-"""Given a question's method and params: the bare result, or {"code", "message"} to refuse."""
+"""Given a question's method and params, returns the bare result, or {"code", "message"} to refuse."""
 
 
 def meta(capabilities: Json | None = None, **more: Any) -> Json:
-    """`_meta` of a modern request."""
+    """Return `_meta` of a modern request."""
     return {
         f"{P}protocolVersion": MODERN,
         f"{P}clientCapabilities": {} if capabilities is None else capabilities,
@@ -29,7 +30,7 @@ def meta(capabilities: Json | None = None, **more: Any) -> Json:
 
 
 class McpClient:
-    """Speaks one revision; `asked` is what it was asked, `heard` what it was told, in order."""
+    """Speaks one revision. `asked` and `heard` hold the requests and notifications it received, in order."""
 
     def __init__(
         self,
@@ -66,11 +67,11 @@ class McpClient:
         return self.line.notifications
 
     def request(self, method: str, **params: Any) -> Json:
-        """The final result, after whatever the server wanted to know. Raises Refused."""
+        """Return the final result, after answering the server's questions. Raises Refused."""
         return self.request_all(method, [params])[0]
 
     def request_all(self, method: str, wanted: Sequence[Json]) -> list[Json]:
-        """The same for several requests at once; answers are dealt with as they come."""
+        """Send several requests at the same time, and return their results."""
         results: list[Json] = [{}] * len(wanted)
         waiting = {self.send(method, **params): (place, params) for place, params in enumerate(wanted)}
         while waiting:
@@ -102,7 +103,7 @@ class McpClient:
         return key
 
     def wait(self, key: int) -> Json:
-        """The result of that request, answering questions on the way. Raises Refused."""
+        """Return the result of a request, answering questions meanwhile. Raises Refused."""
         answers = self.line._answers
         while key not in answers:
             self._read()
@@ -112,11 +113,11 @@ class McpClient:
         return dict(message["result"])
 
     def call(self, tool: str, arguments: Json | None = None) -> str:
-        """A tool's text."""
+        """Call a tool and return its text."""
         return str(self.request("tools/call", name=tool, arguments=arguments or {})["content"][0]["text"])
 
     def wait_heard(self, method: str) -> Json:
-        """The next notification of that method, whatever else comes before."""
+        """Return the next notification of that method, skipping others."""
         while True:
             for index, message in enumerate(self.heard):
                 if message["method"] == method:
@@ -124,7 +125,7 @@ class McpClient:
             self._read()
 
     def _read(self) -> None:
-        """Take the next message, which is valid by the schema of our revision."""
+        """Read the next message, and check it against the schema of the client's revision."""
         message = json.loads(self.line.read_line())
         method = self._methods.get(message.get("id"), "") if "method" not in message else ""
         assert not self.check or complaints(self.version, message, method) == [], message

@@ -1,7 +1,8 @@
-"""Clients, a gateway and one scripted legacy server in memory: who is asked, told and answered what.
+"""A model of clients, a gateway and one scripted legacy server in memory.
 
-Real are `Gateway`, `Session`, `Line` and the `Switchboard`; the wires are lists. Whoever plays decides in
-which order the server asks and answers and the clients react, and a mock clock rules the rest.
+`Gateway`, `ClientSession`, `TurnQueue` and `RequestMultiplexer` are real; the wires are lists. The test
+decides in which order the server asks and answers and the clients react; a mock clock controls everything
+else.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NAME = "srv"
 
 
 class Wire(RequestMultiplexer):
-    """A link whose other end is a list."""
+    """A connection whose other end is a list."""
 
     def __init__(self) -> None:
         super().__init__(ServerSpec(name=NAME))
@@ -63,7 +64,7 @@ class Wire(RequestMultiplexer):
         self.frames.append(frame)
 
     def choke(self, on: bool = True) -> None:
-        """Take no more requests, as with a full queue."""
+        """Take no more requests, as if the queue were full."""
         self._max_in_flight, self._max_queued = (0, 0) if on else (64, 256)
 
 
@@ -76,7 +77,7 @@ class Working:
     tag: str
     progress: int = 0
     waits_for: set[str] = attrs.field(factory=set)
-    """Questions of its own that have no answer yet."""
+    """The server's unanswered questions."""
     heard: list[Json] = attrs.field(factory=list)
 
 
@@ -86,7 +87,7 @@ class _Hashable(SimpleNamespace):
 
 
 class World:
-    """One legacy server that cannot say for which call it asks, and any number of clients of it."""
+    """One legacy server that cannot tell for which call it asks, and any number of clients."""
 
     def __init__(self, nursery: trio.Nursery, concurrency: str = "free") -> None:
         self.nursery = nursery
@@ -94,7 +95,7 @@ class World:
         self.work: dict[int, Working] = {}
         self.whose: dict[str, Working] = {}
         self.late: list[str] = []
-        """Answers to questions that the server had no use for any more."""
+        """Answers to questions that the server no longer needed."""
         self.up = trio.Event()
         self._ids = itertools.count(1)
         self._spec = StdioSpec(name=NAME, command="srv", concurrency=concurrency)  # type: ignore[arg-type]
@@ -138,7 +139,7 @@ class World:
     # ── the server ──────────────────────────────────────────────────────────────────────────────
 
     def connect(self) -> None:
-        """A new connection; nothing is left of an old one."""
+        """Open a new connection; nothing of the old one is kept."""
         self.work.clear()
         self.whose.clear()
         self.wire = wire_ = Wire()
@@ -164,7 +165,7 @@ class World:
         self.side.on_notification(self.server, ServerNotification(message.method, message.params, exchange))
 
     def lose(self) -> None:
-        """The process dies, if there is one."""
+        """End the server's process, if there is one."""
         if self.server.upstream is None:
             return
         self.work.clear()
@@ -174,7 +175,7 @@ class World:
         self.wire.close("the process died")
 
     def hear(self) -> None:
-        """Read what has come."""
+        """Read everything that has arrived."""
         frames, self.wire.frames = self.wire.frames, []
         for frame in frames:
             message = json.loads(frame)
@@ -235,7 +236,7 @@ class World:
         self._say({"method": "notifications/elicitation/complete", "params": {"elicitationId": page}})
 
     def end(self, call: Working, error: Json | None = None) -> None:
-        """Answer, whatever was asked and not answered."""
+        """Answer the call, even if its questions are still open."""
         del self.work[call.key]
         for question in call.waits_for:
             del self.whose[question]
@@ -246,7 +247,8 @@ class World:
     # ── the clients ─────────────────────────────────────────────────────────────────────────────
 
     def user(self, kind: str, capabilities: Mapping[str, object] = CAPABLE) -> User:
-        """`legacy`; `modern`, on a connection of its own; or `stateless`: modern, each request by itself."""
+        """Add a client: `legacy`; `modern`, on a connection of its own; or `stateless`, a modern one with a
+        session per request."""
         user = User(self, f"u{len(self.users)}", kind, capabilities)
         self.users.append(user)
         return user
@@ -255,11 +257,11 @@ class World:
         self.nursery.start_soon(work)
 
     def empty(self) -> list[str]:
-        """What is still there of calls, though nobody has one under way."""
+        """Describe what is left although no call is in flight; empty if nothing is."""
         left = {
-            "in line": len(self.server.turn_queue),
+            "queued": len(self.server.turn_queue),
             "questions": len(self.gateway.server_requests._open),
-            "parked": len(self.gateway.suspended_calls._calls) + len(self.gateway.suspended_calls._states),
+            "suspended": len(self.gateway.suspended_calls._calls) + len(self.gateway.suspended_calls._states),
             "at the server": len(self.wire.outstanding()),
         }
         return [f"{count} {what}" for what, count in left.items() if count]
@@ -267,20 +269,20 @@ class World:
 
 @attrs.define(eq=False)
 class Asked:
-    """One request of a client, until its final answer."""
+    """One request of a client, until its final response."""
 
     params: Json
     key: int
     session: ClientSession
     done: Json | None = None
     needs: Json | None = None
-    """What it must come back with."""
+    """The `input_required` result to be answered."""
     cancelled: bool = False
 
 
 @attrs.define(eq=False)
 class _Reply:
-    """Where the frames of one request go; over HTTP its session ends with it."""
+    """Collects the frames of one request; over HTTP its session ends with it."""
 
     user: User
     asked: Asked
@@ -321,9 +323,9 @@ class User:
         self.progress: list[float] = []
         self.logs: list[str] = []
         self.completed: list[str] = []
-        """Pages that it was told are done with."""
+        """URL elicitations reported as complete."""
         self.says: dict[str, Json] = {}
-        """What it answers to a question of that method, in place of the usual."""
+        """Unusual answers, by method."""
         self.here = True
         self._keys = itertools.count(1)
         self.session = self._open()
@@ -387,21 +389,21 @@ class User:
             self.logs.append(params["data"])
 
     def check(self, params: Json) -> None:
-        """A question that is put to us is one of our own calls'."""
+        """Assert that a question belongs to one of this client's calls."""
         if params.get("mode") == "url":
             return
         text = params.get("message") or (params.get("messages") or [{}])[0].get("content", {}).get("text")
         assert text is None or text.startswith(f"{self.tag}: "), f"{self.tag} was asked {text!r}"
 
     def answer(self, *, refuse: bool = False) -> None:
-        """The oldest question, in a request of its own revision's kind."""
+        """Answer the oldest question, in the way of the client's revision."""
         if self.questions:
             question = self.questions.pop(0)
             said = {"error": {"code": -1, "message": "no"}} if refuse else {"result": self._answer(question)}
             self.say({"id": question["id"], **said})
 
     def come_back(self, asked: Asked, *, empty: bool = False) -> None:
-        """With the answers to what was asked, or `empty`-handed."""
+        """Send the answers in a new request; none if `empty`."""
         needs, asked.needs = asked.needs, None
         assert needs is not None
         answers = {} if empty else {name: self._answer(q) for name, q in needs["inputRequests"].items()}
@@ -421,7 +423,7 @@ class User:
         return {"role": "assistant", "content": text, "model": "m"}
 
     def cancel(self, asked: Asked) -> None:
-        """As its revision and its door do."""
+        """Cancel in the way of the client's revision and transport."""
         asked.cancelled = True
         if self.kind == "stateless":
             asked.session.close("hung up")

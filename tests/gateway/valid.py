@@ -1,4 +1,4 @@
-"""Whether what a client is sent is valid by the schema of its revision."""
+"""Checks that what a client receives is valid by the schema of its revision."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def _validator(version: str, definition: str) -> Any:
 
 
 def complaints(version: str, message: Json, method: str = "") -> list[str]:
-    """What is wrong with a message to a client of `version`; of a response, `method` is what was asked."""
+    """Return what is wrong with a message to a client of `version`; for a response, `method` is its
+    request's."""
     if "method" in message:
         kind = "ServerRequest" if "id" in message else "ServerNotification"
         checked: Any = message
