@@ -17,7 +17,6 @@ import attrs
 import msgspec
 
 from mcpd.api.control_methods import METHODS
-from mcpd.api.openrpc import STREAMING_METHODS
 from mcpd.model.events import Event, TapFrame
 
 FILE = Path(__file__).parent.parent / "ctl" / "api_types.py"
@@ -80,21 +79,19 @@ _REPLIES = {"mcpd/attach", "mcpd/events", "mcpd/tap"}
 
 def module() -> str:
     """Return the text of ctl/api_types.py, formatted as ruff would."""
-    described: dict[str, tuple[type, object]] = {
-        **{name: (method.params, method.result) for name, method in METHODS.items()},
-        **{name: (params, answers) for name, (_, params, answers) in STREAMING_METHODS.items()},
-    }
     found: dict[str, str] = {}
     for kind in (Event, TapFrame):
         _type(kind, found)
     calls = [
-        _overload(name, "__call__", params, f"Reply[{_answer(answers, found)}]", "CallOptions", found)
-        for name, (params, answers) in described.items()
+        _overload(
+            name, "__call__", method.params, f"Reply[{_answer(method.result, found)}]", "CallOptions", found
+        )
+        for name, method in METHODS.items()
         if name not in _REPLIES
     ]
     streams = [
         _overload(
-            name, "__call__", described[name][0], f"Iterator[Reply[{note}] | None]", "StreamOptions", found
+            name, "__call__", METHODS[name].params, f"Iterator[Reply[{note}] | None]", "StreamOptions", found
         )
         for name, note in _STREAMS.items()
     ]

@@ -17,7 +17,6 @@ import attrs
 import msgspec
 
 from mcpd.api.control_methods import METHODS
-from mcpd.api.openrpc import STREAMING_METHODS
 
 PAGE = Path(__file__).parent / "reference" / "control-api.md"
 MARK = (
@@ -41,15 +40,12 @@ def page(current: str) -> str:
 
 def reference() -> str:
     """Return the reference of all methods and of all types that they use."""
-    described: dict[str, tuple[str, type, object]] = {
-        name: (method.summary, method.params, method.result) for name, method in METHODS.items()
-    }
-    described |= STREAMING_METHODS
     wanted: list[type] = []
     parts = ["## Methods\n"]
-    for name, (summary, params, answers) in described.items():
-        parts += [f"### `{name}`\n", f"{_paragraph(summary)}\n", *_members(params, wanted, asked=True)]
-        answer = answers if isinstance(answers, str) else _link(answers, wanted)
+    for name, method in METHODS.items():
+        parts += [f"### `{name}`\n", f"{_paragraph(method.summary)}\n"]
+        parts += _members(method.params, wanted, asked=True)
+        answer = method.result if isinstance(method.result, str) else _link(method.result, wanted)
         parts.append(_UNANSWERED.get(name, "Returns {}.\n").format(answer))
     parts.append("## Types\n")
     for kind in wanted:  # grows during the loop, because types refer to other types

@@ -17,6 +17,7 @@ from mcpd.model import api, codec
 from mcpd.model.api import (
     AddParams,
     ApplyResult,
+    CallParams,
     CompleteParams,
     ConfigView,
     PromptParams,
@@ -28,9 +29,10 @@ from mcpd.model.api import (
     ToolsResult,
 )
 from mcpd.model.errors import InvalidArguments, Problem
-from mcpd.model.events import History, HistoryParams
+from mcpd.model.events import Event, History, HistoryParams, TapFrame, TapParams
 from mcpd.model.status import parse_timestamp
 from mcpd.model.text import shorten
+from mcpd.model.tool_result import ToolResult
 from mcpd.model.usage import ClientsResult, Stats, StatsParams
 from mcpd.operations import Operations
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
@@ -49,8 +51,9 @@ class Method(Generic[P]):
     params: type[P]
     result: object
     """A class of `mcpd.model`, or a description of an MCP result that is passed through."""
-    handler: Callable[[Operations, P], object]
-    """Returns the result, or an awaitable of it."""
+    handler: Callable[[Operations, P], object] | None = None
+    """Returns the result, or an awaitable of it. None for methods that stream or change the connection:
+    `ControlRequests` handles them."""
 
 
 def _desired_state_method(
@@ -277,8 +280,36 @@ METHODS: Mapping[str, Method[Any]] = {
         _version,
     ),
     "mcpd/shutdown": Method("Stop the daemon.", api.NoParams, api.EmptyResult, _shutdown),
+    "mcpd/call": Method(
+        "Call a tool. Arguments are validated against its schema first. Cancelling the request or closing "
+        "the connection cancels the call. Progress is sent as `notifications/progress` for "
+        "`_meta.progressToken`; other members of `_meta`, such as trace context, are sent to the server.",
+        CallParams,
+        ToolResult,
+    ),
+    "mcpd/events": Method(
+        "Stream events as `mcpd/event` notifications, starting with a snapshot, until cancelled.",
+        api.EventsParams,
+        Event,
+    ),
+    "mcpd/logs": Method(
+        "Return the last lines of a server's stderr; with `follow`, stream new ones as `mcpd/log` "
+        "notifications until cancelled. Each has a `line`, or the number of lines `missed` by a slow client.",
+        api.LogsParams,
+        api.LogLines,
+    ),
+    "mcpd/tap": Method(
+        "Stream a server's MCP messages as `mcpd/frame` notifications, with secrets masked, until "
+        "cancelled. The stream continues when the server reconnects.",
+        TapParams,
+        TapFrame,
+    ),
+    "mcpd/attach": Method(
+        "Switch this connection to MCP, to one server or to all, after the response.",
+        api.AttachParams,
+        api.AttachResult,
+    ),
 }
-"""Methods with a single response. `control_requests` has those that stream or change the connection."""
 
 
 def decode_params(method: str, params: object, into: type[P]) -> P:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 import trio
@@ -20,18 +20,29 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.virtual_server import View
 from mcpd.model import api, codec
 from mcpd.model.errors import McpdError, SlowConsumer
-from mcpd.model.events import TapParams
+from mcpd.model.events import Event, TapParams
 from mcpd.support.audit_actor import acting_for
-from mcpd.support.outbox import Outbox
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 
 log = logging.getLogger("mcpd.client")
 
-P = TypeVar("P")
 StartTask = Callable[[Callable[[], Awaitable[None]], str], None]
 """Starts a named task that ends with the connection."""
 _METHOD_NOT_FOUND, _INTERNAL = -32601, -32603
+
+
+class ControlResponder(Protocol):
+    """Sends the messages of control requests to the client. `send` and `finish` never block or raise."""
+
+    def send(self, frame: bytes) -> None:
+        """Send a message of a request that is still in progress."""
+
+    def finish(self, frame: bytes) -> None:
+        """Send the last message of a request."""
+
+    async def wait_drained(self) -> None:
+        """Wait until the client's connection has taken everything that was sent."""
 
 
 class ControlRequests:
@@ -40,78 +51,71 @@ class ControlRequests:
     def __init__(
         self,
         gateway: Gateway,
-        outbox: Outbox,
+        responder: ControlResponder,
         client: ClientConnection,
         pid: int,
         start: StartTask,
-        speak: Callable[[View, ClientIdentity], object],
+        open_session: Callable[[View, ClientIdentity], object],
     ) -> None:
         self._gateway = gateway
         self._operations = gateway.core
-        self._outbox = outbox
-        self._send = outbox.put
+        self._responder = responder
         self._client = client
         self._pid = pid
         self._start_task = start
-        self._open_session = speak
+        self._open_session = open_session
         self.running: dict[bytes, Callable[[str], None]] = {}
         """Request id → how to cancel it."""
 
     def receive(self, message: Message) -> None:
-        """Handle any request but `mcpd/call`: respond, or start a task that will."""
+        """Handle a request: respond, or start a task that will."""
+        if message.method == "mcpd/call":
+            self.call(message)
+            return
         with acting_for(self._client.describe):
-            self._dispatch(message)
+            try:
+                self._dispatch(message)
+            except Exception as error:
+                self._send_error(message, error)
 
     def _dispatch(self, message: Message) -> None:
-        entry = METHODS.get(message.method)
-        try:
-            if entry is not None:
-                params = self._params(message, entry.params)
-                result = entry.handler(self._operations, params)
-                if inspect.isawaitable(result):
-                    self._start(message, lambda: self._await_result(message, result))
-                else:
-                    self._send(wire.result(message.key, codec.encode(result)))
-            elif message.method == "mcpd/events":
-                params = self._params(message, api.EventsParams)
-                self._start(message, lambda: self._events(message, params))
-            elif message.method == "mcpd/logs":
-                log_params = self._params(message, api.LogsParams)
-                self._start(message, lambda: self._logs(message, log_params))
-            elif message.method == "mcpd/tap":
-                tap_params = self._params(message, TapParams)
-                self._start(message, lambda: self._tap(message, tap_params))
-            elif message.method == "mcpd/attach":
-                attach_params = self._params(message, api.AttachParams)
-                if attach_params.server is None or attach_params.wait <= 0:
-                    self._attach(
-                        message, attach_params
-                    )  # immediately: the messages that follow are for the session
-                else:
-                    self._start(message, lambda: self._attach_when_ready(message, attach_params))
-            elif message.method == "rpc.discover":
-                self._send(wire.result(message.key, openrpc_document()))
+        name = message.method
+        method = METHODS.get(name)
+        if method is not None:
+            params = self._params(message, method.params)
+            if method.handler is None:
+                if (stream := _STREAMING[name](self, message, params)) is not None:
+                    self._start(message, lambda: stream)
+                return
+            result = method.handler(self._operations, params)
+            if inspect.isawaitable(result):
+                self._start(message, lambda: self._await_result(message, result))
             else:
-                message_text = (
-                    f"no method {message.method[:100]!r}; `rpc.discover` describes all methods, and "
-                    "`mcpd/attach` switches this connection to MCP"
-                )
-                self._send(wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, message_text)))
-        except Exception as error:
-            self._send_error(message, error)
+                self._finish(message, codec.encode(result))
+        elif name == "rpc.discover":
+            self._finish(message, openrpc_document())
+        else:
+            text = (
+                f"no method {name[:100]!r}; `rpc.discover` describes all methods, and "
+                "`mcpd/attach` switches this connection to MCP"
+            )
+            self._responder.finish(wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, text)))
+
+    def _finish(self, message: Message, result: bytes) -> None:
+        self._responder.finish(wire.result(message.key, result))
 
     def _send_error(self, message: Message, error: Exception) -> None:
         """Respond with an error. A bug in mcpd fails only the request, not the client's connection."""
         if isinstance(error, McpdError):
-            self._send(error_response(message.key, error))
+            self._responder.finish(error_response(message.key, error))
             return
         log.error("client %d: an error in mcpd itself, in %s", self._pid, message.method, exc_info=error)
         text = f"{message.method}: an error in mcpd itself; see its log"
-        self._send(wire.error(message.key, wire.error_body(_INTERNAL, text)))
+        self._responder.finish(wire.error(message.key, wire.error_body(_INTERNAL, text)))
 
     def call(self, message: Message) -> None:
         """Handle `mcpd/call`, the most frequent request."""
-        key = message.key
+        key, responder = message.key, self._responder
         try:
             request = read_call(message.params)
             self._client.count_call(request.server)
@@ -119,16 +123,16 @@ class ControlRequests:
 
             def done(body: bytes | msgspec.Raw) -> None:
                 self.running.pop(key, None)
-                self._send(wire.result(key, body))
+                responder.finish(wire.result(key, body))
 
             def fail(error: McpdError) -> None:
                 self.running.pop(key, None)
-                self._send(error_response(key, error))
+                responder.finish(error_response(key, error))
 
             def progress(params: bytes) -> None:
                 if token:
                     params_with_token = {**wire.members(params), "progressToken": msgspec.Raw(token)}
-                    self._send(
+                    responder.send(
                         wire.notification("notifications/progress", msgspec.json.encode(params_with_token))
                     )
 
@@ -155,60 +159,63 @@ class ControlRequests:
 
     async def _await_result(self, message: Message, awaitable: Awaitable[object]) -> None:
         result = await awaitable
-        body = bytes(result) if isinstance(result, msgspec.Raw) else codec.encode(result)
-        self._send(wire.result(message.key, body))
+        self._finish(message, bytes(result) if isinstance(result, msgspec.Raw) else codec.encode(result))
 
     async def _events(self, message: Message, params: api.EventsParams) -> None:
+        def notify(event: Event) -> None:
+            if event.server is None or not params.servers or event.server in params.servers:
+                self._notify(message, "mcpd/event", "event", event)
+
         with self._operations.watch() as (snapshot, changes):
             for event in snapshot:
-                self._notify(message, "mcpd/event", "event", event, event.server, params.servers)
+                notify(event)
             async for event in changes:
-                self._notify(message, "mcpd/event", "event", event, event.server, params.servers)
+                notify(event)
         raise SlowConsumer(
             "this client read its events too slowly; call mcpd/events again for a new snapshot"
         )
 
-    def _notify(
-        self,
-        message: Message,
-        method: str,
-        member: str,
-        item: object,
-        server: str | None,
-        servers: tuple[str, ...],
-    ) -> None:
-        if server is None or not servers or server in servers:
-            body = msgspec.json.encode({"request": msgspec.Raw(message.key), member: codec.unstructure(item)})
-            self._send(wire.notification(method, body))
+    def _notify(self, message: Message, method: str, member: str, item: object) -> None:
+        body = msgspec.json.encode({"request": msgspec.Raw(message.key), member: codec.unstructure(item)})
+        self._responder.send(wire.notification(method, body))
 
     async def _logs(self, message: Message, params: api.LogsParams) -> None:
         log = self._operations.supervisor.get_any(params.server).log
         position = log.position
-        tail = api.LogLines(lines=log.tail(params.lines))
-        self._send(wire.result(message.key, codec.encode(tail)))
-        while params.follow:
+        tail = wire.result(message.key, codec.encode(api.LogLines(lines=log.tail(params.lines))))
+        if not params.follow:
+            self._responder.finish(tail)
+            return
+        self._responder.send(tail)
+        while True:
             await log.wait_lines_after(position)
             lines, missed = log.lines_after(position)
             position = log.position
             if missed:
-                self._notify(message, "mcpd/log", "missed", missed, None, ())
+                self._notify(message, "mcpd/log", "missed", missed)
             for line in lines:
-                self._notify(message, "mcpd/log", "line", line, None, ())
-            await self._outbox.wait_drained()  # meanwhile, new lines wait in the bounded log
+                self._notify(message, "mcpd/log", "line", line)
+            await self._responder.wait_drained()  # meanwhile, new lines wait in the bounded log
 
     async def _tap(self, message: Message, params: TapParams) -> None:
         with self._operations.tap(params) as tap:
             while True:
-                self._notify(message, "mcpd/frame", "frame", await tap.next(), None, ())
-                await self._outbox.wait_drained()
+                self._notify(message, "mcpd/frame", "frame", await tap.next())
+                await self._responder.wait_drained()
+
+    def _attach(self, message: Message, params: api.AttachParams) -> Awaitable[None] | None:
+        if params.server is not None and params.wait > 0:
+            return self._attach_when_ready(message, params)
+        self._attach_now(message, params)  # the messages that follow are for the session
+        return None
 
     async def _attach_when_ready(self, message: Message, params: api.AttachParams) -> None:
         server = self._gateway.view(params.server).single
         if server is not None:
             await self._operations.wait_ready(server, min(params.wait, MAX_WAIT))
-        self._attach(message, params)
+        self._attach_now(message, params)
 
-    def _attach(self, message: Message, params: api.AttachParams) -> None:
+    def _attach_now(self, message: Message, params: api.AttachParams) -> None:
         profile = params.profile
         if profile is None and params.server is None and params.client is not None:
             profile = self._gateway.profile_for(params.client.cwd)
@@ -229,7 +236,7 @@ class ControlRequests:
             profile=profile,
             protocol_version=None if upstream is None else upstream.version,
         )
-        self._send(wire.result(message.key, codec.encode(answer)))
+        self._finish(message, codec.encode(answer))
 
     def _start(self, message: Message, work: Callable[[], Awaitable[None]]) -> None:
         scope = trio.CancelScope()
@@ -250,7 +257,7 @@ class ControlRequests:
         self.running[key] = cancel
         self._start_task(run, message.method)
 
-    def _params(self, message: Message, into: type[P]) -> P:
+    def _params(self, message: Message, into: type[object]) -> object:
         raw = bytes(message.params)
         try:
             params = wire.value(raw) if raw else {}
@@ -272,3 +279,12 @@ class ControlRequests:
         running, self.running = list(self.running.values()), {}
         for cancel in running:
             cancel(reason)
+
+
+_STREAMING: Mapping[str, Callable[[ControlRequests, Message, Any], Awaitable[None] | None]] = {
+    "mcpd/events": ControlRequests._events,
+    "mcpd/logs": ControlRequests._logs,
+    "mcpd/tap": ControlRequests._tap,
+    "mcpd/attach": ControlRequests._attach,
+}
+"""The methods without a handler in METHODS, but for `mcpd/call`. An awaitable result runs in a task."""

@@ -57,8 +57,8 @@ class HttpRoutes:
     principal: str
     """The identity that the guard verifies; sessions are bound to it."""
     dashboard: Dashboard | None = None
-    socket_limit: LruConnectionLimit | None = None
-    """Set for the Unix socket, which alone serves the control API at `/rpc`."""
+    serves_rpc: bool = False
+    """Whether it serves the control API at `/rpc`; only the Unix socket does."""
 
 
 @attrs.frozen
@@ -82,7 +82,7 @@ class HttpApi:
         self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway))
         self._dashboards: list[Dashboard] = []
         self._socket_limit = socket_limit
-        self._socket_routes = HttpRoutes(self._endpoint, UnixGuard(), "user", socket_limit=socket_limit)
+        self._socket_routes = HttpRoutes(self._endpoint, UnixGuard(), "user", serves_rpc=True)
 
     async def serve_unix(self, connection: sockets.socket, pid: int) -> None:
         """Serve HTTP on a connection of the Unix socket until it ends."""
@@ -148,8 +148,7 @@ class RouteHandler:
         self._client = self._operations.clients.add(pid or None, "" if pid else "an HTTP client")
         principal = Principal(routes.principal, ClientIdentity(via="http", pid=pid), self._client)
         self._mcp = McpHandler(routes.endpoint, principal, spawn)
-        limit = routes.socket_limit
-        self._rpc = None if limit is None else HttpRpc(gateway, pid, spawn, limit)
+        self._rpc = HttpRpc(gateway, self._client, pid, spawn) if routes.serves_rpc else None
         self.admit = routes.guard.admit
 
     def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
@@ -179,7 +178,7 @@ class RouteHandler:
         self._operations.clients.remove(self._client)
         self._mcp.close(reason)
         if self._rpc is not None:
-            self._rpc.close()
+            self._rpc.close(reason)
 
 
 def endpoint_scope(path: str) -> EndpointScope | None:

@@ -13,69 +13,29 @@ import msgspec
 
 from mcpd import __version__
 from mcpd.api.control_methods import MCP_RESULT, METHODS
-from mcpd.model import api
-from mcpd.model.api import CallParams
-from mcpd.model.events import Event, TapFrame, TapParams
-from mcpd.model.tool_result import ToolResult
-
-STREAMING_METHODS: Mapping[str, tuple[str, type, object]] = {
-    "mcpd/call": (
-        "Call a tool. Arguments are validated against its schema first. Cancelling the request or closing "
-        "the connection cancels the call. Progress is sent as `notifications/progress` for "
-        "`_meta.progressToken`; other members of `_meta`, such as trace context, are sent to the server.",
-        CallParams,
-        ToolResult,
-    ),
-    "mcpd/events": (
-        "Stream events as `mcpd/event` notifications, starting with a snapshot, until cancelled.",
-        api.EventsParams,
-        Event,
-    ),
-    "mcpd/logs": (
-        "Return the last lines of a server's stderr; with `follow`, stream new ones as `mcpd/log` "
-        "notifications until cancelled. Each has a `line`, or the number of lines `missed` by a slow client.",
-        api.LogsParams,
-        api.LogLines,
-    ),
-    "mcpd/tap": (
-        "Stream a server's MCP messages as `mcpd/frame` notifications, with secrets masked, until "
-        "cancelled. The stream continues when the server reconnects.",
-        TapParams,
-        TapFrame,
-    ),
-    "mcpd/attach": (
-        "Switch this connection to MCP, to one server or to all, after the response.",
-        api.AttachParams,
-        api.AttachResult,
-    ),
-}
 
 
 @functools.cache
 def openrpc_document() -> bytes:
     """Return the result of `rpc.discover` as JSON."""
-    described: dict[str, tuple[str, type, object]] = {
-        **{name: (method.summary, method.params, method.result) for name, method in METHODS.items()},
-        **STREAMING_METHODS,
-    }
     schemas: dict[str, object] = {}
     methods = [
         {
             "name": name,
-            "summary": summary,
+            "summary": method.summary,
             "paramStructure": "by-name",
             "params": [
                 {"name": member, "required": required, "schema": schema}
-                for member, required, schema in _members(params, schemas)
+                for member, required, schema in _members(method.params, schemas)
             ],
             "result": {
                 "name": "result",
-                "schema": {"description": answers, "type": "object"}
-                if answers == MCP_RESULT
-                else json_schema(answers, schemas),
+                "schema": {"description": MCP_RESULT, "type": "object"}
+                if method.result == MCP_RESULT
+                else json_schema(method.result, schemas),
             },
         }
-        for name, (summary, params, answers) in sorted(described.items())
+        for name, method in sorted(METHODS.items())
     ]
     return msgspec.json.encode(
         {

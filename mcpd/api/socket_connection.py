@@ -6,7 +6,6 @@ import logging
 import socket as sockets
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import TypeVar
 
 import trio
 
@@ -26,8 +25,6 @@ from mcpd.wire.framing import LineSplitter, LineTooLong
 from mcpd.wire.message import ABSENT, BadFrame
 
 log = logging.getLogger("mcpd.client")
-
-P = TypeVar("P")
 
 MAX_BACKLOG = 3 * 1024 * 1024
 """Bytes that may wait for a client that does not read. A larger message may wait if it is the only one."""
@@ -70,7 +67,7 @@ class SocketConnection:
         """Serve the client. No error escapes: it ends at most this connection."""
         self._client = self._external_client or self._operations.clients.add(self._pid)
         self._requests = ControlRequests(
-            self._gateway, self._outbox, self._client, self._pid, self._start, self._open_session
+            self._gateway, self, self._client, self._pid, self._start, self._open_session
         )
         try:
             async with trio.open_nursery() as self._nursery:
@@ -154,8 +151,8 @@ class SocketConnection:
         elif message.key in self._requests.running:
             text = "a request with this id is still in progress"
             self._send(wire.error(message.key, wire.error_body(_INVALID_REQUEST, text)))
-        elif method == "mcpd/call":
-            self._requests.call(message)
+        elif method == "mcpd/call":  # before `is_mcp`, because it is the most frequent
+            self._requests.receive(message)
         elif is_mcp(method):
             self._open_session(self._gateway.view(), ClientIdentity(via="socket", pid=self._pid)).receive(
                 message, self
@@ -186,7 +183,7 @@ class SocketConnection:
         return session
 
     def send(self, frame: bytes) -> None:
-        """See `Responder`. All messages of the session use this connection."""
+        """See `Responder` and `ControlResponder`. All messages of the session use this connection."""
         self._send(frame)
 
     def finish(self, frame: bytes, code: int = 0) -> None:
@@ -194,6 +191,9 @@ class SocketConnection:
 
     def drop(self) -> None:
         """No-op: a cancelled request gets no response on this transport."""
+
+    async def wait_drained(self) -> None:
+        await self._outbox.wait_drained()
 
     def _start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         self._nursery.start_soon(work, name=name)

@@ -35,7 +35,7 @@ async def test_bug_fails_only_its_request(
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/broken": method})
     monkeypatch.setattr(control_requests, "read_call", broken)
     sent: list[bytes] = []
-    stand_in: Any = SimpleNamespace(core=None, put=sent.append, describe=lambda: "a test")
+    stand_in: Any = SimpleNamespace(core=None, finish=sent.append, describe=lambda: "a test")
     async with trio.open_nursery() as nursery:
         asked = control_requests.ControlRequests(
             stand_in,
@@ -46,7 +46,7 @@ async def test_bug_fails_only_its_request(
             lambda view, client: None,
         )
         if where == "call":
-            asked.call(wire.parse(b'{"jsonrpc":"2.0","id":"x","method":"mcpd/call"}'))
+            asked.receive(wire.parse(b'{"jsonrpc":"2.0","id":"x","method":"mcpd/call"}'))
         else:
             asked.receive(wire.parse(b'{"jsonrpc":"2.0","id":"x","method":"mcpd/broken"}'))
         await trio.testing.wait_all_tasks_blocked()

@@ -9,7 +9,7 @@ import jsonschema  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
 from mcpd.api.control_methods import METHODS, decode_params
-from mcpd.api.openrpc import STREAMING_METHODS, openrpc_document
+from mcpd.api.openrpc import openrpc_document
 from mcpd.model.errors import InvalidArguments
 from tests.e2e.conftest import start
 from tests.e2e.harness import Refused, fake
@@ -34,7 +34,7 @@ def test_the_document_has_the_shape_of_openrpc() -> None:
     names = [method["name"] for method in found["methods"]]
 
     assert found["openrpc"].startswith("1.")
-    assert names == sorted({*METHODS, *STREAMING_METHODS})
+    assert names == sorted(METHODS)
     for method in found["methods"]:
         assert method["summary"]
         assert method["paramStructure"] == "by-name"
@@ -68,13 +68,12 @@ def test_what_the_daemon_answers_is_what_is_described(start: Start) -> None:
         assert [error.message for error in results[method].iter_errors(answer)] == [], method
 
 
-@pytest.mark.parametrize("method", [*METHODS, "mcpd/events", "mcpd/logs", "mcpd/attach"])
+@pytest.mark.parametrize("method", METHODS)
 def test_unknown_parameters_are_rejected_with_their_path(method: str) -> None:
     """Not ignored: a misspelt option must not be taken for its default."""
 
-    params = METHODS[method].params if method in METHODS else STREAMING_METHODS[method][1]
     with pytest.raises(InvalidArguments) as refused:
-        decode_params(method, {"no_such_thing": 1}, params)
+        decode_params(method, {"no_such_thing": 1}, METHODS[method].params)
     assert any("no_such_thing" in problem.message for problem in refused.value.problems)
 
 
