@@ -100,19 +100,12 @@ def _dispatch(
 
 
 def _bridge(options: Mapping[str, str], environ: Mapping[str, str]) -> int:
-    from ctl.bridge.loop import BridgeOptions
+    from ctl.bridge.daemon_link import AttachTarget
     from ctl.bridge.loop import run as run_bridge
 
-    return run_bridge(
-        BridgeOptions(
-            socket=options.get("--socket", ""),
-            may_start="--no-start" not in options and environ.get("MCPD_NO_START", "") in ("", "0"),
-            server=options.get("--server"),
-            profile=options.get("--profile"),
-            client=options.get("--client", ""),
-        ),
-        environ,
-    )
+    target = AttachTarget(options.get("--server"), options.get("--profile"), options.get("--client", ""))
+    may_start = "--no-start" not in options and environ.get("MCPD_NO_START", "") in ("", "0")
+    return run_bridge(target, environ, options.get("--socket", ""), may_start)
 
 
 def _parse_simple(argv: Sequence[str]) -> SimpleCommand | None:

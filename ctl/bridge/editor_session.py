@@ -132,7 +132,7 @@ class EditorSession:
             self._forward_request(key, method, line, now)
 
     def _reject(self, key: bytes, reason: str) -> None:
-        self._to_editor(error_replies.invalid_request(key, reason))
+        self._to_editor(error_replies.error(key, wire.INVALID_REQUEST, reason))
 
     def _forward_request(self, key: bytes, method: str, line: bytes, now: float) -> None:
         if not self._pending.add(key, method, line, now, sent=self.connected):

@@ -86,10 +86,6 @@ def not_an_mcp_method(key: bytes, method: str) -> bytes:
     return error(key, wire.METHOD_NOT_FOUND, message)
 
 
-def invalid_request(key: bytes, message: str) -> bytes:
-    return error(key, wire.INVALID_REQUEST, message)
-
-
 def error(key: bytes, code: int, message: str, data: object = None) -> bytes:
     """Return the line of an error response."""
     return wire.error(key, wire.error_body(code, message, data))

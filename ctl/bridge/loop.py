@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from ctl.bridge.daemon_link import AttachTarget, DaemonLink
 from ctl.bridge.daemon_starter import DaemonStarter
@@ -32,19 +31,11 @@ _PIPE_BUF = 4096
 """Bytes that a writable pipe takes without blocking (POSIX)."""
 
 
-class BridgeOptions(NamedTuple):
-    """The options of `mcpctl bridge`."""
+def run(target: AttachTarget, environ: Mapping[str, str], chosen_socket: str, may_start: bool) -> int:
+    """Serve the editor on stdin and stdout until it closes them or a signal arrives. Return the exit code.
 
-    socket: str = ""
-    """Empty for the socket that the environment selects."""
-    may_start: bool = True
-    server: str | None = None
-    profile: str | None = None
-    client: str = ""
-
-
-def run(options: BridgeOptions, environ: Mapping[str, str]) -> int:
-    """Serve the editor on stdin and stdout until it closes them or a signal arrives. Return the exit code."""
+    `target` lacks the process and directory. An empty `chosen_socket` leaves the choice to the environment.
+    """
     try:
         os.fstat(0), os.fstat(1)
     except OSError:
@@ -54,12 +45,12 @@ def run(options: BridgeOptions, environ: Mapping[str, str]) -> int:
         log("waiting for MCP messages on stdin; editors start this command. Press Ctrl-D to exit.")
 
     def find_socket() -> str:
-        return socket_path({**environ, "MCPD_SOCKET": options.socket} if options.socket else environ)
+        return socket_path({**environ, "MCPD_SOCKET": chosen_socket} if chosen_socket else environ)
 
     parent = os.getppid()
     with _parent_pidfd(parent) as parent_fd, _signal_socket() as signal_fd, _nonblocking(1):
-        target = AttachTarget(options.server, options.profile, options.client, parent, _cwd())
-        starter = DaemonStarter() if options.may_start else None
+        target = target._replace(pid=parent, cwd=_cwd())
+        starter = DaemonStarter() if may_start else None
         loop = BridgeLoop(0, 1, find_socket, target, starter, log, exit_fds=(parent_fd,), signal_fd=signal_fd)
         try:
             return loop.run()

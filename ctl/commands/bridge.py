@@ -23,7 +23,7 @@ def bridge(cli: CliContext, server: str | None, profile: str | None, client: str
     Add this command to your editor's configuration as an MCP server of type stdio. It supports every MCP
     revision, keeps running when the daemon restarts, and ends when the editor closes stdin.
     """
-    from ctl.bridge.loop import BridgeOptions, run
+    from ctl.bridge.daemon_link import AttachTarget
+    from ctl.bridge.loop import run
 
-    options = BridgeOptions(cli.socket_option, cli.may_start, server, profile, client)
-    return run(options, os.environ)
+    return run(AttachTarget(server, profile, client), os.environ, cli.socket_option, cli.may_start)

@@ -71,7 +71,8 @@ def _find_hunk(lines: list[str], hunk: DiffHunk) -> int | None:
         wanted = [*above, *hunk.ours, *below]
         if not any(line.strip() for line in wanted):
             continue
-        found = [at for at in _indexes(lines, wanted[0]) if lines[at : at + len(wanted)] == wanted]
+        starts = [at for at, line in enumerate(lines) if line == wanted[0]]
+        found = [at for at in starts if lines[at : at + len(wanted)] == wanted]
         if len(found) == 1:
             return found[0] + len(above)
     return None
@@ -85,16 +86,6 @@ def _contexts(hunk: DiffHunk) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
         yield hunk.above[-lines:], ()
         yield (), hunk.below[:lines]
     yield (), ()
-
-
-def _indexes(lines: list[str], wanted: str) -> Iterator[int]:
-    at = -1
-    while True:
-        try:
-            at = lines.index(wanted, at + 1)
-        except ValueError:
-            return
-        yield at
 
 
 @attrs.frozen

@@ -79,6 +79,11 @@ def _project(
     return ConfigLocation(path, "project", slot, shape, ours)
 
 
+def _both(path: str) -> tuple[ConfigLocation, ConfigLocation]:
+    """Return the same path in the project and in the user's home directory."""
+    return _project(f"./{path}"), _user(f"~/{path}")
+
+
 _VSCODE = frozenset({"env", "input", "words", "unknown"})
 _CURSOR = frozenset({"env", "words"})
 _SHELL = frozenset({"bare", "default"})
@@ -132,7 +137,7 @@ EDITORS: tuple[EditorSpec, ...] = (
     EditorSpec(
         "cursor",
         "Cursor",
-        (_project("./.cursor/mcp.json"), _user("~/.cursor/mcp.json")),
+        _both(".cursor/mcp.json"),
         _CURSOR,
         next_step="enable mcpd in Cursor's settings under MCP",
     ),
@@ -286,16 +291,8 @@ EDITORS: tuple[EditorSpec, ...] = (
         _SHELL | {"env", "dollar"},
         entry_form="copilot",
     ),
-    EditorSpec(
-        "jetbrains", "JetBrains Junie", (_project("./.junie/mcp/mcp.json"), _user("~/.junie/mcp/mcp.json"))
-    ),
-    EditorSpec(
-        "kiro",
-        "Kiro",
-        (_project("./.kiro/settings/mcp.json"), _user("~/.kiro/settings/mcp.json")),
-        _SHELL | {"env"},
-        disable_method=_DISABLED,
-    ),
+    EditorSpec("jetbrains", "JetBrains Junie", _both(".junie/mcp/mcp.json")),
+    EditorSpec("kiro", "Kiro", _both(".kiro/settings/mcp.json"), _SHELL | {"env"}, disable_method=_DISABLED),
     EditorSpec(
         "lmstudio",
         "LM Studio",
@@ -317,7 +314,7 @@ EDITORS: tuple[EditorSpec, ...] = (
     ),
     EditorSpec("trae", "Trae", (_user("{app}/Trae/User/mcp.json"),)),
     EditorSpec("qoder", "Qoder", (_user("~/.qoder/mcp.json"),)),
-    EditorSpec("factory", "Factory", (_project("./.factory/mcp.json"), _user("~/.factory/mcp.json"))),
+    EditorSpec("factory", "Factory", _both(".factory/mcp.json")),
     EditorSpec("kimi", "Kimi CLI", (_user("~/.kimi/mcp.json"),)),
     EditorSpec(
         "vibe",

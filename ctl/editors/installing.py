@@ -10,13 +10,7 @@ from pathlib import Path
 import attrs
 
 from ctl.editors.backup import BackupRecord, DisabledEntry, EditorBackups, diff_hunks, digest, revert_hunks
-from ctl.editors.disable_entries import (
-    disable_entry,
-    entry_at,
-    is_list,
-    restore_entries,
-    set_allowed,
-)
+from ctl.editors.disable_entries import disable_entry, entry_at, is_list, restore_entries, set_allowed
 from ctl.editors.mcpd_entry import InstallTarget, is_mcpd_entry, new_file_content, slot_of, uses_list
 from ctl.errors import CtlError
 from mcpd.config.in_place_edits.document import (

@@ -117,7 +117,8 @@ def is_mcpd_entry(fields: Mapping[str, object], addresses: frozenset[str] = froz
     for key in ("command", "cmd", "args"):
         value = fields.get(key)
         if isinstance(value, dict):
-            value = [value.get("path"), *_list(value.get("args"))]
+            args = value.get("args")
+            value = [value.get("path"), *(args if isinstance(args, list) else [])]
         words += [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
     if len(words) == 1:
         words = words[0].split()
@@ -156,7 +157,3 @@ def _is_mcpd_url(url: str, addresses: frozenset[str]) -> bool:
         path = unquote(parts.path)
         return os.path.basename(path) == _SOCKET or path in addresses
     return parts.netloc in addresses
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []

@@ -26,19 +26,8 @@ def request_with_meta(key: bytes, method: str, params: bytes, ours: bytes, *, pl
     `plain`: `may_have_meta` has returned False, so the line is joined in one step.
     """
     if plain and ours and params[:2] == b'{"':
-        return b"".join(
-            (
-                ENVELOPE_START,
-                key,
-                b',"method":',
-                method_json(method),
-                b',"params":{"_meta":{',
-                ours,
-                b"},",
-                params[1:],
-                b"}\n",
-            )
-        )
+        parts = (ENVELOPE_START, key, method_json(method), ours, params[1:])
+        return b'%b%b,"method":%b,"params":{"_meta":{%b},%b}\n' % parts
     return request(key, method, merge_meta(params, ours) if ours or params else b"")
 
 
