@@ -1,4 +1,4 @@
-"""A scripted daemon, and mcpctl run against it inside this process."""
+"""Fixtures: a scripted daemon, and mcpctl run against it in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 @attrs.frozen
 class Ran:
-    """What one run of mcpctl came to."""
+    """The exit code and output of one run of mcpctl."""
 
     code: int
     out: str
@@ -39,7 +39,7 @@ class Ran:
 
 @attrs.frozen
 class Mcpctl:
-    """Call it with a command line."""
+    """Calls mcpctl with a command line."""
 
     socket: str
     capsys: pytest.CaptureFixture[str]

@@ -1,4 +1,4 @@
-"""A daemon that answers from a script: a thread, a Unix socket, one JSON-RPC line at a time."""
+"""A scripted daemon: a thread that answers JSON-RPC lines on a Unix socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answer = Callable[["Caller", dict[str, Any]], object]
 
 
 class Fault(Exception):
-    """Raised by an answer: becomes the JSON-RPC error."""
+    """Raised by an answer function; sent as a JSON-RPC error."""
 
     def __init__(self, message: str, *, rpc: int = -32000, **data: object) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class Silence:
 
 
 class Caller:
-    """One connection, as an answer sees it."""
+    """The connection and request that an answer function is called for."""
 
     def __init__(self, connection: socket.socket, request: object) -> None:
         self.connection = connection
@@ -51,7 +51,7 @@ class Caller:
 
 
 class FakeDaemon:
-    """`answers` maps a method to a value or a function; `requests` lists what came, in order."""
+    """`answers` maps a method to a value or a function; `requests` lists all requests in order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,12 +79,12 @@ class FakeDaemon:
             connection.close()
 
     def params_of(self, method: str) -> dict[str, Any]:
-        """Of the last request for `method`, without the progress token."""
+        """Return the params of the last request for `method`, without the progress token."""
         found = [params for name, params in self.requests if name == method][-1]
         return {key: value for key, value in found.items() if key != "_meta"}
 
     def wait_for(self, method: str) -> dict[str, Any]:
-        """The params of a message, when it has come; within 30 s."""
+        """Wait up to 30 s for a message and return its params."""
         with self.arrived:
             assert self.arrived.wait_for(lambda: any(name == method for name, _ in self.requests), 30), method
         return self.params_of(method)

@@ -1,4 +1,4 @@
-"""`mcpctl call`: arguments in, results and failures out."""
+"""`mcpctl call`: arguments, results and errors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def result(output: str = "", **more: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("words", [["now@time"], ["time/now"], ["time", "now"]])
-def test_a_tool_can_be_named_in_three_ways(daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]) -> None:
-    """TOOL@SERVER is what list-tools prints; the others are what people type."""
+def test_tool_target_spellings(daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]) -> None:
+    """list-tools prints TOOL@SERVER; users also type the other forms."""
     daemon.answers["mcpd/call"] = result("12:00")
     ran = mcpctl("call", *words, "zone=Europe/Paris", "n:=3")
     assert (ran.code, ran.out, ran.err) == (0, "12:00\n", "")
@@ -38,10 +38,8 @@ def test_a_tool_can_be_named_in_three_ways(daemon: FakeDaemon, mcpctl: Mcpctl, w
     }
 
 
-def test_the_name_that_editors_show_will_do_and_a_bare_one_is_told_its_server(
-    daemon: FakeDaemon, mcpctl: Mcpctl
-) -> None:
-    """`SERVER__TOOL` is what a person copies from an editor. Either may hold `__`: the lists decide."""
+def test_qualified_names_work_and_bare_names_suggest_the_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Editors show `SERVER__TOOL`. Both parts may contain `__`, so the list of tools decides."""
     tools = [{"server": "my__time", "name": "now"}, {"server": "clock", "name": "now"}]
     daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0}
     daemon.answers["mcpd/call"] = result("12:00")
@@ -52,8 +50,8 @@ def test_the_name_that_editors_show_will_do_and_a_bare_one_is_told_its_server(
     assert (ran.code, "use now@my__time or now@clock" in ran.err) == (2, True)
 
 
-def test_an_address_in_an_argument_is_no_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Only the first word names the tool, and in it the last @ counts."""
+def test_at_sign_in_an_argument_is_not_a_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Only the first argument names the tool, and it is split at the last @."""
     daemon.answers["mcpd/call"] = result()
     mcpctl("call", "mail@work@smtp", "to=a@b.c", "q=x=y")
     sent = daemon.params_of("mcpd/call")
@@ -64,10 +62,10 @@ def test_an_address_in_an_argument_is_no_server(daemon: FakeDaemon, mcpctl: Mcpc
     )
 
 
-def test_arguments_come_from_json_a_file_or_stdin(
+def test_arguments_from_json_file_or_stdin(
     daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And single ones given beside them win."""
+    """KEY=VALUE arguments override them."""
     daemon.answers["mcpd/call"] = result()
     file = tmp_path / "args.json"
     file.write_text('{"a": [1]}')
@@ -89,10 +87,8 @@ def test_arguments_come_from_json_a_file_or_stdin(
         [],
     ],
 )
-def test_a_command_line_that_makes_no_sense_is_exit_2(
-    daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]
-) -> None:
-    """Before anything is called, and with what to write instead."""
+def test_invalid_command_lines_exit_with_2(daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]) -> None:
+    """No tool is called, and the error shows the correct form."""
     ran = mcpctl("call", *words)
     assert ran.code == 2
     assert ran.err.startswith("error: ")
@@ -100,8 +96,8 @@ def test_a_command_line_that_makes_no_sense_is_exit_2(
     assert mcpctl("call", *words, "--json").error()["code"] == "usage"
 
 
-def test_a_tool_that_says_it_failed_is_exit_1_on_stderr(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """stdout stays empty, so a script does not take the failure for an answer."""
+def test_tool_error_exits_with_1_and_goes_to_stderr(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """stdout stays empty, so that a script does not mistake the error for a result."""
     daemon.answers["mcpd/call"] = result("no such zone", success=False, error="no such zone")
     ran = mcpctl("call", "now@time")
     assert (ran.code, ran.out, ran.err) == (1, "", "no such zone\n")
@@ -109,8 +105,8 @@ def test_a_tool_that_says_it_failed_is_exit_1_on_stderr(daemon: FakeDaemon, mcpc
     assert (ran.code, ran.json()["error"]) == (1, "no such zone")
 
 
-def test_a_command_that_is_part_of_a_trace_carries_it_on(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """OpenTelemetry hands a trace to a child process in its environment."""
+def test_trace_context_is_forwarded(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """OpenTelemetry passes trace context to child processes in the environment."""
     daemon.answers["mcpd/call"] = result()
     parent = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
     mcpctl("call", "now@time", TRACEPARENT=parent, TRACESTATE="rojo=1")
@@ -120,21 +116,21 @@ def test_a_command_that_is_part_of_a_trace_carries_it_on(daemon: FakeDaemon, mcp
     assert "baggage" not in daemon.requests[-1][1]["_meta"]
 
 
-def test_structured_data_is_printed_when_there_is_no_text(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """As JSON that people can read."""
+def test_structured_content_is_printed_without_text(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """As indented JSON."""
     daemon.answers["mcpd/call"] = result(data={"temperature": 21})
     assert mcpctl("call", "now@time").out == '{\n  "temperature": 21\n}\n'
 
 
-def test_warnings_are_talk(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """They go to stderr, the answer does not change."""
+def test_warnings_go_to_stderr(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The output on stdout does not change."""
     daemon.answers["mcpd/call"] = result("ok", warnings=["does not fit its outputSchema"])
     ran = mcpctl("call", "now@time")
     assert (ran.out, ran.err) == ("ok\n", "warning: does not fit its outputSchema\n")
 
 
-def test_raw_prints_the_servers_own_bytes(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """With or without --json; `isError` still decides the exit code."""
+def test_raw_prints_the_mcp_result_unchanged(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With and without --json. The exit code follows `isError`."""
     text = '{"content":[],"isError":true,"n":1e5,"n":1.0}'
     daemon.answers["mcpd/call"] = Raw(text)
     for more in ([], ["--json"]):
@@ -143,14 +139,14 @@ def test_raw_prints_the_servers_own_bytes(daemon: FakeDaemon, mcpctl: Mcpctl) ->
     assert daemon.params_of("mcpd/call")["raw"] is True
 
 
-def test_piped_output_is_what_the_tool_wrote(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """In a pipe it is data, and taking characters away would damage it."""
+def test_piped_output_is_unchanged(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """In a pipe it is data, which sanitizing would damage."""
     daemon.answers["mcpd/call"] = result("a\x1b[1mb\u200d\n")
     assert mcpctl("call", "now@time").out == "a\x1b[1mb\u200d\n"
 
 
-def test_progress_is_asked_for_and_not_shown_when_piped(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """The token is the request's id, so the daemon knows whom to tell."""
+def test_progress_is_requested_but_not_shown_in_a_pipe(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The progress token is the id of the request."""
 
     def answer(caller: Caller, params: dict[str, Any]) -> object:
         assert params["_meta"]["progressToken"] == caller.request
@@ -162,8 +158,8 @@ def test_progress_is_asked_for_and_not_shown_when_piped(daemon: FakeDaemon, mcpc
     assert (ran.out, ran.err) == ("done\n", "")
 
 
-def test_the_daemons_exit_code_is_ours(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """With its code word and facts in the JSON form."""
+def test_exit_code_of_the_daemons_error_is_used(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The JSON form contains its code and details."""
     daemon.answers["mcpd/call"] = Fault(
         "time is failed",
         code="not_ready",
@@ -180,8 +176,8 @@ def test_the_daemons_exit_code_is_ours(daemon: FakeDaemon, mcpctl: Mcpctl) -> No
     assert (error["code"], error["state"], error["may_have_run"]) == ("not_ready", "failed", False)
 
 
-def test_text_where_a_number_belongs_is_explained(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """The commonest mistake with key=value."""
+def test_text_for_a_number_suggests_json_arguments(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The most common mistake with key=value."""
     problems = [{"path": "$.a", "message": '"1" is not of type "number"', "fix": ""}]
     daemon.answers["mcpd/call"] = Fault(
         'bad arguments: "1" is not of type "number" @ $.a',
@@ -197,8 +193,8 @@ def test_text_where_a_number_belongs_is_explained(daemon: FakeDaemon, mcpctl: Mc
     assert "list-tools SERVER --schema" in mcpctl("call", "sum@math", "a=1").err
 
 
-def test_an_unknown_tool_is_exit_5_with_a_suggestion(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """From the tools of that server."""
+def test_unknown_tool_exits_with_5_and_a_suggestion(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Suggestions come from the tools of that server."""
     daemon.answers["mcpd/status"] = status(server())
     daemon.answers["mcpd/tools"] = {"tools": [{"name": "convert_time", "server": "time"}], "dropped": 0}
     daemon.answers["mcpd/call"] = Fault("no such tool", code="unknown_tool", exit=5, server="time")
@@ -207,8 +203,8 @@ def test_an_unknown_tool_is_exit_5_with_a_suggestion(daemon: FakeDaemon, mcpctl:
     assert daemon.params_of("mcpd/tools") == {"server": "time"}
 
 
-def test_a_daemon_that_goes_away_half_way_is_exit_3(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """And no traceback."""
+def test_lost_connection_exits_with_3(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Without a traceback."""
 
     def answer(caller: Caller, _: dict[str, Any]) -> object:
         caller.hang_up()
@@ -220,8 +216,8 @@ def test_a_daemon_that_goes_away_half_way_is_exit_3(daemon: FakeDaemon, mcpctl: 
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[]", '{"a" 1}', '{"a":1', "\ufeff{}"])
-def test_something_else_on_the_socket_is_exit_3(daemon: FakeDaemon, mcpctl: Mcpctl, line: str) -> None:
-    """Another program's answer is no reason for a traceback."""
+def test_other_program_on_the_socket_exits_with_3(daemon: FakeDaemon, mcpctl: Mcpctl, line: str) -> None:
+    """An invalid response does not cause a traceback."""
 
     def answer(caller: Caller, _: dict[str, Any]) -> object:
         caller.connection.sendall(line.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""The other commands: what each asks of the daemon, prints, and exits with."""
+"""The other commands: requests, output and exit codes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def events(*items: dict[str, Any]) -> object:
     return answer
 
 
-def test_a_file_that_cannot_be_used_is_named_once(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """What is wrong stands below, with its place where there is one better than the whole file."""
+def test_invalid_file_is_named_once(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Problems are listed below, with their path unless it is the whole file."""
 
     def refuse(_: Caller, params: dict[str, Any]) -> object:
         problems = [
@@ -56,10 +56,8 @@ def test_a_file_that_cannot_be_used_is_named_once(daemon: FakeDaemon, mcpctl: Mc
 # ---- wishes --------------------------------------------------------------------------------------
 
 
-def test_several_servers_are_asked_at_once_and_reported_one_by_one(
-    daemon: FakeDaemon, mcpctl: Mcpctl
-) -> None:
-    """One unknown name does not keep the others from being connected, but decides the exit code."""
+def test_several_servers_are_changed_concurrently(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """An unknown name does not prevent the others from connecting, but sets the exit code."""
 
     def connect(_: Caller, params: dict[str, Any]) -> object:
         if params["server"] == "nope":
@@ -74,8 +72,8 @@ def test_several_servers_are_asked_at_once_and_reported_one_by_one(
     assert asked == [{"server": "time", "wait": 2.0}, {"server": "nope", "wait": 2.0}]
 
 
-def test_a_connection_that_fails_is_exit_6_with_the_reason(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Unless nobody waits for it: then there is nothing to say yet."""
+def test_failed_connection_exits_with_6_and_the_reason(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With `--wait 0` the exit code is 0, because the result is not known yet."""
     daemon.answers["mcpd/enable"] = {"server": server("git", "failed", last_error=failure("not found: gti"))}
     ran = mcpctl("enable", "git")
     assert (ran.code, ran.out) == (6, "git: failed: not found: gti\n")
@@ -83,15 +81,15 @@ def test_a_connection_that_fails_is_exit_6_with_the_reason(daemon: FakeDaemon, m
     assert mcpctl("enable", "git", "--json").json()["servers"][0]["status"] == "failed"
 
 
-def test_disabling_ends_well_when_the_server_is_off(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Off is what was asked for."""
+def test_disable_succeeds_when_the_server_is_disabled(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Disabled is the requested state."""
     daemon.answers["mcpd/disable"] = {"server": server("git", "disabled", reason="switched off")}
     ran = mcpctl("disable", "git")
     assert (ran.code, ran.out) == (0, "git: disabled (switched off)\n")
 
 
-def test_a_time_to_be_off_for_is_told_as_its_end(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Whichever way it was said; the answer says when it comes back."""
+def test_disable_for_sends_the_end_time(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """For both --for and --until. The output shows when the server is enabled again."""
     reason = "switched off until 2026-11-22 18:00:00 UTC"
     daemon.answers["mcpd/disable"] = {"server": server("git", "disabled", reason=reason, off_until=NOW)}
     before = time.time()
@@ -114,10 +112,10 @@ def test_a_time_to_be_off_for_is_told_as_its_end(daemon: FakeDaemon, mcpctl: Mcp
         (["--for", "2h", "--until", "2126-11-22"], "--for and --until cannot be combined"),
     ],
 )
-def test_what_is_no_time_to_be_off_for_switches_nothing_off(
+def test_disable_refuses_invalid_times(
     daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str], complaint: str
 ) -> None:
-    """Least of all for good."""
+    """No request is sent."""
     ran = mcpctl("disable", "git", *words)
     assert (ran.code, ran.out) == (2, "")
     assert complaint in ran.err
@@ -127,8 +125,10 @@ def test_what_is_no_time_to_be_off_for_switches_nothing_off(
 @pytest.mark.parametrize(
     ("flag", "chosen"), [("--failed", ["git", "mail"]), ("--all", ["git", "mail", "time"])]
 )
-def test_reconnect_chooses_by_state(daemon: FakeDaemon, mcpctl: Mcpctl, flag: str, chosen: list[str]) -> None:
-    """--all leaves alone what is switched off."""
+def test_reconnect_selects_servers_by_state(
+    daemon: FakeDaemon, mcpctl: Mcpctl, flag: str, chosen: list[str]
+) -> None:
+    """--all does not include disabled servers."""
     daemon.answers["mcpd/status"] = status(
         server("git", "failed"), server("mail", "needs-auth"), server("time"), server("off", "disabled")
     )
@@ -138,16 +138,18 @@ def test_reconnect_chooses_by_state(daemon: FakeDaemon, mcpctl: Mcpctl, flag: st
 
 
 @pytest.mark.parametrize("words", [[], ["git", "--all"], ["--failed", "--all"]])
-def test_reconnect_wants_exactly_one_choice(daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]) -> None:
-    """Anything else could reconnect more than was meant."""
+def test_reconnect_requires_exactly_one_selection(
+    daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]
+) -> None:
+    """Any other combination could reconnect more servers than intended."""
     assert mcpctl("reconnect", *words).code == 2
 
 
 # ---- wait ----------------------------------------------------------------------------------------
 
 
-def test_wait_ends_when_the_server_is_connected(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """The event stream tells; nothing is asked twice."""
+def test_wait_returns_when_the_server_is_connected(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Changes come from the event stream, without polling."""
     daemon.answers["mcpd/server"] = detail(server("git", "pending"))
     daemon.answers["mcpd/events"] = events(
         {"kind": "snapshot", "server": "git", "status": server("git", "pending")},
@@ -158,8 +160,8 @@ def test_wait_ends_when_the_server_is_connected(daemon: FakeDaemon, mcpctl: Mcpc
     assert (ran.code, ran.out) == (0, "git: connected (2 tools, pid 4711)\n")
 
 
-def test_wait_gives_up_in_time(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Exit 7, saying how it is instead."""
+def test_wait_times_out(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """It exits with 7 and shows the current state."""
     from tests.ctl.fake_daemon import Silence
 
     daemon.answers["mcpd/status"] = status(server("git", "pending"), server("off", "disabled"))
@@ -169,10 +171,10 @@ def test_wait_gives_up_in_time(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
 
 
 @pytest.mark.parametrize(("word", "code"), [("disabled", 6), ("failed", 6), ("needs-auth", 4)])
-def test_wait_does_not_wait_for_what_needs_a_person(
+def test_wait_exits_early_if_a_server_needs_attention(
     daemon: FakeDaemon, mcpctl: Mcpctl, word: str, code: int
 ) -> None:
-    """A failure without a next attempt will not mend itself; for `settled` it is the end reached."""
+    """A failure without a retry is final; `settled` accepts it."""
     daemon.answers["mcpd/server"] = detail(server("git", word))
     assert mcpctl("wait", "git").code == code
     assert mcpctl("wait", "git", "--for", "settled").code == 0
@@ -191,8 +193,8 @@ TOOL = {
 }
 
 
-def test_tools_are_listed_under_the_name_that_call_takes(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Required arguments first, the others in brackets."""
+def test_tools_are_listed_under_the_names_that_call_accepts(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Required arguments come first, optional ones in brackets."""
     daemon.answers["mcpd/tools"] = {"tools": [TOOL], "dropped": 1}
     ran = mcpctl("tools")
     assert ran.out.splitlines() == [
@@ -205,7 +207,7 @@ def test_tools_are_listed_under_the_name_that_call_takes(daemon: FakeDaemon, mcp
 
 
 def test_resources_templates_and_prompts_are_listed(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Each with the server to ask for it."""
+    """Each row names the server."""
     daemon.answers["mcpd/resources"] = {
         "resources": [{"uri": "a://1", "name": "one", "server": "s"}],
         "resource_templates": [
@@ -221,8 +223,8 @@ def test_resources_templates_and_prompts_are_listed(daemon: FakeDaemon, mcpctl: 
     assert mcpctl("prompts").out.splitlines()[1].split() == ["hi@s", "city", "[tone]", "-"]
 
 
-def test_a_resource_is_read_as_text_or_bytes(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> None:
-    """Bytes go to a pipe or a file as bytes."""
+def test_resource_is_read_as_text_or_bytes(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> None:
+    """Binary content is written unchanged to a pipe or a file."""
     daemon.answers["mcpd/read"] = {"contents": [{"uri": "a://1", "blob": "AP8="}]}
     target = tmp_path / "out"
     assert mcpctl("read", "a://x@y@s", "-o", str(target)).code == 0
@@ -230,8 +232,8 @@ def test_a_resource_is_read_as_text_or_bytes(daemon: FakeDaemon, mcpctl: Mcpctl,
     assert daemon.params_of("mcpd/read") == {"server": "s", "uri": "a://x@y"}
 
 
-def test_a_prompt_is_filled_in_with_text_only(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """MCP knows no other arguments of prompts."""
+def test_prompt_arguments_must_be_text(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """MCP has no other type for prompt arguments."""
     daemon.answers["mcpd/prompt"] = {
         "messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}]
     }
@@ -243,8 +245,8 @@ def test_a_prompt_is_filled_in_with_text_only(daemon: FakeDaemon, mcpctl: Mcpctl
 # ---- the set -------------------------------------------------------------------------------------
 
 
-def test_add_sends_a_definition_and_tells_how_it_came_out(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """What follows `--` is the command, options of its own included."""
+def test_add_sends_a_definition_and_reports_the_state(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Everything after `--` is the command, including its own options."""
     daemon.answers["mcpd/add"] = {**APPLIED, "saved": "/c.json"}
     daemon.answers["mcpd/connect"] = {"server": server("git")}
     ran = mcpctl("add", "git", "--env", "A=b=c", "--", "uvx", "mcp-git", "--json", "-v")
@@ -257,10 +259,10 @@ def test_add_sends_a_definition_and_tells_how_it_came_out(daemon: FakeDaemon, mc
     assert ran.out == "git: added, saved in /c.json\ngit: connected (2 tools, pid 4711)\n"
 
 
-def test_a_server_named_by_a_file_of_this_directory_runs_here(
+def test_add_sets_cwd_for_relative_files(
     daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon runs in another directory, and would not find `server.py`."""
+    """The daemon runs in another directory and would not find `server.py`."""
     monkeypatch.chdir(tmp_path)
     Path("server.py").touch()
     daemon.answers["mcpd/add"] = APPLIED
@@ -272,14 +274,14 @@ def test_a_server_named_by_a_file_of_this_directory_runs_here(
 @pytest.mark.parametrize(
     "words", [["git"], ["git", "--url", "http://x", "--", "x"], ["git", "--env", "A", "--", "x"]]
 )
-def test_add_wants_one_way_to_reach_the_server(daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]) -> None:
-    """A command or a URL."""
+def test_add_requires_a_command_or_a_url(daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]) -> None:
+    """Both, or neither, is an error."""
     assert mcpctl("add", *words).code == 2
     assert not daemon.requests
 
 
-def test_remove_asks_or_wants_yes(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """It edits the user's file."""
+def test_remove_asks_or_requires_yes(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """It changes the user's file."""
     daemon.answers["mcpd/remove"] = {**APPLIED, "added": []}
     assert mcpctl("remove", "old").code == 2
     assert not daemon.requests
@@ -297,10 +299,10 @@ def test_remove_asks_or_wants_yes(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
         ("d.toml", '[mcpServers.git]\ncommand = "g"\ncwd = "sub"\n'),
     ],
 )
-def test_apply_reads_both_shapes_and_every_format(
+def test_apply_reads_every_layout_and_format(
     daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path, name: str, text: str
 ) -> None:
-    """And makes a relative directory absolute, because only we know where the file is."""
+    """It makes a relative `cwd` absolute, because the daemon does not know the file's directory."""
     file = tmp_path / name
     file.write_text(text)
     daemon.answers["mcpd/servers/set"] = {**APPLIED, "dry_run": True}
@@ -313,10 +315,10 @@ def test_apply_reads_both_shapes_and_every_format(
     assert (ran.code, ran.out.splitlines()[:2]) == (0, ["+ git", "- old"])
 
 
-def test_a_set_that_cannot_be_used_is_exit_2_with_every_complaint(
+def test_invalid_set_exits_with_2_and_lists_every_problem(
     daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path
 ) -> None:
-    """Whether the file is no set at all, or the daemon refuses what is in it."""
+    """For errors found by mcpctl and by the daemon."""
     file = tmp_path / "a.json"
     file.write_text('{"mcpServers": [')
     assert mcpctl("apply", str(file)).code == 2
@@ -330,7 +332,7 @@ def test_a_set_that_cannot_be_used_is_exit_2_with_every_complaint(
 
 
 def test_config_validate_needs_no_daemon(mcpctl: Mcpctl, tmp_path: Path) -> None:
-    """It is for checking a file before anything reads it."""
+    """It validates files before the daemon reads them."""
     file = tmp_path / "a.json"
     file.write_text('{"mcpServers": {"git": {"command": "g"}}}')
     assert mcpctl("config", "validate", str(file), "--json").json()["servers"] == ["git"]
@@ -340,10 +342,10 @@ def test_config_validate_needs_no_daemon(mcpctl: Mcpctl, tmp_path: Path) -> None
     assert mcpctl("config", "validate", str(file), "--json").error()["problems"]
 
 
-def test_where_the_configuration_is_does_not_depend_on_what_is_in_it(
+def test_config_path_works_for_invalid_files(
     mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever wants to mend it asks just then. Only of two files nobody can say which it is."""
+    """A user who wants to fix the file needs its path. It is ambiguous only if two files exist."""
     for variable in ("MCPD_CONFIG", "MCPD_SERVERS"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -361,8 +363,8 @@ def test_where_the_configuration_is_does_not_depend_on_what_is_in_it(
 # ---- looking closer ------------------------------------------------------------------------------
 
 
-def test_logs_are_followed_line_by_line(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """First what is there, then what comes; the daemon's end is exit 3."""
+def test_logs_follow_prints_line_by_line(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Existing lines come first, then new ones. If the daemon exits, the exit code is 3."""
 
     def answer(caller: Caller, params: dict[str, Any]) -> object:
         if not params["follow"]:
@@ -379,8 +381,8 @@ def test_logs_are_followed_line_by_line(daemon: FakeDaemon, mcpctl: Mcpctl) -> N
     assert mcpctl("logs", "git", "-f", "--json").out == '{"line":"one"}\n{"line":"two\\u001b[2J"}\n'
 
 
-def test_events_are_one_line_each(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """And one object each under --json; `status --watch` in a pipe says the same."""
+def test_events_print_one_line_each(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With --json one object each. `status --watch` in a pipe prints the same."""
     daemon.answers["mcpd/events"] = events(
         {"kind": "snapshot", "server": "git", "status": server("git")},
         {"kind": "removed", "server": "git"},
@@ -397,7 +399,7 @@ def test_events_are_one_line_each(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
 
 
 def test_debug_shows_everything_the_daemon_knows(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """How it is started, how it was reached, what it said."""
+    """Process, connection steps and protocol."""
     daemon.answers["mcpd/server"] = detail(server(), junk_lines=3, junk_sample="Starting...")
     out = mcpctl("debug", "time").out
     for fact in (
@@ -415,8 +417,8 @@ def test_debug_shows_everything_the_daemon_knows(daemon: FakeDaemon, mcpctl: Mcp
 # ---- mcpctl itself -------------------------------------------------------------------------------
 
 
-def test_every_commands_line_in_the_help_is_its_own_first_line(mcpctl: Mcpctl) -> None:
-    """The table repeats them so that the help imports nothing; also, every help fits 80 columns."""
+def test_overview_summaries_match_the_commands_help(mcpctl: Mcpctl) -> None:
+    """The overview imports no command module. All help texts fit 80 columns."""
     import click
 
     from ctl.app import app
@@ -432,23 +434,23 @@ def test_every_commands_line_in_the_help_is_its_own_first_line(mcpctl: Mcpctl) -
         assert all(len(line) <= 80 for line in mcpctl(name, "--help").out.splitlines()), name
 
 
-def test_a_misspelt_command_is_exit_2_with_a_suggestion(mcpctl: Mcpctl) -> None:
-    """Under --json, too."""
+def test_misspelled_command_exits_with_2_and_a_suggestion(mcpctl: Mcpctl) -> None:
+    """Also with --json."""
     ran = mcpctl("recconect")
     assert (ran.code, "did you mean reconnect" in ran.err) == (2, True)
     assert "reconnect" in mcpctl("recconect", "--json").error()["suggestions"]
 
 
-def test_a_group_alone_shows_its_commands(mcpctl: Mcpctl) -> None:
-    """As `mcpctl` alone does; a program that left the command out is told so."""
+def test_group_without_a_command_shows_help(mcpctl: Mcpctl) -> None:
+    """Like `mcpctl` without arguments. With --json it is an error."""
     for group in ("daemon", "config"):
         assert mcpctl(group).out == mcpctl(group, "--help").out
         ran = mcpctl(group, "--json")
         assert (ran.code, ran.error()["message"]) == (2, "Missing command.")
 
 
-def test_the_exit_codes_can_be_looked_up(mcpctl: Mcpctl) -> None:
-    """In two ways, and in the documentation."""
+def test_exit_codes_can_be_listed(mcpctl: Mcpctl) -> None:
+    """With two commands, and in the documentation."""
     out = mcpctl("help", "exit-codes").out
     assert mcpctl("exit-codes").out == out
     page = (Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md").read_text()
@@ -457,24 +459,24 @@ def test_the_exit_codes_can_be_looked_up(mcpctl: Mcpctl) -> None:
         assert f"| {code} | {meaning} |" in page
 
 
-def test_every_command_is_in_the_documentation() -> None:
-    """With a heading or an example of its own."""
+def test_every_command_is_documented() -> None:
+    """Each has a heading or an example."""
     page = (Path(__file__).parents[2] / "docs" / "reference" / "mcpctl.md").read_text()
     for name, entry in COMMANDS.items():
         assert entry.hidden or f"mcpctl {name}" in page, name
 
 
-def test_version_does_not_need_the_daemon(mcpctl: Mcpctl) -> None:
-    """Nor start it."""
+def test_version_works_without_a_daemon(mcpctl: Mcpctl) -> None:
+    """And does not start it."""
     ran = mcpctl("version", MCPD_NO_START="")
     assert (ran.code, "not running" in ran.out) == (0, True)
     assert mcpctl("version", "--json").json()["daemon"] is None
 
 
-def test_names_complete_from_the_running_daemon(
+def test_completion_uses_names_from_the_daemon(
     daemon: FakeDaemon, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Servers, tools, and a tool's arguments."""
+    """Servers, tools and arguments of tools."""
     daemon.answers["mcpd/status"] = status(server("github"), server("time"))
     daemon.answers["mcpd/tools"] = {"tools": [TOOL], "dropped": 0}
 
@@ -489,7 +491,7 @@ def test_names_complete_from_the_running_daemon(
 
 
 def test_completion_without_a_daemon_is_silent(mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And starts none, even where that is allowed."""
+    """It never starts a daemon."""
     monkeypatch.setenv("COMP_LINE", "mcpctl status g")
     ran = mcpctl(_MCPCTL_COMPLETE="bash_complete", MCPD_NO_START="")
     assert (ran.out.strip(), ran.err) == ("", "")
@@ -504,10 +506,10 @@ def test_completion_without_a_daemon_is_silent(mcpctl: Mcpctl, monkeypatch: pyte
         (["status", "-o", "table"], {"MCPCTL_OUTPUT": "json"}, False),
     ],
 )
-def test_the_form_of_the_output_is_chosen_by_name(
+def test_output_format_is_selected_by_name(
     daemon: FakeDaemon, mcpctl: Mcpctl, argv: list[str], environ: dict[str, str], is_json: bool
 ) -> None:
-    """What is typed wins over the environment."""
+    """Options override the environment."""
     daemon.answers["mcpd/status"] = status(server("git"))
     assert mcpctl(*argv, **environ).out.startswith("{") is is_json
     assert mcpctl("status", "-o", "yaml").code == 2

@@ -1,4 +1,4 @@
-"""Completion in the real shells: a person's keys, and what then stands on the command line."""
+"""Completion in real shells: keys in, command line out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOSTILE = {
     "amper&sand>x": r"amper\&sand\>x@test",
     "comma,here": "comma,here@test",
 }
-"""Names that a server may give its tools, and how they have to stand on a command line."""
+"""Tool names with shell syntax, and how they must be quoted."""
 TOOLS = {
     "tools": [
         {
@@ -48,7 +48,7 @@ import ctl.completion_candidates, ctl.main
 ctl.completion_candidates.PATIENCE = 60.0
 raise SystemExit(ctl.main.main())
 """
-"""mcpctl, but that it waits for its daemon longer than the second that a person does."""
+"""mcpctl with a longer completion timeout."""
 START = {
     "bash": (
         ["bash", "--norc", "--noprofile", "-i"],
@@ -66,7 +66,7 @@ START = {
 
 @pytest.fixture
 def environ(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> dict[str, str]:
-    """Of a shell that finds our mcpctl, whose daemon has hostile tools."""
+    """The environment of a shell with mcpctl in its PATH and a daemon with hostile tools."""
     daemon.answers["mcpd/tools"] = TOOLS
     program = tmp_path / "bin/mcpctl"
     program.parent.mkdir()
@@ -85,7 +85,7 @@ def environ(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> dict[str, str
 
 
 class Shell:
-    """An interactive shell on a terminal of its own."""
+    """An interactive shell on a pseudo-terminal."""
 
     def __init__(self, name: str, environ: dict[str, str], home: Path) -> None:
         argv, setup = START[name]
@@ -99,7 +99,7 @@ class Shell:
         assert self._shown() == "ready"
 
     def completed(self, typed: str) -> str:
-        """The command line after these keys and a TAB."""
+        """Return the command line after these keys and TAB."""
         self._type(typed + "\t\x07")
         line = self._shown()
         self._type("\x15")  # ^U: an empty line again
@@ -132,8 +132,8 @@ def shell(request: pytest.FixtureRequest, environ: dict[str, str], tmp_path: Pat
     opened.close()
 
 
-def test_commands_tools_and_arguments_are_completed_where_they_stand(shell: Shell) -> None:
-    """bash breaks words at @, = and :, a colon means something to zsh, and a value follows its = at once."""
+def test_commands_tools_and_arguments_are_completed(shell: Shell) -> None:
+    """bash splits words at @, = and :, and a colon is special in zsh. No space follows `=`."""
     for typed, line in (
         ("mcpctl recon", "mcpctl reconnect "),
         ("mcpctl help reco", "mcpctl help reconnect "),
@@ -148,21 +148,21 @@ def test_commands_tools_and_arguments_are_completed_where_they_stand(shell: Shel
         assert shell.completed(typed) == line
 
 
-def test_a_name_that_a_shell_would_run_is_quoted(shell: Shell, tmp_path: Path) -> None:
-    """RELIABILITY S3. Who completes it and presses Enter calls a tool, and nothing else."""
+def test_names_with_shell_syntax_are_quoted(shell: Shell, tmp_path: Path) -> None:
+    """Completing a hostile tool name and pressing Enter runs no shell command."""
     for quoted in HOSTILE.values():
         beginning = quoted[:3] if quoted[0] == "\\" else quoted[:2]
         assert shell.completed(f"mcpctl call {beginning}").rstrip() == f"mcpctl call {quoted}"
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_name_that_cannot_be_typed_is_not_offered(shell: Shell) -> None:
-    """Nor does an escape sequence of a server's reach the terminal."""
+def test_unprintable_names_are_not_offered(shell: Shell) -> None:
+    """Escape sequences from servers do not reach the terminal."""
     assert shell.completed("mcpctl call line") == "mcpctl call line"
 
 
-def test_fish_is_told_names_with_their_descriptions(environ: dict[str, str], tmp_path: Path) -> None:
-    """It quotes what it inserts by itself. A comma ends nothing."""
+def test_fish_gets_names_with_descriptions(environ: dict[str, str], tmp_path: Path) -> None:
+    """fish quotes insertions itself. Descriptions may contain commas."""
     if shutil.which("fish") is None:
         pytest.skip("the shell fish is not installed")
 
@@ -198,8 +198,8 @@ def test_fish_is_told_names_with_their_descriptions(environ: dict[str, str], tmp
         (r"mcpctl 'a\' b", "b"),
     ],
 )
-def test_the_word_that_is_being_typed_is_found(line: str, word: str) -> None:
-    """By the shell's rules of quoting."""
+def test_last_word_of_the_command_line_is_found(line: str, word: str) -> None:
+    """According to shell quoting rules."""
     assert split_last_word(line) == (line.removesuffix(word), word)
 
 
@@ -215,6 +215,6 @@ def test_the_word_that_is_being_typed_is_found(line: str, word: str) -> None:
         ("~x", "", r"\~x"),
     ],
 )
-def test_bash_gets_what_it_puts_in_place_of_the_word(value: str, word: str, reply: str) -> None:
-    """The rest after the last break, quoted; between quotes only what needs none."""
+def test_bash_reply_replaces_the_last_part_of_the_word(value: str, word: str, reply: str) -> None:
+    """The quoted part after the last separator; inside quotes, only plain text."""
     assert bash_reply(value, word) == reply

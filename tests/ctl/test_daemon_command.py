@@ -1,4 +1,4 @@
-"""`mcpctl daemon` where there is no service manager: in the background, with a stand-in for mcpd."""
+"""`mcpctl daemon` without systemd: a background daemon, played by a stub."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import IO
 import pytest
 
 from ctl import daemon_process, systemd_units
-from tests.ctl.test_autostart import Place, place
+from tests.ctl.test_daemon_process import Place, place
 from tests.processes import gone, wait_until
 
 __all__ = ["place"]  # the fixture
 
 
 def test_start_status_restart_and_stop_in_the_background(place: Place) -> None:
-    """One after the other, each seen through the next."""
+    """Each command sees the effect of the previous one."""
     assert place.ctl("daemon", "status").returncode == 3
 
     done = place.ctl("daemon", "start")
@@ -51,8 +51,8 @@ def test_start_status_restart_and_stop_in_the_background(place: Place) -> None:
     assert not place.socket.exists()
 
 
-def test_starting_twice_and_stopping_twice_succeed(place: Place) -> None:
-    """Idempotent verbs succeed twice, and say what was the case."""
+def test_start_and_stop_are_idempotent(place: Place) -> None:
+    """The second call succeeds and reports that nothing changed."""
     pids = [json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"] for _ in range(2)]
     assert pids[0] == pids[1]
     answers = [json.loads(place.ctl("daemon", "stop", "--json").stdout) for _ in range(2)]
@@ -60,7 +60,7 @@ def test_starting_twice_and_stopping_twice_succeed(place: Place) -> None:
 
 
 def test_status_and_stop_never_start_a_daemon(place: Place) -> None:
-    """And status says what would."""
+    """And status suggests the command that would."""
     done = place.ctl("daemon", "status")
     assert (done.returncode, done.stdout.splitlines()[0]) == (3, "○ mcpd is not running")
     assert "mcpctl daemon start" in done.stderr
@@ -69,19 +69,19 @@ def test_status_and_stop_never_start_a_daemon(place: Place) -> None:
     assert place.started() == []
 
 
-def test_a_start_that_fails_shows_why(place: Place) -> None:
-    """The end of the log, the exit code for an unreachable daemon, and JSON when asked for."""
-    done = place.ctl("daemon", "start", STANDIN="fails")
+def test_failed_start_shows_the_reason(place: Place) -> None:
+    """It shows the end of the log and exits with 3, also with --json."""
+    done = place.ctl("daemon", "start", STUB="fails")
     assert done.returncode == 3
     assert "cannot read the configuration: ]" in done.stderr
-    done = place.ctl("daemon", "start", "--json", STANDIN="fails")
+    done = place.ctl("daemon", "start", "--json", STUB="fails")
     error = json.loads(done.stderr)["error"]
     assert (error["code"], error["exit"]) == ("daemon_unreachable", 3)
     assert done.stdout == ""
 
 
-def test_the_log_of_a_daemon_in_the_background_is_shown(place: Place) -> None:
-    """Its last lines, and with -f what comes after."""
+def test_log_of_a_background_daemon_is_shown(place: Place) -> None:
+    """Its last lines and, with -f, later ones."""
     assert place.ctl("daemon", "logs").returncode == 1
     pid = json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"]
     assert place.ctl("daemon", "logs", "-n", "1").stdout == f"stand-in {pid} starts\n"
@@ -106,7 +106,7 @@ def test_the_log_of_a_daemon_in_the_background_is_shown(place: Place) -> None:
 
 
 def expect(pipe: IO[bytes], text: str) -> None:
-    """The next that comes; within a minute."""
+    """Wait up to a minute for the next line."""
     said = b""
     while len(said) < len(text):
         assert select.select([pipe], [], [], 60)[0], said
@@ -116,8 +116,8 @@ def expect(pipe: IO[bytes], text: str) -> None:
     assert said.decode() == text
 
 
-def test_a_record_of_the_log_is_shown_as_a_line(place: Place) -> None:
-    """mcpd writes JSON where nobody reads along; `--json` has it as it was written."""
+def test_json_log_record_is_shown_as_a_line(place: Place) -> None:
+    """A background daemon logs JSON; `--json` prints it unchanged."""
     log = place.home / ".local/state/mcpd/daemon.log"
     log.parent.mkdir(parents=True)
     record = {"time": "2026-11-21T22:53:02Z", "level": "warning", "logger": "mcpd", "message": "no\nway"}
@@ -127,8 +127,8 @@ def test_a_record_of_the_log_is_shown_as_a_line(place: Place) -> None:
     assert json.loads(place.ctl("daemon", "logs", "--json").stdout)["lines"][0] == json.dumps(record)
 
 
-def test_no_line_is_lost_between_the_end_of_the_log_and_what_follows(tmp_path: Path) -> None:
-    """Nor when a start puts the log aside and begins another."""
+def test_log_follow_loses_no_line_across_rotation(tmp_path: Path) -> None:
+    """Also when a start rotates the log."""
     log = tmp_path / "daemon.log"
     log.write_text("first\nsecond\n")
     lines = daemon_process.log_lines(str(log), 1, follow=True)
@@ -145,8 +145,8 @@ def test_no_line_is_lost_between_the_end_of_the_log_and_what_follows(tmp_path: P
     lines.close()
 
 
-def test_install_without_a_service_manager_writes_the_units_and_says_what_is_left_to_do(place: Place) -> None:
-    """In a container or over ssh without a session; nothing is enabled, and that is said."""
+def test_install_without_systemd_writes_the_units_and_prints_next_steps(place: Place) -> None:
+    """For example in a container. Nothing is enabled, and the output says so."""
     done = place.ctl("daemon", "install", PATH="/opt/my tools:relative::/bin:/bin")
     assert done.returncode == 0, done.stderr
     assert "systemctl --user enable --now mcpd.socket" in done.stderr
@@ -165,8 +165,8 @@ def test_install_without_a_service_manager_writes_the_units_and_says_what_is_lef
     assert "was not installed" in place.ctl("daemon", "uninstall").stdout
 
 
-def test_nothing_secret_of_the_shell_gets_into_the_unit(place: Place) -> None:
-    """Only PATH does; the rest of the environment may hold tokens."""
+def test_unit_contains_no_environment_variable_but_path(place: Place) -> None:
+    """Other environment variables may contain tokens."""
     done = place.ctl("daemon", "install", "--dry-run", SECRET_TOKEN="canary-1234", HTTPS_PROXY="canary-5678")
     assert "canary" not in done.stdout
     assert not (place.home / ".config").exists()
@@ -183,13 +183,13 @@ def test_nothing_secret_of_the_shell_gets_into_the_unit(place: Place) -> None:
         ("", '""'),
     ],
 )
-def test_words_are_quoted_the_way_systemd_reads_them(word: str, unit_word: str) -> None:
-    """systemd.service(5): specifiers, variables, quotes."""
+def test_quoting_for_systemd(word: str, unit_word: str) -> None:
+    """See systemd.service(5): specifiers, variables, quotes."""
     assert systemd_units.quote_for_systemd(word) == unit_word
 
 
-def test_every_subcommand_explains_itself(place: Place) -> None:
-    """`--help` fits a terminal."""
+def test_every_subcommand_has_help(place: Place) -> None:
+    """`--help` fits 80 columns."""
     for name in ("", "start", "stop", "restart", "status", "logs", "install", "uninstall"):
         done = place.ctl("daemon", *filter(None, [name]), "--help")
         assert done.returncode == 0, done.stderr

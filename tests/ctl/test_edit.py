@@ -1,4 +1,4 @@
-"""`mcpctl edit`: the file changes only into one that mcpd can use, or that a person insists on."""
+"""`mcpctl edit`: the file is replaced only by a valid one, unless the user insists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAD = '{"mcpServers": {"a": {"comand": "x"}}}'
 
 
 def edit(home: Path, texts: list[str], answers: list[str]) -> tuple[int, str]:
-    """Run it on a terminal, with an editor that writes these texts, one at a time."""
+    """Run `mcpctl edit` on a terminal with an editor that writes these texts in turn."""
     for index, text in enumerate(texts):
         (home / f"{index}.text").write_text(text)
     editor = home / "editor"
@@ -68,15 +68,15 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_good_change_is_written_with_its_comments(tmp_path: Path, file: Path) -> None:
-    """What the editor wrote, byte for byte."""
+def test_valid_edit_is_saved_with_comments(tmp_path: Path, file: Path) -> None:
+    """The file is saved byte for byte."""
     code, seen = edit(tmp_path, ["// better\n" + GOOD], [])
     assert (code, file.read_text()) == (0, "// better\n" + GOOD), seen
     assert "mcpd is not running" in seen
 
 
-def test_a_mistake_is_shown_and_can_be_mended(tmp_path: Path, file: Path) -> None:
-    """As visudo does it: back to the same draft."""
+def test_invalid_edit_can_be_edited_again(tmp_path: Path, file: Path) -> None:
+    """The draft is kept, as in visudo."""
     code, seen = edit(tmp_path, [BAD, GOOD], ["e"])
     assert (code, file.read_text()) == (0, GOOD), seen
     assert f"error: {file} is invalid\r\n" in seen
@@ -84,17 +84,17 @@ def test_a_mistake_is_shown_and_can_be_mended(tmp_path: Path, file: Path) -> Non
 
 
 @pytest.mark.parametrize(("answer", "kept"), [("d", "// mine\n" + GOOD), ("k", BAD)])
-def test_a_mistake_is_dropped_or_kept_as_the_person_says(
+def test_invalid_edit_is_discarded_or_kept_on_request(
     tmp_path: Path, file: Path, answer: str, kept: str
 ) -> None:
-    """Nobody's work is thrown away unasked."""
+    """The user decides."""
     code, seen = edit(tmp_path, [BAD], [answer])
     assert file.read_text() == kept, seen
     assert code == (1 if answer == "d" else 0)
 
 
-def test_the_first_edit_begins_with_a_configuration_that_is_good(tmp_path: Path) -> None:
-    """A directory that is not there is made, for the user alone."""
+def test_first_edit_creates_a_valid_configuration(tmp_path: Path) -> None:
+    """The directory is created with private permissions."""
     code, seen = edit(tmp_path, [GOOD], [])
     path = tmp_path / ".config" / "mcpd" / "config.json"
     assert code == 0, seen
@@ -102,8 +102,8 @@ def test_the_first_edit_begins_with_a_configuration_that_is_good(tmp_path: Path)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_was_written_is_not_lost_when_it_cannot_be_put_in_its_place() -> None:
-    """RELIABILITY F1: ten minutes of editing, and then the disk is full."""
+def test_edit_is_preserved_when_the_file_cannot_be_written() -> None:
+    """For example when the disk is full."""
     from ctl.commands.config_edit import _save
     from ctl.context import CliContext
     from ctl.errors import CtlError

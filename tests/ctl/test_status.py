@@ -1,4 +1,4 @@
-"""`mcpctl status`: the table, one server's evidence, the fast path and its equal."""
+"""`mcpctl status`: the table, one server in detail, and the fast path."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.ctl.fake_daemon import NOW, FakeDaemon, Fault, detail, failure, serve
 ESCAPES = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \u202eevil\x9b2J"
 
 
-def test_the_table_has_a_row_for_each_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Piped: all columns, nothing cut, no colour."""
+def test_table_has_a_row_per_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """In a pipe: all columns, nothing truncated, no colour."""
     message = "exited with status 1: " + "long " * 40
     daemon.answers["mcpd/status"] = status(
         server("time", restarts=3), server("git", "failed", last_error=failure(message), attempts=4)
@@ -29,14 +29,14 @@ def test_the_table_has_a_row_for_each_server(daemon: FakeDaemon, mcpctl: Mcpctl)
     assert (ran.code, ran.err) == (0, "")
 
 
-def test_a_failure_that_is_over_says_when_it_was(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """So that a connected server with an old error does not look broken."""
+def test_past_failure_is_shown_with_its_age(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """A connected server with an old error must not look broken."""
     daemon.answers["mcpd/status"] = status(server("time", last_error=failure()))
     assert f"exited with status 1 ({ago(NOW)})" in mcpctl("status").out
 
 
-def test_what_is_under_way_stands_before_what_failed_last(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """A download at the second attempt is a download, too; that it is being connected says its state."""
+def test_current_activity_precedes_the_last_failure(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """For example a download. "connecting" is omitted, because the state says so."""
     daemon.answers["mcpd/status"] = status(
         server("one", "pending", reason="npx is installing it", last_error=failure("no disk; see above")),
         server("two", "pending", reason="connecting", last_error=failure("no disk")),
@@ -46,16 +46,16 @@ def test_what_is_under_way_stands_before_what_failed_last(daemon: FakeDaemon, mc
     assert two.endswith("  no disk")
 
 
-def test_a_server_that_is_well_has_no_failed_attempts(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """The daemon goes on counting until it has proved itself; to a person that reads as if it were not."""
+def test_failed_attempts_are_shown_only_while_failing(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The daemon keeps the count for a while after a recovery."""
     daemon.answers["mcpd/server"] = detail(server(restarts=2, attempts=1))
     assert "restarts: 2\n" in mcpctl("status", "time").out
     daemon.answers["mcpd/server"] = detail(server(status="failed", restarts=2, attempts=1))
     assert "restarts: 2; consecutive failed attempts: 1\n" in mcpctl("status", "time").out
 
 
-def test_a_server_that_is_off_for_a_time_says_until_when(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Where else its trouble would stand: of what was before it was switched off nobody needs to know."""
+def test_temporarily_disabled_server_shows_until_when(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """It replaces the last error, which is irrelevant while the server is disabled."""
     reason = "switched off until 2026-11-21 18:00:00 UTC"
     off = server("time", "disabled", reason=reason, off_until=NOW, last_error=failure())
     daemon.answers["mcpd/status"] = status(off)
@@ -63,7 +63,7 @@ def test_a_server_that_is_off_for_a_time_says_until_when(daemon: FakeDaemon, mcp
 
 
 def test_json_is_the_daemons_result_byte_for_byte(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Numbers, key order and duplicate keys are not ours to change."""
+    """Numbers, key order and duplicate keys do not change."""
     from tests.ctl.fake_daemon import Raw
 
     text = '{"servers": [],"x":1.10,"big":123456789012345678901234567890,"x":"\\u00e9é"}'
@@ -72,29 +72,29 @@ def test_json_is_the_daemons_result_byte_for_byte(daemon: FakeDaemon, mcpctl: Mc
 
 
 @pytest.mark.parametrize("argv", [["status", "--json"], ["--json", "status"], ["status"]])
-def test_json_can_be_asked_for_in_three_places(daemon: FakeDaemon, mcpctl: Mcpctl, argv: list[str]) -> None:
-    """Before the command, after it, or by MCPCTL_OUTPUT."""
+def test_json_option_is_accepted_in_three_places(daemon: FakeDaemon, mcpctl: Mcpctl, argv: list[str]) -> None:
+    """Before the command, after it, or as MCPCTL_OUTPUT."""
     assert mcpctl(*argv, MCPCTL_OUTPUT="json" if "--json" not in argv else "").json()["servers"] == []
 
 
-def test_both_ways_through_print_the_same(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """`--` is enough to send a plain status to click."""
+def test_fast_path_and_full_command_line_print_the_same(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """`--` sends a plain status to the full command line."""
     daemon.answers["mcpd/status"] = status(server())
     daemon.answers["mcpd/server"] = detail(server())
     assert mcpctl("status") == mcpctl("status", "--")
     assert mcpctl("status", "time") == mcpctl("status", "--", "time")
 
 
-def test_without_servers_it_says_how_to_begin(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """The first run is no error."""
+def test_status_without_servers_shows_first_steps(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The exit code is 0."""
     ran = mcpctl("status")
     assert ran.code == 0
     assert "mcpctl add" in ran.out
     assert "/home/me/.config/mcpd/config.json" in ran.out
 
 
-def test_a_refused_configuration_is_told_below_the_table(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """With every complaint, and what to do about it."""
+def test_invalid_configuration_is_shown_below_the_table(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With every problem and a next step."""
     problem = {"path": "$.mcpServers.git.command", "message": "must be a string", "fix": "quote it"}
     daemon.answers["mcpd/status"] = status(server(), problems=[problem])
     out = mcpctl("status").out
@@ -103,8 +103,8 @@ def test_a_refused_configuration_is_told_below_the_table(daemon: FakeDaemon, mcp
     assert "next: mcpctl edit" in out
 
 
-def test_what_the_configuration_says_in_vain_is_told_in_one_line(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """The first of it, and where the rest is: a file of an editor may have a lot that is not for us."""
+def test_configuration_warnings_take_one_line(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The first warning, and where to find the rest."""
     warnings = ["$.profiles: not used here", "another", "third"]
     daemon.answers["mcpd/status"] = status(server(), warnings=warnings)
     out = mcpctl("status").out
@@ -112,10 +112,8 @@ def test_what_the_configuration_says_in_vain_is_told_in_one_line(daemon: FakeDae
     assert "another" not in out
 
 
-def test_text_from_a_server_cannot_reach_the_terminal_with_escapes(
-    daemon: FakeDaemon, mcpctl: Mcpctl
-) -> None:
-    """Neither in the table nor in the block, even with colour forced."""
+def test_text_from_servers_is_sanitized(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """In the table and in the details, even if colour is forced."""
     bad = server("time", "failed", last_error=failure(ESCAPES, stderr=[ESCAPES]), warnings=[ESCAPES])
     daemon.answers["mcpd/status"] = status(bad)
     daemon.answers["mcpd/server"] = detail(bad, log=[ESCAPES])
@@ -132,17 +130,17 @@ def test_text_from_a_server_cannot_reach_the_terminal_with_escapes(
     ("word", "code"),
     [("connected", 0), ("idle", 0), ("failed", 6), ("pending", 6), ("disabled", 6), ("needs-auth", 4)],
 )
-def test_one_servers_exit_code_says_whether_it_is_ready(
+def test_exit_code_of_status_shows_readiness(
     daemon: FakeDaemon, mcpctl: Mcpctl, word: str, code: int
 ) -> None:
-    """So that a script need not read the words."""
+    """Scripts need not parse the output."""
     daemon.answers["mcpd/server"] = detail(server("time", word))
     assert mcpctl("status", "time").code == code
     assert mcpctl("status", "time", "--json").code == code
 
 
-def test_one_failed_server_is_shown_with_its_evidence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """What ended it, its last words, when it is tried again, what to type next."""
+def test_failed_server_is_shown_with_its_evidence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Cause, stderr, next attempt and next step."""
     last = failure("exited at once", exit_code=3, stderr=["ImportError: no tz", "bye"], crash_loop=True)
     failed = server(
         "time", "failed", reason="crash loop", retry_at="2099-01-01T00:00:00.000Z", last_error=last
@@ -170,16 +168,16 @@ def test_one_failed_server_is_shown_with_its_evidence(daemon: FakeDaemon, mcpctl
         ("http", False, "protocol: http · 2025-11-25 · legacy · no session"),
     ],
 )
-def test_how_a_server_is_spoken_to_is_told_in_a_line(
+def test_protocol_is_shown_in_one_line(
     daemon: FakeDaemon, mcpctl: Mcpctl, transport: str, session: bool | None, line: str
 ) -> None:
-    """Transport, revision, era, and whether the server keeps a session for us."""
+    """Transport, revision, era and whether there is a session."""
     daemon.answers["mcpd/server"] = detail(server("far", transport=transport, session=session))
     assert line in [text.strip() for text in mcpctl("status", "far").out.splitlines()]
 
 
-def test_an_unknown_server_is_exit_5_with_a_suggestion(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """A typing mistake costs one more line, not a search."""
+def test_unknown_server_exits_with_5_and_a_suggestion(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The closest name is suggested."""
     daemon.answers["mcpd/status"] = status(server("github"), server("time"))
     daemon.answers["mcpd/server"] = Fault(
         "no such server: gitub", code="unknown_server", exit=5, server="gitub"
@@ -190,22 +188,22 @@ def test_an_unknown_server_is_exit_5_with_a_suggestion(daemon: FakeDaemon, mcpct
     assert mcpctl("status", "gitub", "--json").error()["suggestions"] == ["github"]
 
 
-def test_no_daemon_is_exit_3_and_says_how_to_start_it(mcpctl: Mcpctl) -> None:
-    """Under --json as one object on stderr."""
+def test_missing_daemon_exits_with_3_and_a_hint(mcpctl: Mcpctl) -> None:
+    """With --json as one object on stderr."""
     ran = mcpctl("status")
     assert (ran.code, ran.out) == (3, "")
     assert "mcpctl daemon start" in ran.err
     assert mcpctl("--json", "status").error()["code"] == "daemon_unreachable"
 
 
-def test_another_version_of_the_daemon_is_mentioned(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """On stderr: it is talk, not the answer."""
+def test_version_mismatch_is_noted(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """On stderr, because it is not part of the answer."""
     daemon.answers["mcpd/status"] = {**status(server()), "daemon": {"version": "0.0.1"}}
     assert "mcpctl daemon restart" in mcpctl("status").err
 
 
-def test_the_fast_path_imports_neither_click_nor_the_daemon(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Each of these would cost more than all the rest of the run."""
+def test_fast_path_imports_neither_click_nor_the_daemon(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Each of these imports would take longer than the rest of the run."""
     heavy = [
         "click",
         "attrs",
@@ -229,8 +227,8 @@ def test_the_fast_path_imports_neither_click_nor_the_daemon(daemon: FakeDaemon, 
     assert (done.returncode, done.stderr) == (0, b"[]\n")
 
 
-def test_times_are_said_the_way_people_say_them() -> None:
-    """The largest unit that fits, rounded down."""
+def test_relative_times() -> None:
+    """They use the largest unit that fits, rounded down."""
     now = 1795242600.0  # NOW, in seconds since the epoch
     assert [ago(NOW, now + s) for s in (0.2, 5, 185, 7300, 200000)] == [
         "just now", "5s ago", "3m ago", "2h ago", "2d ago"

@@ -1,4 +1,4 @@
-"""Tables on terminals of every width: what is left out, what is cut, what never is."""
+"""Tables on terminals of every width: omitted and truncated columns."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def drawn(fit: int | None, **options: object) -> list[str]:
     return ["".join(line) for line in table(HEADER, ROWS, right=(2,), fit=fit, **options)]  # type: ignore[arg-type]
 
 
-def test_columns_that_are_missed_least_go_first() -> None:
-    """And one after the other, as the terminal gets narrower; what is aligned right stays so."""
+def test_columns_are_dropped_in_order() -> None:
+    """One by one as the terminal gets narrower. Alignment is kept."""
     assert drawn(80, drop=(2, 1))[2] == "twelve  ill        7  -"
     assert drawn(40, drop=(2, 1)) == [
         "NAME    STATE  SAYS",
@@ -30,12 +30,12 @@ def test_columns_that_are_missed_least_go_first() -> None:
 
 @pytest.mark.parametrize("fit", range(12, 120))
 def test_no_line_is_longer_than_the_terminal(fit: int) -> None:
-    """As long as the first column has room."""
+    """Unless the first column alone is wider."""
     assert max(map(len, drawn(fit, drop=(2, 1)))) <= fit
 
 
-def test_what_is_there_to_be_copied_is_never_cut() -> None:
-    """A URI takes the room of what is said about it, and only in its own line."""
+def test_whole_column_is_never_truncated() -> None:
+    """A long URI takes space from the description in its own row only."""
     long = "demo://" + "x" * 40
     rows: list[Line] = [["a", long, "about the long one"], ["a", "demo://b", "about the other"]]
     lines = ["".join(line) for line in table(("SERVER", "URI", "NAME"), rows, fit=50, whole=1)]
@@ -44,7 +44,7 @@ def test_what_is_there_to_be_copied_is_never_cut() -> None:
     assert len(lines[2]) <= 50
 
 
-def test_a_screen_says_what_it_has_no_room_for() -> None:
+def test_fit_rows_shows_the_number_of_omitted_lines() -> None:
     lines: list[Line] = [[str(number)] for number in range(10)]
     assert fit_rows(lines, 11) == lines
     assert ["".join(line) for line in fit_rows(lines, 6)] == ["0", "1", "2", "3", "… 6 more lines"]

@@ -1,4 +1,4 @@
-"""mcpctl as a process: on a terminal, in a pipe, interrupted."""
+"""mcpctl as a process: on a terminal, in a pipe, and interrupted."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MCPCTL = [sys.executable, "-m", "ctl"]
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
-    """Our end and the program's end of a terminal of 80 columns."""
+    """Both ends of a pseudo-terminal of 80 columns."""
     ours, theirs = pty.openpty()
     yield ours, theirs
     os.close(ours)
 
 
 def on_terminal(terminal: tuple[int, int], mcpctl: Mcpctl, *argv: str, **environ: str) -> tuple[int, str]:
-    """Run mcpctl with everything on the terminal; exit code and what was seen."""
+    """Run mcpctl on the terminal. Returns exit code and output."""
     ours, theirs = terminal
     environment = {**mcpctl.environ, "PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "80", **environ}
     process = subprocess.Popen([*MCPCTL, *argv], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
@@ -45,10 +45,10 @@ def on_terminal(terminal: tuple[int, int], mcpctl: Mcpctl, *argv: str, **environ
     return process.wait(30), seen.decode()
 
 
-def test_on_a_terminal_the_table_has_colour_and_fits(
+def test_table_on_a_terminal_is_coloured_and_fits(
     daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]
 ) -> None:
-    """Only the last column is cut."""
+    """Only the last column is truncated."""
     daemon.answers["mcpd/status"] = status(server("git", "failed", last_error=failure("long " * 50)))
     code, seen = on_terminal(terminal, mcpctl, "status")
     row = seen.splitlines()[1]
@@ -58,7 +58,7 @@ def test_on_a_terminal_the_table_has_colour_and_fits(
     assert len(row.replace("\x1b[31m", "").replace("\x1b[0m", "")) == 80
 
 
-def test_a_long_list_of_arguments_leaves_room_for_the_description(
+def test_long_argument_list_leaves_room_for_the_description(
     daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]
 ) -> None:
     schema = {"type": "object", "properties": {f"argument_{n}": {} for n in range(9)}}
@@ -72,28 +72,28 @@ def test_a_long_list_of_arguments_leaves_room_for_the_description(
 
 
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_colour_can_be_refused(
+def test_colour_can_be_disabled(
     daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int], environ: dict[str, str]
 ) -> None:
-    """The state's word is there all the same."""
+    """The state is also shown as text."""
     daemon.answers["mcpd/status"] = status(server())
     seen = on_terminal(terminal, mcpctl, "status", **environ)[1]
     assert "connected" in seen
     assert "\x1b" not in seen
 
 
-def test_a_tools_output_cannot_drive_the_terminal(
+def test_tool_output_cannot_control_the_terminal(
     daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]
 ) -> None:
-    """Its lines are kept, its escapes are not; under --json they are escaped."""
+    """Line breaks are kept, escape sequences removed; with --json they are escaped."""
     daemon.answers["mcpd/call"] = {"success": True, "output": "one\n\x1b[2Jtwo\x9b\u202e", "warnings": []}
     assert on_terminal(terminal, mcpctl, "call", "t@s", "--color=never") == (0, "one\r\ntwo\r\n")
 
 
-def test_json_on_a_terminal_is_indented_and_harmless(
+def test_json_on_a_terminal_is_indented_and_escaped(
     daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]
 ) -> None:
-    """Escaped in a way that any JSON reader undoes; numbers stay as they were written."""
+    """The result is equivalent JSON with unchanged numbers."""
     daemon.answers["mcpd/call"] = {"a": ["x\x7f\x9b\u202e\u20ac"], "b": {}, "n": 1.5}
     code, seen = on_terminal(terminal, mcpctl, "call", "t@s", "--raw")
     assert code == 0
@@ -102,10 +102,8 @@ def test_json_on_a_terminal_is_indented_and_harmless(
     )
 
 
-def test_progress_is_one_line_that_goes_away(
-    daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]
-) -> None:
-    """Redrawn on stderr, and wiped before the answer."""
+def test_progress_line_is_cleared(daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]) -> None:
+    """It is redrawn on stderr and cleared before the output."""
 
     def answer(caller: Caller, _: dict[str, Any]) -> object:
         for step in (1, 2):
@@ -121,7 +119,7 @@ def test_progress_is_one_line_that_goes_away(
 
 
 def test_ctrl_c_cancels_the_call_upstream(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Exit 130, and nobody sees a traceback."""
+    """Exit code 130, without a traceback."""
     daemon.answers["mcpd/call"] = Silence()
     process = subprocess.Popen(
         [*MCPCTL, "call", "t@s"], env=mcpctl.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -133,8 +131,8 @@ def test_ctrl_c_cancels_the_call_upstream(daemon: FakeDaemon, mcpctl: Mcpctl) ->
     assert daemon.wait_for("notifications/cancelled") == {"requestId": 1}
 
 
-def test_a_closed_pipe_ends_it_silently(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """As `mcpctl status | head -1` does."""
+def test_closed_pipe_ends_silently(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """As with `mcpctl status | head -1`."""
     daemon.answers["mcpd/status"] = status(*(server(f"s{i}") for i in range(5000)))
     read, write = os.pipe()
     os.close(read)
@@ -148,10 +146,10 @@ def test_a_closed_pipe_ends_it_silently(daemon: FakeDaemon, mcpctl: Mcpctl) -> N
 @pytest.mark.parametrize(
     ("closed", "left"), [("<&-", "out"), (">&-", ""), ("2>&-", "out"), ("<&- >&- 2>&-", "")]
 )
-def test_what_its_caller_has_closed_is_like_dev_null(
+def test_closed_standard_streams_are_like_dev_null(
     daemon: FakeDaemon, mcpctl: Mcpctl, closed: str, left: str
 ) -> None:
-    """As a job of cron or a hook may be started. Nothing else comes to stand in its place."""
+    """As in cron jobs and hooks. No other file takes their place."""
     daemon.answers["mcpd/call"] = {"success": True, "output": "out", "warnings": []}
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *MCPCTL, "call", "t@s"],
@@ -165,7 +163,7 @@ def test_what_its_caller_has_closed_is_like_dev_null(
 
 
 def test_watch_redraws_the_table(daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]) -> None:
-    """Until the daemon ends, here; and says so."""
+    """Until the daemon exits, which is reported."""
 
     def answer(caller: Caller, _: dict[str, Any]) -> object:
         event = {"kind": "status", "at": "", "server": "time", "status": server()}
@@ -183,10 +181,10 @@ def test_watch_redraws_the_table(daemon: FakeDaemon, mcpctl: Mcpctl, terminal: t
 
 @pytest.mark.parametrize("command", [["status", "--watch"], ["top", "--watch", "--interval", "600"]])
 @pytest.mark.parametrize(("keys", "code"), [(b"qq", 0), (b"\x03", 130)])
-def test_q_ends_a_display_and_leaves_the_terminal_as_it_was(
+def test_q_quits_and_restores_the_terminal(
     daemon: FakeDaemon, mcpctl: Mcpctl, command: list[str], keys: bytes, code: int
 ) -> None:
-    """As in top and less, and as Ctrl-C does; other keys do nothing."""
+    """As in top and less. Other keys do nothing."""
     over = threading.Event()
 
     def events(caller: Caller, _: dict[str, Any]) -> object:

@@ -298,8 +298,8 @@ def test_prompt_accepts_all_or_a_choice(home: Path, cursor: Path) -> None:
     """The choice shows what would run for each server."""
     answers = {
         "c: choose": "c",
-        "time: uvx mcp-server-time --zone=Europe/Paris ?": "n",
-        "api: https://api.example.com/mcp ?": "y",
+        "time: uvx mcp-server-time --zone=Europe/Paris?": "n",
+        "api: https://api.example.com/mcp?": "y",
         "Move 1 secret (API_TOKEN) to": "",
     }
     code, seen = on_terminal(home, answers, "import")

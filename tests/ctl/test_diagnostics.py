@@ -1,4 +1,4 @@
-"""`mcpctl why`, `history`, `stats`, `top`, `tap`, `metrics`: what a person sees of what the daemon knows."""
+"""`mcpctl why`, `history`, `stats`, `top`, `tap`, `metrics`, `ui` and `doctor`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stats(at: str = NOW, memory: int = 151_000_000, cpu: float = 1.0, calls: int
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A login shell whose PATH has a directory of its own, with one program."""
+    """A login shell whose PATH has an extra directory with one program."""
     tools = tmp_path / "tools"
     tools.mkdir()
     program = tools / "mcp-server-files"
@@ -64,10 +64,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tools
 
 
-def test_a_program_that_only_the_shell_finds_is_the_answer(
-    daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path
-) -> None:
-    """The classic: works in the terminal, not in the service. The value of no variable is shown."""
+def test_why_finds_a_program_only_in_the_shells_path(daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path) -> None:
+    """It works in the terminal but not in the service. Values of variables are never shown."""
     gone = failure(
         "command not found: mcp-server-files; looked in PATH=/usr/bin", kind="spawn", exit_code=None
     )
@@ -94,10 +92,8 @@ def test_a_program_that_only_the_shell_finds_is_the_answer(
     assert told["evidence"]["kind"] == "spawn"
 
 
-def test_a_path_in_the_definition_is_not_mended_by_a_restart(
-    daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path
-) -> None:
-    """It wins over the daemon's, whatever that has taken over from a shell."""
+def test_why_suggests_fixing_path_in_the_definition(daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path) -> None:
+    """It overrides the daemon's PATH, so a restart would not help."""
     gone = failure("command not found: mcp-server-files", kind="spawn", exit_code=None)
     definition = {"command": "mcp-server-files", "env": {"PATH": "/opt/bin"}}
     daemon.answers["mcpd/server"] = detail(
@@ -111,10 +107,8 @@ def test_a_path_in_the_definition_is_not_mended_by_a_restart(
     assert last.startswith(f"next: mcpctl edit   (use {shell}/mcp-server-files as its command, or fix")
 
 
-def test_the_end_of_a_process_is_told_with_its_last_words(
-    daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path
-) -> None:
-    """Exit status, stderr, when it is tried again."""
+def test_why_shows_exit_details_and_stderr(daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path) -> None:
+    """Exit status, stderr and the next attempt."""
     died = failure(stderr=["no database", "", "giving up"])
     daemon.answers["mcpd/server"] = detail(server(status="failed", last_error=died, retry_at=NOW))
     out = mcpctl("why", "time").out
@@ -125,8 +119,8 @@ def test_the_end_of_a_process_is_told_with_its_last_words(
     assert "next try now" in out
 
 
-def test_trouble_is_dated_from_its_beginning(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Not from the last of a hundred attempts; and it begins anew with each connection."""
+def test_why_shows_since_when_a_server_is_down(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Since the first failure after the last connection, not since the last attempt."""
 
     def entry(hour: int, state: str | None) -> dict[str, object]:
         what = "tools" if state is None else "state"
@@ -151,8 +145,8 @@ def test_trouble_is_dated_from_its_beginning(daemon: FakeDaemon, mcpctl: Mcpctl)
     assert "down since" not in mcpctl("why", "time", "--no-shell").out
 
 
-def test_what_it_printed_instead_of_messages_is_evidence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """The usage of a program that is no server, say: it is on stdout, and no log has it."""
+def test_why_shows_unparsable_output(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """For example usage text on stdout, which is in no log."""
     noise = "3 lines on its stdout were not JSON-RPC; the first: Usage: it [OPTIONS]"
     daemon.answers["mcpd/server"] = detail(server(status="failed", last_error=failure(noise=noise)))
     assert f"stdout: {noise}" in mcpctl("why", "time", "--no-shell").out
@@ -160,8 +154,8 @@ def test_what_it_printed_instead_of_messages_is_evidence(daemon: FakeDaemon, mcp
     assert mcpctl("why", "time", "--no-shell", "--json").json()["evidence"]["noise"] == noise
 
 
-def test_a_path_is_not_searched_for_and_nobody_installs_it(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """PATH plays no part in `/opt/tool/it`."""
+def test_why_handles_a_missing_absolute_path(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """PATH is irrelevant for an absolute path."""
     gone = failure("there is no file /opt/tool/it; correct `command`", kind="spawn", exit_code=None)
     daemon.answers["mcpd/server"] = detail(
         server(status="failed", last_error=gone), command=["/opt/tool/it"], executable=None
@@ -174,8 +168,8 @@ def test_a_path_is_not_searched_for_and_nobody_installs_it(daemon: FakeDaemon, m
     assert "\nnext: mcpctl edit " in out
 
 
-def test_an_http_status_is_evidence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Of a server behind a URL, which has no process and no PATH."""
+def test_why_shows_the_http_status(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """A remote server has no process and no PATH."""
     refused = failure("answered HTTP 503", kind="http", exit_code=None, http_status=503)
     daemon.answers["mcpd/server"] = detail(
         server(status="failed", last_error=refused, transport="http"), command=[], path="", url="https://x"
@@ -186,8 +180,8 @@ def test_an_http_status_is_evidence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     assert "PATH" not in out
 
 
-def test_who_switched_it_off_is_named(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """With the command that brings it back; no shell is started for that."""
+def test_why_names_who_disabled_a_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """And suggests `enable`, without starting a login shell."""
     daemon.answers["mcpd/server"] = detail(server(status="disabled", reason="switched off"), history=[ENTRY])
     out = mcpctl("why", "time", SHELL="/bin/false").out
     assert "cause: switched off, by zed (pid 7)" in out
@@ -195,10 +189,8 @@ def test_who_switched_it_off_is_named(daemon: FakeDaemon, mcpctl: Mcpctl) -> Non
 
 
 @pytest.mark.parametrize("script", ["exit 1", "sleep 60", "echo only this"])
-def test_a_shell_that_does_not_answer_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
-    """Somebody's start-up files hang: that must not hang us."""
+def test_slow_login_shell_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Startup files that hang must not block mcpctl."""
     monkeypatch.setattr(login_shell, "TIMEOUT", 0.3)
     shell = tmp_path / "shell"
     shell.write_text(f"#!/bin/sh\n{script}\n")
@@ -207,10 +199,10 @@ def test_a_shell_that_does_not_answer_is_left(
     assert login_shell.login_environment({"SHELL": str(tmp_path / "none")}) is None
 
 
-def test_a_shell_that_leaves_something_running_is_heard_all_the_same(
+def test_login_shell_with_a_background_process_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that a start-up file begins, in a session of its own, holds our pipe until it ends."""
+    """A background process of a startup file keeps the pipe open."""
     monkeypatch.setattr(login_shell, "TIMEOUT", 8.0)
     shell, pid = tmp_path / "shell", tmp_path / "pid"
     shell.write_text(f'#!/bin/sh\nsetsid sleep 120 &\necho $! >{pid}\nexec sh -c "$4"\n')
@@ -225,10 +217,8 @@ def test_a_shell_that_leaves_something_running_is_heard_all_the_same(
     assert time.monotonic() - began < 60
 
 
-def test_programs_of_version_managers_are_found_where_they_put_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """nvm and its like change the PATH of interactive shells only."""
+def test_programs_of_version_managers_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvm and similar tools change PATH only in interactive shells."""
     monkeypatch.setenv("HOME", str(tmp_path))
     place = tmp_path / ".nvm/versions/node/v20.1.0/bin/npx-of-mine"
     place.parent.mkdir(parents=True)
@@ -238,8 +228,8 @@ def test_programs_of_version_managers_are_found_where_they_put_them(
     assert login_shell.find_elsewhere("/usr/bin/npx-of-mine") == []
 
 
-def test_history_is_a_table_oldest_first(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """With who asked; of a thing that repeats itself, how often."""
+def test_history_table_is_oldest_first(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With the requester, and with the count of repeated events."""
     again = {**ENTRY, "state": "failed", "kind": "exited", "exit_code": 3, "times": 8, "by": ""}
     daemon.answers["mcpd/history"] = {"entries": [ENTRY, again], "dropped": 4}
     ran = mcpctl("history", "-n", "2")
@@ -251,8 +241,8 @@ def test_history_is_a_table_oldest_first(daemon: FakeDaemon, mcpctl: Mcpctl) -> 
     assert "4 entries could not be written" in ran.err
 
 
-def test_stats_of_all_and_of_one(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """The process table is looked at for one only."""
+def test_stats_of_all_servers_and_of_one(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Process costs are requested only for a single server."""
     daemon.answers["mcpd/stats"] = stats()
     out = mcpctl("stats").out
     assert out.splitlines()[1].split()[:8] == ["time", "connected", "12", "2", "1", "2.6", "ms", "87"]
@@ -264,8 +254,8 @@ def test_stats_of_all_and_of_one(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     assert "convert" in out
 
 
-def test_top_tells_rates_between_two_looks(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """A quarter of a processor, five calls a second."""
+def test_top_computes_rates_from_two_samples(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """25 % CPU and five calls per second."""
     answers = iter([stats(), stats(at="2026-11-21T06:30:02.000Z", cpu=1.5, calls=22)])
     daemon.answers["mcpd/stats"] = lambda *_: next(answers)
     row = mcpctl("top").out.splitlines()[1]
@@ -274,8 +264,8 @@ def test_top_tells_rates_between_two_looks(daemon: FakeDaemon, mcpctl: Mcpctl) -
     assert "5.0" in row.split()
 
 
-def test_frames_are_a_line_each(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """And under --json an object each; what was dropped is said before it."""
+def test_tap_prints_one_line_per_message(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With --json one object each. Skipped messages are counted."""
     frame = {
         "at": NOW,
         "server": "time",
@@ -304,14 +294,14 @@ def test_frames_are_a_line_each(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     assert mcpctl("tap", "time", "--json").json() == frame
 
 
-def test_metrics_are_printed_as_they_are(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """A collector reads them."""
+def test_metrics_are_printed_unchanged(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """A collector parses them."""
     daemon.answers["mcpd/metrics"] = {"content_type": "text/plain", "text": "a 1\nb 2\n"}
     assert mcpctl("metrics").out == "a 1\nb 2\n"
 
 
-def test_the_page_is_printed_where_no_window_can_be_opened(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """And where that is asked for; the address alone is on stdout."""
+def test_ui_prints_the_address_without_a_browser(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Also with --print. Only the address is on stdout."""
     url = "http://127.0.0.1:8931/#code"
     daemon.answers["mcpd/page"] = {"url": url, "seconds": 60.0}
     assert mcpctl("ui", "--print").out == f"{url}\n"
@@ -320,15 +310,15 @@ def test_the_page_is_printed_where_no_window_can_be_opened(daemon: FakeDaemon, m
     assert has_browser({"WAYLAND_DISPLAY": "wayland-0"})
 
 
-def test_how_to_have_a_page_is_told(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """What to type; nobody knows a setting's spelling by heart."""
+def test_ui_explains_how_to_enable_http(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The hint contains the exact setting."""
     daemon.answers["mcpd/page"] = Fault("there is no page", code="unsupported", exit=1)
     ran = mcpctl("ui")
     assert ran.code == 1
     assert 'mcpctl edit   ("settings": {"http": "127.0.0.1:8931"}), then: mcpctl daemon restart' in ran.err
 
 
-def test_the_page_is_opened_in_the_users_browser(
+def test_ui_opens_the_users_browser(
     daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = tmp_path / "told"
@@ -343,16 +333,16 @@ def test_the_page_is_opened_in_the_users_browser(
     assert told.read_text() == "http://127.0.0.1:8931/#code\n"
 
 
-def test_an_installation_under_a_running_daemon_is_told(mcpctl: Mcpctl) -> None:
-    """RELIABILITY E11: files replaced under us; the fix is a restart."""
+def test_doctor_reports_an_update_under_a_running_daemon(mcpctl: Mcpctl) -> None:
+    """The installed files changed after the daemon started; the fix is a restart."""
     (finding,) = doctor_checks.check_installation(started_at=0.0)
     assert (finding.result, finding.fix) == ("warning", "mcpctl daemon restart")
     (finding,) = doctor_checks.check_installation(started_at=time.time() + 3600)
     assert finding.result == "ok"
 
 
-def test_a_broken_program_fails_only_where_it_is_needed(tmp_path: Path) -> None:
-    """A shim that starts nothing: version managers leave them behind."""
+def test_doctor_fails_for_a_broken_program_only_if_needed(tmp_path: Path) -> None:
+    """For example a stale shim of a version manager."""
     shim = tmp_path / "npx"
     shim.write_text("#!/bin/sh\necho 'no version is set' >&2\nexit 126\n")
     shim.chmod(0o755)
@@ -365,8 +355,8 @@ def test_a_broken_program_fails_only_where_it_is_needed(tmp_path: Path) -> None:
         assert [(f.result, f.message) for f in found] == [(result, f"{shim} does not run: no version is set")]
 
 
-def test_a_directory_that_others_may_read_is_told(tmp_path: Path) -> None:
-    """And one that is not there yet is no failure where it can be made."""
+def test_doctor_reports_readable_directories(tmp_path: Path) -> None:
+    """A missing directory that can be created is no failure."""
     place = tmp_path / "state"
     (finding,) = doctor_checks.check_directories({"state directory": str(place)})
     assert finding.result == "ok"
@@ -376,8 +366,8 @@ def test_a_directory_that_others_may_read_is_told(tmp_path: Path) -> None:
     assert (finding.result, finding.fix) == ("failure", f"chmod 700 {place}")
 
 
-def test_units_that_start_something_else_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `pipx reinstall`, another Python, an upgrade: the service runs what it was written for."""
+def test_outdated_units_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reinstallation or upgrade, the service may start an old path."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     ours = ["/usr/bin/env", "mcpd"]
     systemd_units.write_units(ours, "/home/me/100% mine/bin:/usr/bin")
@@ -396,8 +386,8 @@ def test_units_that_start_something_else_are_told(tmp_path: Path, monkeypatch: p
     assert "mcpd.socket cannot be read" in systemd_units.outdated_reason(ours)
 
 
-def test_a_configuration_that_others_may_write_or_read_is_told(tmp_path: Path) -> None:
-    """Who writes it starts programs as us; who reads it has the tokens in it. Each fix is typed as it is."""
+def test_doctor_reports_unsafe_configuration_permissions(tmp_path: Path) -> None:
+    """Writers can run commands, and readers see tokens. The suggested fixes work."""
     file = tmp_path / "my config.json"
     file.write_text('{"mcpServers": {"it": {"env": {"TOKEN": "hunter-of-tokens"}}}}')
     both = ["failure", "warning"]

@@ -1,4 +1,4 @@
-"""The next command to type, for each way in which a server can be: one table."""
+"""The suggested next command for every state and failure."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ TABLE: list[tuple[ServerStatus, str]] = [
 ]
 
 
-def test_no_server_says_what_to_type_next() -> None:
-    """RELIABILITY S3: its answer is quoted in the message, and people paste what stands behind `next`."""
+def test_server_messages_are_not_suggested_as_commands() -> None:
+    """Messages quote the server, and users paste the suggested command."""
     said = {"kind": "http", "http_status": 429, "message": "HTTP 429: `mcpctl daemon stop; reboot`"}
     assert "reboot" not in next_command(how("failed", said, transport="http"))
 
 
 @pytest.mark.parametrize(("server", "beginning"), TABLE)
-def test_what_to_type_next_fits_the_cause(server: ServerStatus, beginning: str) -> None:
-    """A remote server has no log to read, and a program that is not there none either."""
+def test_next_command_fits_the_cause(server: ServerStatus, beginning: str) -> None:
+    """A remote server has no log, and neither has a missing program."""
     assert next_command(server).startswith(beginning)

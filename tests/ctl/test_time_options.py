@@ -1,4 +1,4 @@
-"""What a person may say of how long: lengths, times of the day here, and moments."""
+"""Option values for durations, times of day and ISO times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ctl.time_options import parse_duration, parse_time, rfc3339
 
 @pytest.fixture
 def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An hour before UTC in winter; the clocks went back on 2026-10-25 at 3 in the morning."""
+    """UTC+1 in winter; daylight saving time ended on 2026-10-25 at 03:00."""
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     yield
@@ -25,12 +25,12 @@ def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("30m", 1800), ("2h", 7200), ("1d12h", 129_600), ("1h30m", 5400)]
 )
-def test_a_length_is_the_sum_of_its_parts(text: str, seconds: int) -> None:
+def test_duration_is_the_sum_of_its_parts(text: str, seconds: int) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "2", "h", "0h", "-2h", "2h30", "30m2h", "2 h", "1.5h", "9999999d"])
-def test_what_is_no_length_is_refused_with_what_would_be(text: str) -> None:
+def test_invalid_duration_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a duration such as 90s"):
         parse_duration(text)
 
@@ -48,8 +48,8 @@ def test_what_is_no_length_is_refused_with_what_would_be(text: str) -> None:
         ("2026-11-22T16:00:00Z", "2026-11-22T18:00:00.5-05:00", "2026-11-22T23:00:00.500Z"),
     ],
 )
-def test_a_time_of_the_day_is_the_next_one_here(in_berlin: None, now: str, text: str, meant: str) -> None:
-    """Of tomorrow, where today's has gone by; and in the zone that holds then."""
+def test_time_of_day_is_the_next_one_in_local_time(in_berlin: None, now: str, text: str, meant: str) -> None:
+    """Tomorrow if it is past today, with the UTC offset of that day."""
     assert rfc3339(parse_time(text, datetime.fromisoformat(now))) == meant
 
 
@@ -63,6 +63,6 @@ def test_a_time_of_the_day_is_the_next_one_here(in_berlin: None, now: str, text:
         ("2026-11-22T16:00Z", "is in the past"),
     ],
 )
-def test_what_is_no_time_to_come_is_refused(text: str, complaint: str) -> None:
+def test_invalid_or_past_time_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(click.BadParameter, match=complaint):
         parse_time(text, datetime(2026, 11, 22, 16, tzinfo=UTC))

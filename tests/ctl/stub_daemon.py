@@ -1,6 +1,6 @@
-"""A stand-in for mcpd that needs no trio: the lock, the socket, `mcpd/version` and `mcpd/shutdown`.
+"""A stub of mcpd without trio: the lock, the socket, `mcpd/version` and `mcpd/shutdown`.
 
-What is tested with it is who starts and stops a daemon, not what one does. $STANDIN says how it behaves:
+What is tested with it is who starts and stops a daemon, not what one does. $STUB says how it behaves:
 `fails` at once, `refuses` its configuration, is `mute` (starts and never listens), or nothing special.
 """
 
@@ -19,17 +19,17 @@ from mcpd.support.paths import socket_directory, socket_path
 
 def main() -> int:
     print(f"stand-in {os.getpid()} starts", flush=True)
-    if trace := os.environ.get("STANDIN_TRACE"):
+    if trace := os.environ.get("STUB_TRACE"):
         with open(trace, "a") as file:
             file.write(f"{os.getpid()} {os.environ.get('MCPD_INSTANCE', '-')} {os.getcwd()}\n")
-    if os.environ.get("STANDIN") == "fails":
+    if os.environ.get("STUB") == "fails":
         print('{"time": "now", "level": "warning", "message": "it warns first;"}', file=sys.stderr)
         print("cannot read the configuration: ]", file=sys.stderr)
         return 78
-    if os.environ.get("STANDIN") == "refuses":
+    if os.environ.get("STUB") == "refuses":
         print("config.json cannot be used", file=sys.stderr)
         return 2
-    if os.environ.get("STANDIN") == "mute":
+    if os.environ.get("STUB") == "mute":
         time.sleep(60)
     path = socket_path(os.environ)
     socket_directory(path)

@@ -1,4 +1,4 @@
-"""`--json`: one document on stdout, errors as one on stderr, whatever is asked and wherever it is said."""
+"""`--json`: one document on stdout, and errors as one document on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.ctl.fake_daemon import FakeDaemon
 
 
 def commands() -> list[list[str]]:
-    """Every command, and every one below it."""
+    """Yield every command and subcommand."""
     found: list[list[str]] = [[]]
     context = click.Context(app)
     for name in COMMANDS:
@@ -27,8 +27,8 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words) or "mcpctl")
-def test_help_is_a_document_too(mcpctl: Mcpctl, words: list[str]) -> None:
-    """A program that reads JSON reads help as well; said before, after, or by the environment."""
+def test_help_is_a_json_document(mcpctl: Mcpctl, words: list[str]) -> None:
+    """With the option before or after the command, or from the environment."""
     for ran in (
         mcpctl("--json", *words, "--help"),
         mcpctl(*words, "--help", "--json"),
@@ -41,21 +41,21 @@ def test_help_is_a_document_too(mcpctl: Mcpctl, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["config"], ["secret"], ["daemon"]])
-def test_a_group_alone_shows_its_help_in_the_form_asked_for(mcpctl: Mcpctl, words: list[str]) -> None:
-    """As text it was, under the environment's `json`, and exit code 0."""
+def test_group_help_uses_the_output_format(mcpctl: Mcpctl, words: list[str]) -> None:
+    """With `--json` before the group, or MCPCTL_OUTPUT=json, the help is a JSON document."""
     assert mcpctl(*words, MCPCTL_OUTPUT="json").json()["command"] == f"mcpctl {words[0]}"
     assert mcpctl("--json", *words).json()["command"] == f"mcpctl {words[0]}"
     assert mcpctl(*words).out.startswith("Usage: ")
 
 
-def test_help_on_a_command_and_the_version_are_documents(mcpctl: Mcpctl) -> None:
+def test_command_help_and_version_are_json_documents(mcpctl: Mcpctl) -> None:
     assert mcpctl("help", "config", "show", "--json").json()["command"] == "mcpctl config show"
     assert mcpctl(MCPCTL_OUTPUT="json").json()["command"] == "mcpctl"
     assert set(mcpctl("--version", "--json").json()) == {"mcpctl"}
 
 
-def test_a_completion_script_is_json_only_when_this_command_is_asked_for_it(mcpctl: Mcpctl) -> None:
-    """`eval "$(mcpctl completion bash)"` must work for who has set MCPCTL_OUTPUT."""
+def test_completion_script_is_json_only_with_the_option(mcpctl: Mcpctl) -> None:
+    """`eval "$(mcpctl completion bash)"` must work with MCPCTL_OUTPUT=json."""
     script = mcpctl("completion", "bash").out
     assert mcpctl("completion", "bash", MCPCTL_OUTPUT="json").out == script
     for ran in (
@@ -75,8 +75,8 @@ def test_a_completion_script_is_json_only_when_this_command_is_asked_for_it(mcpc
         (["call", "--timout", "3", "a@b"], "--timeout"),
     ],
 )
-def test_what_was_meant_is_there_for_programs_too(mcpctl: Mcpctl, words: list[str], meant: str) -> None:
-    """Commands, those below them, and options."""
+def test_suggestions_are_in_the_json_error(mcpctl: Mcpctl, words: list[str], meant: str) -> None:
+    """For commands, subcommands and options."""
     ran = mcpctl(*words, "--json")
     assert (ran.code, ran.out) == (2, "")
     assert meant in ran.error()["suggestions"]
@@ -84,17 +84,15 @@ def test_what_was_meant_is_there_for_programs_too(mcpctl: Mcpctl, words: list[st
 
 
 @pytest.mark.parametrize("words", [["apply", "no-such-file"], ["call", "a@b", "--args", "@no-such-file"]])
-def test_a_file_that_cannot_be_read_is_a_matter_of_usage(mcpctl: Mcpctl, words: list[str]) -> None:
-    """Exit code 2, as of a configuration that cannot be read; 1 means that the operation failed."""
+def test_unreadable_file_is_a_usage_error(mcpctl: Mcpctl, words: list[str]) -> None:
+    """Exit code 2, as for an unreadable configuration; 1 means that the operation failed."""
     ran = mcpctl(*words, "--json")
     assert (ran.code, ran.error()["exit"]) == (2, 2)
     assert "no-such-file" in ran.error()["message"]
 
 
-def test_definitions_are_shown_in_whichever_spelling_they_were_written(
-    daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path
-) -> None:
-    """What is run, where it is, whether it is on: not only for who writes as we do."""
+def test_config_show_understands_every_spelling(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> None:
+    """Command, URL and enabled state, for every spelling of the fields."""
     daemon.answers["mcpd/config"] = {
         "source": "f",
         "path": "f",
@@ -115,8 +113,8 @@ def test_definitions_are_shown_in_whichever_spelling_they_were_written(
     ]
 
 
-def test_mcpd_says_what_option_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its few options are misspelt like others."""
+def test_mcpd_suggests_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """Misspelled options of mcpd get a suggestion too."""
     with pytest.raises(SystemExit) as ended:
         argument_parser().parse_args(["--debgu"])
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""Any command brings a daemon, exactly one, unless that is forbidden (RELIABILITY E4)."""
+"""Every command starts exactly one daemon if none is running, unless this is disabled."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.processes import wait_until
 from tests.stopwatch import stopwatch
 
 ROOT = Path(__file__).resolve().parents[2]
-STANDIN = Path(__file__).with_name("standin_daemon.py")
+STUB = Path(__file__).with_name("stub_daemon.py")
 
 
 @attrs.frozen
 class Place:
-    """A home directory and a bin directory with mcpctl and mcpd side by side, as installers make it."""
+    """A home directory and a bin directory with mcpctl and mcpd, as in an installation."""
 
     home: Path
     socket: Path
@@ -40,7 +40,7 @@ class Place:
         )
 
     def ensure(self, **environ: str) -> subprocess.Popen[str]:
-        """A client that wants a daemon, and prints the pid of the one that answers."""
+        """Start a client that ensures a daemon and prints its pid."""
         code = (
             f"import sys; sys.argv = ['{self.home}/bin/mcpctl']\n"
             "from ctl import daemon_process, errors\n"
@@ -57,7 +57,7 @@ class Place:
         )
 
     def started(self) -> list[list[str]]:
-        """Pid, mark and directory of every daemon that was started here."""
+        """Return pid, MCPD_INSTANCE and directory of every daemon that was started."""
         trace = self.home / "trace"
         return [line.split() for line in trace.read_text().splitlines()] if trace.exists() else []
 
@@ -66,7 +66,7 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     home, binaries = tmp_path, tmp_path / "bin"
     binaries.mkdir()
-    script(binaries / "mcpd", f"import runpy; runpy.run_path({str(STANDIN)!r}, run_name='__main__')")
+    script(binaries / "mcpd", f"import runpy; runpy.run_path({str(STUB)!r}, run_name='__main__')")
     script(binaries / "mcpctl", "from ctl.main import main; main()")
     (home / "run").mkdir(mode=0o700)
     environ = {
@@ -74,7 +74,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT),
         "XDG_RUNTIME_DIR": str(home / "run"),
-        "STANDIN_TRACE": str(home / "trace"),
+        "STUB_TRACE": str(home / "trace"),
     }
     place = Place(home, home / "run" / "mcpd" / "mcpd.sock", environ)
     yield place
@@ -95,8 +95,8 @@ def answer(client: subprocess.Popen[str]) -> tuple[int, str, str]:
     return client.returncode, out.strip(), err.strip()
 
 
-def test_a_client_without_a_daemon_starts_one_and_says_so_in_one_line(place: Place) -> None:
-    """It is ready within two seconds, belongs to no terminal, and writes to a private log."""
+def test_ensure_daemon_starts_one_and_prints_one_line(place: Place) -> None:
+    """It responds within two seconds, has no terminal and writes to a private log."""
     with stopwatch() as watch:
         code, pid, talk = answer(place.ensure())
         took = watch.seconds
@@ -113,15 +113,15 @@ def test_a_client_without_a_daemon_starts_one_and_says_so_in_one_line(place: Pla
     assert stat.S_IMODE(place.socket.parent.stat().st_mode) == 0o700
 
 
-def test_a_running_daemon_is_used_without_a_word(place: Place) -> None:
-    """The second client prints nothing and starts nothing."""
+def test_running_daemon_is_used_silently(place: Place) -> None:
+    """The second client prints and starts nothing."""
     _, first, _ = answer(place.ensure())
     assert answer(place.ensure()) == (0, first, "")
     assert len(place.started()) == 1
 
 
-def test_fifty_clients_at_once_start_exactly_one_daemon(place: Place) -> None:
-    """E4: all are served by the same one."""
+def test_fifty_concurrent_clients_start_one_daemon(place: Place) -> None:
+    """All clients get the same daemon."""
     clients = [place.ensure() for _ in range(50)]
     answers = [answer(client) for client in clients]
     assert {code for code, _, _ in answers} == {0}, answers
@@ -130,8 +130,8 @@ def test_fifty_clients_at_once_start_exactly_one_daemon(place: Place) -> None:
     assert sum("starting mcpd" in talk for _, _, talk in answers) == 1
 
 
-def test_a_stale_socket_of_a_killed_daemon_is_no_obstacle(place: Place) -> None:
-    """E3, from the client's side."""
+def test_stale_socket_of_a_killed_daemon_is_replaced(place: Place) -> None:
+    """The client starts a new daemon."""
     _, first, _ = answer(place.ensure())
     os.kill(int(first), signal.SIGKILL)
     code, second, _ = answer(place.ensure())
@@ -139,9 +139,9 @@ def test_a_stale_socket_of_a_killed_daemon_is_no_obstacle(place: Place) -> None:
     assert second != first
 
 
-def test_a_starter_that_is_killed_gives_up_its_turn(place: Place) -> None:
-    """The kernel frees the lock; the next client starts the daemon itself."""
-    client = place.ensure(STANDIN="mute")
+def test_start_lock_is_released_when_its_holder_is_killed(place: Place) -> None:
+    """The kernel releases the lock, and the next client starts the daemon."""
+    client = place.ensure(STUB="mute")
     wait_until(lambda: len(place.started()) == 1)
     client.kill()
     client.communicate(timeout=30)
@@ -150,8 +150,8 @@ def test_a_starter_that_is_killed_gives_up_its_turn(place: Place) -> None:
     assert len(place.started()) == 2
 
 
-def test_starting_can_be_forbidden(place: Place) -> None:
-    """MCPD_NO_START=1 and --no-start; exit code 3 and the command that would help."""
+def test_no_start_variable_prevents_starting(place: Place) -> None:
+    """With MCPD_NO_START=1 and --no-start; exit code 3 and a hint."""
     code, words, talk = answer(place.ensure(MCPD_NO_START="1"))
     assert (code, talk) == (3, "")
     assert "MCPD_NO_START prevents" in words
@@ -162,10 +162,10 @@ def test_starting_can_be_forbidden(place: Place) -> None:
     assert place.started() == []
 
 
-def test_a_daemon_that_fails_is_reported_with_the_end_of_its_log_at_once(place: Place) -> None:
-    """And with its exit status, not after the whole time limit."""
+def test_failed_start_reports_the_end_of_the_log_immediately(place: Place) -> None:
+    """With the exit status, before the timeout ends."""
     with stopwatch() as watch:
-        code, words, _ = answer(place.ensure(STANDIN="fails"))
+        code, words, _ = answer(place.ensure(STUB="fails"))
         took = watch.seconds
     assert code == 3
     assert "exited with status 78" in words
@@ -173,34 +173,34 @@ def test_a_daemon_that_fails_is_reported_with_the_end_of_its_log_at_once(place: 
     assert took < 3.0
 
 
-def test_after_a_configuration_that_cannot_be_used_its_mistakes_are_next(place: Place) -> None:
-    """The log has the first of them; who mends one wants to see all."""
-    code, words, _ = answer(place.ensure(STANDIN="refuses"))
+def test_invalid_configuration_suggests_config_validate(place: Place) -> None:
+    """The log shows only the first error; `config validate` lists all."""
+    code, words, _ = answer(place.ensure(STUB="refuses"))
     assert code == 3
     assert "exited with status 2: " in words
     assert words.endswith("mcpctl config validate   (lists all errors; fix them with mcpctl edit)")
 
 
-def test_what_an_earlier_daemon_wrote_is_not_told_as_this_ones_end(place: Place) -> None:
-    """Nor are records shown as JSON: these are the words for whoever wanted to see a status."""
+def test_failed_start_ignores_older_log_lines(place: Place) -> None:
+    """Log records are shown as text, not as JSON."""
     log = place.home / ".local/state/mcpd/daemon.log"
     log.parent.mkdir(parents=True)
     log.write_text('{"time": "then", "level": "info", "message": "an old tale"}\n')
-    code, words, _ = answer(place.ensure(STANDIN="fails"))
+    code, words, _ = answer(place.ensure(STUB="fails"))
     assert code == 3
     assert "an old tale" not in words
     assert "exited with status 78: stand-in " in words
     assert " it warns first; cannot read the configuration" in words
 
 
-def test_a_daemon_started_by_a_servers_child_is_not_marked_as_that_servers(place: Place) -> None:
-    """Else it would be swept away together with the daemon whose server started it."""
+def test_instance_variable_of_a_server_is_not_inherited(place: Place) -> None:
+    """Otherwise mcpd would kill the new daemon together with that server."""
     answer(place.ensure(MCPD_INSTANCE="somebody.3", NOTIFY_SOCKET="/nowhere"))
     assert [mark for _, mark, _ in place.started()] == ["-"]
 
 
-def test_a_long_log_is_put_aside_at_the_next_start(place: Place) -> None:
-    """Nothing grows for ever."""
+def test_long_log_is_rotated_at_start(place: Place) -> None:
+    """The log size is limited."""
     log = place.home / ".local/state/mcpd/daemon.log"
     log.parent.mkdir(parents=True)
     log.write_bytes(b"x" * (5 * 1024 * 1024 + 1))
@@ -209,8 +209,8 @@ def test_a_long_log_is_put_aside_at_the_next_start(place: Place) -> None:
     assert log.with_name("daemon.log.1").stat().st_size > 5_000_000
 
 
-def test_a_socket_in_a_place_where_others_may_write_is_refused(place: Place) -> None:
-    """They could put theirs in its place."""
+def test_socket_in_a_shared_writable_directory_is_refused(place: Place) -> None:
+    """Other users could replace the socket."""
     open_to_all = place.home / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
@@ -219,15 +219,15 @@ def test_a_socket_in_a_place_where_others_may_write_is_refused(place: Place) -> 
     assert "other users can write" in done.stderr
 
 
-def test_the_daemon_beside_mcpctl_is_the_one_that_is_started(place: Place) -> None:
-    """Not whichever comes first in PATH."""
+def test_daemon_next_to_mcpctl_is_preferred(place: Place) -> None:
+    """PATH comes second."""
     done = place.ctl("daemon", "install", "--dry-run", "--json")
     units = json.loads(done.stdout)["units"]
     assert f"ExecStart={place.home}/bin/mcpd" in units[f"{place.home}/.config/systemd/user/mcpd.service"]
 
 
-def test_somebody_elses_program_on_the_socket_is_left_alone(place: Place) -> None:
-    """It listens and does not answer: nothing is started over it, and the error says what to do."""
+def test_unresponsive_program_on_the_socket_is_left_alone(place: Place) -> None:
+    """No daemon is started, and the error has a hint."""
     place.socket.parent.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(place.socket))

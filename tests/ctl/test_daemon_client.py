@@ -1,4 +1,4 @@
-"""The connection to the daemon, without a command line around it."""
+"""DaemonClient, without a command line."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def stream(client: DaemonClient, params: Json) -> None:
 
 
 @pytest.mark.parametrize("ask", [call, stream])
-def test_a_daemon_that_takes_nothing_is_given_up_in_time(
+def test_send_timeout_when_the_daemon_reads_nothing(
     tmp_path: Path, ask: Callable[[DaemonClient, Json], None]
 ) -> None:
-    """A stopped process accepts connections, and as much of a request as the kernel keeps."""
+    """A stopped process accepts connections and as many bytes as the kernel buffers."""
     path = str(tmp_path / "d.sock")
     began = time.monotonic()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
@@ -39,8 +39,8 @@ def test_a_daemon_that_takes_nothing_is_given_up_in_time(
     assert time.monotonic() - began < 30
 
 
-def test_a_daemon_that_somebody_else_has_just_stopped_is_stopped(daemon: FakeDaemon) -> None:
-    """Between its answer, which says who it is, and our look at that process."""
+def test_stop_succeeds_if_the_process_has_just_exited(daemon: FakeDaemon) -> None:
+    """It exits between its answer and the lookup of its pid."""
     with subprocess.Popen(["true"]) as gone:
         pass
     daemon.answers["mcpd/version"] = {"pid": gone.pid}
