@@ -46,7 +46,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise _unknown_command(args[0])
+            error = UsageError(f"no such command: {args[0]}")
+            raise error.suggest(args[0], COMMANDS, "mcpctl --help lists the commands")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -55,17 +56,6 @@ class LazyGroup(click.Group):
                 formatter.write_dl(
                     [(n, e.help) for n, e in COMMANDS.items() if e.section == section and not e.hidden]
                 )
-
-
-def _unknown_command(name: str) -> UsageError:
-    import difflib
-
-    near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.6)
-    if near:
-        return UsageError(
-            f"no such command: {name}", hint=f"did you mean {' or '.join(near)}?", suggestions=near
-        )
-    return UsageError(f"no such command: {name}", hint="mcpctl --help lists the commands")
 
 
 # ---- options of every command, before or after its name ------------------------------------------

@@ -30,9 +30,7 @@ def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
     else:
         raise UsageError(f"'{first}' does not name a server", hint=f"write {first}@SERVER, or SERVER {first}")
     if not server or not name:
-        raise UsageError(
-            f"'{first}' is not of the form {what.upper()}@SERVER", hint=f"write {what.upper()}@SERVER"
-        )
+        raise UsageError(f"invalid {what} '{first}'", hint=f"write {what.upper()}@SERVER")
     return server, name, list(rest)
 
 
@@ -42,9 +40,7 @@ def parse_pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, obje
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or key in ("", ":"):
-            raise UsageError(
-                f"invalid argument '{word}'", hint="write KEY=TEXT, or KEY:=JSON for other types"
-            )
+            raise UsageError(f"invalid argument {word}", hint="write KEY=TEXT, or KEY:=JSON for other types")
         if not key.endswith(":"):
             values[key] = text
             continue

@@ -46,25 +46,22 @@ def command_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
 
 def editor_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the editors that can be configured."""
+    return _editors(incomplete, installable=True)
+
+
+def editors_and_files(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the editors whose files can be read, and any file."""
+    return _editors(incomplete, installable=False) or [CompletionItem(incomplete, type="file")]
+
+
+def _editors(incomplete: str, *, installable: bool) -> list[CompletionItem]:
     from ctl.editors.editor_catalog import EDITORS
 
     return [
         CompletionItem(editor.name, help=editor.title)
         for editor in EDITORS
-        if editor.entry_form is not None and editor.name.startswith(incomplete)
+        if editor.name.startswith(incomplete) and (editor.entry_form is not None or not installable)
     ]
-
-
-def editors_and_files(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the editors whose files can be read, and any file."""
-    from ctl.editors.editor_catalog import EDITORS
-
-    names = [
-        CompletionItem(editor.name, help=editor.title)
-        for editor in EDITORS
-        if editor.name.startswith(incomplete)
-    ]
-    return names or [CompletionItem(incomplete, type="file")]
 
 
 def _targets(ctx: click.Context, entries: Sequence[Json], incomplete: str) -> list[CompletionItem]:

@@ -181,7 +181,8 @@ def _spawn(socket: str) -> int:
             )
     except OSError as error:
         raise DaemonUnreachable(
-            f"cannot start {command[0]}: {error.strerror}", hint="is mcpd installed beside mcpctl?"
+            f"cannot start {command[0]}: {error.strerror}",
+            hint="install mcpd in the same environment as mcpctl",
         ) from None
     pid = _wait_ready(process, socket)
     if pid is None:

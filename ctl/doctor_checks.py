@@ -134,9 +134,7 @@ def check_service(path: str) -> Iterator[Finding]:
         yield Finding("unit", FAIL if gone else WARN, stale, "mcpctl daemon install")
     if not systemd_units.manages_socket(path):
         fix = "unset MCPD_SOCKET, or remove the service: mcpctl daemon uninstall"
-        yield Finding(
-            "service", WARN, f"listens on {systemd_units.socket_path()}, but mcpctl uses {path}", fix
-        )
+        yield Finding("service", WARN, f"uses {systemd_units.socket_path()}, but mcpctl uses {path}", fix)
     yield _check_lingering()
 
 

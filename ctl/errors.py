@@ -15,7 +15,7 @@ The fast path of `mcpctl status` imports this module, so it uses the standard li
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 EXIT_CODES: tuple[tuple[int, str], ...] = (
     (0, "ok"),
@@ -43,6 +43,15 @@ class CtlError(Exception):
         self.message = message
         self.hint = hint
         self.details: dict[str, object] = details
+
+    def suggest(self, wanted: str, known: Iterable[str], otherwise: str) -> CtlError:
+        """Add the names closest to `wanted` as a hint, or `otherwise` if there are none. Returns self."""
+        import difflib
+
+        near = difflib.get_close_matches(wanted, known, n=2, cutoff=0.5)
+        self.hint = f"did you mean {' or '.join(near)}?" if near else otherwise
+        self.details["suggestions"] = near
+        return self
 
     def to_json(self) -> dict[str, object]:
         """Return the `error` object of `--json`."""

@@ -52,7 +52,12 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     cli = CliContext(environ)
     try:
-        code = _dispatch(cli, simple, argv, environ)
+        if simple is None:
+            from ctl.app import run_app
+
+            code = run_app(cli, argv, environ)
+        else:
+            code = _status(cli, *simple)
         cli.out.flush()
         return code
     except CtlError as error:
@@ -82,21 +87,14 @@ _COMMON_OPTIONS = ("--socket", "--color")
 _BRIDGE_OPTIONS = ("--server", "--profile", "--client")
 
 
-def _dispatch(
-    cli: CliContext, simple: SimpleCommand | None, argv: Sequence[str], environ: Mapping[str, str]
-) -> int:
-    if simple is not None:
-        from ctl.status_view import show_status
+def _status(cli: CliContext, arguments: list[str], options: Mapping[str, str]) -> int:
+    from ctl.status_view import show_status
 
-        arguments, options = simple
-        cli.socket_option = options.get("--socket", "")
-        cli.out.color = options.get("--color", cli.out.color)
-        cli.out.json |= "--json" in options
-        cli.may_start &= "--no-start" not in options
-        return show_status(cli, arguments[1] if len(arguments) == 2 else None)
-    from ctl.app import run_app
-
-    return run_app(cli, argv, environ)
+    cli.socket_option = options.get("--socket", "")
+    cli.out.color = options.get("--color", cli.out.color)
+    cli.out.json |= "--json" in options
+    cli.may_start &= "--no-start" not in options
+    return show_status(cli, arguments[1] if len(arguments) == 2 else None)
 
 
 def _bridge(options: Mapping[str, str], environ: Mapping[str, str]) -> int:

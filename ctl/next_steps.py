@@ -41,9 +41,7 @@ def _after_failure(server: ServerStatus, failure: Failure) -> str:
         case "spawn":
             return "mcpctl edit   (fix the definition; the server is restarted when the file is saved)"
         case "http" if failure.get("http_status") == 429 or (failure.get("http_status") or 0) >= 500:
-            return (
-                f"mcpctl reconnect {name}   (when the server has recovered; mcpd also retries automatically)"
-            )
+            return f"mcpctl reconnect {name}   (when it has recovered; mcpd also retries automatically)"
         case "http" | "protocol" if remote:
             return "mcpctl edit   (fix its `url`; the service at that address does not speak MCP)"
         case "unreachable" if "TLS" in message:

@@ -108,6 +108,13 @@ class Output:
         sys.stdout.flush()
         self._write(sys.stderr, self._styled(parts, self._colored(sys.stderr)))
 
+    def warning(self, text: str) -> None:
+        self.message(paint("warning: ", "yellow"), text)
+
+    def next_step(self, text: str) -> None:
+        """Print the command to type next."""
+        self.message(paint("next: ", "dim"), text)
+
     def message_block(self, text: str) -> None:
         self.end_progress()
         sys.stdout.flush()
@@ -146,7 +153,7 @@ class Output:
                 path = "" if problem.get("path", "$") == "$" else f"{problem['path']}: "
                 self.message(f"  {path}{problem.get('message', '')}{fix}")
         if error.hint:
-            self.message(paint("next: ", "dim"), error.hint)
+            self.next_step(error.hint)
 
     # ---- terminal ----------------------------------------------------------------------------
 

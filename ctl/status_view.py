@@ -187,7 +187,7 @@ def server_block(detail: ServerDetail, log_lines: int = 10) -> list[Line]:
     info = server.get("server_info") or {}
     title = f"{info.get('title') or info.get('name') or ''} {info.get('version', '')}".strip()
     lines: list[Line] = [[paint(server["name"], "bold"), f" - {title}" if title else ""]]
-    lines += _labelled(_rows(detail, server))
+    lines += labelled_lines(_rows(detail, server))
     lines += _failure_block(server)
     lines += ([paint("   warning: ", "yellow"), warning] for warning in server.get("warnings", ()))
     if log_lines and (log := detail.get("log", [])[-log_lines:]):
@@ -195,22 +195,22 @@ def server_block(detail: ServerDetail, log_lines: int = 10) -> list[Line]:
     return [*lines, [], [paint("next: ", "dim"), next_command(server)]]
 
 
-def _rows(detail: ServerDetail, server: ServerStatus) -> list[tuple[str, Line]]:
-    rows: list[tuple[str, Line]] = [
+def _rows(detail: ServerDetail, server: ServerStatus) -> list[tuple[str, str | Line]]:
+    rows: list[tuple[str, str | Line]] = [
         ("state", [painted_state(server), f" since {format_time(server['since'])}"])
     ]
     if reason := server.get("reason"):
-        rows.append(("reason", [reason]))
+        rows.append(("reason", reason))
     if retry_at := server.get("retry_at"):
         rows.append(("next try", [f"{until(retry_at)} ({retry_at})"]))
     if url := detail.get("url"):
-        rows.append(("url", [url]))
+        rows.append(("url", url))
     elif command := detail.get("command") or _configured_command(detail.get("definition", {})):
-        rows.append(("command", [shell_join(command)]))
+        rows.append(("command", shell_join(command)))
     if pid := server.get("pid"):
-        rows.append(("pid", [str(pid)]))
+        rows.append(("pid", str(pid)))
     if server.get("protocol_version"):
-        rows.append(("protocol", [_protocol(server)]))
+        rows.append(("protocol", _protocol(server)))
     provided = (
         count(server.get("tools", 0), "tool"),
         count(server.get("resources", 0), "resource"),
@@ -220,11 +220,11 @@ def _rows(detail: ServerDetail, server: ServerStatus) -> list[tuple[str, Line]]:
     failed = ""
     if server["status"] not in READY:
         failed = f"; consecutive failed attempts: {server.get('attempts', 0)}"
-    rows.append(("restarts", [f"{server.get('restarts', 0)}{failed}"]))
+    rows.append(("restarts", f"{server.get('restarts', 0)}{failed}"))
     if last_ok := server.get("last_ok"):
-        rows.append(("last answer", [ago(last_ok)]))
+        rows.append(("last answer", ago(last_ok)))
     if in_flight := server.get("in_flight"):
-        rows.append(("in flight", [count(in_flight, "request")]))
+        rows.append(("in flight", count(in_flight, "request")))
     return rows
 
 
@@ -250,7 +250,7 @@ def _failure_block(server: ServerStatus) -> list[Line]:
     ]
     noise = failure.get("noise")
     output = [*([noise] if noise else []), *failure.get("stderr", ())]
-    return [*_labelled([("last error", text)]), *([f"              | {line}"] for line in output)]
+    return [*labelled_lines([("last error", text)]), *([f"              | {line}"] for line in output)]
 
 
 def exit_details(failure: Failure | HistoryEntry) -> list[str]:
@@ -266,13 +266,12 @@ def short_message(message: str) -> str:
     return message.partition("; looked in PATH=")[0]
 
 
-def _labelled(rows: Sequence[tuple[str, Line]]) -> list[Line]:
+def labelled_lines(rows: Sequence[tuple[str, str | Sequence[str]]]) -> list[Line]:
     """Labels right-aligned before a colon, as systemctl shows a unit."""
-    return [[paint(f"{label:>12}: ", "dim"), *parts] for label, parts in rows]
-
-
-def labelled_lines(rows: Sequence[tuple[str, str]]) -> list[Line]:
-    return _labelled([(label, [text]) for label, text in rows])
+    return [
+        [paint(f"{label:>12}: ", "dim"), *([value] if isinstance(value, str) else value)]
+        for label, value in rows
+    ]
 
 
 def not_ready_exit(server: ServerStatus) -> int:

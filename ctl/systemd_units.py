@@ -55,9 +55,7 @@ def systemctl(*words: str) -> str:
             ["systemctl", "--user", "--no-pager", *words], capture_output=True, text=True, timeout=60
         )
     except FileNotFoundError:
-        raise CtlError(
-            "systemctl is not installed", hint="mcpd also runs without systemd: mcpctl daemon start"
-        ) from None
+        raise CtlError("systemctl is not installed", hint="mcpctl daemon start works without it") from None
     except subprocess.TimeoutExpired:
         raise CtlError(f"systemctl --user {' '.join(words)} timed out") from None
     if done.returncode != 0:
@@ -160,7 +158,7 @@ def render_unit(name: str, command: Sequence[str], search_path: str) -> str:
             text,
             "# (install) Environment=PATH=",
             "# The search path of the shell that installed the service: the service manager's own often\n"
-            "# lacks ~/.local/bin, nvm and the like. `mcpctl daemon install` writes it anew.\n"
+            "# lacks ~/.local/bin, nvm and the like. `mcpctl daemon install` updates it.\n"
             f"Environment={quote_for_systemd('PATH=' + search_path, variables=False)}",
         )
         text = text.replace("# (install) the absolute path of mcpd\n", "")

@@ -48,9 +48,7 @@ _no_save = click.option(
 @click.option("--cwd", metavar="DIR", help="Working directory of the server.")
 @click.option("--lazy", is_flag=True, help="Start the server on first use.")
 @click.option("--url", metavar="URL", help="Address of a remote server, instead of a command.")
-@click.option(
-    "--header", "-H", "headers", metavar="KEY=VALUE", multiple=True, help="HTTP header for requests to --url."
-)
+@click.option("--header", "-H", "headers", metavar="KEY=VALUE", multiple=True, help="HTTP header for --url.")
 @click.option("--replace", is_flag=True, help="Replace an existing server of the same name.")
 @_no_save
 @click.option(
@@ -78,7 +76,8 @@ def add(
     """Add a server and save it in the configuration file."""
     if bool(command) == (url is not None):
         raise UsageError(
-            "specify either -- COMMAND ARGS... or --url URL", hint="mcpctl add time -- uvx mcp-server-time"
+            "either -- COMMAND ARGS... or --url URL is required",
+            hint="mcpctl add time -- uvx mcp-server-time",
         )
     if url is not None and (env or cwd):
         raise UsageError("--env and --cwd require a command and cannot be used with --url")
@@ -114,7 +113,7 @@ def add(
     status = cli.call("mcpd/connect", {"server": name, "wait": wait}, timeout=wait + 30.0).value["server"]
     print_statuses(cli, [status])
     if status["status"] not in ("connected", "idle", "disabled"):
-        cli.out.message(paint("next: ", "dim"), f"mcpctl why {name}")
+        cli.out.next_step(f"mcpctl why {name}")
     return 0
 
 
@@ -194,7 +193,7 @@ def read_definitions(file: str, out: Output) -> dict[str, Json]:
     except BadSpec as error:
         raise DaemonError({"message": f"{source} is invalid", "data": error.data()}) from None
     for warning in warnings:
-        out.message(f"warning: {warning}")
+        out.warning(warning)
     base = Path.cwd() if file == "-" else Path(file).expanduser().absolute().parent
     return {
         str(name): _with_absolute_cwd(definition, base, enabled=outlined.enabled)

@@ -11,9 +11,7 @@ from ctl.context import CliContext
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl bridge --client zed\n  mcpctl bridge --server github")
-@click.option(
-    "--server", metavar="NAME", help="Only this server, without prefix.", shell_complete=server_names
-)
+@click.option("--server", metavar="NAME", help="Only this server, unprefixed.", shell_complete=server_names)
 @click.option("--profile", metavar="NAME", help="Only what this profile selects.")
 @click.option("--client", metavar="NAME", default="", help="Name of the editor in status and logs.")
 @click.pass_obj

@@ -109,7 +109,7 @@ def _show(cli: CliContext, reply: Reply[ToolResult]) -> int:
     if cli.show_json(reply):
         return 0 if success else 1
     for warning in result.get("warnings", ()):
-        out.message(f"warning: {warning}")
+        out.warning(warning)
     if not success:
         out.message_block(result.get("error") or "the tool failed without an error message")
         return ToolError.exit

@@ -50,7 +50,7 @@ def validate(cli: CliContext, file: str | None) -> int:
     except BadSpec as error:
         raise DaemonError({"message": f"{error.source or file} is invalid", "data": error.data()}) from None
     for warning in loaded.warnings:
-        cli.out.message(f"warning: {warning}")
+        cli.out.warning(warning)
     names = sorted(loaded.specs)
     if cli.out.json:
         cli.out.json_value({"source": loaded.source, "servers": names, "warnings": list(loaded.warnings)})

@@ -83,7 +83,7 @@ def status(cli: CliContext) -> int:
 
 @daemon.command()
 @click.option(
-    "-n", "--lines", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Number of lines."
+    "-n", "--lines", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Lines to show."
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.pass_obj
@@ -97,9 +97,7 @@ def logs(cli: CliContext, lines: int, follow: bool) -> int:
         return _show_journal(cli, lines, follow)
     path = daemon_process.log_path()
     if not os.path.exists(path):
-        raise CtlError(
-            f"log file {path} does not exist", hint="a daemon started by hand logs to its own terminal"
-        )
+        raise CtlError(f"log file not found: {path}", hint="a daemon started by hand logs to its terminal")
     shown = daemon_process.log_lines(path, lines, follow=follow)
     if cli.out.json and not follow:
         cli.out.json_value({"source": path, "lines": [*shown]})
@@ -139,9 +137,7 @@ def _show_journal(cli: CliContext, lines: int, follow: bool) -> int:
     elif done.stdout:
         cli.out.block(done.stdout.rstrip("\n"))
     else:
-        cli.out.message(
-            "the journal has no entries for mcpd; is journald running? (systemctl --user status mcpd)"
-        )
+        cli.out.message("no journal entries; is journald running? (systemctl --user status mcpd)")
     return done.returncode
 
 
@@ -232,9 +228,7 @@ def uninstall(cli: CliContext) -> int:
 def _start_service(cli: CliContext) -> None:
     """Start the service. A background daemon on the same socket is stopped first."""
     if not systemd_units.manages_socket(cli.socket):
-        cli.out.message(
-            f"note: the service listens on {systemd_units.socket_path()}, but you selected {cli.socket}"
-        )
+        cli.out.message(f"note: the service uses {systemd_units.socket_path()}, but you chose {cli.socket}")
     elif systemd_units.service_properties().get("ActiveState") == "active":
         systemd_units.systemctl("restart", SERVICE)
         return
@@ -337,4 +331,4 @@ def _print_status(cli: CliContext, facts: dict[str, object]) -> None:
         out.line("  service  ", "none; running in the background (mcpctl daemon install creates a service)")
     out.line("  log      ", str(facts["log"]))
     if not facts["running"]:
-        out.message("next: mcpctl daemon start")
+        out.next_step("mcpctl daemon start")

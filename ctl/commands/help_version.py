@@ -50,7 +50,8 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> int:
     """Show help for a command, or the exit codes."""
     cli: CliContext = ctx.obj
     if words == ("exit-codes",):
-        return _show_exit_codes(cli)
+        ctx.invoke(exit_codes)
+        return 0
     from ctl.app import app
 
     parent = app.make_context("mcpctl", [], obj=cli, resilient_parsing=True)
@@ -70,10 +71,6 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> int:
 @click.pass_obj
 def exit_codes(cli: CliContext) -> int:
     """List the exit codes."""
-    return _show_exit_codes(cli)
-
-
-def _show_exit_codes(cli: CliContext) -> int:
     if cli.out.json:
         cli.out.json_value({"exit_codes": [{"code": code, "meaning": text} for code, text in EXIT_CODES]})
     else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command(epilog="Examples:\n\n\b\n  mcpctl history\n  mcpctl history github -n 20 --json")
 @click.argument("server", required=False, shell_complete=server_names)
 @click.option(
-    "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Number of entries."
+    "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Entries to show."
 )
 @click.pass_obj
 def history(cli: CliContext, server: str | None, lines: int) -> int:

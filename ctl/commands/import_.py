@@ -32,8 +32,7 @@ from ctl.editors.importing import (
 )
 from ctl.editors.inline_secrets import lift_secrets, masked_definition
 from ctl.editors.merging import MergedServer
-from ctl.errors import NotFound, UsageError
-from ctl.output import paint
+from ctl.errors import CtlError, NotFound, UsageError
 from ctl.terminal_text import clean, count
 from mcpd.config.loader import SUFFIXES
 from mcpd.config.secret_store import secrets_path
@@ -80,27 +79,29 @@ def import_(
     command it would run, and asks for confirmation. If you run it again, it shows what changed in the editors
     and offers to update the servers. Never modifies the editors' files.
     """
-    around = UserContext(os.environ, Path(project or ".").absolute(), project is not None)
+    user = UserContext(os.environ, Path(project or ".").absolute(), project is not None)
     editors, files = parse_sources(sources)
-    home = find_import_target(cli)
-    found = find_editor_files(editors, around) if editors else []
-    if editors and sources and not found and not files:
+    target = find_import_target(cli)
+    editor_files = find_editor_files(editors, user) if editors else []
+    if editors and sources and not editor_files and not files:
         titles = " or ".join(editor.title for editor in editors)
         raise NotFound(f"no configuration of {titles} found", hint="name the file: mcpctl import FILE")
-    seen = discover(found, files, around, home.addresses)
-    memory = ImportHistory(os.environ, home.path)
+    discovered = discover(editor_files, files, user, target.addresses)
+    history = ImportHistory(os.environ, target.path)
     if only:
-        _filter_servers(seen, only, memory)
+        _filter_servers(discovered, only, history)
     can_ask = sys.stdin.isatty() and not yes
-    made = plan_import(cli, home, seen, memory, disabled=disabled, unfold=unfold, can_ask=can_ask, named=only)
-    only_here = [] if sources or only else servers_only_in_mcpd(home, made)
-    answer = as_json(made, only_here) | {"path": str(home.path), "written": False}
-    for warning in seen.warnings:
-        cli.out.message(paint("warning: ", "yellow"), warning)
+    plan = plan_import(
+        cli, target, discovered, history, disabled=disabled, unfold=unfold, can_ask=can_ask, named=only
+    )
+    only_in_mcpd = [] if sources or only else servers_only_in_mcpd(target, plan)
+    report = as_json(plan, only_in_mcpd) | {"path": str(target.path), "written": False}
+    for warning in discovered.warnings:
+        cli.out.warning(warning)
     if not cli.out.json:
-        cli.out.lines(plan_lines(made, around, only_here))
-    servers, changes, result = made.new_servers, made.updates, ImportResult()
-    if (servers or changes) and not dry_run:
+        cli.out.lines(plan_lines(plan, user, only_in_mcpd))
+    servers, updates, result = plan.new_servers, plan.updates, ImportResult()
+    if (servers or updates) and not dry_run:
         if not yes and not can_ask:
             raise UsageError(
                 "importing needs confirmation, but stdin is not a terminal; nothing was written",
@@ -110,148 +111,129 @@ def import_(
         answers: dict[str, str] = {}
         try:
             if can_ask:
-                servers = _ask_which(servers, home) if servers else []
-                changes = [one for one in changes if _confirm_change(one)]
-                servers += [one.server for one in changes]
-                answers = _ask_for_values(made, servers)
-                servers = [
-                    one
-                    for one in servers
-                    if all(answers.get(each.name) for each in made.missing_secrets(one))
-                ]
-                keep_secrets = keep_secrets or not _confirm_storing_secrets(made, servers)
+                servers = _ask_which(servers, target) if servers else []
+                updates = [each for each in updates if _confirm_update(each)]
+                servers += [each.server for each in updates]
+                answers = _ask_for_values(plan, servers)
+                servers = [s for s in servers if all(answers.get(x.name) for x in plan.missing_secrets(s))]
+                keep_secrets = keep_secrets or not _confirm_storing_secrets(plan, servers)
         except click.Abort:
             cli.out.end_prompt_line()
             cli.out.message("nothing was imported")
             raise KeyboardInterrupt from None
         if not can_ask:
-            servers = servers + [one.server for one in changes]
-        result = build_result(made, servers, answers, keep=keep_secrets)
+            servers = servers + [each.server for each in updates]
+        result = build_result(plan, servers, answers, keep=keep_secrets)
         if servers:
-            reloaded = write_import(cli, home, result)
+            reloaded = write_import(cli, target, result)
             imported = [name for name in result.definitions if name not in result.replaced]
-            answer |= {"written": True, "reloaded": reloaded, "imported": imported}
-            answer |= {"taken_over": list(result.replaced), "secrets_stored": list(result.secrets)}
+            report |= {"written": True, "reloaded": reloaded, "imported": imported}
+            report |= {"taken_over": list(result.replaced), "secrets_stored": list(result.secrets)}
         if not cli.out.json:
-            _report(cli, home, result)
-    elif (servers or changes) and not cli.out.json:
-        cli.out.message(paint("next: ", "dim"), "mcpctl import (asks before it changes anything)")
-    elif not seen.files and not seen.warnings and not cli.out.json:
+            _report(cli, target, result)
+    elif (servers or updates) and not cli.out.json:
+        cli.out.next_step("mcpctl import (asks before it changes anything)")
+    elif not discovered.files and not discovered.warnings and not cli.out.json:
         hint = "mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE"
-        cli.out.message(paint("next: ", "dim"), hint)
+        cli.out.next_step(hint)
     if not dry_run:
-        _remember(cli, memory, home, made, result)
+        record_import(history, target, plan, result)  # so that the next run can show changes
+        if history.entries and (error := history.save()):
+            cli.out.warning(error)
     if cli.out.json:
-        cli.out.json_value(answer)
-    broken = [path for path in files if path not in seen.files]  # the user named them
-    return UsageError.exit if broken else 0
+        cli.out.json_value(report)
+    unreadable = [path for path in files if path not in discovered.files]  # the user named them
+    return UsageError.exit if unreadable else 0
 
 
-def _remember(
-    cli: CliContext, memory: ImportHistory, home: ImportTarget, made: ImportPlan, result: ImportResult
-) -> None:
-    """Remember what the editors contain now, so that the next run can show changes."""
-    record_import(memory, home, made, result)
-    if memory.entries and (trouble := memory.save()):
-        cli.out.message(paint("warning: ", "yellow"), trouble)
-
-
-def _report(cli: CliContext, home: ImportTarget, result: ImportResult) -> None:
+def _report(cli: CliContext, target: ImportTarget, result: ImportResult) -> None:
     if not result.definitions:
         cli.out.line("nothing was imported")
         return
     changed = f" ({len(result.replaced)} updated)" if result.replaced else ""
-    cli.out.line(f"{count(len(result.definitions), 'server')} saved in {home.path}{changed}")
+    cli.out.line(f"{count(len(result.definitions), 'server')} saved in {target.path}{changed}")
     if result.secrets:
         stored = count(len(result.secrets), "secret")
         cli.out.line(f"{stored} stored in {secrets_path(os.environ)}: {', '.join(result.secrets)}")
     hint = "mcpctl install --all --take-over   (preview with --dry-run)"
-    if not home.running:
+    if not target.running:
         cli.out.line("mcpd is not running; it will load them when it starts")
         # Otherwise the first editor waits for npx or uvx downloads and has no tools until then.
         hint = "mcpctl wait   (starts mcpd and the servers), then: mcpctl install --all --take-over"
-    cli.out.message(paint("next: ", "dim"), hint)
+    cli.out.next_step(hint)
 
 
-def parse_sources(words: tuple[str, ...]) -> tuple[tuple[EditorSpec, ...], list[Path]]:
+def parse_sources(sources: tuple[str, ...]) -> tuple[tuple[EditorSpec, ...], list[Path]]:
     """Return the named editors and files; all editors if none are named. Raises UsageError."""
     editors: list[EditorSpec] = []
     files: list[Path] = []
-    for word in words:
-        path = Path(word).expanduser()
-        if word in BY_NAME:
-            editors.append(BY_NAME[word])
-        elif path.exists() or os.path.sep in word or path.suffix in SUFFIXES:
+    for source in sources:
+        path = Path(source).expanduser()
+        if source in BY_NAME:
+            editors.append(BY_NAME[source])
+        elif path.exists() or os.path.sep in source or path.suffix in SUFFIXES:
             if path.is_dir():
                 raise UsageError(
-                    f"{word} is a directory", hint="name a file in it, or use mcpctl import --project DIR"
+                    f"{source} is a directory", hint="name a file in it, or mcpctl import --project DIR"
                 )
             if not path.is_file():
-                raise NotFound(f"file not found: {word}")
+                raise NotFound(f"file not found: {source}")
             files.append(path.absolute())
         else:
-            raise unknown_editor(word, list(BY_NAME))
-    return (tuple(editors) if words else EDITORS), files
+            raise unknown_editor(source, list(BY_NAME))
+    return (tuple(editors) if sources else EDITORS), files
 
 
-def unknown_editor(word: str, known: list[str]) -> UsageError:
-    import difflib
-
-    near = difflib.get_close_matches(word.lower(), known, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}"
-    return UsageError(f"unknown editor: {word}", hint=hint, suggestions=near)
+def unknown_editor(source: str, known: list[str]) -> CtlError:
+    error = UsageError(f"unknown editor: {source}")
+    return error.suggest(source.lower(), known, f"use one of {', '.join(known)}")
 
 
-def _filter_servers(seen: DiscoveredEntries, names: tuple[str, ...], memory: ImportHistory) -> None:
-    import difflib
+def _filter_servers(discovered: DiscoveredEntries, names: tuple[str, ...], history: ImportHistory) -> None:
+    def names_of(each: ImportCandidate) -> set[str]:
+        previous = history.get(each.source)
+        return {each.name, each.source.name, *([previous.server] if previous is not None else [])}
 
-    def called(one: ImportCandidate) -> set[str]:
-        then = memory.get(one.source)
-        return {one.name, one.source.name, *([then.server] if then is not None else [])}
-
-    there = [name for one in seen.candidates for name in called(one)]
-    there += [one.source.name for one in seen.skipped]
+    known_names = [name for each in discovered.candidates for name in names_of(each)]
+    known_names += [each.source.name for each in discovered.skipped]
     for name in names:
-        if name not in there:
-            near = difflib.get_close_matches(name, set(there), n=2, cutoff=0.5)
-            hint = (
-                f"did you mean {' or '.join(near)}?" if near else "mcpctl import --dry-run lists all servers"
-            )
-            raise NotFound(f"no editor has a server named {name}", hint=hint, suggestions=near)
-    seen.candidates = [one for one in seen.candidates if not called(one).isdisjoint(names)]
-    seen.skipped = [one for one in seen.skipped if one.source.name in names]
+        if name not in known_names:
+            error = NotFound(f"no editor has a server named {name}")
+            raise error.suggest(name, set(known_names), "mcpctl import --dry-run lists all servers")
+    discovered.candidates = [each for each in discovered.candidates if not names_of(each).isdisjoint(names)]
+    discovered.skipped = [each for each in discovered.skipped if each.source.name in names]
 
 
-def _ask_which(servers: list[MergedServer], home: ImportTarget) -> list[MergedServer]:
+def _ask_which(servers: list[MergedServer], target: ImportTarget) -> list[MergedServer]:
     """Ask which servers to import."""
     which = count(len(servers), "server")
-    started = " and start the enabled ones" if home.running else ""
+    started = " and start the enabled ones" if target.running else ""
     answer = click.prompt(
-        f"Import {which} into {home.path}{started}? y: yes, n: no, c: choose",
+        f"Import {which} into {target.path}{started}? y: yes, n: no, c: choose",
         type=click.Choice(["y", "n", "c"]),
         default="n",
         show_choices=False,
         err=True,
     )
     if answer == "c":
-        return [server for server in servers if click.confirm(_question(server), err=True)]
+        chosen = []
+        for server in servers:
+            definition = masked_definition(lift_secrets(server.name, server.definition, {}))
+            if click.confirm(clean(f"{server.name}: {describe_target(definition)}?"), err=True):
+                chosen.append(server)
+        return chosen
     return servers if answer == "y" else []
 
 
-def _confirm_change(change: ServerUpdate) -> bool:
+def _confirm_update(update: ServerUpdate) -> bool:
     """Ask whether to apply a change. The default is no if it is more than an update."""
-    question = clean(f"{change.server.name}: apply {describe_update(change)}?")
-    return click.confirm(question, default=not change.conflicts, err=True)
+    question = clean(f"{update.server.name}: apply {describe_update(update)}?")
+    return click.confirm(question, default=not update.conflicts, err=True)
 
 
-def _question(server: MergedServer) -> str:
-    definition = masked_definition(lift_secrets(server.name, server.definition, {}))
-    return clean(f"{server.name}: {describe_target(definition)} ?")
-
-
-def _confirm_storing_secrets(made: ImportPlan, servers: list[MergedServer]) -> bool:
+def _confirm_storing_secrets(plan: ImportPlan, servers: list[MergedServer]) -> bool:
     """Ask whether to move literal secrets to the secret store."""
-    literals = {one.name for server in servers for one in made.lifted[server.name].secrets}
+    literals = {each.name for server in servers for each in plan.lifted[server.name].secrets}
     if not literals:
         return True
     what = count(len(literals), "secret")
@@ -261,14 +243,14 @@ def _confirm_storing_secrets(made: ImportPlan, servers: list[MergedServer]) -> b
     return click.confirm(question, default=True, err=True)
 
 
-def _ask_for_values(made: ImportPlan, servers: list[MergedServer]) -> dict[str, str]:
+def _ask_for_values(plan: ImportPlan, servers: list[MergedServer]) -> dict[str, str]:
     """Ask once for each value that only the user knows. An empty value skips the server."""
     answers: dict[str, str] = {}
     for server in servers:
-        for one in made.missing_secrets(server):
-            if one.name not in answers:
-                prompt = clean(f"{server.name}: {one.prompt} (press Return to skip)")
-                answers[one.name] = click.prompt(
+        for each in plan.missing_secrets(server):
+            if each.name not in answers:
+                prompt = clean(f"{server.name}: {each.prompt} (press Return to skip)")
+                answers[each.name] = click.prompt(
                     prompt, hide_input=True, default="", show_default=False, err=True
                 )
     return answers

@@ -41,9 +41,7 @@ from mcpd.model.errors import BadSpec
 
 NAME = "mcpd"
 
-_project = click.option(
-    "--project", is_flag=True, help="Use the configuration of the current project instead of the user's."
-)
+_project = click.option("--project", is_flag=True, help="Use the configuration of the current project.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done without changing anything.")
 _editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_complete=editor_names)
 
@@ -58,7 +56,7 @@ _editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_comple
 @click.option("--profile", metavar="NAME", help="Only what this profile selects.")
 @click.option("--name", metavar="NAME", help="Name of the entry. [default: mcpd]")
 @click.option(
-    "--take-over", is_flag=True, help="Disable the editor's own entries for servers that mcpd provides."
+    "--take-over", is_flag=True, help="Disable the editor's entries for servers that mcpd provides."
 )
 @click.option(
     "--via",
@@ -89,44 +87,48 @@ def install(
     """
     if server and profile:
         raise UsageError("--server and --profile cannot be combined")
-    around = UserContext(os.environ, Path.cwd())
-    places = _targets(cli, editors, every, project, around)
-    for one in places:
-        if via == "socket" and not one.editor.supports_socket_url:
-            raise UsageError(f"{one.editor.title} cannot connect to a Unix socket", hint="omit --via socket")
-    called = name or "-".join(filter(None, (NAME, server or profile)))
+    user = UserContext(os.environ, Path.cwd())
+    targets = _targets(cli, editors, every, project, user)
+    for target in targets:
+        if via == "socket" and not target.editor.supports_socket_url:
+            raise UsageError(
+                f"{target.editor.title} cannot connect to a Unix socket", hint="omit --via socket"
+            )
+    entry_name = name or "-".join(filter(None, (NAME, server or profile)))
     program = mcpctl_path()
 
-    def made(editor: EditorSpec) -> Callable[[KeyPath], dict[str, object]]:
+    def entry_for(editor: EditorSpec) -> Callable[[KeyPath], dict[str, object]]:
         if via == "socket" or (
             via is None and editor.supports_socket_url and systemd_units.manages_socket(cli.socket)
         ):
-            return lambda slot: url_entry(socket_url(cli.socket, server, profile))
+            return lambda key_path: url_entry(socket_url(cli.socket, server, profile))
         args = ["bridge", "--client", editor.name]
         args += ["--server", server] if server else ["--profile", profile] if profile else []
         args += ["--socket", cli.socket] if cli.socket_option else []
-        return lambda slot: command_entry(editor, slot, called, program, args)
+        return lambda key_path: command_entry(editor, key_path, entry_name, program, args)
 
     if only_print:
-        return _print(cli, places, called, made)
+        return _print(cli, targets, entry_name, entry_for)
     _warn_if_unknown(cli, server, profile)
-    shared = _duplicate_finder(cli, around, server, profile)
+    find_duplicates = _duplicate_finder(cli, user, server, profile)
     backups = EditorBackups(os.environ)
 
-    def put(one: InstallTarget) -> Json:
+    def install_one(target: InstallTarget) -> Json:
         found: list[str] = []
 
-        def same(slot: KeyPath, document: Document) -> list[str]:
-            found[:] = shared(one, document)
+        def entries_to_disable(key_path: KeyPath, document: Document) -> list[str]:
+            found[:] = find_duplicates(target, document)
             return found if take_over else []
 
-        change = install_entry(one, called, made(one.editor), same, backups, dry_run=dry_run)
-        left = [] if take_over else sorted(set(found))
+        change = install_entry(
+            target, entry_name, entry_for(target.editor), entries_to_disable, backups, dry_run=dry_run
+        )
+        duplicates = [] if take_over else sorted(set(found))
         if not cli.out.json:
-            _report_installed(cli, one, change, left, backups, around, dry_run)
-        return _as_json(one, change, backups) | {"also_in_mcpd": left, "dry_run": dry_run}
+            _report_installed(cli, target, change, duplicates, backups, user, dry_run)
+        return _as_json(target, change, backups) | {"also_in_mcpd": duplicates, "dry_run": dry_run}
 
-    return _each(cli, places, put)
+    return _for_each(cli, targets, install_one)
 
 
 @click.command(
@@ -151,44 +153,44 @@ def uninstall(
     Restores a file byte for byte if it has not changed since. Otherwise, removes mcpd's entries and restores
     the entries that install disabled.
     """
-    around = UserContext(os.environ, Path.cwd())
+    user = UserContext(os.environ, Path.cwd())
     backups = EditorBackups(os.environ)
 
-    places = _targets(cli, editors, every, project, around, everywhere=True)
-    last = {one.editor.name: one for one in places}
-    told = set(last) if every else set[str]()
+    targets = _targets(cli, editors, every, project, user, all_files=True)
+    last = {target.editor.name: target for target in targets}
+    reported = set(last) if every else set[str]()
 
-    def take_out(one: InstallTarget) -> Json:
-        name = one.editor.name
-        change = uninstall_entry(one, frozenset(names), backups, dry_run=dry_run)
-        if not cli.out.json and (change.has_changes or (name not in told and one is last[name])):
-            _report_uninstalled(cli, one, change, around, dry_run)
-            told.add(name)
-        return _as_json(one, change, None) | {"dry_run": dry_run}
+    def uninstall_one(target: InstallTarget) -> Json:
+        name = target.editor.name
+        change = uninstall_entry(target, frozenset(names), backups, dry_run=dry_run)
+        if not cli.out.json and (change.has_changes or (name not in reported and target is last[name])):
+            _report_uninstalled(cli, target, change, user, dry_run)
+            reported.add(name)
+        return _as_json(target, change, None) | {"dry_run": dry_run}
 
-    code = _each(cli, places, take_out)
+    code = _for_each(cli, targets, uninstall_one)
     if every:
-        for path in backups.other_files(one.path for one in places):
+        for path in backups.other_files(target.path for target in targets):
             command = f"mcpctl uninstall EDITOR{'' if project else ' --project'}"
-            cli.out.message(f"{around.display_path(path)} also contains mcpd; run {command} in its directory")
+            cli.out.message(f"{user.display_path(path)} also contains mcpd; run {command} in its directory")
     return code
 
 
-def _each(cli: CliContext, places: list[InstallTarget], act: Callable[[InstallTarget], Json]) -> int:
+def _for_each(cli: CliContext, targets: list[InstallTarget], action: Callable[[InstallTarget], Json]) -> int:
     """Run `act` for every editor, even if it fails for some. Returns the exit code of the first failure."""
     done: list[Json] = []
     failed: list[CtlError] = []
-    for one in places:
+    for target in targets:
         try:
-            done.append(act(one))
+            done.append(action(target))
             continue
         except BadSpec as error:
             failed.append(DaemonError({"message": f"{error.source} was not changed", "data": error.data()}))
         except CtlError as error:
             failed.append(error)
-        if len(places) == 1:
+        if len(targets) == 1:
             raise failed[0]
-        done.append({"editor": one.editor.name, "path": str(one.path), "error": failed[-1].to_json()})
+        done.append({"editor": target.editor.name, "path": str(target.path), "error": failed[-1].to_json()})
         if not cli.out.json:
             cli.out.flush()
             cli.out.error(failed[-1])
@@ -199,34 +201,34 @@ def _each(cli: CliContext, places: list[InstallTarget], act: Callable[[InstallTa
 
 def _targets(
     cli: CliContext,
-    words: tuple[str, ...],
+    editors: tuple[str, ...],
     every: bool,
     project: bool,
-    around: UserContext,
+    user: UserContext,
     *,
-    everywhere: bool = False,
+    all_files: bool = False,
 ) -> list[InstallTarget]:
     """Return the file of each editor; with `everywhere`, all its existing files."""
-    if bool(words) == every:
+    if bool(editors) == every:
         raise UsageError(
             "which editors?", hint=f"name editors ({', '.join(installable_editors())}), or use --all"
         )
-    for word in words:
-        if word not in BY_NAME:
-            raise unknown_editor(word, installable_editors())
+    for editor in editors:
+        if editor not in BY_NAME:
+            raise unknown_editor(editor, installable_editors())
     if every:
-        here = {
-            one.editor.name
-            for one in find_editor_files(tuple(BY_NAME[name] for name in installable_editors()), around)
+        configured = {
+            target.editor.name
+            for target in find_editor_files(tuple(BY_NAME[name] for name in installable_editors()), user)
         }
-        words = tuple(name for name in installable_editors() if name in here)
-        if not words:
+        editors = tuple(name for name in installable_editors() if name in configured)
+        if not editors:
             raise NotFound("no editor configuration found", hint="name an editor: mcpctl install cursor")
     found: list[InstallTarget] = []
-    for word in dict.fromkeys(words):
+    for editor in dict.fromkeys(editors):
         try:
-            there = install_targets(BY_NAME[word], around, project=project, addresses=frozenset({cli.socket}))
-            found += there if everywhere else there[:1]
+            files = install_targets(BY_NAME[editor], user, project=project, addresses=frozenset({cli.socket}))
+            found += files if all_files else files[:1]
         except CtlError:
             if not every:
                 raise
@@ -238,45 +240,45 @@ def _warn_if_unknown(cli: CliContext, server: str | None, profile: str | None) -
     if not server and not profile:
         return
     try:
-        home = find_import_target(cli)
+        active = find_import_target(cli)
     except DaemonError:
         return  # reported later
     what, name, known = (
-        ("server", server, home.server_names) if server else ("profile", profile, home.profiles)
+        ("server", server, active.server_names) if server else ("profile", profile, active.profiles)
     )
     if name not in known:
         available = f"available: {', '.join(sorted(known))}" if known else "there are none"
-        cli.out.message(paint("warning: ", "yellow"), f"mcpd has no {what} '{name}' ({available})")
+        cli.out.warning(f"mcpd has no {what} '{name}' ({available})")
 
 
 def _duplicate_finder(
-    cli: CliContext, around: UserContext, server: str | None, profile: str | None
+    cli: CliContext, user: UserContext, server: str | None, profile: str | None
 ) -> Callable[[InstallTarget, Document], list[str]]:
     """Return a function that finds the entries in an editor's file that the new entry makes redundant.
 
     These are enabled entries for servers that are enabled in mcpd and provided by the new entry.
     """
     try:
-        home = find_import_target(cli)
+        active = find_import_target(cli)
     except DaemonError as error:
-        cli.out.message(
-            paint("warning: ", "yellow"), f"{error.message}; the editor's own entries stay enabled"
-        )
-        return lambda one, document: []
-    offered = home.visible_servers(server, profile)
-    ours = server_identities(
-        {name: fields for name, fields in offered.items() if definition_fields.is_enabled(fields)}, os.environ
+        cli.out.warning(f"{error.message}; the editor's own entries stay enabled")
+        return lambda target, document: []
+    visible = active.visible_servers(server, profile)
+    provided = server_identities(
+        {name: fields for name, fields in visible.items() if definition_fields.is_enabled(fields)}, os.environ
     )
 
-    def find(one: InstallTarget, document: Document) -> list[str]:
-        project = around.project if one.location.scope == "project" else None
-        seen = discover_in_file(EditorFile(one.editor, one.location, one.path, project), document, around)
+    def find(target: InstallTarget, document: Document) -> list[str]:
+        project = user.project if target.location.scope == "project" else None
+        discovered = discover_in_file(
+            EditorFile(target.editor, target.location, target.path, project), document, user
+        )
         return [
             candidate.source.name
-            for candidate in seen.candidates
-            if candidate.source.scope == one.location.scope
+            for candidate in discovered.candidates
+            if candidate.source.scope == target.location.scope
             and definition_fields.is_enabled(candidate.definition)
-            and matching_server(candidate, ours, os.environ) is not None
+            and matching_server(candidate, provided, os.environ) is not None
         ]
 
     return find
@@ -286,81 +288,81 @@ def _print(
     cli: CliContext,
     targets: list[InstallTarget],
     name: str,
-    made: Callable[[EditorSpec], Callable[[KeyPath], dict[str, object]]],
+    entry_for: Callable[[EditorSpec], Callable[[KeyPath], dict[str, object]]],
 ) -> int:
     """Print the entry alone, as a file of its own."""
     answers: list[Json] = []
-    for one in targets:
-        document = _read_document(one)
-        slot = slot_of(one, document)
-        fields = made(one.editor)(slot)
-        empty = parse_document(b"", one.path, foreign=True)
-        text = empty.with_entry(slot, name, fields, listed=is_listed(one)).text
-        answers.append({"editor": one.editor.name, "path": str(one.path), "text": text})
+    for target in targets:
+        document = _read_document(target)
+        key_path = slot_of(target, document)
+        fields = entry_for(target.editor)(key_path)
+        empty = parse_document(b"", target.path, foreign=True)
+        text = empty.with_entry(key_path, name, fields, listed=is_listed(target)).text
+        answers.append({"editor": target.editor.name, "path": str(target.path), "text": text})
         if not cli.out.json:
-            cli.out.message(paint(f"{one.editor.title}: ", "bold"), f"into {one.path}")
+            cli.out.message(paint(f"{target.editor.title}: ", "bold"), f"into {target.path}")
             cli.out.block(text)
     if cli.out.json:
         cli.out.json_value({"editors": answers})
     return 0
 
 
-def _read_document(one: InstallTarget) -> Document:
+def _read_document(target: InstallTarget) -> Document:
     try:
-        return parse_document(one.path.read_bytes(), one.path, foreign=True)
+        return parse_document(target.path.read_bytes(), target.path, foreign=True)
     except (OSError, BadSpec):
-        return parse_document(new_file_content(one.editor), one.path, foreign=True)
+        return parse_document(new_file_content(target.editor), target.path, foreign=True)
 
 
 def _report_installed(
     cli: CliContext,
-    one: InstallTarget,
+    target: InstallTarget,
     change: FileChange,
-    left: list[str],
+    duplicates: list[str],
     backups: EditorBackups,
-    around: UserContext,
+    user: UserContext,
     dry_run: bool,
 ) -> None:
-    would = "would be " if dry_run else ""
+    would, path = "would be " if dry_run else "", user.display_path(target.path)
     if change.added is None:
-        cli.out.line(f"{one.editor.title}: already configured in {around.display_path(one.path)}")
+        cli.out.line(f"{target.editor.title}: already configured in {path}")
     else:
-        cli.out.line(f"{one.editor.title}: '{change.added}' {would}added to {around.display_path(one.path)}")
+        cli.out.line(f"{target.editor.title}: '{change.added}' {would}added to {path}")
     for taken in change.disabled:
         how = "removed until mcpctl uninstall" if taken.removed else "disabled"
         cli.out.line(f"  {taken.name}: {would}{how} (provided by mcpd)")
-    if left:
+    if duplicates:
         cli.out.message(
-            f"  also provided by mcpd: {', '.join(left)}; disable them in the editor with: "
-            f"mcpctl install {one.editor.name} --take-over"
+            f"  also provided by mcpd: {', '.join(duplicates)}; disable them in the editor with: "
+            f"mcpctl install {target.editor.name} --take-over"
         )
     if change.added is not None and not dry_run:
         if change.existed:
-            cli.out.line(f"  backup: {around.display_path(backups.original_path(one.path))}")
-        if one.editor.next_step:
-            cli.out.message(paint("next: ", "dim"), one.editor.next_step)
+            cli.out.line(f"  backup: {user.display_path(backups.original_path(target.path))}")
+        if target.editor.next_step:
+            cli.out.next_step(target.editor.next_step)
 
 
 def _report_uninstalled(
-    cli: CliContext, one: InstallTarget, change: FileChange, around: UserContext, dry_run: bool
+    cli: CliContext, target: InstallTarget, change: FileChange, user: UserContext, dry_run: bool
 ) -> None:
     would = "would be " if dry_run else ""
-    path = around.display_path(one.path)
+    path = user.display_path(target.path)
     if change.restored:
-        cli.out.line(f"{one.editor.title}: {path} {would}restored to its original content")
+        cli.out.line(f"{target.editor.title}: {path} {would}restored to its original content")
     elif not change.has_changes:
-        cli.out.line(f"{one.editor.title}: mcpd is not configured in {path}")
+        cli.out.line(f"{target.editor.title}: mcpd is not configured in {path}")
     else:
         for name in change.removed:
-            cli.out.line(f"{one.editor.title}: '{name}' {would}removed from {path}")
+            cli.out.line(f"{target.editor.title}: '{name}' {would}removed from {path}")
         for name in change.re_enabled:
             cli.out.line(f"  {name}: {would}restored")
 
 
-def _as_json(one: InstallTarget, change: FileChange, backups: EditorBackups | None) -> dict[str, object]:
+def _as_json(target: InstallTarget, change: FileChange, backups: EditorBackups | None) -> dict[str, object]:
     facts: dict[str, object] = {
-        "editor": one.editor.name,
-        "path": str(one.path),
+        "editor": target.editor.name,
+        "path": str(target.path),
         "added": change.added,
         "removed": list(change.removed),
         "taken_over": [{"name": taken.name, "removed": taken.removed} for taken in change.disabled],
@@ -368,5 +370,5 @@ def _as_json(one: InstallTarget, change: FileChange, backups: EditorBackups | No
     if backups is None:
         return facts | {"restored": change.restored, "given_back": list(change.re_enabled)}
     return facts | {
-        "backup": str(backups.original_path(one.path)) if change.existed and change.added else None
+        "backup": str(backups.original_path(target.path)) if change.existed and change.added else None
     }

@@ -87,9 +87,7 @@ def enable(cli: CliContext, servers: tuple[str, ...], wait: float) -> int:
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl disable github time\n  mcpctl disable github --for 2h")
 @servers_argument
-@click.option(
-    "--for", "length", metavar="TIME", type=parse_duration, help="Disable for 90s, 30m, 2h or 1d12h."
-)
+@click.option("--for", "length", metavar="TIME", type=parse_duration, help="Disable for 30m, 2h or 1d12h.")
 @click.option("--until", "end", metavar="TIME", type=parse_time, help="Disable until 18:00, or an ISO time.")
 @wait_option
 @click.pass_obj

@@ -25,7 +25,7 @@ _ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note"
 @click.argument("server", shell_complete=server_names)
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option(
-    "-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True, help="Number of lines."
+    "-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True, help="Lines to show."
 )
 @click.pass_obj
 def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:

@@ -46,13 +46,11 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...]) -> int:
         hint = "type it at the prompt, or: … | mcpctl secret set NAME"
         raise UsageError("the value of a secret cannot be given as an argument", hint=hint)
     if not SECRET_NAME.fullmatch(name):
-        raise UsageError(
-            f"invalid secret name '{name}'", hint="use letters, digits and _; the first must not be a digit"
-        )
+        raise UsageError(f"invalid secret name '{name}'", hint="use letters, digits and _, no digit first")
     value = _prompt_for_value(name) if sys.stdin.isatty() else _read_stdin()
     if not value:
         raise UsageError(
-            "the value is empty; nothing was stored", hint=f"mcpctl secret remove {name} deletes a secret"
+            "empty value; nothing was stored", hint=f"delete it with: mcpctl secret remove {name}"
         )
     path = _change({name: value})
     used = _servers_by_secret(cli).get(name, [])
@@ -61,7 +59,7 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...]) -> int:
         return 0
     cli.out.line(f"{name}: stored in {path}")
     if used:
-        cli.out.message(paint("next: ", "dim"), f"mcpctl reconnect {' '.join(used)}")
+        cli.out.next_step(f"mcpctl reconnect {' '.join(used)}")
     return 0
 
 
@@ -81,9 +79,7 @@ def _read_stdin() -> str:
     try:
         return data.decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        raise UsageError(
-            "the value is not UTF-8 text", hint="encode binary values, for example with base64"
-        ) from None
+        raise UsageError("the value is not UTF-8 text", hint="encode it, for example with base64") from None
 
 
 @secret.command("list", epilog="Examples:\n\n\b\n  mcpctl secret list\n  mcpctl secret list --json")

@@ -45,9 +45,7 @@ _STDERR_LINES = 10
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl why github\n  mcpctl why github --json")
 @click.argument("server", shell_complete=server_names)
-@click.option(
-    "--shell/--no-shell", default=None, help="Compare with your login shell. [default: if it has failed]"
-)
+@click.option("--shell/--no-shell", default=None, help="Compare with your login shell. [default: if failed]")
 @click.pass_obj
 def why(cli: CliContext, server: str, shell: bool | None) -> int:
     """Explain the state of a server and suggest what to do.
