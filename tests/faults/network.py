@@ -24,7 +24,7 @@ from mcpd.model.status import ServerState
 from mcpd.transports.http_client import dial
 from tests.fakes.http import LegacyScript, Request, fake_http
 from tests.stopwatch import Stopwatch, stopwatch
-from tests.supervision.test_remote import World, living
+from tests.supervision.test_remote_servers import World, living
 
 OURS, THEIRS, PORT = "10.77.0.1", "10.77.0.2", 8000
 NEAR, FAR = "near0", "far0"

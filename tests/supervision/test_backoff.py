@@ -12,7 +12,7 @@ POLICY = RestartPolicy(intensity=1_000_000)
 """Without a crash loop."""
 
 
-def test_each_pause_is_drawn_evenly_below_a_ceiling_that_doubles_up_to_the_cap() -> None:
+def test_backoff_is_full_jitter_below_a_ceiling_that_doubles_up_to_the_cap() -> None:
     """Full jitter: 0.5, 1, 2 … 60 s, the mean half of it, and nothing between two starts under 0.25 s."""
     dice = random.Random(20261121)
     for tries, ceiling in enumerate([0.5, 1, 2, 4, 8, 16, 32, 60, 60], start=1):
@@ -27,20 +27,20 @@ def test_each_pause_is_drawn_evenly_below_a_ceiling_that_doubles_up_to_the_cap()
         assert abs(statistics.fmean(drawn) - expected) < ceiling * 0.03
 
 
-def test_many_thousand_failures_do_not_overflow() -> None:
+def test_backoff_does_not_overflow_after_thousands_of_failures() -> None:
     """2.0 ** 5000 would."""
     backoff = Backoff(POLICY, lambda: 1.0)
     assert [backoff.record_end(0.0).seconds for _ in range(5000)][-1] == POLICY.cap
 
 
-def test_the_fifth_end_within_a_minute_is_a_crash_loop_and_a_slower_one_is_not() -> None:
+def test_five_failures_within_a_minute_are_a_crash_loop() -> None:
     """Four in a minute are none, whatever came before."""
     quick, slow = Backoff(RestartPolicy(), lambda: 0.5), Backoff(RestartPolicy(), lambda: 0.5)
     assert [quick.record_end(at).crash_loop for at in (0, 14, 28, 42, 56)] == [False] * 4 + [True]
     assert not any(slow.record_end(at).crash_loop for at in range(0, 1500, 15))
 
 
-def test_probes_of_a_crash_loop_are_five_minutes_apart_give_or_take_a_fifth() -> None:
+def test_crash_loop_retries_every_five_minutes_with_jitter() -> None:
     """So that a machine full of crash loops is not probed in step."""
     backoff, drawn = Backoff(RestartPolicy(), random.Random(20261121).random), []
     for number in range(2005):
@@ -53,7 +53,7 @@ def test_probes_of_a_crash_loop_are_five_minutes_apart_give_or_take_a_fifth() ->
     assert abs(statistics.fmean(drawn) - 300) < 5
 
 
-def test_a_reset_forgets_everything() -> None:
+def test_reset_clears_the_backoff() -> None:
     """The crash loop too."""
     backoff = Backoff(RestartPolicy(), lambda: 0.999)
     for _ in range(10):

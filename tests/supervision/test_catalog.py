@@ -71,8 +71,8 @@ async def test_all_pages_are_fetched_in_order_and_entries_keep_their_bytes() -> 
     assert catalog.warnings == ()
 
 
-async def test_a_cursor_that_comes_again_ends_the_list() -> None:
-    """RELIABILITY B11: what was there is kept, and the warning says so."""
+async def test_repeated_cursor_ends_the_list() -> None:
+    """The entries fetched so far are kept, and a warning is added."""
     upstream = FakeUpstream(tools_list=lambda cursor: {"tools": [TOOL], "nextCursor": "again"})
     catalog = await fetched(upstream)
     assert names(catalog) == ["echo"]
@@ -81,7 +81,7 @@ async def test_a_cursor_that_comes_again_ends_the_list() -> None:
 
 
 async def test_a_list_has_a_thousand_pages_at_most() -> None:
-    """RELIABILITY B11: with ever new cursors too."""
+    """The number of pages is limited even if every cursor is new."""
     fresh = iter(range(10_000))
     upstream = FakeUpstream(tools_list=lambda cursor: {"tools": [], "nextCursor": str(next(fresh))})
     catalog = await fetched(upstream)
@@ -90,7 +90,7 @@ async def test_a_list_has_a_thousand_pages_at_most() -> None:
 
 
 async def test_unusable_entries_are_left_out_and_counted() -> None:
-    """CA12: the others are offered."""
+    """The remaining entries are offered."""
     bad: list[object] = [
         None,
         3,
@@ -123,10 +123,8 @@ BROKEN = UpstreamRefused("it: database is gone", server="it", upstream_code=-326
         (b'{"tools":' + b"[" * 100_000 + b"]" * 100_000 + b"}", True),
     ],
 )
-async def test_a_list_that_cannot_be_had_is_empty_and_the_server_is_used_all_the_same(
-    answer: object, warned: bool
-) -> None:
-    """CA12, B3: one warning at most, and the other lists are fetched."""
+async def test_failed_list_is_empty_and_does_not_fail_the_server(answer: object, warned: bool) -> None:
+    """It adds one warning at most, and the other lists are fetched."""
     upstream = FakeUpstream(
         tools_list=lambda cursor: answer, prompts_list=lambda cursor: {"prompts": [{"name": "hi"}]}
     )
@@ -136,13 +134,13 @@ async def test_a_list_that_cannot_be_had_is_empty_and_the_server_is_used_all_the
     assert len(catalog.warnings) == warned
 
 
-async def test_a_lost_link_is_not_an_empty_list() -> None:
+async def test_lost_connection_is_not_an_empty_list() -> None:
     """The connection is over, which is for others to handle."""
     with pytest.raises(LinkLost):
         await fetched(FakeUpstream(tools_list=lambda cursor: LinkLost("it: gone", server="it")))
 
 
-async def test_each_list_has_fifteen_seconds(autojump_clock: MockClock) -> None:
+async def test_each_list_has_its_own_timeout(autojump_clock: MockClock) -> None:
     """All its pages together."""
     began = trio.current_time()
     slow = FakeUpstream(tools_list=lambda cursor: 4.0)
@@ -180,8 +178,8 @@ async def test_filters_of_the_definition_hide_tools() -> None:
     assert names(catalog) == ["read_file"]
 
 
-def test_what_is_cached_comes_back_and_anything_else_is_dropped() -> None:
-    """RELIABILITY E10: a cache is never repaired."""
+def test_cached_catalog_round_trips_and_damaged_cache_is_dropped() -> None:
+    """A damaged cache entry is dropped, not repaired."""
     catalog = Catalog(tools=(Item("echo", b'{"name":"echo","inputSchema":{},"n":1E+400}'),), fetched_at="now")
     dumped = lists.dump_catalog(catalog)
     spec = StdioSpec(name="it", command="x")

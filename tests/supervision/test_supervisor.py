@@ -51,7 +51,7 @@ async def supervising(home: Path) -> AsyncIterator[Set]:
             nursery.cancel_scope.cancel()
 
 
-async def test_a_new_set_touches_only_what_differs(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_only_changed_servers_are_restarted(autojump_clock: MockClock, tmp_path: Path) -> None:
     """Kept servers keep their process; changed ones get a new one; removed ones are gone and said so."""
     async with supervising(tmp_path) as world:
         await world.apply(world.spec("kept"), world.spec("changed"), world.spec("removed"))
@@ -74,7 +74,7 @@ async def test_a_new_set_touches_only_what_differs(autojump_clock: MockClock, tm
         assert [event.server for event in world.events if event.kind is EventKind.REMOVED] == ["removed"]
 
 
-async def test_a_definition_of_the_same_identity_is_adopted_without_a_restart(
+async def test_definition_with_the_same_identity_is_applied_without_a_restart(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """Another timeout is no reason to end a process."""
@@ -87,9 +87,7 @@ async def test_a_definition_of_the_same_identity_is_adopted_without_a_restart(
         assert world.supervisor.get("it").state is ServerState.DISABLED
 
 
-async def test_a_wish_superseded_before_it_was_acted_on_is_skipped(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_superseded_set_is_skipped(autojump_clock: MockClock, tmp_path: Path) -> None:
     """Ten thousand wishes in a row end in the last."""
     async with supervising(tmp_path) as world:
         for n in range(10_000):
@@ -101,10 +99,8 @@ async def test_a_wish_superseded_before_it_was_acted_on_is_skipped(
         assert sum(world.starts().values()) <= 1
 
 
-async def test_an_unknown_server_is_named_with_what_comes_near(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """AX4."""
+async def test_unknown_server_error_suggests_similar_names(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """The error lists the configured servers."""
     async with supervising(tmp_path) as world:
         await world.apply(world.spec("github"))
         with pytest.raises(UnknownServer, match="did you mean github"):
@@ -113,13 +109,13 @@ async def test_an_unknown_server_is_named_with_what_comes_near(
             world.supervisor.get("zzz")
 
 
-async def test_a_bug_in_one_servers_task_ends_neither_the_others_nor_the_supervisor(
+async def test_bug_in_one_server_task_does_not_affect_others(
     autojump_clock: MockClock,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """RELIABILITY E8: logged with its traceback each time, and started again after a second."""
+    """Each bug is logged with its traceback, and the server is run again after a second."""
     sound, broken = ManagedServer.run, [True, True]
 
     async def run(self: ManagedServer) -> None:
@@ -140,7 +136,7 @@ async def test_a_bug_in_one_servers_task_ends_neither_the_others_nor_the_supervi
     assert "buggy: an error in mcpd itself" in reports[0].message
 
 
-async def test_a_server_that_met_a_bug_is_not_over(
+async def test_server_runs_again_after_a_bug(
     autojump_clock: MockClock,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -167,9 +163,7 @@ async def test_a_server_that_met_a_bug_is_not_over(
     caplog.clear()
 
 
-async def test_who_waits_for_a_server_that_is_removed_is_told_so(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_waiter_for_a_removed_server_gets_an_error(autojump_clock: MockClock, tmp_path: Path) -> None:
     """At once: it waited for as long as a handshake may take, for nobody."""
     refused: list[NotReady] = []
 
@@ -198,8 +192,8 @@ async def test_who_waits_for_a_server_that_is_removed_is_told_so(
         assert len(world.events) == told, "nothing is told of it any more"
 
 
-async def test_toggles_outlive_the_daemon(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """BR9: what a person switched off stays off, whatever the definition says."""
+async def test_enabled_setting_survives_a_daemon_restart(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """A server that the user disabled stays disabled, whatever the definition says."""
     async with supervising(tmp_path) as world:
         await world.apply(world.spec("it"))
         server = world.supervisor.get("it")

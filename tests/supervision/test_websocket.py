@@ -16,7 +16,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketReque
 
 from mcpd.model.errors import LinkLost
 from mcpd.model.status import ServerState
-from tests.supervision.test_remote import BOUND, living
+from tests.supervision.test_remote_servers import BOUND, living
 
 Json = dict[str, Any]
 TOOL = {"name": "echo", "inputSchema": {"type": "object"}}

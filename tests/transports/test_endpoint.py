@@ -34,8 +34,8 @@ async def test_a_redirect_within_the_origin_is_followed_with_body_and_remembered
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_no_other_origin_ever_sees_what_was_meant_for_this_one(status: int) -> None:
-    """RELIABILITY H4: a cross-origin redirect is a failure that names the place; nothing is sent there."""
+async def test_redirect_to_another_origin_is_not_followed(status: int) -> None:
+    """A redirect to another origin is an error that names it; nothing is sent there."""
     async with fake_http(LegacyScript()) as other:
 
         async def lure(request: Request) -> None:
@@ -53,7 +53,7 @@ async def test_no_other_origin_ever_sees_what_was_meant_for_this_one(status: int
 
 
 @pytest.mark.parametrize("location", ["http://[::1/mcp", "http://127.0.0.1:99999/mcp", "//["])
-async def test_a_redirect_to_what_is_no_url_costs_the_request_and_nothing_else(location: str) -> None:
+async def test_redirect_to_an_invalid_url_fails_only_the_request(location: str) -> None:
     """Python's own readers of URLs raise for these; that is the server's error, none of ours."""
 
     async def lure(request: Request) -> None:
@@ -81,10 +81,8 @@ async def test_a_redirect_to_what_is_no_url_costs_the_request_and_nothing_else(l
         ("", None),
     ],
 )
-async def test_how_long_to_stay_away_is_a_number_or_a_date_or_nothing(
-    said: str, seconds: float | None
-) -> None:
-    """RELIABILITY H4: a header that says something else must not cost the connection."""
+async def test_retry_after_is_seconds_or_a_date_or_ignored(said: str, seconds: float | None) -> None:
+    """An invalid header must not break the connection."""
 
     async def busy(request: Request) -> None:
         await request.reply(429, Retry_After=said)
@@ -97,7 +95,7 @@ async def test_how_long_to_stay_away_is_a_number_or_a_date_or_nothing(
         await answer_of_a_list(talk)
 
 
-async def test_redirects_without_end_are_given_up() -> None:
+async def test_redirect_loop_is_an_error() -> None:
     """Three in a row are enough."""
 
     async def loop(request: Request) -> None:
@@ -107,7 +105,7 @@ async def test_redirects_without_end_are_given_up() -> None:
         assert isinstance(await outcome(talk.call()), HttpRefused)
 
 
-async def test_a_compressed_answer_is_understood() -> None:
+async def test_compressed_response_is_decoded() -> None:
     """As many proxies send them."""
 
     async def packed(request: Request) -> None:
@@ -118,8 +116,8 @@ async def test_a_compressed_answer_is_understood() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_bomb_is_refused_before_it_unfolds(stream: bool) -> None:
-    """RELIABILITY H8: the bound is on decoded bytes, in a body and in an event."""
+async def test_decompression_bomb_is_refused(stream: bool) -> None:
+    """The limit applies to decoded bytes, in a body and in an event."""
     bomb = gzip.compress(b'data: {"a":"' + b"x" * (64 << 20), 9)
 
     async def explode(request: Request) -> None:
@@ -136,7 +134,7 @@ async def test_a_bomb_is_refused_before_it_unfolds(stream: bool) -> None:
         await answer_of_a_list(talk)
 
 
-async def test_an_encoding_nobody_asked_for_is_a_violation() -> None:
+async def test_unrequested_encoding_is_a_protocol_violation() -> None:
     """Brotli and zstd are not offered, so that there is one decoder to bound."""
 
     async def odd(request: Request) -> None:

@@ -86,7 +86,7 @@ async def test_a_tls_connection_is_tunnelled_and_the_proxy_sees_nothing_of_it(
 
 
 async def test_a_certificate_is_checked_through_a_proxy_too(tmp_path: Path) -> None:
-    """RELIABILITY H9: a proxy that answers in the server's place is found out."""
+    """A proxy that answers in the server's place is detected."""
     authority = Authority(tmp_path)
     async with (
         fake_http(ModernScript(), tls=authority.server("DNS:elsewhere.example")) as server,
@@ -106,7 +106,7 @@ async def test_a_certificate_is_checked_through_a_proxy_too(tmp_path: Path) -> N
         ({"far.example": 1}, "Basic eDp5", "refused: HTTP 407 Who Are You"),
     ],
 )
-async def test_a_proxy_that_refuses_is_named_and_nothing_has_run(
+async def test_refusal_of_a_proxy_names_it_and_nothing_ran(
     place: Mapping[str, int], password: str, words: str
 ) -> None:
     """With what it said; its password is nowhere."""
@@ -119,7 +119,7 @@ async def test_a_proxy_that_refuses_is_named_and_nothing_has_run(
         assert not error.may_have_run
 
 
-async def test_a_proxy_that_is_not_there_is_named() -> None:
+async def test_unreachable_proxy_is_named() -> None:
     """Not the server, which nobody has asked."""
     async with fake_proxy({}) as gone:
         port = gone.port
@@ -129,7 +129,7 @@ async def test_a_proxy_that_is_not_there_is_named() -> None:
     assert not error.may_have_run
 
 
-async def test_no_proxy_is_asked_for_what_it_is_not_for() -> None:
+async def test_proxy_is_not_used_for_excluded_hosts() -> None:
     """`NO_PROXY`, and this machine itself."""
     async with fake_http(ModernScript()) as server, fake_proxy({}) as proxy:
         environ = {"HTTP_PROXY": f"http://127.0.0.1:{proxy.port}", "NO_PROXY": "far.example"}
@@ -139,7 +139,7 @@ async def test_no_proxy_is_asked_for_what_it_is_not_for() -> None:
         assert proxy.asked == []
 
 
-async def test_a_proxy_of_another_kind_is_a_mistake_a_person_has_to_mend() -> None:
+async def test_unsupported_proxy_type_is_a_permanent_error() -> None:
     """SOCKS is not spoken, and to go round it silently would betray who relies on it."""
     spec = RemoteSpec(name="far", kind="http", url="https://far.example/")
     with pytest.raises(CannotStart, match="socks5"):

@@ -27,7 +27,7 @@ from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outc
 
 
 async def test_a_modern_request_repeats_itself_in_its_headers() -> None:
-    """Digest 2.4: version, method and name on every POST; no session, no GET, no DELETE."""
+    """Every POST names version, method and name; there is no session, GET or DELETE."""
     async with fake_http(ModernScript()) as server:
         async with talking(server.url) as talk:
             await answer(talk.call(a=1))
@@ -45,8 +45,8 @@ async def test_a_modern_request_repeats_itself_in_its_headers() -> None:
     assert server.requests[0].headers["mcp-method"] == "server/discover"
 
 
-async def test_arguments_a_tool_wants_mirrored_are_and_a_tool_with_broken_wishes_is_left_out() -> None:
-    """Digest 2.15: `Mcp-Param-*`; one bad annotation hides one tool."""
+async def test_annotated_arguments_become_headers_and_invalid_annotations_hide_the_tool() -> None:
+    """`Mcp-Param-*` headers are sent; an invalid annotation hides only its tool."""
     mirrored = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
     broken = {"type": "object", "properties": {"n": {"type": "number", "x-mcp-header": "N"}}}
     tools = [{"name": "echo", "inputSchema": mirrored}, {"name": "bad", "inputSchema": broken}]
@@ -59,7 +59,7 @@ async def test_arguments_a_tool_wants_mirrored_are_and_a_tool_with_broken_wishes
 
 
 async def test_a_legacy_session_is_named_on_every_request_and_ended() -> None:
-    """Digest 2.6, 2.7: neither session nor version on `initialize`, both on all that follows."""
+    """`initialize` has neither session nor version; all further requests have both."""
     async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
         await answer(talk.call())
     opening, *later = server.requests[1:]
@@ -99,7 +99,7 @@ async def test_a_list_and_ten_calls_cost_one_handshake_and_at_most_three_connect
 # ── what is understood ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_body_with_line_breaks_becomes_one_line() -> None:
+async def test_body_with_line_breaks_is_joined() -> None:
     """It may go on to a client whose messages end at a line break."""
 
     async def pretty(request: Request) -> None:
@@ -115,7 +115,7 @@ async def test_a_body_with_line_breaks_becomes_one_line() -> None:
 @pytest.mark.parametrize("status", [200, 400, 404, 500])
 @pytest.mark.parametrize("id", ["own", None])
 async def test_an_error_in_the_body_counts_whatever_the_status(status: int, id: str | None) -> None:
-    """Digest 2.4: its id may be missing, then it belongs to the request that the response answers."""
+    """The id may be missing: the error belongs to the request of that HTTP exchange."""
 
     async def refuse(request: Request) -> None:
         own = request.message["id"]
@@ -128,7 +128,7 @@ async def test_an_error_in_the_body_counts_whatever_the_status(status: int, id: 
         assert not talk.ended
 
 
-async def test_a_batch_is_understood_in_the_one_revision_that_has_them() -> None:
+async def test_batches_are_accepted_in_the_revision_that_allows_them() -> None:
     """2025-03-26 allows arrays in a JSON body."""
 
     async def array(request: Request) -> None:
@@ -151,10 +151,10 @@ async def test_a_batch_is_understood_in_the_one_revision_that_has_them() -> None
         (200, "application/json", b"", "an unrelated message"),
     ],
 )
-async def test_what_is_no_answer_fails_the_call_at_once(
+async def test_unrelated_response_fails_the_call_immediately(
     status: int, kind: str, body: bytes, words: str
 ) -> None:
-    """RELIABILITY H4: nobody waits for what will not come."""
+    """The call does not wait for its timeout."""
 
     async def wrong(request: Request) -> None:
         await request.reply(status, body, kind)
@@ -170,7 +170,7 @@ async def test_what_is_no_answer_fails_the_call_at_once(
 # ── requests of the server ──────────────────────────────────────────────────────────────────────
 
 
-async def test_a_servers_requests_are_answered_by_a_post_and_never_left_hanging() -> None:
+async def test_server_requests_are_answered_by_post() -> None:
     """Ping gets `{}`; what we do not offer is refused, within the call that waits for it."""
     answers: list[dict[str, object]] = []
     answered = trio.Event()
@@ -205,8 +205,8 @@ async def hang(request: Request) -> None:
     await request.wait_hung_up()
 
 
-async def test_cancelling_a_modern_request_closes_its_stream_and_says_nothing() -> None:
-    """Digest 2.4: hanging up is the cancellation."""
+async def test_cancelling_a_modern_request_closes_its_stream() -> None:
+    """Closing the response cancels the request."""
     async with fake_http(ModernScript(on={"tools/call": hang})) as server, talking(server.url) as talk:
         exchange = talk.call()
         (request,) = await asked(server, "tools/call")
@@ -217,8 +217,8 @@ async def test_cancelling_a_modern_request_closes_its_stream_and_says_nothing() 
         assert "notifications/cancelled" not in server.asked()
 
 
-async def test_cancelling_a_legacy_request_is_said() -> None:
-    """Digest 2.7: a dropped connection means nothing there."""
+async def test_cancelling_a_legacy_request_sends_a_notification() -> None:
+    """A closed connection does not cancel in the legacy era, so a notification is sent."""
     async with fake_http(LegacyScript(on={"tools/call": hang})) as server, talking(server.url) as talk:
         exchange = talk.call()
         (request,) = await asked(server, "tools/call")
@@ -230,8 +230,8 @@ async def test_cancelling_a_legacy_request_is_said() -> None:
         await answer_of_a_list(talk)
 
 
-async def test_an_answer_that_does_not_come_is_a_timeout_of_that_call_alone() -> None:
-    """RELIABILITY B6, over HTTP."""
+async def test_missing_response_times_out_that_call_only() -> None:
+    """The channel stays usable after a timeout over HTTP."""
     async with fake_http(LegacyScript(on={"tools/call": hang})) as server, talking(server.url) as talk:
         exchange = AwaitedExchange(idle_timeout=0.2, total_timeout=5)
         talk.link.submit(exchange, "tools/call", b'{"name":"echo"}')
@@ -258,8 +258,8 @@ async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> No
 # ── what breaks ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_reset_costs_the_call_it_hit_and_no_other() -> None:
-    """RELIABILITY H2: before the headers, within them, within the body, within an event."""
+async def test_connection_reset_fails_only_its_call() -> None:
+    """It may break before or within the headers, within the body or within an event."""
     for cut in (b"", b"HTTP/1.1 200 OK\r\nConte", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", None):
 
         async def reset(request: Request, cut: bytes | None = cut) -> None:
@@ -279,7 +279,7 @@ async def test_a_reset_costs_the_call_it_hit_and_no_other() -> None:
             await answer_of_a_list(talk)
 
 
-async def test_a_server_that_is_gone_ends_the_channel_and_nothing_ran() -> None:
+async def test_unreachable_server_ends_the_channel_and_nothing_ran() -> None:
     """The next attempt is the supervisor's; the caller may try again, for nothing was sent."""
     async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
         assert server.nursery is not None
@@ -295,8 +295,8 @@ async def test_a_server_that_is_gone_ends_the_channel_and_nothing_ran() -> None:
             talk.call()
 
 
-async def test_a_session_that_the_server_forgot_ends_the_channel_once() -> None:
-    """RELIABILITY H3: 64 concurrent 404s are one end; who was told 404 knows that nothing ran."""
+async def test_dropped_session_ends_the_channel_once() -> None:
+    """64 concurrent 404s end the channel once; those calls certainly did not run."""
     script = LegacyScript()
     async with fake_http(script) as server, talking(server.url) as talk:
         await answer(talk.call())
@@ -312,7 +312,7 @@ async def test_a_session_that_the_server_forgot_ends_the_channel_once() -> None:
 
 
 @pytest.mark.parametrize(("status", "ends"), [(401, True), (403, False)])
-async def test_a_login_wanted_during_a_call_says_so(status: int, ends: bool) -> None:
+async def test_unauthorized_call_reports_a_required_login(status: int, ends: bool) -> None:
     """401 is about us, and ends the connection; 403 is about this call."""
 
     async def refuse(request: Request) -> None:
@@ -328,7 +328,7 @@ async def test_a_login_wanted_during_a_call_says_so(status: int, ends: bool) -> 
             await answer_of_a_list(talk)
 
 
-async def test_a_server_that_is_busy_says_for_how_long() -> None:
+async def test_retry_after_of_a_busy_server_is_reported() -> None:
     """429 and 503 fail the call, with the time to wait; the connection is well."""
 
     async def busy(request: Request) -> None:
@@ -344,8 +344,8 @@ async def test_a_server_that_is_busy_says_for_how_long() -> None:
 # ── the long run ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_dead_link_is_noticed_by_the_kernel() -> None:
-    """RELIABILITY H1: keepalive 15/5/3 and a user timeout of 30 s are set on every connection."""
+def test_sockets_use_tcp_keepalive() -> None:
+    """Keepalive 15/5/3 and a user timeout of 30 s are set on every connection."""
     import socket
 
     from mcpd.transports.http_client.dial import SOCKET_OPTIONS
@@ -358,8 +358,8 @@ def test_a_dead_link_is_noticed_by_the_kernel() -> None:
     assert options[tcp, socket.TCP_USER_TIMEOUT] == 30_000
 
 
-async def test_the_pool_stays_whole_when_half_of_many_calls_are_cancelled() -> None:
-    """RELIABILITY H5: 128 in flight, cancelled at any moment; afterwards a call is as quick as before."""
+async def test_pool_survives_cancellation_of_half_of_many_calls() -> None:
+    """128 requests are cancelled at random moments; afterwards a call is as fast as before."""
     chance = random.Random(5)
 
     async def slow(request: Request) -> None:
@@ -388,7 +388,7 @@ async def test_the_pool_stays_whole_when_half_of_many_calls_are_cancelled() -> N
 
 
 @pytest.mark.parametrize("script", [ModernScript(), LegacyScript()])
-async def test_what_waits_for_its_turn_takes_the_connection_of_the_one_before(script: Script) -> None:
+async def test_queued_request_reuses_the_previous_connection(script: Script) -> None:
     """The next request is sent from within the answer to the last, on the connection that brought it."""
     async with fake_http(script) as server, talking(server.url, max_in_flight=1) as talk:
         await answer(talk.call())

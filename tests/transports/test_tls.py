@@ -62,7 +62,7 @@ async def refusal(url: str, ca_file: str | None) -> LinkLost:
     return exchange.error
 
 
-async def test_a_private_authority_is_trusted_when_it_is_named(tmp_path: Path) -> None:
+async def test_private_ca_is_trusted_when_configured(tmp_path: Path) -> None:
     """`caFile` in the definition."""
     authority = Authority(tmp_path)
     async with (
@@ -80,7 +80,7 @@ async def test_a_private_authority_is_trusted_when_it_is_named(tmp_path: Path) -
         ("IP:127.0.0.1", -1, True, "expired"),
     ],
 )
-async def test_a_certificate_that_is_not_good_is_refused_with_the_reason(
+async def test_invalid_certificate_is_refused_with_the_reason(
     tmp_path: Path, names: str, days: int, trusted: bool, words: str
 ) -> None:
     """Nothing was sent; there is no way to look away."""
@@ -93,7 +93,7 @@ async def test_a_certificate_that_is_not_good_is_refused_with_the_reason(
         assert server.requests == []
 
 
-async def test_a_server_without_tls_is_named_as_the_reason() -> None:
+async def test_server_without_tls_is_explained() -> None:
     """`https://` before the port of a development server: OpenSSL speaks of a wrong version number."""
 
     async def complain(stream: trio.SocketStream) -> None:
@@ -110,7 +110,7 @@ async def test_a_server_without_tls_is_named_as_the_reason() -> None:
     assert not error.may_have_run
 
 
-async def test_a_ca_file_that_cannot_be_used_is_a_mistake_in_the_definition(tmp_path: Path) -> None:
+async def test_unusable_ca_file_is_a_permanent_error(tmp_path: Path) -> None:
     """It would fail the same way again."""
     (tmp_path / "ca.pem").write_text("no certificate")
     for name in ("ca.pem", "missing.pem"):
@@ -134,12 +134,12 @@ async def test_a_ca_file_that_cannot_be_used_is_a_mistake_in_the_definition(tmp_
         ("http://[::1]:80/", {"HTTP_PROXY": "http://p:1"}, None),
     ],
 )
-def test_proxies_are_those_of_the_environment(url: str, environ: dict[str, str], proxy: str | None) -> None:
+def test_proxies_come_from_the_environment(url: str, environ: dict[str, str], proxy: str | None) -> None:
     """In either spelling; never for this machine itself."""
     assert proxy_for(url, environ) == proxy
 
 
-def test_who_trusts_the_same_shares_what_was_read_until_it_changes(tmp_path: Path) -> None:
+def test_ssl_contexts_are_shared_until_a_ca_file_changes(tmp_path: Path) -> None:
     """Reading all authorities takes 24 ms; a renewed one must count without a restart of the daemon."""
     own, other = Authority(tmp_path), tmp_path / "other.pem"
     shutil.copy(own.file, other)

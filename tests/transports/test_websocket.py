@@ -127,7 +127,7 @@ async def test_many_requests_share_the_connection_and_each_gets_its_own_answer()
     assert results == {number: {"n": number} for number in range(50)}
 
 
-async def test_both_eras_are_spoken() -> None:
+async def test_websocket_works_with_both_eras() -> None:
     """The same probe as on a pipe, and the handshake where the probe is refused."""
 
     async def modern(request: WebSocketRequest) -> None:
@@ -177,7 +177,7 @@ async def test_a_deadline_cancels_the_request_by_notification() -> None:
     assert told[1]["params"]["requestId"] == told[0]["id"]
 
 
-async def test_messages_of_32_mebibytes_pass_both_ways_and_longer_ones_end_the_link() -> None:
+async def test_messages_above_32_mebibytes_end_the_connection() -> None:
     """The library's own limit is 1 MiB; ours is the definition's, also for what comes in fragments."""
     big = "x" * (32 * MEBIBYTE - 200)
     async with serving(echoing, max_message_size=64 * MEBIBYTE) as port:
@@ -192,7 +192,7 @@ async def test_messages_of_32_mebibytes_pass_both_ways_and_longer_ones_end_the_l
                 await asked(channel, "echo", {"text": "x" * MEBIBYTE})
 
 
-async def test_a_message_may_come_in_fragments_but_not_for_ever() -> None:
+async def test_fragmented_message_has_a_time_limit() -> None:
     """32 MiB in a thousand pieces pass; pieces with nothing in them, which no limit counts, end the link."""
 
     async def in_pieces(request: WebSocketRequest) -> None:
@@ -230,9 +230,7 @@ async def test_a_message_may_come_in_fragments_but_not_for_ever() -> None:
         (4001, "kicked", "closed the connection with code 4001: kicked"),
     ],
 )
-async def test_how_the_server_closed_is_told_to_whoever_waits(
-    code: int, reason: str | None, words: str
-) -> None:
+async def test_close_code_and_reason_are_reported(code: int, reason: str | None, words: str) -> None:
     """With its code and its words, made harmless; whether the call may have run is said too."""
 
     async def handler(request: WebSocketRequest) -> None:
@@ -250,7 +248,7 @@ async def test_how_the_server_closed_is_told_to_whoever_waits(
         assert not later.value.may_have_run
 
 
-async def test_a_connection_that_breaks_without_a_word_is_lost() -> None:
+async def test_connection_broken_without_close_frame_is_lost() -> None:
     """The server's process died: no closing handshake."""
 
     async def handler(request: WebSocketRequest) -> None:
@@ -263,7 +261,7 @@ async def test_a_connection_that_breaks_without_a_word_is_lost() -> None:
             await asked(channel, "echo")
 
 
-async def test_a_ping_in_the_middle_of_the_goodbye_is_no_error() -> None:
+async def test_ping_during_the_closing_handshake_is_not_an_error() -> None:
     """The library's reader breaks on it: nothing may be answered any more."""
 
     async def handler(request: WebSocketRequest) -> None:
@@ -285,7 +283,7 @@ async def test_a_ping_in_the_middle_of_the_goodbye_is_no_error() -> None:
         assert await asked(channel, "echo", {"a": 1}) == {"a": 1}
 
 
-async def test_a_silent_peer_is_asked_and_lost_when_it_does_not_answer(
+async def test_peer_that_does_not_answer_pings_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A half-open connection: nothing comes, nothing breaks."""
@@ -312,7 +310,7 @@ async def test_a_silent_peer_is_asked_and_lost_when_it_does_not_answer(
     assert None in ended
 
 
-async def test_a_peer_that_does_not_read_is_given_up() -> None:
+async def test_peer_that_does_not_read_is_lost() -> None:
     """Within the write timeout, counted anew with every portion that does leave."""
 
     async def handler(request: WebSocketRequest) -> None:
@@ -361,7 +359,7 @@ async def test_a_server_that_refuses_the_handshake_is_classified(
     ],
     ids=["nothing", "ssh", "page", "flood"],
 )
-async def test_what_is_no_websocket_server_is_told_so(
+async def test_other_servers_than_websocket_are_reported(
     greeting: bytes, kind: type[McpdError], words: str
 ) -> None:
     """Never a hang, and never more of it than a greeting's length."""
@@ -381,7 +379,7 @@ async def test_what_is_no_websocket_server_is_told_so(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_port_nobody_listens_on_cannot_be_reached() -> None:
+async def test_closed_port_is_unreachable() -> None:
     """In words a person understands."""
     with pytest.raises(LinkLost, match="ws: it cannot be reached: Connection refused") as caught:
         async with open_websocket(a_spec(1)):
@@ -390,7 +388,7 @@ async def test_a_port_nobody_listens_on_cannot_be_reached() -> None:
 
 
 @pytest.mark.slow
-async def test_a_thousand_connections_leave_no_descriptor_behind() -> None:
+async def test_thousand_connections_leak_no_descriptor() -> None:
     """Closed by us, closed by the server, too long a message, refused: without the garbage collector."""
     turns = 0
 

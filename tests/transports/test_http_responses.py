@@ -16,7 +16,7 @@ from tests.stopwatch import stopwatch
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking
 
 
-async def test_an_answer_may_come_as_an_event_stream_after_notifications() -> None:
+async def test_response_may_follow_notifications_on_an_event_stream() -> None:
     """Comments, events without data and CRLF included; progress reaches who asked."""
     heard: list[bytes] = []
 
@@ -41,7 +41,7 @@ async def test_an_answer_may_come_as_an_event_stream_after_notifications() -> No
         assert json.loads(heard[0])["progress"] == 1
 
 
-async def test_an_event_stream_that_comes_in_one_piece_is_read_like_one_that_does_not() -> None:
+async def test_event_stream_in_one_piece_is_read_like_one_in_many() -> None:
     """Progress and answer in order; a stream without the answer is an error, as ever."""
     params = b'{"progressToken":%d,"progress":1}'
     pieces = [
@@ -63,7 +63,7 @@ async def test_an_event_stream_that_comes_in_one_piece_is_read_like_one_that_doe
 
 
 async def test_a_broken_stream_is_resumed_where_its_last_event_ended() -> None:
-    """RELIABILITY H2: by GET with Last-Event-ID, after the time the server asked for; nothing twice."""
+    """It is resumed by GET with Last-Event-ID after the `retry` time; nothing arrives twice."""
     changes = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
     times: list[float] = []
     taken: list[float] = []
@@ -123,7 +123,7 @@ async def test_a_stream_that_cannot_be_resumed_fails_its_call() -> None:
 
 
 async def test_a_modern_stream_that_breaks_is_a_lost_request() -> None:
-    """Digest 2.4: ids mean nothing there, and nothing is asked for again."""
+    """Modern servers have no event ids, so nothing is resumed."""
 
     async def begin(request: Request) -> None:
         await request.events()
@@ -138,8 +138,8 @@ async def test_a_modern_stream_that_breaks_is_a_lost_request() -> None:
 LISTENING = {"tools": {"listChanged": True}}
 
 
-async def test_a_server_that_tells_of_changes_is_listened_to() -> None:
-    """Digest 2.7: a GET after the handshake; broken, it is opened again and the lists are looked at anew."""
+async def test_stream_is_opened_for_a_server_that_announces_changes() -> None:
+    """It is opened by GET after the handshake; when it breaks, it is reopened and lists are fetched."""
     lives = 0
 
     async def tell(request: Request) -> None:
@@ -164,7 +164,7 @@ async def test_a_server_that_tells_of_changes_is_listened_to() -> None:
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-async def test_a_server_without_such_a_stream_is_not_asked_again_soon(status: int) -> None:
+async def test_server_without_a_notification_stream_is_not_asked_again_soon(status: int) -> None:
     """405 means no; nobody hammers."""
 
     async def no(request: Request) -> None:
@@ -178,7 +178,7 @@ async def test_a_server_without_such_a_stream_is_not_asked_again_soon(status: in
         assert len(server.of("GET")) == 1
 
 
-async def test_a_server_that_declares_nothing_to_tell_is_not_listened_to() -> None:
+async def test_no_stream_is_opened_for_a_server_without_notifications() -> None:
     """No stream is opened for nothing."""
     async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
         await answer(talk.call())
@@ -211,10 +211,10 @@ async def test_a_modern_subscription_that_breaks_is_asked_for_again(monkeypatch:
         await answer(talk.call())
 
 
-async def test_a_stream_that_was_kept_alive_and_falls_silent_is_taken_for_dead(
+async def test_stream_without_keep_alive_comments_is_considered_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """RELIABILITY H1: a half-open link is noticed by the comments that no longer come."""
+    """A half-open connection is detected by missing keep-alive comments."""
     monkeypatch.setattr("mcpd.transports.http_responses.SILENCE", 0.2)
 
     async def fall_silent(request: Request) -> None:

@@ -35,22 +35,20 @@ def tools(tmp_path: Path) -> Path:
         ("{tools}/text", "{tools}/text is not executable; `chmod +x` it"),
     ],
 )
-def test_a_command_that_cannot_be_run_says_what_is_wrong_with_it(
-    tools: Path, command: str, words: str
-) -> None:
+def test_unusable_command_is_explained(tools: Path, command: str, words: str) -> None:
     """A whole command line in `command` is what people write first."""
     with pytest.raises(CannotStart) as refused:
         prepare_launch(StdioSpec(name="it", command=command.format(tools=tools)), {"PATH": str(tools)}, "")
     assert words.format(tools=tools) in str(refused.value)
 
 
-def test_a_program_with_a_space_in_its_name_is_one(tools: Path) -> None:
+def test_program_name_may_contain_a_space(tools: Path) -> None:
     (tools / "npx").rename(tools / "npx server")
     launch = prepare_launch(StdioSpec(name="it", command="npx server"), {"PATH": str(tools)}, "")
     assert launch.executable == str(tools / "npx server")
 
 
 @pytest.mark.parametrize(("cwd", "words"), [("text", "is a file"), ("nowhere", "does not exist")])
-def test_a_directory_that_is_none_says_why(tools: Path, cwd: str, words: str) -> None:
+def test_unusable_directory_is_explained(tools: Path, cwd: str, words: str) -> None:
     with pytest.raises(CannotStart, match=f"its directory {tools}/{cwd} {words}"):
         prepare_launch(StdioSpec(name="it", command="npx", cwd=str(tools / cwd)), {"PATH": str(tools)}, "")

@@ -18,7 +18,7 @@ from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import ModernScript, Request, fake_http
 from tests.supervision.peer import Life, World, living
 from tests.supervision.test_catalog import SPEC, FakeUpstream, fetched
-from tests.supervision.test_remote import living as living_remotely
+from tests.supervision.test_remote_servers import living as living_remotely
 
 MINUTE = {"ttlMs": 60_000, "cacheScope": "public"}
 TELLS = {"tools": {"listChanged": True}}
@@ -29,9 +29,7 @@ def fetches(world: World) -> int:
     return world.script.asked.count("tools/list")
 
 
-async def test_a_list_that_has_expired_is_fetched_again_when_it_is_used(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_expired_list_is_fetched_again_when_used(autojump_clock: MockClock, tmp_path: Path) -> None:
     """Not before, and not for nobody: a time to live is no interval for asking."""
     names = ["echo"]
     async with living(tmp_path, Life(modern=True, lists=lambda: names, hints=MINUTE)) as world:
@@ -65,7 +63,7 @@ async def test_a_list_that_has_expired_is_fetched_again_when_it_is_used(
         (Life(hints={"ttlMs": 0}), False),  # older revisions have no such thing
     ],
 )
-async def test_whether_a_list_expires_at_all(
+async def test_list_expiry_depends_on_hints_and_notifications(
     autojump_clock: MockClock, tmp_path: Path, life: Life, expires: bool
 ) -> None:
     """What changes without a word has to be looked up; what is told is known."""
@@ -78,9 +76,7 @@ async def test_whether_a_list_expires_at_all(
         assert fetches(world) == (4 if expires else 1)
 
 
-async def test_a_list_that_cannot_be_fetched_again_stays_as_it_was(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_list_that_cannot_be_refreshed_is_kept(autojump_clock: MockClock, tmp_path: Path) -> None:
     """Old is better than none; and nobody waits longer than a list may take."""
     life = Life(modern=True, hints=MINUTE, deaf_after=60, deaf_until=1000)
     async with living(tmp_path, life, timeouts=lists_within(4)) as world:
@@ -103,7 +99,7 @@ def lists_within(seconds: float) -> Any:
     return Timeouts(list=seconds)
 
 
-async def test_nobody_waits_for_a_connection_that_has_ended(
+async def test_refresh_does_not_wait_for_a_closed_connection(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """What is known is used; the next connection brings new lists anyway."""
@@ -116,7 +112,7 @@ async def test_nobody_waits_for_a_connection_that_has_ended(
         assert trio.current_time() - began < 5
 
 
-async def test_hints_of_all_pages_and_lists_of_a_feature_are_taken_together(
+async def test_cache_hints_of_all_pages_and_lists_are_combined(
     autojump_clock: MockClock,
 ) -> None:
     """The shortest life; private where any of them is. Other features keep theirs."""
@@ -167,7 +163,7 @@ def call(world: Any) -> AwaitedExchange:
     return exchange
 
 
-async def test_a_call_refused_for_its_headers_is_sent_once_more_with_the_right_ones(tmp_path: Path) -> None:
+async def test_call_refused_for_its_headers_is_retried_with_the_right_ones(tmp_path: Path) -> None:
     """It was not carried out; the list tells what is wanted now. Another request, the same call."""
     script = ModernScript(on={"tools/call": mirroring})
     async with fake_http(script) as server, living_remotely(tmp_path, server.url) as world:
@@ -193,7 +189,7 @@ async def test_a_call_refused_for_its_headers_is_sent_once_more_with_the_right_o
 
 
 @pytest.mark.parametrize("status", [200, 400])
-async def test_a_call_is_sent_once_more_at_most(tmp_path: Path, status: int) -> None:
+async def test_call_is_retried_once_at_most(tmp_path: Path, status: int) -> None:
     """The second refusal is the answer; and other errors are the answer at once."""
 
     async def refuse(code: int, request: Request) -> None:
@@ -209,7 +205,7 @@ async def test_a_call_is_sent_once_more_at_most(tmp_path: Path, status: int) -> 
             assert len(server.of("tools/call")) == times
 
 
-async def test_who_leaves_while_the_list_is_fetched_is_not_called_for(tmp_path: Path) -> None:
+async def test_call_cancelled_during_the_refresh_is_not_retried(tmp_path: Path) -> None:
     """Nobody would take the answer."""
     listing, go_on = trio.Event(), trio.Event()
 

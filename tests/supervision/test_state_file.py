@@ -45,7 +45,7 @@ async def test_a_change_is_saved_when_the_save_itself_is_cancelled(tmp_path: Pat
     assert StateFile(tmp_path, tmp_path).is_enabled("it") is False
 
 
-async def test_everything_comes_back(tmp_path: Path) -> None:
+async def test_state_round_trips(tmp_path: Path) -> None:
     """Toggles, eras and the applied set, from a file that is ours alone; forgotten ones do not."""
     store = StateFile(tmp_path, tmp_path)
     applied = AppliedSet(servers={"it": {"command": "x", "args": ["\u2028", "n\u00e4"]}}, config_digest="d")
@@ -66,9 +66,7 @@ async def test_everything_comes_back(tmp_path: Path) -> None:
     assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
 
 
-async def test_lists_are_there_after_the_end_and_not_collected_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cached_lists_are_kept_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The definitions that were used last; what was kept just before the end is among them."""
     monkeypatch.setattr("mcpd.state_file._MAX_CACHED_LISTS", 3)
     store = StateFile(tmp_path, tmp_path)
@@ -84,7 +82,7 @@ async def test_lists_are_there_after_the_end_and_not_collected_for_ever(
     assert len(list((tmp_path / "lists").iterdir())) == 3
 
 
-async def test_eras_are_not_collected_for_ever(tmp_path: Path) -> None:
+async def test_remembered_eras_are_limited(tmp_path: Path) -> None:
     """The newest five hundred."""
     store = StateFile(tmp_path, tmp_path)
     for n in range(2000):
@@ -93,9 +91,7 @@ async def test_eras_are_not_collected_for_ever(tmp_path: Path) -> None:
     assert store.era("1999") == "modern"
 
 
-async def test_a_disk_that_takes_nothing_is_said_and_survived(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_full_disk_is_logged_and_survived(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """And the next change is tried again."""
     state = tmp_path / "state"
     state.write_text("a file where the directory should be")
@@ -110,10 +106,10 @@ async def test_a_disk_that_takes_nothing_is_said_and_survived(
     assert StateFile(state, tmp_path).is_enabled("it") is True
 
 
-async def test_what_a_full_disk_would_not_take_is_written_when_there_is_room(
+async def test_unsaved_state_is_written_when_the_disk_has_space(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RELIABILITY F1: without another change; said once, however often it is tried."""
+    """Saving is retried without another change, and logged once."""
     monkeypatch.setattr("mcpd.state_file._RETRY_INTERVAL", 0.005)
     state = tmp_path / "state"
     state.write_text("a file where the directory should be")

@@ -46,7 +46,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-async def test_the_first_configuration_may_come_later(home: Home) -> None:
+async def test_configuration_file_may_appear_later(home: Home) -> None:
     """And in any of the formats: all their places are looked at."""
     configuration = home.begin()
     assert configuration.watch_enabled.value
@@ -56,7 +56,7 @@ async def test_the_first_configuration_may_come_later(home: Home) -> None:
     assert home.names == ["a"]
 
 
-async def test_a_default_file_that_is_gone_is_told_and_ends_nothing(home: Home) -> None:
+async def test_deleted_default_file_is_reported_and_servers_keep_running(home: Home) -> None:
     """Without a file there are no servers, and that is for a person to say: by `reload`."""
     home.write("a")
     configuration = home.begin()
@@ -68,7 +68,7 @@ async def test_a_default_file_that_is_gone_is_told_and_ends_nothing(home: Home) 
     assert (home.names, configuration.status().problems) == ([], ())
 
 
-async def test_a_second_default_file_is_refused_until_it_is_gone(home: Home) -> None:
+async def test_second_default_file_is_refused_until_deleted(home: Home) -> None:
     """Told once, however often it is looked at; nothing is applied anew when it is over."""
     home.write("a")
     configuration = home.begin()
@@ -84,7 +84,7 @@ async def test_a_second_default_file_is_refused_until_it_is_gone(home: Home) -> 
     assert home.supervisor.generation == generation
 
 
-async def test_a_file_that_says_so_is_not_watched_any_more(home: Home) -> None:
+async def test_setting_can_turn_off_file_watching(home: Home) -> None:
     """And one from a variable never is."""
     home.write("a")
     configuration = home.begin()

@@ -72,7 +72,7 @@ async def test_a_modern_server_is_adopted_without_any_handshake() -> None:
 
 
 async def test_a_discovery_of_legacy_versions_leads_to_initialize_with_the_best() -> None:
-    """Row 2, digest 7.7: `supportedVersions` may name handshake versions only."""
+    """`supportedVersions` may name versions with a handshake only."""
     script = {"server/discover": discovered("2024-11-05", "2025-06-18"), "initialize": initialized()}
     async with connected(script) as peer:
         upstream = await agree(peer)
@@ -101,7 +101,7 @@ async def test_a_server_that_refuses_its_own_version_again_is_not_asked_a_third_
 
 
 async def test_a_refused_version_with_only_legacy_ones_leads_to_initialize() -> None:
-    """Row 4, digest 8.1: a listed legacy version is chosen by initialize."""
+    """A listed legacy version is negotiated by `initialize`."""
     script = {
         "server/discover": refused(-32022, {"supported": ["2025-03-26", "2024-11-05"]}),
         "initialize": initialized(),
@@ -121,7 +121,7 @@ async def test_no_version_in_common_fails_with_both_lists() -> None:
 
 
 @pytest.mark.parametrize("code", [-32021, -32020])
-async def test_a_modern_complaint_is_shown_and_not_taken_for_legacy(code: int) -> None:
+async def test_modern_error_is_reported_and_not_taken_for_legacy(code: int) -> None:
     """Row 6."""
     async with connected({"server/discover": refused(code), "initialize": initialized()}) as peer:
         with pytest.raises(UpstreamRefused) as error:
@@ -133,7 +133,7 @@ async def test_a_modern_complaint_is_shown_and_not_taken_for_legacy(code: int) -
 
 @pytest.mark.parametrize("code", [-32601, -32602, -32600, -32000, -32603, -32700, -32004, 0, 17, 10**30])
 async def test_any_other_error_means_legacy_on_the_same_process(code: int) -> None:
-    """Row 7, digest 7.4: never keyed to one code."""
+    """The fallback does not depend on one error code."""
     async with connected({"server/discover": refused(code), "initialize": initialized()}) as peer:
         upstream = await agree(peer)
         await peer.hear("notifications/initialized")
@@ -151,7 +151,7 @@ async def test_any_other_error_means_legacy_on_the_same_process(code: int) -> No
         ({"result": []}, False),
     ],
 )
-async def test_silence_means_legacy_and_a_late_discovery_counts_for_the_next_time(
+async def test_unanswered_probe_means_legacy_and_late_response_is_remembered(
     late: Json, is_modern: bool
 ) -> None:
     """Row 8, and 2.2.4: `initialize` pins the process; nobody is told of a cancelled probe."""
@@ -174,7 +174,7 @@ async def test_silence_means_legacy_and_a_late_discovery_counts_for_the_next_tim
     assert "notifications/cancelled" not in peer.methods
 
 
-async def test_a_server_that_dies_of_the_probe_is_to_be_started_again_as_legacy() -> None:
+async def test_server_that_exits_on_the_probe_should_be_restarted_as_legacy() -> None:
     """Row 9: Rust's rmcp ends on any first frame but initialize."""
     async with connected() as peer, trio.open_nursery() as nursery:
         nursery.start_soon(_close_when_probed, peer)
@@ -212,7 +212,7 @@ async def test_a_slow_modern_server_is_probed_again_when_it_refuses_initialize()
     assert peer.methods == ["server/discover", "initialize", "server/discover"]
 
 
-async def test_a_server_that_refuses_everything_is_asked_thrice_and_no_more() -> None:
+async def test_server_that_refuses_everything_is_asked_three_times() -> None:
     """2.2.3: once more, not for ever."""
     script = {"server/discover": refused(-32601), "initialize": refused(-32022)}
     async with connected(script) as peer:
@@ -251,7 +251,7 @@ async def test_every_legacy_revision_can_be_agreed_on(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", [MODERN, "1999-01-01", "", None, 5, ["2025-11-25"]], ids=repr)
-async def test_a_version_we_do_not_know_ends_the_handshake(version: object) -> None:
+async def test_unknown_version_ends_the_handshake(version: object) -> None:
     """2.6.2: also a modern one, which initialize cannot agree on."""
     result = {"protocolVersion": version, "capabilities": {}, "serverInfo": {}}
     async with connected({"initialize": {"result": result}}) as peer:
@@ -266,7 +266,7 @@ async def test_a_handshake_without_an_object_breaks_the_protocol(result: object)
             await agree(peer, "legacy")
 
 
-async def test_the_hint_legacy_asks_no_probe_and_modern_no_handshake() -> None:
+async def test_era_hint_skips_the_probe_or_the_handshake() -> None:
     """2.1: a setting for each server."""
     async with connected({"initialize": initialized()}) as peer:
         await agree(peer, "legacy")
@@ -281,8 +281,8 @@ async def test_the_hint_legacy_asks_no_probe_and_modern_no_handshake() -> None:
             await agree(peer, "modern")
 
 
-async def test_a_legacy_server_is_answered_from_the_first_moment() -> None:
-    """Digest 7.37, 7.39: pings get `{}`, the rest is refused at once, before the handshake is through."""
+async def test_requests_of_a_legacy_server_are_answered_during_the_handshake() -> None:
+    """Before the handshake is complete, pings get `{}` and other requests are refused immediately."""
 
     def ask_first(request: Json) -> bytes:
         asked = [("ping", 1), ("roots/list", "r"), ("sampling/createMessage", 3)]
@@ -308,7 +308,7 @@ async def _ignore_end(peer: Peer) -> None:
     await negotiate(peer.link, quiet(), "legacy", 5, lambda step, outcome, seconds: None)
 
 
-async def test_a_modern_server_that_asks_gets_no_answer() -> None:
+async def test_requests_of_a_modern_server_are_not_answered() -> None:
     """2.2: we never write a response on its stdin; that it asked is noted."""
     noted: list[str] = []
     async with connected({"server/discover": discovered(MODERN)}) as peer:
@@ -324,7 +324,7 @@ async def test_a_modern_server_that_asks_gets_no_answer() -> None:
 
 
 async def test_changes_are_followed_on_one_subscription_of_our_own() -> None:
-    """2.12, digest 7.17: only what was declared is asked for, and notifications of others are not ours."""
+    """Only declared notifications are subscribed to, and those of other subscriptions are ignored."""
     changed: list[str] = []
     capabilities = {"tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": True}}
     script = {"server/discover": discovered(MODERN, capabilities=capabilities)}

@@ -10,7 +10,7 @@ import trio
 
 from mcpd.model.status import ServerState
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
-from tests.supervision.test_remote import living
+from tests.supervision.test_remote_servers import living
 
 CHANGES = {"tools": {"listChanged": True}}
 
@@ -21,7 +21,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcpd.supervision.managed_server._NOTIFICATIONS_TIMEOUT", 60.0)
 
 
-async def test_a_legacy_server_has_our_ear_before_it_is_asked_for_its_lists(
+async def test_legacy_notification_stream_opens_before_lists_are_fetched(
     tmp_path: Path, patient: None
 ) -> None:
     """What changes between the two would be told to nobody: some servers say it to open streams only."""
@@ -39,7 +39,7 @@ async def test_a_legacy_server_has_our_ear_before_it_is_asked_for_its_lists(
     assert asked_before == ["server/discover", "initialize", "notifications/initialized", "GET"]
 
 
-async def test_a_modern_server_has_acknowledged_the_subscription_before_it_is_asked(
+async def test_modern_subscription_is_acknowledged_before_lists_are_fetched(
     tmp_path: Path, patient: None
 ) -> None:
     """The same in the other era."""
@@ -61,7 +61,7 @@ async def test_a_modern_server_has_acknowledged_the_subscription_before_it_is_as
     assert asked_before == ["server/discover", "subscriptions/listen"]
 
 
-async def test_a_server_whose_ear_never_opens_is_used_all_the_same(tmp_path: Path) -> None:
+async def test_server_without_a_notification_stream_connects_anyway(tmp_path: Path) -> None:
     """Some proxies hold an answer back until there is something in it."""
 
     async def silent(request: Request) -> None:

@@ -25,7 +25,7 @@ from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
 from tests.stopwatch import stopwatch
 from tests.supervision.peer import surroundings
-from tests.transports.test_http_sse import SseScript
+from tests.transports.test_legacy_http_sse import SseScript
 
 BOUND = 60
 QUICK = RestartPolicy(base=0.01, floor=0.01)
@@ -94,7 +94,7 @@ def on_one_url(streamable: Script | None, sse: SseScript | None = None) -> Scrip
 
 
 async def test_a_modern_server_is_found_in_one_step(tmp_path: Path) -> None:
-    """Digest 2.5, step A; the status names era, revision and transport."""
+    """The modern request succeeds; the status names era, revision and transport."""
     async with fake_http(ModernScript()) as server, living(tmp_path, server.url) as world:
         status = await world.wait(ServerState.CONNECTED)
         assert (status.era, status.protocol_version, status.transport) == ("modern", "2026-07-28", "http")
@@ -103,10 +103,8 @@ async def test_a_modern_server_is_found_in_one_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("refusal", [400, 404, 405, 406, 415, 500, "-32601", "-32602", "202", "html"])
-async def test_whatever_is_no_sign_of_a_modern_server_leads_to_a_legacy_one(
-    tmp_path: Path, refusal: int | str
-) -> None:
-    """Digest 2.5, step B: legacy servers answer the first question in any way there is."""
+async def test_any_other_response_leads_to_the_legacy_handshake(tmp_path: Path, refusal: int | str) -> None:
+    """Legacy servers answer the modern request in many ways."""
 
     async def refuse(request: Request) -> None:
         match refusal:
@@ -132,8 +130,8 @@ async def test_whatever_is_no_sign_of_a_modern_server_leads_to_a_legacy_one(
         assert world.steps()[1][1] == "HTTP 200, agreed on 2025-11-25"
 
 
-async def test_a_server_of_the_first_transport_is_found_and_remembered(tmp_path: Path) -> None:
-    """Digest 2.5, step C; the steps carry their statuses, and the next start knows."""
+async def test_http_sse_server_is_detected_and_remembered(tmp_path: Path) -> None:
+    """HTTP+SSE is tried last; steps record their statuses, and the next start remembers."""
     async with fake_http(on_one_url(None, SseScript())) as server, living(tmp_path, server.url) as world:
         status = await world.wait(ServerState.CONNECTED)
         assert (status.era, status.transport) == ("legacy", "sse")
@@ -149,7 +147,7 @@ async def test_a_server_of_the_first_transport_is_found_and_remembered(tmp_path:
         assert server.requests[asked].method == "GET"
 
 
-async def test_whether_there_is_a_session_is_shown_and_never_which(tmp_path: Path) -> None:
+async def test_status_shows_that_there_is_a_session_but_not_its_id(tmp_path: Path) -> None:
     """Who has its id is the client, as far as the server knows."""
     async with fake_http(LegacyScript()) as server, living(tmp_path, server.url) as world:
         status = await world.wait(ServerState.CONNECTED)
@@ -162,7 +160,7 @@ async def test_whether_there_is_a_session_is_shown_and_never_which(tmp_path: Pat
         assert (await world.wait(ServerState.CONNECTED)).session is None
 
 
-async def test_a_stated_type_is_taken_at_its_word(tmp_path: Path) -> None:
+async def test_configured_transport_type_is_used_without_fallback(tmp_path: Path) -> None:
     """`type: http` is not second-guessed; `type: sse` needs no ladder."""
     async with fake_http(on_one_url(None, SseScript())) as server:
         async with living(tmp_path / "1", server.url, kind_is_explicit=True) as world:
@@ -176,10 +174,10 @@ async def test_a_stated_type_is_taken_at_its_word(tmp_path: Path) -> None:
             assert server.requests[0].method == "GET"
 
 
-async def test_an_address_where_nothing_answers_is_named_with_every_status_and_left_alone(
+async def test_url_without_mcp_server_is_reported_with_all_statuses_and_not_retried(
     tmp_path: Path,
 ) -> None:
-    """RELIABILITY H4, and 27,000 attempts at a 404 elsewhere: it waits for a person."""
+    """It is not retried until a user acts."""
     async with fake_http(on_one_url(None)) as server, living(tmp_path, server.url) as world:
         status = await world.wait(ServerState.FAILED)
         assert status.last_error is not None
@@ -193,7 +191,7 @@ async def test_an_address_where_nothing_answers_is_named_with_every_status_and_l
 
 
 @pytest.mark.parametrize("kind_is_explicit", [True, False])
-async def test_a_server_that_is_out_of_order_is_found_when_it_is_well_again(
+async def test_temporarily_broken_server_is_found_after_it_recovers(
     tmp_path: Path, kind_is_explicit: bool
 ) -> None:
     """500 to all that is posted may be a wrong place, or a database that is down: nobody has to ask again."""
@@ -218,7 +216,7 @@ async def test_a_server_that_is_out_of_order_is_found_when_it_is_well_again(
         assert (await world.wait(ServerState.CONNECTED)).era == "modern"
 
 
-async def test_what_was_remembered_is_doubted_when_it_no_longer_holds(tmp_path: Path) -> None:
+async def test_remembered_era_is_dropped_when_it_stops_working(tmp_path: Path) -> None:
     """A server that was updated is found again, without a person."""
     script: list[Script] = [on_one_url(None, SseScript())]
 
@@ -235,8 +233,8 @@ async def test_what_was_remembered_is_doubted_when_it_no_longer_holds(tmp_path: 
 
 
 @pytest.mark.parametrize("status", [502, 503, 504, 429])
-async def test_weather_is_no_verdict_about_the_era(tmp_path: Path, status: int) -> None:
-    """Digest 2.5: a server that is overloaded is asked the same again later."""
+async def test_temporary_errors_do_not_change_the_remembered_era(tmp_path: Path, status: int) -> None:
+    """An overloaded server is sent the same request again later."""
     failures = 2
 
     async def recover(request: Request) -> None:
@@ -257,7 +255,7 @@ async def test_weather_is_no_verdict_about_the_era(tmp_path: Path, status: int) 
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_server_that_wants_a_login_waits_for_one(tmp_path: Path, status: int) -> None:
+async def test_server_that_requires_a_login_waits_for_one(tmp_path: Path, status: int) -> None:
     """A state of its own, with a hint; nobody hammers; a new try when a person asks for it."""
     open_door = False
 
@@ -282,7 +280,7 @@ async def test_a_server_that_wants_a_login_waits_for_one(tmp_path: Path, status:
         await world.wait(ServerState.CONNECTED)
 
 
-async def test_a_login_that_runs_out_ends_the_connection(tmp_path: Path) -> None:
+async def test_expired_login_ends_the_connection(tmp_path: Path) -> None:
     """401 in the middle of the work: the same state, and the call says why."""
     script = ModernScript()
     async with fake_http(script) as server, living(tmp_path, server.url) as world:
@@ -298,7 +296,7 @@ async def test_a_login_that_runs_out_ends_the_connection(tmp_path: Path) -> None
         assert exchange.error.code == "auth_required"
 
 
-async def test_who_wants_a_server_that_could_not_be_reached_has_it_looked_for_again(
+async def test_call_retries_an_unreachable_server_early(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pauses have grown to minutes, and it may be there by now. Not more often than every five seconds,
@@ -328,8 +326,8 @@ async def test_who_wants_a_server_that_could_not_be_reached_has_it_looked_for_ag
         assert min(later - one for one, later in pairwise(attempts[began:])) >= 5
 
 
-async def test_the_server_says_when_to_come_back(tmp_path: Path) -> None:
-    """RELIABILITY H4: `Retry-After` wins over our own pause."""
+async def test_retry_after_delays_the_next_attempt(tmp_path: Path) -> None:
+    """`Retry-After` overrides a shorter backoff."""
 
     async def busy(request: Request) -> None:
         await request.reply(503, Retry_After="40")
@@ -345,8 +343,8 @@ async def test_the_server_says_when_to_come_back(tmp_path: Path) -> None:
         assert len(server.requests) == 1
 
 
-async def test_a_restarted_server_gets_one_new_handshake_whatever_was_under_way(tmp_path: Path) -> None:
-    """RELIABILITY H3: 64 concurrent 404s cause exactly one `initialize`; ready again within a second."""
+async def test_restarted_server_gets_exactly_one_new_handshake(tmp_path: Path) -> None:
+    """64 concurrent 404s cause exactly one `initialize`; it is ready again within a second."""
     script = LegacyScript()
     with stopwatch() as watch:
         async with fake_http(script) as server, living(tmp_path, server.url) as world:
@@ -368,7 +366,7 @@ async def test_a_restarted_server_gets_one_new_handshake_whatever_was_under_way(
             assert world.server.status().restarts == 1
 
 
-async def test_a_server_that_is_down_is_tried_again_until_it_is_up(tmp_path: Path) -> None:
+async def test_unreachable_server_is_retried_until_it_is_up(tmp_path: Path) -> None:
     """G3 in small: unreachable, with the reason; then found, at the same address."""
     reserved = trio.socket.socket()  # bound, not listening: connections are refused, and the port stays ours
     await reserved.bind(("127.0.0.1", 0))
@@ -386,7 +384,7 @@ async def test_a_server_that_is_down_is_tried_again_until_it_is_up(tmp_path: Pat
             await world.wait(ServerState.CONNECTED)
 
 
-async def test_a_server_that_goes_down_is_noticed_by_the_next_call(tmp_path: Path) -> None:
+async def test_next_call_detects_a_server_that_went_down(tmp_path: Path) -> None:
     """And by the liveness request when nobody calls."""
     async with living_and_down(tmp_path) as (world, server):
         assert server.nursery is not None
@@ -404,7 +402,7 @@ async def test_a_server_that_goes_down_is_noticed_by_the_next_call(tmp_path: Pat
         await world.wait(ServerState.FAILED)
 
 
-async def test_a_server_that_goes_down_is_noticed_when_nobody_calls(tmp_path: Path) -> None:
+async def test_health_check_detects_a_server_that_went_down(tmp_path: Path) -> None:
     """By the liveness request."""
     times = Timeouts(ping_idle=0.1, ping=1)
     async with living_and_down(tmp_path, timeouts=times) as (world, server):
@@ -424,9 +422,7 @@ async def living_and_down(home: Path, **definition: Any) -> AsyncIterator[tuple[
 
 @pytest.mark.parametrize("what", ["its pulse", "its lists"])
 @pytest.mark.parametrize("status", [403, 429, 503])
-async def test_what_we_ask_for_ourselves_may_be_refused_without_costing_a_call(
-    tmp_path: Path, what: str, status: int
-) -> None:
+async def test_refused_internal_request_does_not_fail_calls(tmp_path: Path, what: str, status: int) -> None:
     """A server, or a proxy before it, that is asked too often says so; what is under way goes on."""
     release = trio.Event()
 
@@ -463,8 +459,8 @@ async def test_what_we_ask_for_ourselves_may_be_refused_without_costing_a_call(
         assert [tool.name for tool in world.server.catalog.tools] == ["echo"]
 
 
-def test_a_remote_server_has_another_patience_than_a_process() -> None:
-    """RELIABILITY section 3: at most 120 s between attempts, and no crash loop for being unreachable."""
+def test_remote_server_has_its_own_restart_policy() -> None:
+    """At most 120 s between attempts, and no crash loop for being unreachable."""
     remote = RemoteSpec(name="it", kind="http", url="http://h/")
     assert effective_restart_policy(remote).cap == REMOTE_BACKOFF_CAP == 120
     assert effective_restart_policy(remote).intensity > 1_000_000
@@ -477,10 +473,10 @@ def test_a_remote_server_has_another_patience_than_a_process() -> None:
 
 
 @pytest.mark.parametrize("days", [1, -1])
-async def test_a_wall_clock_that_jumps_disturbs_nobody(
+async def test_wall_clock_jump_has_no_effect(
     tmp_path: Path, days: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RELIABILITY G1: no call times out, no server is restarted, nobody is asked for his pulse."""
+    """No call times out, no server is restarted, no health check is sent."""
     release = trio.Event()
 
     async def slow(request: Request) -> None:
@@ -507,8 +503,8 @@ async def test_a_wall_clock_that_jumps_disturbs_nobody(
         assert (status.status, status.restarts) == (ServerState.CONNECTED, 0)
 
 
-async def test_a_server_is_looked_after_when_the_machine_has_slept(tmp_path: Path) -> None:
-    """RELIABILITY G2: asked at once; one that has forgotten us is connected anew, once."""
+async def test_remote_server_is_checked_after_a_suspend(tmp_path: Path) -> None:
+    """It is checked immediately; a server that dropped the session is reconnected once."""
     async with fake_http(LegacyScript()) as server, living(tmp_path, server.url) as world:
         await world.wait(ServerState.CONNECTED)
         assert not server.of("ping")

@@ -1,4 +1,4 @@
-"""When a server is started again, and when not: the figures of RELIABILITY section 3, in virtual time."""
+"""When a server is restarted and when not, in virtual time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DYING = Life(lasts=0)
 HOUR = 3600.0
 
 
-def test_the_figures_are_those_of_the_policy() -> None:
-    """RELIABILITY section 3: what holds when nobody has configured anything."""
+def test_default_policy_values() -> None:
+    """The defaults."""
     assert RestartPolicy() == RestartPolicy(
         base=0.5,
         factor=2,
@@ -48,7 +48,7 @@ def test_the_figures_are_those_of_the_policy() -> None:
 @pytest.mark.parametrize(
     ("chance", "pauses"), [(0.0, [0.25] * 4), (0.5, [0.25, 0.5, 1, 2]), (0.8, [0.4, 0.8, 1.6, 3.2])]
 )
-async def test_pauses_grow_by_full_jitter_above_a_floor(
+async def test_delays_grow_with_full_jitter_above_a_floor(
     autojump_clock: MockClock, tmp_path: Path, chance: float, pauses: list[float]
 ) -> None:
     """A share of 0.5, 1, 2, 4 s, drawn anew each time, and never less than 0.25 s between two starts."""
@@ -57,10 +57,10 @@ async def test_pauses_grow_by_full_jitter_above_a_floor(
     assert world.pauses == pytest.approx(pauses, abs=0.01)
 
 
-async def test_five_ended_starts_in_a_minute_are_a_crash_loop_that_is_probed_slowly(
+async def test_five_failed_starts_in_a_minute_are_a_crash_loop(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """RELIABILITY A11: at most 8 starts in 3 minutes, then one in 5 minutes ± 20 %, for ever."""
+    """At most 8 starts in 3 minutes, then one every 5 minutes ± 20 %."""
     async with living(tmp_path, DYING, era="legacy") as world:
         await trio.sleep(180)
         assert len(world.starts) == 5
@@ -74,9 +74,7 @@ async def test_five_ended_starts_in_a_minute_are_a_crash_loop_that_is_probed_slo
         assert len(world.pauses) > 280  # it is never given up
 
 
-async def test_a_crash_loop_ends_when_the_server_proves_itself(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_crash_loop_ends_after_a_stable_connection(autojump_clock: MockClock, tmp_path: Path) -> None:
     """The probe finds it well; after a stable minute its next end counts as the first."""
     async with living(tmp_path, *[DYING] * 5, Life(lasts=61), Life(), era="legacy") as world:
         await world.wait(lambda status: status.restarts == 1)
@@ -84,7 +82,7 @@ async def test_a_crash_loop_ends_when_the_server_proves_itself(
 
 
 @pytest.mark.parametrize(("lasts", "attempts"), [(59.0, 4), (60.5, 1)])
-async def test_a_minute_of_being_connected_makes_the_next_end_the_first(
+async def test_connection_of_a_minute_resets_the_backoff(
     autojump_clock: MockClock, tmp_path: Path, lasts: float, attempts: int
 ) -> None:
     """And less does not: the handshake proves nothing."""
@@ -94,7 +92,7 @@ async def test_a_minute_of_being_connected_makes_the_next_end_the_first(
 
 
 @pytest.mark.parametrize(("after", "attempts"), [(9.5, 4), (10.5, 1)])
-async def test_a_call_that_succeeds_ten_seconds_after_the_connection_proves_it_too(
+async def test_successful_call_after_ten_seconds_resets_the_backoff(
     autojump_clock: MockClock, tmp_path: Path, after: float, attempts: int
 ) -> None:
     """One that succeeds sooner does not."""
@@ -114,10 +112,10 @@ async def test_a_call_that_succeeds_ten_seconds_after_the_connection_proves_it_t
         (NoCommonVersion("it: speaks 1999", server="it"), FailureKind.VERSION),
     ],
 )
-async def test_what_must_fail_again_is_tried_once_until_somebody_acts(
+async def test_permanent_failure_is_not_retried_until_a_user_acts(
     autojump_clock: MockClock, tmp_path: Path, cause: Exception, kind: FailureKind
 ) -> None:
-    """RELIABILITY A12: one start in a day; `reconnect` tries at once, and once."""
+    """One start in a day; `reconnect` tries once, immediately."""
     async with living(tmp_path, cause) as world:
         await trio.sleep(24 * HOUR)
         assert len(world.starts) == 1
@@ -131,7 +129,7 @@ async def test_what_must_fail_again_is_tried_once_until_somebody_acts(
         assert len(world.starts) == 2
 
 
-async def test_reconnect_ends_the_pause_and_forgets_the_past(
+async def test_reconnect_ends_the_delay_and_resets_the_backoff(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """In the middle of a crash loop: at once, and the next pause is the first again."""
@@ -146,7 +144,7 @@ async def test_reconnect_ends_the_pause_and_forgets_the_past(
         assert world.pauses[5] == pytest.approx(0.25, abs=0.01)
 
 
-async def test_a_failing_server_logs_one_line_a_step_and_then_nothing(
+async def test_failing_server_logs_one_line_per_step_then_nothing(
     autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log budget: five warnings, the last of them about the crash loop, in a whole day at INFO."""
@@ -160,19 +158,17 @@ async def test_a_failing_server_logs_one_line_a_step_and_then_nothing(
     assert len(world.starts) > 280
 
 
-async def test_a_server_that_connects_and_dies_again_and_again_is_quiet_too(
+async def test_flapping_server_does_not_flood_the_log(
     autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """RELIABILITY A11: at most 20 lines in 3 minutes, and not many more in a day."""
+    """At most 20 lines in 3 minutes, and not many more in a day."""
     caplog.set_level(logging.INFO)
     async with living(tmp_path, Life(lasts=0.5), era="legacy"):
         await trio.sleep(24 * HOUR)
     assert len(caplog.records) <= 20
 
 
-async def test_the_pause_begins_when_the_connection_ends_and_everybody_may_know(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_delay_starts_when_the_connection_ends(autojump_clock: MockClock, tmp_path: Path) -> None:
     """`failed` says at once when the next attempt is; a caller waits for it instead of being turned away."""
     async with living(tmp_path, Life(lasts=1), Life(), era="legacy") as world:
         await world.wait(lambda status: status.status is ServerState.FAILED)
@@ -183,7 +179,7 @@ async def test_the_pause_begins_when_the_connection_ends_and_everybody_may_know(
     assert first_failed.status.retry_at is not None
 
 
-async def test_what_a_wish_tears_down_is_no_failure(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_requested_disconnect_is_not_a_failure(autojump_clock: MockClock, tmp_path: Path) -> None:
     """No error, no pid, no next attempt is shown of a server that was switched off while it listed."""
     async with living(tmp_path, Life(list_takes=5), era="legacy") as world:
         await trio.sleep(1)
@@ -197,18 +193,14 @@ async def test_what_a_wish_tears_down_is_no_failure(autojump_clock: MockClock, t
         assert len(world.starts) == 1
 
 
-async def test_a_server_that_does_not_answer_the_handshake_is_given_up_after_half_a_minute(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """RELIABILITY A3: 30 s by default, counted from the spawn."""
+async def test_handshake_times_out_after_thirty_seconds(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """30 s by default, counted from the spawn."""
     async with living(tmp_path, Life(mute=True), era="legacy") as world:
         await world.wait(lambda status: status.status is ServerState.FAILED)
         assert trio.current_time() - world.starts[0] == pytest.approx(30, abs=0.2)
 
 
-async def test_a_list_that_never_comes_is_given_up_after_fifteen_seconds(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_list_times_out_after_fifteen_seconds(autojump_clock: MockClock, tmp_path: Path) -> None:
     """It is an error of that start, and named."""
     async with living(tmp_path, Life(list_takes=100), era="legacy") as world:
         status = await world.wait(lambda status: status.status is ServerState.FAILED)
@@ -220,8 +212,10 @@ async def test_a_list_that_never_comes_is_given_up_after_fifteen_seconds(
 # ── liveness ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_deaf_server_is_found_within_fifty_seconds(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """RELIABILITY A7: 30 s of silence, two requests of 10 s each."""
+async def test_unresponsive_server_is_detected_within_fifty_seconds(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """After 30 s of silence, two requests of 10 s each."""
     async with living(tmp_path, Life(deaf_after=5), era="legacy") as world:
         await world.wait_connected()
         connected = trio.current_time()
@@ -232,7 +226,7 @@ async def test_a_deaf_server_is_found_within_fifty_seconds(autojump_clock: MockC
 
 
 @pytest.mark.parametrize(("stopped", "ends"), [(False, False), (True, True)])
-async def test_a_server_busy_with_a_call_is_not_taken_for_a_wedged_one(
+async def test_server_busy_with_a_call_is_not_wedged(
     autojump_clock: MockClock, tmp_path: Path, stopped: bool, ends: bool
 ) -> None:
     """Unless its process is stopped, when it cannot be busy."""
@@ -271,7 +265,7 @@ async def test_lists_that_changed_wait_until_a_busy_server_is_free(
         assert (len(world.starts), world.server.status().restarts) == (1, 0)
 
 
-async def test_a_full_queue_is_no_sign_of_death(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_full_queue_does_not_fail_the_health_check(autojump_clock: MockClock, tmp_path: Path) -> None:
     """There is no room for a liveness request: it is busy, as it could not be more."""
     async with living(tmp_path, BUSY, era="legacy", max_in_flight=2, max_queued=1) as world:
         await world.wait_connected()
@@ -285,10 +279,10 @@ async def test_a_full_queue_is_no_sign_of_death(autojump_clock: MockClock, tmp_p
         assert trio.current_time() - world.starts[0] >= 100
 
 
-async def test_a_busy_server_that_will_not_read_a_long_call_keeps_the_others(
+async def test_server_that_does_not_read_a_long_call_keeps_the_others(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """RELIABILITY A9: only what cannot leave fails, at 8 s; liveness requests cannot leave either."""
+    """Only unsent requests fail, after 8 s; health checks cannot be sent either."""
     async with living(tmp_path, BUSY, era="legacy") as world:
         await world.wait_connected()
         await trio.sleep_until(world.starts[0] + 5)
@@ -305,7 +299,7 @@ async def test_a_busy_server_that_will_not_read_a_long_call_keeps_the_others(
         assert (await upstream.request("ping", {}, timeout=5)) is not None
 
 
-async def test_a_quiet_healthy_server_is_asked_and_left_alone(
+async def test_idle_healthy_server_passes_its_health_checks(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """One real request each half minute, and never a restart."""
@@ -333,10 +327,10 @@ async def test_a_hundred_callers_of_a_lazy_server_cause_one_start(
     assert len(world.starts) == 1
 
 
-async def test_a_storm_of_changes_becomes_two_lists_a_second(
+async def test_burst_of_list_changes_is_fetched_twice_a_second(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """RELIABILITY B8: one re-list per half second, and the last change is never missed."""
+    """At most one refresh per half second, and the last change is never missed."""
     tools = ["one"]
     async with living(tmp_path, Life(lists=lambda: list(tools)), era="legacy") as world:
         await world.wait_connected()
@@ -353,7 +347,7 @@ async def test_a_storm_of_changes_becomes_two_lists_a_second(
 # ── which era ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_server_that_dies_of_the_probe_is_started_again_as_legacy(
+async def test_server_that_exits_on_the_probe_is_restarted_as_legacy(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """It is no failure, costs no pause but the floor, and is remembered."""
@@ -366,7 +360,7 @@ async def test_a_server_that_dies_of_the_probe_is_started_again_as_legacy(
         assert world.script.asked.count("server/discover") == 1
 
 
-async def test_a_modern_server_that_crashed_at_the_probe_is_asked_again(
+async def test_modern_server_that_crashed_on_the_probe_is_probed_again(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """It was presumed legacy, which it refuses: the presumption goes, the server does not stay away."""
@@ -376,7 +370,7 @@ async def test_a_modern_server_that_crashed_at_the_probe_is_asked_again(
         assert len(world.starts) == 3
 
 
-async def test_a_server_known_to_be_modern_that_crashes_at_the_probe_has_failed(
+async def test_known_modern_server_that_exits_on_the_probe_has_failed(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """What it once answered cannot be what kills it."""
@@ -389,7 +383,7 @@ async def test_a_server_known_to_be_modern_that_crashes_at_the_probe_has_failed(
 # ── many servers ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_servers_that_hang_at_the_start_hold_up_the_others_for_two_seconds_at_most(
+async def test_hanging_starts_block_other_starts_for_two_seconds_at_most(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """Eight may be starting at once; who does not come up gives up its place."""
@@ -409,7 +403,7 @@ async def test_servers_that_hang_at_the_start_hold_up_the_others_for_two_seconds
             nursery.cancel_scope.cancel()
 
 
-async def test_no_childs_mark_is_the_beginning_of_anothers(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_no_child_mark_is_a_prefix_of_another(autojump_clock: MockClock, tmp_path: Path) -> None:
     """Strays are found by their mark and what follows a dot: names with dots must not make it match."""
     names = ["x", "x.y", "x.1", "1.x"]
     supervisor = Supervisor(surroundings(tmp_path, lambda event: None))
@@ -428,7 +422,7 @@ async def test_no_childs_mark_is_the_beginning_of_anothers(autojump_clock: MockC
     assert len(set(marks)) == len(marks)
 
 
-async def test_a_server_of_both_eras_that_starts_slowly_is_modern_from_the_second_time_on(
+async def test_slow_dual_era_server_is_modern_from_the_second_start_on(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """It is taken for legacy once, since it does not answer in time; its late answer is remembered."""
@@ -442,9 +436,7 @@ async def test_a_server_of_both_eras_that_starts_slowly_is_modern_from_the_secon
         assert trio.current_time() - world.starts[1] < 9  # waited for no longer than it took
 
 
-async def test_a_server_that_is_modern_no_longer_is_found_out(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_server_that_is_no_longer_modern_is_detected(autojump_clock: MockClock, tmp_path: Path) -> None:
     """It is waited for longer, since it was slow once, and then asked in the other way."""
     lives = (Life(dual=True, wakes_after=8), Life(drops=("server/discover",)))
     async with living(tmp_path, *lives) as world:
@@ -459,7 +451,7 @@ async def test_a_server_that_is_modern_no_longer_is_found_out(
 @pytest.mark.parametrize(
     ("life", "becomes"), [(Life(wakes_after=3), "connected"), (Life(mute=True), "failed")]
 )
-async def test_a_server_is_unheard_until_its_first_attempt_is_over(
+async def test_is_first_start_ends_with_the_first_attempt(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, life: Life, becomes: str
 ) -> None:
     """Then it is known what it offers, or that waiting for it is no use."""
@@ -470,7 +462,7 @@ async def test_a_server_is_unheard_until_its_first_attempt_is_over(
         assert not world.server.is_first_start
 
 
-async def test_when_it_was_last_heard_of_is_known_after_its_end(
+async def test_last_ok_is_kept_after_the_connection_ended(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not anybody asked for its status meanwhile."""
@@ -487,7 +479,7 @@ async def test_when_it_was_last_heard_of_is_known_after_its_end(
         assert datetime.fromisoformat(told).timestamp() == pytest.approx(1e9 + heard_at, abs=0.01)
 
 
-async def test_a_server_that_has_failed_has_no_revision_and_nothing_under_way(
+async def test_failed_server_has_no_revision_and_nothing_in_flight(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """In the event that tells of it, too: whoever looks later sees the same."""

@@ -43,7 +43,7 @@ def request(number: int, method: str, **params: object) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
 
 
-async def test_nobody_looks_and_nothing_is_called() -> None:
+async def test_nothing_is_called_without_a_tap() -> None:
     """The link has no tap at all: the message path pays one comparison."""
     taps, link = tapping()
     assert link.tap is None
@@ -52,7 +52,7 @@ async def test_nobody_looks_and_nothing_is_called() -> None:
     assert link.tap is None
 
 
-async def test_messages_are_shown_as_they_are_with_their_method() -> None:
+async def test_tap_shows_messages_unchanged_with_their_method() -> None:
     """An answer carries the method of its question: no matching of ids by eye."""
     taps, link = tapping()
     with taps.open_tap((), 1000) as frames:
@@ -66,7 +66,7 @@ async def test_messages_are_shown_as_they_are_with_their_method() -> None:
     )
 
 
-async def test_a_filter_keeps_the_answers_to_what_it_keeps() -> None:
+async def test_filter_by_method_includes_the_responses() -> None:
     """`--method tools/*`."""
     taps, link = tapping()
     with taps.open_tap(("tools/*",), 1000) as frames:
@@ -91,8 +91,8 @@ async def test_a_filter_keeps_the_answers_to_what_it_keeps() -> None:
         b"junk with hunter2!! in it",
     ],
 )
-async def test_secrets_are_masked_by_value_by_name_and_by_look(frame: bytes) -> None:
-    """RELIABILITY O6: however JSON spells them."""
+async def test_secrets_are_masked_by_value_name_and_pattern(frame: bytes) -> None:
+    """Secrets are masked in every JSON spelling."""
     taps, link = tapping("hunter2!!", 'sl"ash\\ed', "grünspecht")
     with taps.open_tap((), 1000) as frames:
         link.tap("←", frame)
@@ -103,7 +103,7 @@ async def test_secrets_are_masked_by_value_by_name_and_by_look(frame: bytes) -> 
         assert secret not in text
 
 
-async def test_a_secret_that_the_cut_would_halve_is_masked_too() -> None:
+async def test_secret_at_the_cut_is_masked() -> None:
     """Masked first, cut then."""
     taps, link = tapping("hunter2!!")
     for before in range(85, 105):
@@ -116,7 +116,7 @@ async def test_a_secret_that_the_cut_would_halve_is_masked_too() -> None:
         assert len(shown.text) <= 100
 
 
-async def test_what_comes_too_fast_is_dropped_and_counted() -> None:
+async def test_frames_beyond_the_queue_limit_are_dropped_and_counted() -> None:
     """Bounded: in frames, and in bytes."""
     taps, link = tapping()
     with taps.open_tap((), 100) as frames:
@@ -130,7 +130,7 @@ async def test_what_comes_too_fast_is_dropped_and_counted() -> None:
     assert rest[-1].id == "9999"
 
 
-async def test_a_frame_larger_than_what_may_wait_is_shown_alone() -> None:
+async def test_frame_above_the_size_limit_is_shown_alone() -> None:
     """One is taken whatever its size; the next has to wait its turn."""
     taps, link = tapping()
     big = b'{"id":1,"result":"' + b"x" * 9_000_000 + b'"}'
@@ -141,9 +141,7 @@ async def test_a_frame_larger_than_what_may_wait_is_shown_alone() -> None:
     assert (shown.bytes, shown.cut, shown.dropped) == (len(big), True, 1)
 
 
-async def test_a_tap_outlives_the_servers_connections(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_tap_survives_a_reconnect(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """It says that one ended and the next began; the second handshake is seen."""
     async with living(tmp_path, Life(lasts=1), Life(), era="legacy") as world:
         await world.wait_connected()
@@ -159,7 +157,7 @@ async def test_a_tap_outlives_the_servers_connections(
     assert "initialize" in seen
 
 
-def test_words_of_the_protocol_that_look_like_secrets_are_shown() -> None:
+def test_protocol_terms_that_look_like_secrets_are_not_masked() -> None:
     """A progress token is none, and numbers are none either."""
     text = '{"_meta":{"progressToken":"abcdefgh"},"max_tokens":1000,"nextCursor":"abcdefghi"}'
     assert scrub_json(text) == text
@@ -168,7 +166,7 @@ def test_words_of_the_protocol_that_look_like_secrets_are_shown() -> None:
     assert scrub("see https://host/?page=12345678") == "see https://host/?page=12345678"
 
 
-def test_a_sessions_id_is_shown_in_part(caplog: pytest.LogCaptureFixture) -> None:
+def test_session_id_is_shown_in_part(caplog: pytest.LogCaptureFixture) -> None:
     """The older HTTP+SSE has it in the URL: enough to tell two apart, too little to join one."""
     trace = ConnectionTrace("it", str)
     trace.debug = True
@@ -178,7 +176,7 @@ def test_a_sessions_id_is_shown_in_part(caplog: pytest.LogCaptureFixture) -> Non
     assert "POST http://h/message?x=1&sessionId=d2de7cd6…&y=2: HTTP 202 (2.0 ms)" in caplog.text
 
 
-def test_half_a_secret_is_not_logged_where_a_debugged_message_is_cut(
+def test_secret_at_the_cut_of_a_debug_message_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A cut within it must not leave a beginning that nobody knows for a secret."""

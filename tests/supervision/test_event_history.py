@@ -42,7 +42,7 @@ async def saved(of: EventHistory) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_what_happened_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_events_survive_a_restart(tmp_path: Path) -> None:
     """State, cause, by whom: the questions of the morning after."""
     first = opened(tmp_path)
     first.record(status_event(ServerState.CONNECTED))
@@ -56,7 +56,7 @@ async def test_what_happened_is_there_after_a_restart(tmp_path: Path) -> None:
     assert (tmp_path / "history.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_failure_is_told_with_its_evidence_and_without_secrets(tmp_path: Path) -> None:
+async def test_recorded_failure_has_evidence_and_no_secrets(tmp_path: Path) -> None:
     """The message is masked by value."""
     it = opened(tmp_path)
     it.record(status_event(ServerState.FAILED, "retrying", error="token hunter2 is wrong"))
@@ -66,7 +66,7 @@ async def test_a_failure_is_told_with_its_evidence_and_without_secrets(tmp_path:
     assert b"hunter2" not in it.path.read_bytes()
 
 
-def test_what_repeats_itself_is_written_down_ever_more_rarely(tmp_path: Path) -> None:
+def test_repeated_events_are_recorded_less_and_less_often(tmp_path: Path) -> None:
     """A crash loop of a year must not push out the evening on which it began."""
     it = opened(tmp_path)
     for _ in range(1000):
@@ -78,7 +78,7 @@ def test_what_repeats_itself_is_written_down_ever_more_rarely(tmp_path: Path) ->
     assert it.history("it", 1).entries[0].times == 1
 
 
-def test_new_evidence_for_the_same_state_is_no_news(tmp_path: Path) -> None:
+def test_new_evidence_for_the_same_state_is_not_recorded(tmp_path: Path) -> None:
     """Status is announced more often than it changes."""
     it = opened(tmp_path)
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_new_evidence_for_the_same_state_is_no_news(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
-async def test_a_line_cut_off_by_a_crash_costs_that_line_only(tmp_path: Path, cut: int) -> None:
+async def test_truncated_line_loses_only_that_line(tmp_path: Path, cut: int) -> None:
     """And the next one begins on a line of its own."""
     it = opened(tmp_path)
     it.record(status_event(ServerState.CONNECTED, "first"))
@@ -104,14 +104,14 @@ async def test_a_line_cut_off_by_a_crash_costs_that_line_only(tmp_path: Path, cu
     assert len(survivors) == (3 if cut == 1 else 2)
 
 
-def test_rubbish_in_the_file_is_passed_over(tmp_path: Path) -> None:
+def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
     """Whoever edited it, or a newer mcpd with more to say."""
     good = b'{"at":"%b","what":"daemon","message":"mcpd starts","news":1}\n' % AT.encode()
     (tmp_path / "history.jsonl").write_bytes(b"\x00\xff\n{}\n[]\n" + b"[" * 100_000 + b"\n" + good)
     assert told(opened(tmp_path), None) == ["daemon: mcpd starts"]
 
 
-def test_it_is_bounded_on_disk(tmp_path: Path) -> None:
+def test_event_history_is_bounded_on_disk(tmp_path: Path) -> None:
     """Two files, whatever happens."""
     path = tmp_path / "history.jsonl"
     for number in range(100):
@@ -121,7 +121,7 @@ def test_it_is_bounded_on_disk(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-async def test_it_is_bounded_in_memory(tmp_path: Path) -> None:
+async def test_event_history_is_bounded_in_memory(tmp_path: Path) -> None:
     """For each server, and in the number of servers."""
     it = opened(tmp_path)
     for number in range(3000):
@@ -132,10 +132,10 @@ async def test_it_is_bounded_in_memory(tmp_path: Path) -> None:
     await saved(it)
 
 
-async def test_a_disk_that_takes_nothing_costs_the_memory_of_it_only(
+async def test_full_disk_loses_only_the_unsaved_events(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """RELIABILITY F1, F2: counted, said once, and tried again with the next entry."""
+    """Lost entries are counted and logged once, and the next entry is written again."""
     blocked = tmp_path / "state"
     blocked.write_text("a file where the directory should be")
     it = EventHistory(blocked / "history.jsonl", str)
@@ -151,7 +151,7 @@ async def test_a_disk_that_takes_nothing_costs_the_memory_of_it_only(
     assert told(EventHistory(it.path, str), None) == ["daemon: three"]
 
 
-async def test_a_servers_own_life_is_written_down(
+async def test_state_changes_of_a_server_are_recorded(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """With the events as the server announces them: connected, ended and why, connected again."""

@@ -47,7 +47,7 @@ def stands(server: ManagedServer) -> tuple[str, str, str | None]:
     return status.status.value, status.reason, status.off_until
 
 
-async def test_it_is_off_until_then_and_comes_back_by_itself(
+async def test_timed_disable_ends_automatically(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
     """The status says until when, a call what to do, and the history why it came back."""
@@ -73,7 +73,7 @@ async def test_it_is_off_until_then_and_comes_back_by_itself(
     ]
 
 
-async def test_it_comes_back_soon_after_a_sleep_in_which_the_time_passed(
+async def test_timed_disable_ends_soon_after_a_suspend(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
     """Our timers slept with the machine, and the wall clock went on."""
@@ -86,7 +86,7 @@ async def test_it_comes_back_soon_after_a_sleep_in_which_the_time_passed(
         assert trio.current_time() - asleep < 15
 
 
-async def test_a_clock_that_is_put_back_makes_it_longer(
+async def test_clock_set_back_extends_a_timed_disable(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
     """Six o'clock is what was asked for."""
@@ -100,7 +100,9 @@ async def test_a_clock_that_is_put_back_makes_it_longer(
         assert stands(world.server)[0] == "connected"
 
 
-async def test_the_last_word_counts(autojump_clock: MockClock, wall: Wall, tmp_path: Path) -> None:
+async def test_last_of_several_timed_disables_applies(
+    autojump_clock: MockClock, wall: Wall, tmp_path: Path
+) -> None:
     """Another end takes the place of the first, `disable` makes it last, `enable` ends it at once."""
     async with living(tmp_path, era="legacy") as world:
         await world.wait_connected()
@@ -125,7 +127,7 @@ async def test_the_last_word_counts(autojump_clock: MockClock, wall: Wall, tmp_p
         assert len(world.starts) == starts  # the end that was taken back disturbs nobody
 
 
-async def test_its_end_connects_nobody_who_was_disconnected_besides(
+async def test_end_of_a_timed_disable_does_not_connect_a_disconnected_server(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
     """That lasts until a connection is asked for."""
@@ -137,7 +139,7 @@ async def test_its_end_connects_nobody_who_was_disconnected_besides(
 
 
 @pytest.mark.parametrize(("later", "state"), [(HOUR, "disabled"), (3 * HOUR, "connected")])
-async def test_a_new_daemon_knows_until_when(
+async def test_timed_disable_survives_a_daemon_restart(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path, later: float, state: str
 ) -> None:
     """And that the time has passed while there was none: an `enable` that comes late changes nothing."""
@@ -158,7 +160,7 @@ async def test_a_new_daemon_knows_until_when(
         assert stands(world.server)[0] == "connected"
 
 
-async def test_it_wins_over_the_definition_while_it_lasts_and_after(
+async def test_timed_disable_overrides_the_definition(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
     """As `enable` would, said at that time."""

@@ -21,7 +21,7 @@ def named(tool: str) -> bytes:
 
 
 @given(st.text(min_size=1, max_size=50), st.booleans(), st.booleans())
-def test_a_tool_is_found_however_its_name_is_spelt(name: str, ascii_only: bool, last: bool) -> None:
+def test_tool_name_is_found_in_any_json_spelling(name: str, ascii_only: bool, last: bool) -> None:
     """First or last member, escaped or not: one tool, one count."""
     if any("\ud800" <= c <= "\udfff" for c in name):
         return
@@ -36,7 +36,7 @@ def test_a_tool_is_found_however_its_name_is_spelt(name: str, ascii_only: bool, 
 
 
 @pytest.mark.parametrize("params", [b"", b"{}", b"[]", b'{"name":5}', b'{"name":""}', b'{"name":"a', b"\xff"])
-def test_a_call_without_a_usable_name_is_counted_all_the_same(params: bytes) -> None:
+def test_call_without_a_usable_name_is_counted(params: bytes) -> None:
     """The server will refuse it; it was a call."""
     tally = CallStats()
     tally.for_params(params).add_response(0.1, OK, b"{}")
@@ -55,7 +55,7 @@ def test_a_call_without_a_usable_name_is_counted_all_the_same(params: bytes) -> 
         (b'{"isError":true,"content":"%b"}' % (b"x" * 100_000), True),
     ],
 )
-def test_a_tool_that_says_it_failed_is_an_error(result: bytes, failed: bool) -> None:
+def test_result_with_is_error_counts_as_an_error(result: bytes, failed: bool) -> None:
     """Its own member, not one of something inside, and not words that look like it."""
     line = b'{"jsonrpc":"2.0","id":1,"result":%b}' % result
     count = ToolCallStats()
@@ -63,7 +63,7 @@ def test_a_tool_that_says_it_failed_is_an_error(result: bytes, failed: bool) -> 
     assert count.errors == failed
 
 
-def test_each_call_is_counted_as_what_it_came_to() -> None:
+def test_each_call_is_counted_by_its_outcome() -> None:
     """Answered, refused, lost, cancelled; times are those of answers."""
     tally = CallStats()
     one, other = tally.for_params(named("a")), tally.for_params(named("b"))
@@ -77,7 +77,7 @@ def test_each_call_is_counted_as_what_it_came_to() -> None:
     assert tally.by_tool()["b"].calls == 1
 
 
-def test_names_made_up_by_a_client_do_not_fill_the_memory() -> None:
+def test_invented_tool_names_are_bounded() -> None:
     """Beyond five hundred they are counted together; the known ones go on."""
     tally = CallStats()
     for number in range(3 * MAX_TOOLS):

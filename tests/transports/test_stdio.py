@@ -26,7 +26,7 @@ from tests.transports.peer import Json, connected
 OK: Json = {"result": {}}
 
 
-async def test_answers_find_their_callers_in_any_order() -> None:
+async def test_responses_may_arrive_in_any_order() -> None:
     async with connected() as peer:
         exchanges = [AwaitedExchange() for _ in range(3)]
         for exchange in exchanges:
@@ -39,8 +39,8 @@ async def test_answers_find_their_callers_in_any_order() -> None:
     assert [json.loads(bytes(answer.result)) for answer in answers] == [{"for": 1}, {"for": 2}, {"for": 3}]
 
 
-async def test_the_window_holds_the_rest_back_and_the_queue_is_bounded() -> None:
-    """RELIABILITY 3: what neither fits is refused at once, with nothing sent."""
+async def test_in_flight_limit_queues_requests_and_the_queue_is_bounded() -> None:
+    """Further requests are refused immediately, with nothing sent."""
     async with connected(max_in_flight=2, max_queued=3) as peer:
         exchanges = [AwaitedExchange() for _ in range(5)]
         for exchange in exchanges:
@@ -61,10 +61,10 @@ async def test_the_window_holds_the_rest_back_and_the_queue_is_bounded() -> None
     assert peer.methods == ["m"] * 4
 
 
-async def test_progress_starts_the_silence_afresh_and_the_hard_limit_holds(
+async def test_progress_extends_the_idle_timeout_up_to_the_total_timeout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Digest 2.13: an idle budget that progress extends, up to a maximum."""
+    """Progress extends the idle timeout, up to a maximum."""
     async with connected() as peer, trio.open_nursery() as nursery:
         silent, patient = (
             AwaitedExchange(idle_timeout=1, total_timeout=10),
@@ -95,7 +95,7 @@ async def test_progress_starts_the_silence_afresh_and_the_hard_limit_holds(
     assert cancels == [1, 2]
 
 
-async def test_progress_does_not_shorten_what_was_granted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_progress_does_not_shorten_an_extended_deadline(autojump_clock: trio.testing.MockClock) -> None:
     """While a person thinks about a server's question, the server may say that it waits."""
     async with connected() as peer:
         exchange = AwaitedExchange(idle_timeout=1, total_timeout=1000)
@@ -128,7 +128,7 @@ class Buggy(AwaitedExchange):
 
 
 @pytest.mark.parametrize("how", ["answered", "timed out", "refused", "lost"])
-async def test_a_bug_on_the_way_to_one_caller_costs_nobody_else_the_connection(
+async def test_bug_in_one_callback_does_not_end_the_connection(
     how: str, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Whoever asked is told at least that there is no answer."""
@@ -172,7 +172,7 @@ async def test_a_bug_on_the_way_to_one_caller_costs_nobody_else_the_connection(
     ],
     ids=repr,
 )
-async def test_progress_for_nobody_is_dropped(params: object) -> None:
+async def test_progress_for_unknown_request_is_ignored(params: object) -> None:
     """A token of another type is another token."""
     async with connected() as peer:
         exchange = AwaitedExchange()
@@ -187,7 +187,7 @@ async def test_progress_for_nobody_is_dropped(params: object) -> None:
     assert peer.link.unparsable_lines == 0
 
 
-async def test_an_answer_with_neither_result_nor_error_breaks_the_protocol() -> None:
+async def test_response_without_result_or_error_is_a_protocol_violation() -> None:
     """Node writes it for `undefined`; its caller hears of it, nobody else."""
     async with connected({"m": lambda request: b'{"jsonrpc":"2.0","id":1}\n', "ok": OK}) as peer:
         with pytest.raises(ProtocolViolation, match="without result or error"):
@@ -205,7 +205,7 @@ async def test_an_error_of_any_shape_is_a_refusal() -> None:
             assert isinstance(refused.value.upstream_code, int)
 
 
-async def test_the_end_of_the_channel_fails_everybody_and_says_what_may_have_run() -> None:
+async def test_lost_connection_fails_all_requests_and_says_which_may_have_run() -> None:
     """What never left did not run."""
     async with connected(max_in_flight=2) as peer:
         exchanges = [AwaitedExchange(label="tool 'x'") for _ in range(3)]
@@ -246,10 +246,10 @@ def deaf_server() -> Iterator[tuple[PipeChannel, int]]:
             os.close(fd)
 
 
-async def test_a_server_that_does_not_read_fails_only_what_cannot_leave(
+async def test_server_that_does_not_read_fails_only_unsent_requests(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """RELIABILITY A9: again and again; small calls that had left before go on."""
+    """Unsent requests fail repeatedly; requests that were sent before continue."""
     with deaf_server() as (link, answers):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
@@ -270,7 +270,7 @@ async def test_a_server_that_does_not_read_fails_only_what_cannot_leave(
             nursery.cancel_scope.cancel()
 
 
-async def test_replies_to_a_server_that_asks_and_never_reads_do_not_pile_up() -> None:
+async def test_replies_to_a_server_that_does_not_read_are_bounded() -> None:
     """A hundred thousand requests of its own cost a bounded memory."""
     with deaf_server() as (link, asks):
 
@@ -306,7 +306,7 @@ async def test_a_cancelled_request_is_withdrawn_or_cancelled_at_the_server() -> 
     assert peer.link.late_replies == 1
 
 
-async def test_strays_are_told_apart() -> None:
+async def test_late_replies_and_unparsable_lines_are_counted() -> None:
     """Late: ids we have given out. Junk: everything else, of another type or from the future."""
     async with connected({"m": OK}) as peer:
         await send_request(peer.link, "m")
@@ -318,7 +318,7 @@ async def test_strays_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("spelt", ['"%d"', "%d.0"])
-async def test_an_id_that_comes_back_as_another_type_can_mean_only_ours(spelt: str) -> None:
+async def test_response_id_of_another_type_is_matched(spelt: str) -> None:
     """All of ours are integers; the progress token too. It is noted as what it is."""
     got: list[bytes] = []
 
@@ -343,7 +343,7 @@ async def test_an_id_that_comes_back_as_another_type_can_mean_only_ours(spelt: s
 
 
 @pytest.mark.parametrize("indent", [2, "\t"])
-async def test_an_answer_over_several_lines_is_put_together(indent: Any) -> None:
+async def test_response_over_several_lines_is_joined(indent: Any) -> None:
     """The standard forbids it, so the lines are counted; but whoever asked gets the answer, on one line."""
     result = {"content": [{}, {"a": [], "b": {"c": "}\n{"}}], "e": 1}
     async with connected({"m": OK}) as peer:
@@ -368,7 +368,7 @@ async def test_a_refused_submission_leaves_nothing_behind() -> None:
         assert peer.link.in_flight == 0
 
 
-async def test_what_stands_open_is_not_due_and_takes_no_turn() -> None:
+async def test_long_lived_request_has_no_deadline_and_is_not_counted() -> None:
     """A subscription in a window of one: calls go on, and the end of the link ends it."""
     async with connected({"m": OK}, max_in_flight=1) as peer:
         standing = AwaitedExchange(long_lived=True)
@@ -381,7 +381,7 @@ async def test_what_stands_open_is_not_due_and_takes_no_turn() -> None:
             await standing.wait_response()
 
 
-async def test_after_the_end_nothing_is_sent_and_nothing_kept() -> None:
+async def test_nothing_is_sent_or_kept_after_the_end() -> None:
     """Who did not hear of it yet may still answer or tell the server something."""
     seen: list[tuple[str, bytes]] = []
     async with connected() as peer:
@@ -396,7 +396,7 @@ async def test_after_the_end_nothing_is_sent_and_nothing_kept() -> None:
     assert peer.heard == []
 
 
-async def test_the_tap_sees_what_goes_and_comes() -> None:
+async def test_tap_sees_both_directions() -> None:
     seen: list[tuple[str, bytes]] = []
     async with connected({"m": OK}) as peer:
         peer.link.tap = lambda way, frame: seen.append((way, frame))

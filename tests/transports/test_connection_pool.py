@@ -69,7 +69,7 @@ async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> No
             assert server.connections == number + 1
 
 
-async def test_a_server_that_keeps_connections_shortly_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keep_alive_timeout_of_the_server_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Keep-Alive: timeout=5`: a second before that it is too late to rely on it."""
     clock = [100.0]
     monkeypatch.setattr("mcpd.transports.http_client.connection.boottime", lambda: clock[0])
@@ -95,7 +95,7 @@ async def test_a_server_that_keeps_connections_shortly_is_believed(monkeypatch: 
         b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",
     ],
 )
-async def test_a_connection_out_of_step_is_not_kept(answer: bytes) -> None:
+async def test_connection_with_unexpected_data_is_not_reused(answer: bytes) -> None:
     """What comes after a response would be taken for the next one."""
 
     async def odd(request: Request) -> None:
@@ -107,7 +107,7 @@ async def test_a_connection_out_of_step_is_not_kept(answer: bytes) -> None:
         assert server.connections == 2
 
 
-async def test_a_request_that_is_given_up_takes_its_connection_with_it() -> None:
+async def test_cancelled_request_closes_its_connection() -> None:
     """Before the answer, and in the midst of it."""
     hung_up = 0
 
@@ -131,7 +131,7 @@ async def test_a_request_that_is_given_up_takes_its_connection_with_it() -> None
 
 
 @pytest.mark.parametrize("value", ["a\r\nHost: evil", "a\nb", "a\x00b"])
-async def test_a_header_cannot_smuggle_another(value: str) -> None:
+async def test_header_injection_is_refused(value: str) -> None:
     """Nothing is sent."""
     async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
         with pytest.raises(httpx.LocalProtocolError):
@@ -149,7 +149,7 @@ async def test_requests_stay_within_their_origin() -> None:
         assert other.connections == 0
 
 
-async def test_cookies_are_kept_as_balancers_want_it() -> None:
+async def test_cookies_are_kept() -> None:
     """A cookie that ties us to one of many machines goes back with every request; one of ours stays."""
 
     async def sticky(request: Request) -> None:
@@ -162,7 +162,7 @@ async def test_cookies_are_kept_as_balancers_want_it() -> None:
             assert [await get(client, server) for _ in range(2)] == [b"mine=1", b"mine=1"]
 
 
-async def test_a_user_and_a_password_in_the_url_become_a_header() -> None:
+async def test_credentials_in_the_url_become_a_header() -> None:
     """Which an `Authorization` header in the definition overrides."""
     async with fake_http(ok) as server:
         url = server.url.replace("://", "://me:s%40cret@")
@@ -174,7 +174,7 @@ async def test_a_user_and_a_password_in_the_url_become_a_header() -> None:
         assert sent == ["Basic bWU6c0BjcmV0", "Bearer t"]
 
 
-async def test_it_is_an_httpx_transport_like_any_other() -> None:
+async def test_pool_is_an_httpx_transport() -> None:
     """Whoever has a client of httpx can use it."""
     async with fake_http(ok) as server:
         engine = ConnectionPool(httpx.URL(server.url), None, None)
@@ -209,7 +209,7 @@ class Begun:
         return self.outcome
 
 
-async def test_a_request_leaves_at_once_where_a_connection_waits_for_it() -> None:
+async def test_request_is_sent_immediately_on_an_idle_connection() -> None:
     """Not before there is one, and not when it is too large to leave in one go."""
     async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
         assert Begun(client, server).hang_up is None
@@ -223,7 +223,7 @@ async def test_a_request_leaves_at_once_where_a_connection_waits_for_it() -> Non
         assert server.connections == 1
 
 
-async def test_what_does_not_come_in_one_piece_is_read_by_whoever_wants_it() -> None:
+async def test_response_in_pieces_is_read_asynchronously() -> None:
     """`then` is called with the head; the rest comes as always."""
 
     async def slowly(request: Request) -> None:
@@ -246,7 +246,7 @@ async def test_what_does_not_come_in_one_piece_is_read_by_whoever_wants_it() -> 
         assert server.connections == 1
 
 
-async def test_a_request_that_was_sent_at_once_can_be_given_up_or_fail() -> None:
+async def test_request_sent_without_a_task_can_be_aborted_or_fail() -> None:
     """Given up, nothing is heard of it; failed, it says how, once."""
     hung_up = trio.Event()
 

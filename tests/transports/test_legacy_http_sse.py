@@ -91,7 +91,7 @@ async def test_messages_go_to_the_endpoint_and_answers_come_on_the_stream() -> N
     ],
 )
 async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
-    """RELIABILITY H7: nothing is sent there."""
+    """Nothing is sent to the other origin."""
     async with fake_http(SseScript(endpoint)) as server:
         async with open_http_sse(RemoteSpec(name="it", kind="sse", url=sse(server)), {}) as link:
             exchange = AwaitedExchange()
@@ -102,7 +102,7 @@ async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
         assert len(server.requests) == 1
 
 
-async def test_the_end_of_the_stream_is_the_end_of_the_channel() -> None:
+async def test_end_of_the_stream_ends_the_channel() -> None:
     """What is under way fails; calls that were sent may have run."""
     script = SseScript()
     script.calls = False
@@ -135,7 +135,7 @@ async def test_a_refused_message_fails_its_call_alone() -> None:
             await talk.call().wait_response()
 
 
-async def test_cancelling_is_said_in_a_message() -> None:
+async def test_cancellation_is_sent_as_a_notification() -> None:
     """There is no stream of the call's own to close."""
     script = SseScript()
     script.calls = False
@@ -159,7 +159,7 @@ async def test_cancelling_is_said_in_a_message() -> None:
         (200, "text/html", ProtocolViolation),
     ],
 )
-async def test_what_is_no_stream_ends_the_attempt_with_its_reason(
+async def test_response_other_than_a_stream_is_reported(
     status: int, kind: str, error: type[Exception]
 ) -> None:
     """The reason is in what `run` raises; what was submitted is failed."""

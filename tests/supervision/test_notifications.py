@@ -18,7 +18,7 @@ from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
-from tests.supervision import peer, test_remote
+from tests.supervision import peer, test_remote_servers
 from tests.supervision.peer import Life, World, living
 
 TELLING = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "logging": {}}
@@ -30,9 +30,7 @@ def of(world: World, method: str) -> int:
     return world.script.asked.count(method)
 
 
-async def test_who_is_told_of_a_changed_list_finds_the_new_one(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_listener_of_a_list_change_sees_the_new_list(autojump_clock: MockClock, tmp_path: Path) -> None:
     """The word comes when the catalog is in place, and only when the list is another one."""
     names = ["echo"]
     found: list[tuple[str, list[str]]] = []
@@ -60,7 +58,7 @@ async def test_who_is_told_of_a_changed_list_finds_the_new_one(
         assert len(found) == 1
 
 
-async def test_a_listener_that_fails_costs_nobody_anything(
+async def test_failing_listener_does_not_affect_others(
     autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is called in the server's reader: its error is logged, the connection and the others live on."""
@@ -80,7 +78,7 @@ async def test_a_listener_that_fails_costs_nobody_anything(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_wishes_outlive_the_connection(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_subscriptions_survive_a_reconnect(autojump_clock: MockClock, tmp_path: Path) -> None:
     """They are set once; the next process is told of them, and its reader that it may have missed one."""
     updated: list[str] = []
     lives = (Life(capabilities=TELLING, lasts=50), Life(capabilities=TELLING))
@@ -103,7 +101,7 @@ async def test_wishes_outlive_the_connection(autojump_clock: MockClock, tmp_path
 # ── which request it is about ───────────────────────────────────────────────────────────────────
 
 
-async def test_a_question_on_the_stream_of_a_call_names_the_call(
+async def test_server_request_on_the_stream_of_a_call_names_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the client that called is asked, and no other. On the stream of no request: nobody's."""
@@ -124,7 +122,7 @@ async def test_a_question_on_the_stream_of_a_call_names_the_call(
         )
         return around
 
-    monkeypatch.setattr(test_remote, "surroundings", with_clients)
+    monkeypatch.setattr(test_remote_servers, "surroundings", with_clients)
 
     def question(number: str) -> bytes:
         message = {"jsonrpc": "2.0", "id": number, "method": "elicitation/create", "params": {"message": "?"}}
@@ -146,7 +144,7 @@ async def test_a_question_on_the_stream_of_a_call_names_the_call(
 
     heard: list[ServerNotification] = []
     script = LegacyScript(on={"tools/call": ask, "GET": stay}, capabilities=TELLING)
-    async with fake_http(script) as server, test_remote.living(tmp_path, server.url) as world:
+    async with fake_http(script) as server, test_remote_servers.living(tmp_path, server.url) as world:
         world.server.notifications.add(heard.append)
         await world.wait(ServerState.CONNECTED)
         heard.clear()
@@ -177,7 +175,7 @@ async def test_a_log_message_of_a_modern_server_names_the_request_it_is_about(tm
     heard: list[ServerNotification] = []
     async with (
         fake_http(ModernScript(on={"tools/call": chatter})) as server,
-        test_remote.living(tmp_path, server.url) as world,
+        test_remote_servers.living(tmp_path, server.url) as world,
     ):
         await world.wait(ServerState.CONNECTED)
         world.server.notifications.add(heard.append)
@@ -188,7 +186,9 @@ async def test_a_log_message_of_a_modern_server_names_the_request_it_is_about(tm
         assert {id(said.exchange) for said in heard} == set(map(id, calls))
 
 
-async def test_what_nobody_takes_on_is_refused_at_once(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_unhandled_server_request_is_refused_immediately(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
     """Pings are answered; roots, sampling and the rest are not offered unless a gateway offers them."""
     async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
         await world.wait_connected()

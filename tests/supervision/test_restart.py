@@ -73,7 +73,7 @@ TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
 
 
 @pytest.mark.parametrize(("error", "evidence", "kind", "verdict"), TABLE)
-def test_every_end_has_a_kind_and_a_verdict(
+def test_every_error_has_a_failure_kind_and_a_verdict(
     error: BaseException, evidence: Evidence, kind: str, verdict: Verdict
 ) -> None:
     """Alone or inside groups; only what must fail again waits for somebody."""
@@ -85,19 +85,19 @@ def test_every_end_has_a_kind_and_a_verdict(
         assert is_bug(raised) is (kind == "internal")
 
 
-def test_of_several_ends_the_one_that_explains_most_is_told() -> None:
+def test_most_informative_of_several_errors_is_reported() -> None:
     """A wedged server's link is lost as well, since we end it."""
     group = ExceptionGroup("", [LOST, Wedged("left 2 requests unanswered"), LOST])
     assert classify_failure(group, Evidence())[0].message == "left 2 requests unanswered"
 
 
-def test_a_bug_beside_an_expected_end_is_still_a_bug() -> None:
+def test_bug_in_an_exception_group_is_still_a_bug() -> None:
     """It is logged with its traceback, although the end has its own explanation."""
     assert is_bug(ExceptionGroup("", [LOST, KeyError("x")]))
     assert not is_bug(ExceptionGroup("", [LOST, ServerDiedDuringProbe()]))
 
 
-def test_what_the_server_asks_for_is_how_long_we_stay_away() -> None:
+def test_retry_after_is_the_requested_delay() -> None:
     """`Retry-After` of the refusal that ended it, wherever it is in the group."""
     busy = HttpRefused("it: HTTP 503", server="it", status=503, retry_after=7)
     assert requested_delay(ExceptionGroup("", [LOST, ExceptionGroup("", [busy])])) == 7
@@ -105,7 +105,7 @@ def test_what_the_server_asks_for_is_how_long_we_stay_away() -> None:
     assert requested_delay(LOST) == 0
 
 
-def test_what_came_of_several_steps_is_said_once() -> None:
+def test_failures_of_several_steps_are_reported_once() -> None:
     """A server's answer may be long, and three times the same would hide what else there is."""
     down = 'HTTP 500: {"error": "no database: gone"}'
     steps = [f"server/discover: {down}", f"initialize: {down}", "GET for HTTP+SSE: HTTP 405"]
@@ -114,7 +114,7 @@ def test_what_came_of_several_steps_is_said_once() -> None:
     assert join_steps(["a: 1", "b: 1", "c: 1", "d: 2", "e: 1"]) == "a, b and c: 1, d: 2, e: 1"
 
 
-def test_the_evidence_goes_with_it() -> None:
+def test_failure_contains_the_evidence() -> None:
     """Exit status, or the signal's name; and the last words."""
     failure, _ = classify_failure(LOST, Evidence(returncode=3, stderr=("out of luck",)))
     assert (failure.exit_code, failure.signal, failure.stderr) == (3, None, ("out of luck",))
@@ -127,7 +127,7 @@ def test_the_evidence_goes_with_it() -> None:
     assert (failure.exit_code, failure.signal) == (None, None)
 
 
-def test_every_error_of_ours_is_in_the_table() -> None:
+def test_every_mcpd_error_is_classified() -> None:
     """A new one must be thought about here."""
     from mcpd.model import errors
 
