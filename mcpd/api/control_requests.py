@@ -17,7 +17,7 @@ from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.control_call import ControlCall, read_call
 from mcpd.gateway.forwarded_call import error_response
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.virtual_server import View
+from mcpd.gateway.server_view import View
 from mcpd.model import api, codec
 from mcpd.model.errors import McpdError, SlowConsumer
 from mcpd.model.events import Event, TapParams

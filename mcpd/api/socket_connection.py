@@ -16,7 +16,7 @@ from mcpd.client_registry import ALL_SERVERS, ClientConnection
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession, is_mcp
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.virtual_server import View
+from mcpd.gateway.server_view import View
 from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.reader import READ_SMALL, Reader, has_hung_up

@@ -15,7 +15,7 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway.virtual_server import CAPABILITIES, Route, catalog_items, combined_freshness
+from mcpd.gateway.server_view import CAPABILITIES, Route, catalog_items, combined_freshness
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState

@@ -17,19 +17,19 @@ import trio
 from msgspec import Raw
 
 from mcpd.gateway import (
-    call_concurrency,
     call_tasks,
     client_legacy,
     client_modern,
     dispatch,
     input_required,
     list_methods,
+    turn_queue,
 )
 from mcpd.gateway.call_tasks import Spawn
 from mcpd.gateway.client_context import ClientContext, ClientIdentity, ClientRequest, Responder
 from mcpd.gateway.client_legacy import ClientRequests
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall, error_response
-from mcpd.gateway.virtual_server import LIST_MEMBERS, View
+from mcpd.gateway.server_view import LIST_MEMBERS, View
 from mcpd.model.errors import McpdError
 from mcpd.protocol.legacy import BATCH_VERSION
 from mcpd.supervision.managed_server import ManagedServer
@@ -192,7 +192,7 @@ class ClientSession:
         if call.open_questions:
             self.gateway.server_requests.on_call_ended(call)
         if call.holds_turn:
-            call_concurrency.release_turn(call)
+            turn_queue.release_turn(call)
         if call.is_suspended:
             self.gateway.suspended_calls.remove(call)
 

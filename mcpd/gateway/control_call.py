@@ -13,7 +13,7 @@ import msgspec
 import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from mcpd.gateway import call_concurrency
+from mcpd.gateway import turn_queue
 from mcpd.gateway.call_tasks import Spawn, to_mcpd_error
 from mcpd.gateway.call_timeouts import set_control_call_timeouts
 from mcpd.gateway.schema_validation import MAX_CHECKED, ToolSchemas, compile_schemas
@@ -165,11 +165,11 @@ class ControlCall(Exchange, kw_only=True):
         if schemas.requires_task and upstream.accepts_task_param:
             self.as_task = True
             params = b'%b,"task":{"ttl":%d}}' % (params[:-1], self.total_timeout * 1000)
-        if not call_concurrency.is_exclusive(server, "tools/call", request.tool):
+        if not turn_queue.is_exclusive(server, "tools/call", request.tool):
             upstream.submit(self, "tools/call", params)
         else:
             self.holds_turn = True
-            if call_concurrency.wait_for_turn(
+            if turn_queue.wait_for_turn(
                 server, self, self, lambda: self._start_turn(params), self.spawn_detached
             ):
                 self._submit_exclusive(upstream, params)
@@ -197,7 +197,7 @@ class ControlCall(Exchange, kw_only=True):
     def _release_turn(self) -> None:
         if self.holds_turn and self.server is not None:
             self.holds_turn = False
-            call_concurrency.turn_queue(self.server).release(self)
+            turn_queue.turn_queue(self.server).release(self)
 
     def answered(self, message: Message) -> None:
         assert self.server is not None

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from mcpd.gateway import call_concurrency, call_tasks, input_required, url_elicitation
+from mcpd.gateway import call_tasks, input_required, turn_queue, url_elicitation
 from mcpd.gateway.call_timeouts import set_call_timeouts
 from mcpd.gateway.client_context import ClientRequest, forwarded_capabilities
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
 from mcpd.gateway.revision_translation import translation
-from mcpd.gateway.virtual_server import Route
+from mcpd.gateway.server_view import Route
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
@@ -103,14 +103,14 @@ def _send(
 def _send_in_turn(call: ForwardedCall, request: ClientRequest) -> None:
     """Submit the call now, or when its turn comes."""
     may_need_turn = call.server.spec.concurrency != "free" or call.context.accepts_server_requests
-    if not may_need_turn or call_concurrency.acquire_turn(call, request, _submit):
+    if not may_need_turn or turn_queue.acquire_turn(call, request, _submit):
         _submit(call)
 
 
 def retry_call(call: ForwardedCall, wait: Callable[[], Awaitable[None]]) -> None:
     """Send the call once more once `wait` has returned. Other calls may have their turn meanwhile."""
     if call.holds_turn:
-        call_concurrency.release_turn(call)
+        turn_queue.release_turn(call)
 
     async def send_again() -> None:
         await wait()

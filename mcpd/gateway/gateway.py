@@ -21,9 +21,9 @@ from mcpd.gateway.dedicated_servers import DedicatedServers
 from mcpd.gateway.elicitation_routing import ServerRequestRouter
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
 from mcpd.gateway.input_required import StateSigner
+from mcpd.gateway.server_view import SingleServer, View
 from mcpd.gateway.suspended_calls import SuspendedCalls
 from mcpd.gateway.url_elicitation import UrlElicitations
-from mcpd.gateway.virtual_server import SingleServer, View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile

@@ -14,7 +14,7 @@ from msgspec import Raw
 from mcpd.gateway import call_tasks
 from mcpd.gateway.client_context import ClientRequest
 from mcpd.gateway.revision_translation import entry_translation
-from mcpd.gateway.virtual_server import LIST_MEMBERS
+from mcpd.gateway.server_view import LIST_MEMBERS
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

@@ -17,7 +17,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.gateway import call_concurrency
+from mcpd.gateway import turn_queue
 from mcpd.gateway.client_context import ClientRequest
 from mcpd.gateway.elicitation_routing import ServerRequest
 from mcpd.gateway.forwarded_call import ForwardedCall
@@ -188,7 +188,7 @@ class SuspendedCalls:
     def _release_turn(self, call: ForwardedCall) -> None:
         """Let the next call have its turn, whenever the client returns."""
         if call.holds_turn:
-            call_concurrency.release_turn(call)
+            turn_queue.release_turn(call)
 
     def _finish(self, suspended: _SuspendedCall, request: ClientRequest) -> None:
         outcome = suspended.outcome

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 import attrs
 import trio
 
-from mcpd.gateway.call_concurrency import TurnQueue
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.turn_queue import TurnQueue
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState

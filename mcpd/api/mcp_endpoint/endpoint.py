@@ -12,7 +12,7 @@ from mcpd.api.mcp_endpoint.frames import PARSE_ERROR, refuse_request, respond_er
 from mcpd.api.mcp_endpoint.legacy import Principal
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.virtual_server import View
+from mcpd.gateway.server_view import View
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message

@@ -18,7 +18,7 @@ from mcpd.client_registry import ALL_SERVERS, ClientConnection
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.virtual_server import View
+from mcpd.gateway.server_view import View
 from mcpd.protocol.legacy import VERSIONS
 from mcpd.wire.message import ABSENT, Message
 

@@ -17,7 +17,7 @@ from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, LegacyHttpSessions, 
 from mcpd.client_registry import ClientRegistry
 from mcpd.gateway.client_context import ClientIdentity, Responder
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.virtual_server import View
+from mcpd.gateway.server_view import View
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 from tests.api.mcp_endpoint.line import Line

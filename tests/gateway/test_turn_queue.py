@@ -13,9 +13,9 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.gateway import suspended_calls
-from mcpd.gateway.call_concurrency import TurnQueue
 from mcpd.gateway.control_call import CallRequest, ControlCall
 from mcpd.gateway.elicitation_routing import ANSWER_TIMEOUT
+from mcpd.gateway.turn_queue import TurnQueue
 from mcpd.model.errors import McpdError, NotReady, Overloaded
 from tests.gateway.model import Asked, User, World, world
 
