@@ -34,9 +34,9 @@ from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
 from mcpd.operations import Operations
 from mcpd.state_file import StateFile
-from mcpd.supervision.context import ClientHooks, SupervisorContext
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
+from mcpd.supervision.supervisor_context import ClientHooks, SupervisorContext
 from mcpd.support import instance_lock, orphans, paths, systemd
 from mcpd.support.audit_actor import acting_for, current_actor
 from mcpd.support.broadcast import Broadcast

@@ -35,7 +35,7 @@ from mcpd.model.tool_names import qualified_name
 from mcpd.model.usage import ClientsResult, Stats
 from mcpd.protocol import input_rounds
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.supervision.catalog import Catalog, Item
+from mcpd.supervision.catalog_cache import Catalog, Item
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap
 from mcpd.supervision.supervisor import Supervisor

@@ -22,7 +22,7 @@ from mcpd.model.status import ServerState
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, OwnedName, public_names
 from mcpd.operations import Operations
-from mcpd.supervision.catalog import Catalog
+from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame

@@ -33,7 +33,7 @@ from mcpd.operations import Operations
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import no_client, request_with_input, result_type
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
-from mcpd.supervision.catalog import Item, did_you_mean, is_tool_allowed
+from mcpd.supervision.catalog_cache import Item, did_you_mean, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.reader import traffic
 from mcpd.transports.outgoing_request import Exchange

@@ -32,8 +32,8 @@ from mcpd.model.usage import ClientsResult, ConnectedClient, ServerUsage
 from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.protocol.upstream_subscriptions import LEVELS
-from mcpd.supervision.context import ClientHooks
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.supervisor_context import ClientHooks
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire

@@ -12,7 +12,7 @@ import trio
 from mcpd.gateway.forwarded_call import tool_name
 from mcpd.model.errors import UnknownTool
 from mcpd.operations import Operations
-from mcpd.supervision.catalog import Catalog, Item, is_tool_allowed
+from mcpd.supervision.catalog_cache import Catalog, Item, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
 
 LIST_MEMBERS = {

@@ -24,7 +24,6 @@ from mcpd.protocol.negotiate import (
 )
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.state_file import StateFile
-from mcpd.supervision.context import SupervisorContext
 from mcpd.supervision.restart import (
     Evidence,
     UnsupportedTransport,
@@ -32,6 +31,7 @@ from mcpd.supervision.restart import (
     classify_failure,
     leaf_exceptions,
 )
+from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard
 from mcpd.transports.http_client.client_factory import OnResponse

@@ -23,7 +23,7 @@ from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.state_file import fingerprint
-from mcpd.supervision.catalog import Catalog, CatalogSync
+from mcpd.supervision.catalog_cache import Catalog, CatalogSync
 from mcpd.supervision.connect import (
     Attempt,
     ConnectStrategy,
@@ -31,7 +31,12 @@ from mcpd.supervision.connect import (
     StartSlot,
     open_transport,
 )
-from mcpd.supervision.context import SupervisorContext
+from mcpd.supervision.desired_and_actual_state import (
+    DesiredState,
+    StateTracker,
+    build_status,
+    unparsable_output,
+)
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.health import ProbeTimer, run_health_checks
 from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
@@ -47,7 +52,7 @@ from mcpd.supervision.restart import (
     requested_delay,
 )
 from mcpd.supervision.server_log import ServerLog
-from mcpd.supervision.state import DesiredState, StateTracker, build_status, unparsable_output
+from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory import trim_heap
 from mcpd.support.processes import CpuTimeTotal

@@ -15,8 +15,8 @@ from mcpd.config.secret_store import MAX_SECRET_SIZE, decode_secret, fetch_secre
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, StdioSpec, UnavailableSecret
 from mcpd.model.text import shorten
-from mcpd.supervision.context import SupervisorContext
 from mcpd.supervision.restart import SecretUnavailable
+from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.orphans import INSTANCE_VARIABLE
 
 SECRET_TIMEOUT = 30.0

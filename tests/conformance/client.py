@@ -24,8 +24,8 @@ from mcpd.model.server_spec import RemoteSpec
 from mcpd.protocol.input_rounds import request_with_input
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
-from mcpd.supervision import catalog as lists
-from mcpd.supervision.catalog import Catalog
+from mcpd.supervision import catalog_cache as lists
+from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.connect import open_remote
 from mcpd.supervision.restart import leaf_exceptions
 from mcpd.transports.base import Channel

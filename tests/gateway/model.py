@@ -26,8 +26,8 @@ from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
 from mcpd.protocol.upstream_session import ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
-from mcpd.supervision.context import ClientHooks
 from mcpd.supervision.elicitation_history import ElicitationHistory
+from mcpd.supervision.supervisor_context import ClientHooks
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.outbox import batch
 from mcpd.transports.multiplexer import RequestMultiplexer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcpd.gateway.control_call import required_arguments
-from mcpd.supervision.catalog import Item
+from mcpd.supervision.catalog_cache import Item
 
 DEEP = b"[" * 2000 + b"]" * 2000
 

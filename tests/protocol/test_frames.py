@@ -19,7 +19,7 @@ from mcpd.protocol.input_rounds import request_with_input
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
-from mcpd.supervision import catalog as lists
+from mcpd.supervision import catalog_cache as lists
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
 from mcpd.wire.message import Message

@@ -12,12 +12,12 @@ import trio
 from trio.testing import MockClock
 
 from mcpd.model.status import ServerState
-from mcpd.supervision import catalog as lists
-from mcpd.supervision.catalog import Catalog
+from mcpd.supervision import catalog_cache as lists
+from mcpd.supervision.catalog_cache import Catalog
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import ModernScript, Request, fake_http
 from tests.supervision.peer import Life, World, living
-from tests.supervision.test_catalog import SPEC, FakeUpstream, fetched
+from tests.supervision.test_catalog_cache import SPEC, FakeUpstream, fetched
 from tests.supervision.test_remote_servers import living as living_remotely
 
 MINUTE = {"ttlMs": 60_000, "cacheScope": "public"}

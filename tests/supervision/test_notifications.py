@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 from mcpd.model.status import ServerState
 from mcpd.protocol.upstream_session import ServerNotification
-from mcpd.supervision.context import ClientHooks
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.supervisor_context import ClientHooks
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message

@@ -29,7 +29,7 @@ from mcpd.gateway.server_view import View
 from mcpd.model.errors import McpdError
 from mcpd.model.text import shorten
 from mcpd.protocol.modern import HEADER_MISMATCH, VERSIONS
-from mcpd.supervision.catalog import Catalog
+from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.headers import NAME_PARAMETERS, decode_header_value, mirrored_properties, param_headers

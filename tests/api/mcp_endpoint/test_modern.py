@@ -11,7 +11,7 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import modern
 from mcpd.gateway.server_view import Route, View
 from mcpd.model.errors import UnknownTool
-from mcpd.supervision.catalog import Catalog, Item
+from mcpd.supervision.catalog_cache import Catalog, Item
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message

@@ -18,7 +18,7 @@ from mcpd.model.status import Failure, FailureKind, ServerState, ServerStatus, f
 from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.state_file import StateFile
-from mcpd.supervision.catalog import Catalog
+from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.connect import TransportKind
 from mcpd.supervision.server_log import ServerLog
 from mcpd.transports.base import Channel

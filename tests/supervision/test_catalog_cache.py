@@ -14,8 +14,8 @@ from trio.testing import MockClock
 from mcpd.model.errors import LinkLost, UpstreamRefused
 from mcpd.model.server_spec import StdioSpec
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.supervision import catalog as lists
-from mcpd.supervision.catalog import MAX_PAGES, Catalog, Item
+from mcpd.supervision import catalog_cache as lists
+from mcpd.supervision.catalog_cache import MAX_PAGES, Catalog, Item
 
 SPEC = StdioSpec(name="it", command="x")
 TOOL = {"name": "echo", "inputSchema": {"type": "object"}}
