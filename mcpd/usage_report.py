@@ -21,7 +21,7 @@ from mcpd.model.usage import (
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support import processes
 from mcpd.support.processes import TreeUsage
-from mcpd.transports.call_stats import ToolCallStats
+from mcpd.transports.tool_call_stats import ToolCallStats
 
 _MIN_BUCKET, _MAX_BUCKET = 0.00025, 300.0
 """Seconds; only buckets between them are reported."""

@@ -57,8 +57,8 @@ from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory import trim_heap
 from mcpd.support.processes import CpuTimeTotal
 from mcpd.transports.base import Channel
-from mcpd.transports.call_stats import CallStats
 from mcpd.transports.child_process import Child, Launch, child_environment, prepare_launch
+from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire.message import ABSENT
 from mcpd.wire.url import redact_url
 

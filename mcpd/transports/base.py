@@ -9,8 +9,8 @@ import attrs
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
-from mcpd.transports.call_stats import CallStats
 from mcpd.transports.outgoing_request import BeforeRetry, Exchange
+from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire.message import Message
 
 

@@ -22,8 +22,8 @@ from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.transports import lost_requests
 from mcpd.transports.base import Dialect, Inbound, NullInbound
-from mcpd.transports.call_stats import CallStats
 from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import request_with_meta

@@ -10,7 +10,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
-from mcpd.transports.call_stats import ToolCallStats
+from mcpd.transports.tool_call_stats import ToolCallStats
 from mcpd.wire.message import Message
 
 

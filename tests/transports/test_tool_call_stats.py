@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from mcpd.transports.call_stats import MAX_TOOLS, CallStats, ToolCallStats
+from mcpd.transports.tool_call_stats import MAX_TOOLS, CallStats, ToolCallStats
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 
