@@ -19,7 +19,7 @@ from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import ServersDiff, changed_parts
 from mcpd.model.status import rfc3339
-from mcpd.state_file import AppliedSet, StateFile
+from mcpd.persistent_state import AppliedSet, StateFile
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.async_value import AsyncValue
 from mcpd.support.audit_actor import acting_for

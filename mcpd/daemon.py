@@ -28,12 +28,12 @@ from mcpd.api.http_routes import HttpApi, HttpPort
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.config.loader import LoadedConfig
 from mcpd.config.settings import Address
+from mcpd.daemon_operations import Operations
 from mcpd.event_history import EventHistory
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
-from mcpd.operations import Operations
-from mcpd.state_file import StateFile
+from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import ClientHooks, SupervisorContext

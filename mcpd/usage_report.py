@@ -9,7 +9,7 @@ import trio
 
 from mcpd.client_registry import ClientConnection
 from mcpd.model.status import rfc3339
-from mcpd.model.usage import (
+from mcpd.model.usage_stats import (
     CallCounts,
     ClientUsage,
     LatencyBucket,

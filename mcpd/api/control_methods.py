@@ -12,6 +12,7 @@ import attrs
 
 from mcpd import __version__
 from mcpd.api import metrics
+from mcpd.daemon_operations import Operations
 from mcpd.gateway import control_call
 from mcpd.model import api, codec
 from mcpd.model.api import (
@@ -33,8 +34,7 @@ from mcpd.model.events import Event, History, HistoryParams, TapFrame, TapParams
 from mcpd.model.status import parse_timestamp
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import ToolResult
-from mcpd.model.usage import ClientsResult, Stats, StatsParams
-from mcpd.operations import Operations
+from mcpd.model.usage_stats import ClientsResult, Stats, StatsParams
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.supervision.managed_server import ManagedServer
 

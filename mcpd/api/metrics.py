@@ -10,7 +10,7 @@ from datetime import datetime
 
 from mcpd.model.api import DaemonStatus
 from mcpd.model.status import ServerState
-from mcpd.model.usage import CallCounts, ServerStats, Stats
+from mcpd.model.usage_stats import CallCounts, ServerStats, Stats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

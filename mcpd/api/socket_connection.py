@@ -19,7 +19,7 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.server_view import View
 from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
-from mcpd.support.reader import READ_SMALL, Reader, has_hung_up
+from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter, LineTooLong
 from mcpd.wire.message import ABSENT, BadFrame

@@ -21,7 +21,7 @@ from mcpd.client.errors import (
     ToolFailed,
     Unknown,
 )
-from mcpd.client.mcp import Mcp, Tool, connect
+from mcpd.client.mcpd_client import Mcp, Tool, connect
 from mcpd.model.tool_result import ToolResult
 
 __all__ = [

@@ -15,13 +15,13 @@ import attrs
 import msgspec
 from msgspec import Raw
 
+from mcpd.daemon_operations import Operations
 from mcpd.gateway.server_view import CAPABILITIES, Route, catalog_items, combined_freshness
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, OwnedName, public_names
-from mcpd.operations import Operations
 from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire

@@ -13,6 +13,7 @@ import msgspec
 import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from mcpd.daemon_operations import Operations
 from mcpd.gateway import turn_queue
 from mcpd.gateway.call_tasks import Spawn, to_mcpd_error
 from mcpd.gateway.call_timeouts import set_control_call_timeouts
@@ -29,13 +30,12 @@ from mcpd.model.errors import (
 )
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import normalize_result
-from mcpd.operations import Operations
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import no_client, request_with_input, result_type
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.supervision.catalog_cache import Item, did_you_mean, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.support.reader import traffic
+from mcpd.support.pipe_reader import traffic
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message

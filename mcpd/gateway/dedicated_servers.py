@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 import attrs
 import trio
 
+from mcpd.daemon_operations import Operations
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState
-from mcpd.operations import Operations
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 

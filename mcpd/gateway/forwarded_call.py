@@ -15,7 +15,7 @@ from mcpd.gateway.revision_translation import R5, Translation
 from mcpd.model.errors import McpdError
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.support.reader import traffic
+from mcpd.support.pipe_reader import traffic
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message

@@ -12,6 +12,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.client_registry import ClientConnection, program_name
+from mcpd.daemon_operations import Operations
 from mcpd.gateway.aggregate_server import AggregateServer
 from mcpd.gateway.call_tasks import Spawn
 from mcpd.gateway.client_context import ClientIdentity
@@ -28,8 +29,7 @@ from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
 from mcpd.model.status import ServerState, rfc3339
-from mcpd.model.usage import ClientsResult, ConnectedClient, ServerUsage
-from mcpd.operations import Operations
+from mcpd.model.usage_stats import ClientsResult, ConnectedClient, ServerUsage
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.supervision.managed_server import ManagedServer

@@ -9,9 +9,9 @@ import attrs
 import msgspec
 import trio
 
+from mcpd.daemon_operations import Operations
 from mcpd.gateway.forwarded_call import tool_name
 from mcpd.model.errors import UnknownTool
-from mcpd.operations import Operations
 from mcpd.supervision.catalog_cache import Catalog, Item, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
 

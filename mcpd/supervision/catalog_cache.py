@@ -21,8 +21,8 @@ from mcpd.model.errors import McpdError, ProtocolViolation, UpstreamRefused
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
+from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.state_file import StateFile
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

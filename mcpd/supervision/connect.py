@@ -14,6 +14,7 @@ from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
 from mcpd.model.package_runners import PackageRunner
 from mcpd.model.server_spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec, Timeouts
 from mcpd.model.status import Failure
+from mcpd.persistent_state import StateFile
 from mcpd.protocol.negotiate import (
     Hint,
     NotStreamableHttp,
@@ -23,7 +24,6 @@ from mcpd.protocol.negotiate import (
     negotiate,
 )
 from mcpd.protocol.upstream_session import Hooks, Upstream
-from mcpd.state_file import StateFile
 from mcpd.supervision.restart import (
     Evidence,
     UnsupportedTransport,

@@ -16,8 +16,8 @@ from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import Failure, FailureKind, ServerState, ServerStatus, format_time, rfc3339
 from mcpd.model.text import shorten
+from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.state_file import StateFile
 from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.connect import TransportKind
 from mcpd.supervision.server_log import ServerLog

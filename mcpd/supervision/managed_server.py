@@ -20,9 +20,9 @@ from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
+from mcpd.persistent_state import fingerprint
 from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
-from mcpd.state_file import fingerprint
 from mcpd.supervision.catalog_cache import Catalog, CatalogSync
 from mcpd.supervision.connect import (
     Attempt,

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from mcpd.model.events import Event
-from mcpd.state_file import StateFile
+from mcpd.persistent_state import StateFile
 from mcpd.support.redact import Redactor
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import ProcessGroupGuard

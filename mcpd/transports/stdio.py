@@ -12,7 +12,7 @@ import trio
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
-from mcpd.support.reader import Reader, traffic
+from mcpd.support.pipe_reader import Reader, traffic
 from mcpd.transports import lost_requests
 from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard, describe_exit, spawn
 from mcpd.transports.multiplexer import RequestMultiplexer

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mcpd.api.metrics import render
 from mcpd.model.api import ConfigStatus, DaemonInfo, DaemonStatus
 from mcpd.model.status import ServerState
-from mcpd.model.usage import CallCounts, LatencyBucket, ProcessCost, ServerStats, Stats, ToolStats
+from mcpd.model.usage_stats import CallCounts, LatencyBucket, ProcessCost, ServerStats, Stats, ToolStats
 
 NOW = "2026-11-21T06:30:00.000Z"
 HOSTILE = [

@@ -33,7 +33,7 @@ from mcpd.client import (
     Unknown,
     connect,
 )
-from mcpd.client.mcp import PERMISSIVE
+from mcpd.client.mcpd_client import PERMISSIVE
 from tests.e2e.conftest import start
 from tests.e2e.harness import BOUND, Daemon, fake, in_flight
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.state_file import StateFile
+from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from tests.e2e.conftest import Start
 from tests.e2e.harness import (
@@ -401,7 +401,7 @@ SAVER = """
 import os, random, signal, sys, time
 from pathlib import Path
 import trio
-from mcpd.state_file import AppliedSet, StateFile
+from mcpd.persistent_state import AppliedSet, StateFile
 
 home, rounds, dice = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
 

@@ -17,7 +17,7 @@ import trio
 from mcpd.model.events import Event
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState, ServerStatus
-from mcpd.state_file import StateFile
+from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.redact import Redactor

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.state_file import AppliedSet, StateFile, fingerprint
+from mcpd.persistent_state import AppliedSet, StateFile, fingerprint
 
 
 async def saving(store: StateFile, change: object = None) -> None:
@@ -68,7 +68,7 @@ async def test_state_round_trips(tmp_path: Path) -> None:
 
 async def test_cached_lists_are_kept_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The definitions that were used last; what was kept just before the end is among them."""
-    monkeypatch.setattr("mcpd.state_file._MAX_CACHED_LISTS", 3)
+    monkeypatch.setattr("mcpd.persistent_state._MAX_CACHED_LISTS", 3)
     store = StateFile(tmp_path, tmp_path)
 
     def change() -> None:
@@ -110,7 +110,7 @@ async def test_unsaved_state_is_written_when_the_disk_has_space(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Saving is retried without another change, and logged once."""
-    monkeypatch.setattr("mcpd.state_file._RETRY_INTERVAL", 0.005)
+    monkeypatch.setattr("mcpd.persistent_state._RETRY_INTERVAL", 0.005)
     state = tmp_path / "state"
     state.write_text("a file where the directory should be")
     store = StateFile(state, state)

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from mcpd.event_history import EventHistory
 from mcpd.model.errors import NotReady
 from mcpd.model.status import ServerState, rfc3339
-from mcpd.state_file import StateFile
+from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from tests.supervision.peer import living
 

@@ -17,7 +17,7 @@ from mcpd.api.http_server.http_exchange import TEXT, HttpExchange, ServeUpgraded
 from mcpd.api.http_server.parser import MAX_BODY, BadRequest, Head, RequestParser
 from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
-from mcpd.support.reader import Reader, has_hung_up
+from mcpd.support.pipe_reader import Reader, has_hung_up
 
 log = logging.getLogger("mcpd.client")
 

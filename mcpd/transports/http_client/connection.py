@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import trio
 
-from mcpd.support.reader import LINGER, is_readable, traffic, unwatch, watch
+from mcpd.support.pipe_reader import LINGER, is_readable, traffic, unwatch, watch
 from mcpd.support.suspend_detection import boottime
 from mcpd.transports.http_client.dial import STREAM_ERRORS, socket_of
 from mcpd.wire.http1 import BadResponse, Http1Response

@@ -19,7 +19,7 @@ import trio
 from mcpd.model import codec
 from mcpd.support.atomic_files import remove_stale_temporaries, write_atomically
 
-log = logging.getLogger("mcpd.state_file")
+log = logging.getLogger("mcpd.persistent_state")
 
 _RETRY_INTERVAL = 2.0
 """Seconds until a failed write is retried."""

@@ -32,7 +32,7 @@ from mcpd.model.events import Event, EventKind, History, TapParams
 from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name
-from mcpd.model.usage import ClientsResult, Stats
+from mcpd.model.usage_stats import ClientsResult, Stats
 from mcpd.protocol import input_rounds
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog_cache import Catalog, Item
