@@ -10,8 +10,8 @@ from typing import Any, cast
 import click
 
 from ctl.commands import COMMANDS, SECTIONS
-from ctl.context import CliContext
 from ctl.errors import CtlError, UsageError
+from ctl.invocation import CliContext
 from ctl.output import FORMATS
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

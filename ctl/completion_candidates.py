@@ -8,9 +8,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from ctl.commands import COMMANDS
-from ctl.context import CliContext
 from ctl.daemon_client import DaemonClient, Json
 from ctl.errors import CtlError
+from ctl.invocation import CliContext
 from ctl.json_values import mapping, objects
 
 TIMEOUT = 1.0

@@ -15,7 +15,7 @@ from ctl.errors import CtlError
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
-    from ctl.context import CliContext
+    from ctl.invocation import CliContext
 
 COMPLETION = "_MCPCTL_COMPLETE"
 """Set by the shell when it wants completions (click's protocol)."""
@@ -48,7 +48,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         # Text that the terminal's encoding lacks must not cause a traceback.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # TextIO has no such method
-    from ctl.context import CliContext
+    from ctl.invocation import CliContext
 
     cli = CliContext(environ)
     try:

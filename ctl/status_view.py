@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ctl.context import CliContext
+from ctl.invocation import CliContext
 from ctl.next_steps import next_command
 from ctl.output import Line, paint
 from ctl.table import table

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from ctl.commands.logs_events_tap import print_events
 from ctl.commands.stats_top_metrics import WITH_PROCESSES, top_table
-from ctl.context import CliContext
 from ctl.daemon_client import DaemonClient
+from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.status_view import server_block, status_table
 

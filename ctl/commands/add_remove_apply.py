@@ -11,9 +11,9 @@ import click
 
 from ctl.commands.lifecycle import print_statuses
 from ctl.completion_candidates import server_names
-from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.errors import DaemonError, UsageError
+from ctl.invocation import CliContext
 from ctl.output import Output, paint
 from ctl.status_view import problem_lines
 from ctl.terminal_text import count

@@ -7,7 +7,7 @@ import os
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import CliContext
+from ctl.invocation import CliContext
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl bridge --client zed\n  mcpctl bridge --server github")

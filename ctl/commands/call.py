@@ -9,9 +9,9 @@ import click
 
 from ctl.call_arguments import parse_json_object, parse_pairs, split_target
 from ctl.completion_candidates import tool_targets
-from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, ToolError, UsageError
+from ctl.invocation import CliContext
 from ctl.terminal_text import format_duration
 
 if TYPE_CHECKING:

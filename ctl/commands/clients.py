@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.context import CliContext
+from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.table import table
 from ctl.terminal_text import ago

@@ -12,7 +12,7 @@ from typing import ClassVar
 import click
 from click.shell_completion import CompletionItem, FishComplete, ShellComplete, ZshComplete, split_arg_string
 
-from ctl.context import CliContext
+from ctl.invocation import CliContext
 from ctl.terminal_text import clean
 
 

@@ -14,8 +14,8 @@ import click
 
 from ctl import definition_fields
 from ctl.commands.add_remove_apply import show_applied
-from ctl.context import CliContext
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError
+from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.status_view import labelled_lines, shell_join
 from ctl.table import table

@@ -9,9 +9,9 @@ import subprocess
 import click
 
 from ctl import daemon_process, systemd_units
-from ctl.context import CliContext
 from ctl.daemon_client import DaemonClient
 from ctl.errors import CtlError, DaemonUnreachable
+from ctl.invocation import CliContext
 from ctl.output import paint
 from ctl.systemd_units import SERVICE, SOCKET
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ctl import definition_fields, doctor_checks, login_shell, systemd_units
-from ctl.context import CliContext
 from ctl.daemon_client import DaemonClient
 from ctl.doctor_checks import FAIL, OK, SKIP, WARN, DoctorReport, Finding
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
+from ctl.invocation import CliContext
 from ctl.next_steps import next_command
 from ctl.output import Line, paint
 from ctl.status_view import short_message

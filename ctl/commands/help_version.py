@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ctl.completion_candidates import command_names
-from ctl.context import CliContext
 from ctl.errors import EXIT_CODES, DaemonUnreachable
+from ctl.invocation import CliContext
 
 if TYPE_CHECKING:
     from ctl.api_types import VersionInfo

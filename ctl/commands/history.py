@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import CliContext
+from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.status_view import COLORS, WIDE, exit_details, short_message
 from ctl.table import table

@@ -11,7 +11,6 @@ import click
 from ctl import definition_fields, systemd_units
 from ctl.commands.import_ import unknown_editor
 from ctl.completion_candidates import editor_names, server_names
-from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.editors.backup import EditorBackups
 from ctl.editors.discovery import discover_in_file
@@ -35,6 +34,7 @@ from ctl.editors.mcpd_entry import (
 from ctl.editors.mcpd_entry import uses_list as is_listed
 from ctl.editors.merging import matching_server, server_identities
 from ctl.errors import CtlError, DaemonError, NotFound, UsageError
+from ctl.invocation import CliContext
 from ctl.output import paint
 from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document
 from mcpd.model.errors import BadSpec

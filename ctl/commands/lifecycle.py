@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.errors import DaemonError, UsageError
+from ctl.invocation import CliContext
 from ctl.status_view import not_ready_exit, painted_state
 from ctl.terminal_text import count, until
 from ctl.time_options import parse_duration, parse_time, rfc3339

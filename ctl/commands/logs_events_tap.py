@@ -10,7 +10,7 @@ import click
 
 from ctl.commands.lifecycle import status_summary
 from ctl.completion_candidates import server_names
-from ctl.context import CliContext
+from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.status_view import painted_state
 from ctl.terminal_text import clean, cut

@@ -9,8 +9,8 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-from ctl.context import CliContext
 from ctl.errors import CtlError, DaemonError, UsageError
+from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.table import table
 from mcpd.config.secret_store import MAX_SECRET_SIZE, SECRET_NAME, change_secrets, read_secrets, secrets_path

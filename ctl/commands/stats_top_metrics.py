@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import CliContext
+from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.status_view import format_time, labelled_lines, painted_state
 from ctl.table import table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ctl.completion_candidates import server_names
-from ctl.context import CliContext
+from ctl.invocation import CliContext
 from ctl.status_view import show_status
 
 

@@ -14,9 +14,9 @@ import click
 
 from ctl.call_arguments import parse_pairs, split_target
 from ctl.completion_candidates import prompt_targets, server_names
-from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.errors import CtlError, UsageError
+from ctl.invocation import CliContext
 from ctl.json_values import mapping, objects, strings
 from ctl.output import Line, paint
 from ctl.table import table

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import click
 
-from ctl.context import CliContext
 from ctl.errors import DaemonError
+from ctl.invocation import CliContext
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl ui\n  mcpctl ui --print")

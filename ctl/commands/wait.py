@@ -10,8 +10,8 @@ import click
 
 from ctl.commands.lifecycle import print_statuses, status_summary
 from ctl.completion_candidates import server_names
-from ctl.context import CliContext
 from ctl.errors import AuthNeeded, CtlError, ServerNotReady, TimedOut
+from ctl.invocation import CliContext
 from ctl.next_steps import next_command
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import click
 from ctl import definition_fields, login_shell, systemd_units
 from ctl.commands.history import history_table
 from ctl.completion_candidates import server_names
-from ctl.context import CliContext
+from ctl.invocation import CliContext
 from ctl.next_steps import next_command
 from ctl.output import Line, paint
 from ctl.status_view import (

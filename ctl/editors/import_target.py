@@ -9,9 +9,9 @@ from pathlib import Path
 
 import attrs
 
-from ctl.context import CliContext
 from ctl.daemon_client import Json
 from ctl.errors import DaemonError, DaemonUnreachable
+from ctl.invocation import CliContext
 from ctl.json_values import mapping, objects, strings
 from mcpd.config.definition import parse_servers
 from mcpd.config.in_place_edits.document import read_document

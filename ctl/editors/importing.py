@@ -9,7 +9,6 @@ from pathlib import Path
 
 import attrs
 
-from ctl.context import CliContext
 from ctl.editors.backup import EditorBackups
 from ctl.editors.discovery import DiscoveredEntries, EntrySource, unwrap_candidate
 from ctl.editors.import_history import (
@@ -26,6 +25,7 @@ from ctl.editors.inline_secrets import LiftedDefinition, free_secret_name, lift_
 from ctl.editors.merging import MergedServer, MergeResult, fill_in_secrets, merge_candidates, replace_text
 from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.errors import DaemonError
+from ctl.invocation import CliContext
 from ctl.json_values import objects
 from mcpd.config.edit_file import put_servers
 from mcpd.config.secret_store import change_secrets, read_secrets
