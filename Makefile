@@ -62,7 +62,7 @@ site: .venv/made ## Build the documentation into site/
 bench: .venv/made ## Measure what mcpd costs, as ratios; ARGS=--write updates benchmarks/RESULTS.md
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
-docs: .venv/made ## Generate the control API reference and ctl/api_types.py from the types
+docs: .venv/made ## Generate the control API reference and ctl/api_types.pyi from the types
 	@$(BIN)/python docs/make_control_api.py
 	@$(BIN)/python docs/make_api_types.py
 

@@ -1,4 +1,4 @@
-"""Generates ctl/api_types.py, the control API as TypedDicts, from the daemon's classes: `make docs`.
+"""Generates ctl/api_types.pyi, the control API as TypedDicts, from the daemon's classes: `make docs`.
 
 mcpctl does not import attrs and msgspec, because start time matters. With the generated types, which it
 imports under TYPE_CHECKING only, mypy checks how it reads the daemon's answers.
@@ -19,7 +19,7 @@ import msgspec
 from mcpd.api.control_methods import METHODS
 from mcpd.model.events import Event, TapFrame
 
-FILE = Path(__file__).parent.parent / "ctl" / "api_types.py"
+FILE = Path(__file__).parent.parent / "ctl" / "api_types.pyi"
 
 HEADER = '''\
 """The control API as types: the params and answers of the `mcpd/…` methods.
@@ -35,7 +35,6 @@ from typing import Literal, NotRequired, Protocol, TypedDict, TypeVar, Unpack, o
 
 T_co = TypeVar("T_co", covariant=True)
 
-
 class Reply(Protocol[T_co]):
     """A result: parsed, and as the exact text that came over the wire."""
 
@@ -44,24 +43,19 @@ class Reply(Protocol[T_co]):
     @property
     def value(self) -> T_co: ...
 
-
 class CallOptions(TypedDict, total=False):
     timeout: float | None
     on_note: Callable[[str, Mapping[str, object]], None] | None
-
 
 class StreamOptions(TypedDict, total=False):
     tick: float | None
     until: float | None
 
-
 class EventNote(TypedDict):
     event: Event
 
-
 class FrameNote(TypedDict):
     frame: TapFrame
-
 
 class LogNote(TypedDict):
     """The first one is the answer, with `lines`; each later one has a `line`, or how many were `missed`."""
@@ -78,7 +72,7 @@ _REPLIES = {"mcpd/attach", "mcpd/events", "mcpd/tap"}
 
 
 def module() -> str:
-    """Return the text of ctl/api_types.py, formatted as ruff would."""
+    """Return the text of ctl/api_types.pyi, formatted as ruff would."""
     found: dict[str, str] = {}
     for kind in (Event, TapFrame):
         _type(kind, found)
@@ -95,14 +89,14 @@ def module() -> str:
         )
         for name, note in _STREAMS.items()
     ]
-    return "\n\n".join(
+    return "\n".join(
         [
             HEADER,
             *found.values(),
             'class Call(Protocol):\n    """A request and its answer, typed by method."""\n\n'
-            + "\n".join(calls),
+            + "".join(calls),
             'class Stream(Protocol):\n    """A request and its notifications, typed by method."""\n\n'
-            + "\n".join(streams),
+            + "".join(streams),
         ]
     )
 
@@ -112,11 +106,14 @@ def _overload(method: str, name: str, params: type, answer: str, options: str, f
     kind = _type(params, found)
     optional = all(field.default is not attrs.NOTHING for field in fields)
     given = f"params: {kind} | None = None" if optional else f"params: {kind}"
-    return (
-        f"    @overload\n    def {name}(\n        self,\n"
-        f'        method: Literal["{method}"],\n        {given},\n        **options: Unpack[{options}],\n'
-        f"    ) -> {answer}: ...\n"
-    )
+    arguments = f'self, method: Literal["{method}"], {given}, **options: Unpack[{options}]'
+    line = f"    def {name}({arguments}) -> {answer}: ...\n"
+    if len(line) > 111 and len(arguments) > 102:
+        rows = arguments.replace(", ", ",\n        ")
+        line = f"    def {name}(\n        {rows},\n    ) -> {answer}: ...\n"
+    elif len(line) > 111:
+        line = f"    def {name}(\n        {arguments}\n    ) -> {answer}: ...\n"
+    return f"    @overload\n{line}"
 
 
 def _answer(answers: object, found: dict[str, str]) -> str:

@@ -11,7 +11,6 @@ from typing import Literal, NotRequired, Protocol, TypedDict, TypeVar, Unpack, o
 
 T_co = TypeVar("T_co", covariant=True)
 
-
 class Reply(Protocol[T_co]):
     """A result: parsed, and as the exact text that came over the wire."""
 
@@ -20,24 +19,19 @@ class Reply(Protocol[T_co]):
     @property
     def value(self) -> T_co: ...
 
-
 class CallOptions(TypedDict, total=False):
     timeout: float | None
     on_note: Callable[[str, Mapping[str, object]], None] | None
-
 
 class StreamOptions(TypedDict, total=False):
     tick: float | None
     until: float | None
 
-
 class EventNote(TypedDict):
     event: Event
 
-
 class FrameNote(TypedDict):
     frame: TapFrame
-
 
 class LogNote(TypedDict):
     """The first one is the answer, with `lines`; each later one has a `line`, or how many were `missed`."""
@@ -46,12 +40,9 @@ class LogNote(TypedDict):
     line: NotRequired[str]
     missed: NotRequired[int]
 
-
 EventKind = Literal["snapshot", "status", "removed", "tools", "resources", "prompts", "config"]
 
-
 ServerState = Literal["pending", "connected", "failed", "disabled", "needs-auth", "idle"]
-
 
 FailureKind = Literal[
     "spawn",
@@ -71,7 +62,6 @@ FailureKind = Literal[
     "internal",
 ]
 
-
 class Failure(TypedDict):
     kind: FailureKind
     message: str
@@ -83,13 +73,11 @@ class Failure(TypedDict):
     noise: NotRequired[str]
     crash_loop: NotRequired[bool]
 
-
 class ServerInfo(TypedDict):
     name: NotRequired[str]
     version: NotRequired[str]
     title: NotRequired[str]
     instructions: NotRequired[str]
-
 
 class ServerStatus(TypedDict):
     name: str
@@ -117,7 +105,6 @@ class ServerStatus(TypedDict):
     in_flight: NotRequired[int]
     warnings: NotRequired[list[str]]
 
-
 class Event(TypedDict):
     kind: EventKind
     at: str
@@ -126,9 +113,7 @@ class Event(TypedDict):
     status: NotRequired[ServerStatus | None]
     by: NotRequired[str]
 
-
 MessageDirection = Literal["to-server", "from-server", "note"]
-
 
 class TapFrame(TypedDict):
     at: str
@@ -142,12 +127,10 @@ class TapFrame(TypedDict):
     cut: NotRequired[bool]
     dropped: NotRequired[int]
 
-
 class Problem(TypedDict):
     path: str
     message: str
     fix: NotRequired[str]
-
 
 class ConfigStatus(TypedDict):
     source: str
@@ -157,12 +140,10 @@ class ConfigStatus(TypedDict):
     problems: NotRequired[list[Problem]]
     warnings: NotRequired[list[str]]
 
-
 class HttpListener(TypedDict):
     url: str
     auth: str
     token_file: NotRequired[str | None]
-
 
 class DaemonInfo(TypedDict):
     version: str
@@ -173,16 +154,13 @@ class DaemonInfo(TypedDict):
     clients: int
     http: NotRequired[HttpListener | None]
 
-
 class DaemonStatus(TypedDict):
     servers: list[ServerStatus]
     config: ConfigStatus
     daemon: DaemonInfo
 
-
 class NoParams(TypedDict):
     pass
-
 
 class ConnectStep(TypedDict):
     at: str
@@ -190,9 +168,7 @@ class ConnectStep(TypedDict):
     outcome: str
     ms: float
 
-
 HistoryEventKind = Literal["state", "tools", "resources", "prompts", "removed", "config", "daemon"]
-
 
 class HistoryEntry(TypedDict):
     at: str
@@ -205,7 +181,6 @@ class HistoryEntry(TypedDict):
     exit_code: NotRequired[int | None]
     signal: NotRequired[str | None]
     times: NotRequired[int]
-
 
 class ServerDetail(TypedDict):
     server: ServerStatus
@@ -224,39 +199,31 @@ class ServerDetail(TypedDict):
     definition: NotRequired[Mapping[str, object]]
     history: NotRequired[list[HistoryEntry]]
 
-
 class ServerParam(TypedDict):
     server: str
-
 
 class ToolsResult(TypedDict):
     tools: list[Mapping[str, object]]
     dropped: NotRequired[int]
 
-
 class OptionalServerParam(TypedDict):
     server: NotRequired[str | None]
-
 
 class ResourcesResult(TypedDict):
     resources: list[Mapping[str, object]]
     resource_templates: list[Mapping[str, object]]
 
-
 class ReadParams(TypedDict):
     server: str
     uri: str
 
-
 class PromptsResult(TypedDict):
     prompts: list[Mapping[str, object]]
-
 
 class PromptParams(TypedDict):
     server: str
     prompt: str
     arguments: NotRequired[Mapping[str, str]]
-
 
 class CompleteParams(TypedDict):
     server: str
@@ -264,21 +231,17 @@ class CompleteParams(TypedDict):
     argument: Mapping[str, object]
     context: NotRequired[Mapping[str, object] | None]
 
-
 class ServerResult(TypedDict):
     server: ServerStatus
-
 
 class LifecycleParams(TypedDict):
     server: str
     wait: NotRequired[float]
 
-
 class DisableParams(TypedDict):
     server: str
     wait: NotRequired[float]
     until: NotRequired[str | None]
-
 
 class ApplyResult(TypedDict):
     added: NotRequired[list[str]]
@@ -290,12 +253,10 @@ class ApplyResult(TypedDict):
     dry_run: NotRequired[bool]
     saved: NotRequired[str | None]
 
-
 class SetServersParams(TypedDict):
     servers: Mapping[str, Mapping[str, object]]
     dry_run: NotRequired[bool]
     if_generation: NotRequired[int | None]
-
 
 class AddParams(TypedDict):
     server: str
@@ -303,11 +264,9 @@ class AddParams(TypedDict):
     save: NotRequired[bool]
     replace: NotRequired[bool]
 
-
 class RemoveParams(TypedDict):
     server: str
     save: NotRequired[bool]
-
 
 class ConfigView(TypedDict):
     source: str
@@ -315,22 +274,18 @@ class ConfigView(TypedDict):
     generation: int
     servers: Mapping[str, Mapping[str, object]]
 
-
 class History(TypedDict):
     entries: list[HistoryEntry]
     dropped: NotRequired[int]
-
 
 class HistoryParams(TypedDict):
     server: NotRequired[str | None]
     limit: NotRequired[int]
 
-
 class ServerUsage(TypedDict):
     calls: int
     revisions: NotRequired[str]
     instance: NotRequired[str | None]
-
 
 class ConnectedClient(TypedDict):
     door: str
@@ -344,10 +299,8 @@ class ConnectedClient(TypedDict):
     cwd: NotRequired[str]
     servers: NotRequired[Mapping[str, ServerUsage]]
 
-
 class ClientsResult(TypedDict):
     clients: list[ConnectedClient]
-
 
 class CallCounts(TypedDict):
     calls: int
@@ -358,16 +311,13 @@ class CallCounts(TypedDict):
     p95_ms: NotRequired[float | None]
     p99_ms: NotRequired[float | None]
 
-
 class LatencyBucket(TypedDict):
     seconds: float
     calls: int
 
-
 class ToolStats(TypedDict):
     tool: str
     counts: CallCounts
-
 
 class ClientUsage(TypedDict):
     pid: int | None
@@ -376,12 +326,10 @@ class ClientUsage(TypedDict):
     attached: NotRequired[str]
     calls: NotRequired[int]
 
-
 class ProcessCost(TypedDict):
     processes: int
     memory: int
     cpu_seconds: float
-
 
 class ServerStats(TypedDict):
     server: str
@@ -396,7 +344,6 @@ class ServerStats(TypedDict):
     cost: NotRequired[ProcessCost | None]
     cpu_seconds: NotRequired[float]
 
-
 class Stats(TypedDict):
     since: str
     at: str
@@ -404,31 +351,25 @@ class Stats(TypedDict):
     clients: list[ClientUsage]
     daemon: NotRequired[ProcessCost | None]
 
-
 class StatsParams(TypedDict):
     server: NotRequired[str | None]
     processes: NotRequired[bool]
-
 
 class Metrics(TypedDict):
     content_type: str
     text: str
 
-
 class DashboardLink(TypedDict):
     url: str
     seconds: float
-
 
 class PingResult(TypedDict):
     server: str
     ms: float
 
-
 class PingParams(TypedDict):
     server: str
     timeout: NotRequired[float]
-
 
 class VersionInfo(TypedDict):
     version: str
@@ -439,10 +380,8 @@ class VersionInfo(TypedDict):
     search_path: str
     protocol_versions: list[str]
 
-
 class EmptyResult(TypedDict):
     pass
-
 
 class ToolResult(TypedDict):
     success: bool
@@ -452,7 +391,6 @@ class ToolResult(TypedDict):
     content: NotRequired[list[Mapping[str, object]]]
     warnings: NotRequired[list[str]]
 
-
 class CallParams(TypedDict):
     server: str
     tool: str
@@ -461,46 +399,33 @@ class CallParams(TypedDict):
     raw: NotRequired[bool]
     _meta: NotRequired[Mapping[str, object]]
 
-
 class LogLines(TypedDict):
     lines: list[str]
-
 
 class LogsParams(TypedDict):
     server: str
     lines: NotRequired[int]
     follow: NotRequired[bool]
 
-
 class EventsParams(TypedDict):
     servers: NotRequired[list[str]]
-
 
 class TapParams(TypedDict):
     server: str
     methods: NotRequired[list[str]]
     limit: NotRequired[int]
 
-
 class Call(Protocol):
     """A request and its answer, typed by method."""
 
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/status"],
-        params: NoParams | None = None,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/status"], params: NoParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[DaemonStatus]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/server"],
-        params: ServerParam,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/server"], params: ServerParam, **options: Unpack[CallOptions]
     ) -> Reply[ServerDetail]: ...
-
     @overload
     def __call__(
         self,
@@ -508,7 +433,6 @@ class Call(Protocol):
         params: OptionalServerParam | None = None,
         **options: Unpack[CallOptions],
     ) -> Reply[ToolsResult]: ...
-
     @overload
     def __call__(
         self,
@@ -516,15 +440,10 @@ class Call(Protocol):
         params: OptionalServerParam | None = None,
         **options: Unpack[CallOptions],
     ) -> Reply[ResourcesResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/read"],
-        params: ReadParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/read"], params: ReadParams, **options: Unpack[CallOptions]
     ) -> Reply[Mapping[str, object]]: ...
-
     @overload
     def __call__(
         self,
@@ -532,103 +451,54 @@ class Call(Protocol):
         params: OptionalServerParam | None = None,
         **options: Unpack[CallOptions],
     ) -> Reply[PromptsResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/prompt"],
-        params: PromptParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/prompt"], params: PromptParams, **options: Unpack[CallOptions]
     ) -> Reply[Mapping[str, object]]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/complete"],
-        params: CompleteParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/complete"], params: CompleteParams, **options: Unpack[CallOptions]
     ) -> Reply[Mapping[str, object]]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/connect"],
-        params: LifecycleParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/connect"], params: LifecycleParams, **options: Unpack[CallOptions]
     ) -> Reply[ServerResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/disconnect"],
-        params: LifecycleParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/disconnect"], params: LifecycleParams, **options: Unpack[CallOptions]
     ) -> Reply[ServerResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/reconnect"],
-        params: LifecycleParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/reconnect"], params: LifecycleParams, **options: Unpack[CallOptions]
     ) -> Reply[ServerResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/enable"],
-        params: LifecycleParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/enable"], params: LifecycleParams, **options: Unpack[CallOptions]
     ) -> Reply[ServerResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/disable"],
-        params: DisableParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/disable"], params: DisableParams, **options: Unpack[CallOptions]
     ) -> Reply[ServerResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/servers/set"],
-        params: SetServersParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/servers/set"], params: SetServersParams, **options: Unpack[CallOptions]
     ) -> Reply[ApplyResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/add"],
-        params: AddParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/add"], params: AddParams, **options: Unpack[CallOptions]
     ) -> Reply[ApplyResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/remove"],
-        params: RemoveParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/remove"], params: RemoveParams, **options: Unpack[CallOptions]
     ) -> Reply[ApplyResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/reload"],
-        params: NoParams | None = None,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/reload"], params: NoParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[ApplyResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/config"],
-        params: NoParams | None = None,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/config"], params: NoParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[ConfigView]: ...
-
     @overload
     def __call__(
         self,
@@ -636,79 +506,42 @@ class Call(Protocol):
         params: HistoryParams | None = None,
         **options: Unpack[CallOptions],
     ) -> Reply[History]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/clients"],
-        params: NoParams | None = None,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/clients"], params: NoParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[ClientsResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/stats"],
-        params: StatsParams | None = None,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/stats"], params: StatsParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[Stats]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/metrics"],
-        params: NoParams | None = None,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/metrics"], params: NoParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[Metrics]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/page"],
-        params: NoParams | None = None,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/page"], params: NoParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[DashboardLink]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/ping"],
-        params: PingParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/ping"], params: PingParams, **options: Unpack[CallOptions]
     ) -> Reply[PingResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/version"],
-        params: NoParams | None = None,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/version"], params: NoParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[VersionInfo]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/shutdown"],
-        params: NoParams | None = None,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/shutdown"], params: NoParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[EmptyResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/call"],
-        params: CallParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/call"], params: CallParams, **options: Unpack[CallOptions]
     ) -> Reply[ToolResult]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/logs"],
-        params: LogsParams,
-        **options: Unpack[CallOptions],
+        self, method: Literal["mcpd/logs"], params: LogsParams, **options: Unpack[CallOptions]
     ) -> Reply[LogLines]: ...
-
 
 class Stream(Protocol):
     """A request and its notifications, typed by method."""
@@ -720,19 +553,11 @@ class Stream(Protocol):
         params: EventsParams | None = None,
         **options: Unpack[StreamOptions],
     ) -> Iterator[Reply[EventNote] | None]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/logs"],
-        params: LogsParams,
-        **options: Unpack[StreamOptions],
+        self, method: Literal["mcpd/logs"], params: LogsParams, **options: Unpack[StreamOptions]
     ) -> Iterator[Reply[LogNote] | None]: ...
-
     @overload
     def __call__(
-        self,
-        method: Literal["mcpd/tap"],
-        params: TapParams,
-        **options: Unpack[StreamOptions],
+        self, method: Literal["mcpd/tap"], params: TapParams, **options: Unpack[StreamOptions]
     ) -> Iterator[Reply[FrameNote] | None]: ...
