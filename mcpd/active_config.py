@@ -14,6 +14,7 @@ from mcpd.config.edit_file import add_server, import_editor, remove_server
 from mcpd.config.loader import LoadedConfig, candidate_paths, load
 from mcpd.config.masking import mask_definition
 from mcpd.config.settings import Settings
+from mcpd.event_history import acting_for
 from mcpd.model.api import ApplyResult, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
@@ -21,8 +22,7 @@ from mcpd.model.server_spec import ServersDiff, changed_parts
 from mcpd.model.status import rfc3339
 from mcpd.persistent_state import AppliedSet, StateFile
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.support.async_value import AsyncValue
-from mcpd.support.audit_actor import acting_for
+from mcpd.support.broadcast import AsyncValue
 from mcpd.support.file_watcher import watch_files
 from mcpd.support.redact import Redactor
 

@@ -23,13 +23,13 @@ import trio
 from mcpd import __version__
 from mcpd.active_config import ActiveConfig, watch_config
 from mcpd.api import listeners
-from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.http_routes import HttpApi, HttpPort
+from mcpd.api.listeners import LruConnectionLimit
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.config.loader import LoadedConfig
 from mcpd.config.settings import Address
 from mcpd.daemon_operations import Operations
-from mcpd.event_history import EventHistory
+from mcpd.event_history import EventHistory, acting_for, current_actor
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.errors import McpdError
 from mcpd.model.events import Event
@@ -37,8 +37,7 @@ from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import ClientHooks, SupervisorContext
-from mcpd.support import instance_lock, orphans, paths, systemd
-from mcpd.support.audit_actor import acting_for, current_actor
+from mcpd.support import instance_lock, paths, processes, systemd
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.guardian import Guardian
 from mcpd.support.redact import Redactor
@@ -83,13 +82,13 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
             )
         instances = os.path.join(runtime, "instances")
         paths.private_directory(instances)
-        for instance, found in orphans.sweep_dead_instances(instances).items():
+        for instance, found in processes.sweep_dead_instances(instances).items():
             log.warning("killed %d processes left behind by daemon %s", found, instance)
         instance = secrets.token_hex(8)
-        stack.enter_context(orphans.record_instance(instances, instance))
-        stack.callback(orphans.kill_marked, instance)  # normally none: stopping a server ends its processes
-        orphans.become_subreaper()
-        orphans.disable_core_dumps()
+        stack.enter_context(processes.record_instance(instances, instance))
+        stack.callback(processes.kill_marked, instance)  # normally none: stopping a server ends its processes
+        processes.become_subreaper()
+        processes.disable_core_dumps()
         await _Daemon(options, redactor, instance, unix, ports, runtime).run()
     log.info("stopped")
 
@@ -300,10 +299,10 @@ class _Daemon:
         """Reap orphaned descendants. mcpd is their subreaper, so they would otherwise remain zombies."""
         with trio.open_signal_receiver(signal.SIGCHLD) as received:
             async for _ in received:
-                orphans.reap_orphans(self._own_children())
+                processes.reap_orphans(self._own_children())
                 # Wait until a zombie is old enough to be distinguished from a child that is being started.
-                await trio.sleep(orphans.MIN_REAP_AGE + 0.1)
-                orphans.reap_orphans(self._own_children())
+                await trio.sleep(processes.MIN_REAP_AGE + 0.1)
+                processes.reap_orphans(self._own_children())
 
     def _all_servers(self) -> list[ManagedServer]:
         return [*self._supervisor.servers(), *self._supervisor.instances()]

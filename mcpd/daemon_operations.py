@@ -40,7 +40,7 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.broadcast import Broadcast
-from mcpd.support.orphans import INSTANCE_VARIABLE
+from mcpd.support.processes import INSTANCE_VARIABLE
 from mcpd.support.redact import Redactor
 
 LOG_TAIL = 10

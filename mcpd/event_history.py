@@ -10,8 +10,9 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 import attrs
@@ -209,3 +210,22 @@ def _read_entries(path: Path) -> list[HistoryEntry]:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue  # truncated by a crash, or starts before the part that was read
     return entries
+
+
+_actor: ContextVar[Callable[[], str] | None] = ContextVar("actor", default=None)
+
+
+@contextmanager
+def acting_for(describe: Callable[[], str]) -> Iterator[None]:
+    """Attribute everything in the block, and in tasks started from it, to `describe()`."""
+    token = _actor.set(describe)
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
+def current_actor() -> str:
+    """Return who requested the current action, or an empty string if nobody did."""
+    who = _actor.get()
+    return "" if who is None else who()

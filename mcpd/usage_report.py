@@ -20,7 +20,6 @@ from mcpd.model.usage_stats import (
 )
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support import processes
-from mcpd.support.processes import TreeUsage
 from mcpd.transports.tool_call_stats import ToolCallStats
 
 _MIN_BUCKET, _MAX_BUCKET = 0.00025, 300.0
@@ -32,7 +31,7 @@ def build_stats(
     instances: Sequence[ManagedServer],
     clients: Sequence[ClientConnection],
     started_at: float,
-    costs: Mapping[str, TreeUsage] | None = None,
+    costs: Mapping[str, ProcessCost] | None = None,
 ) -> Stats:
     """Build a snapshot. The usage of a dedicated instance counts for its server. Memory and CPU time are
     included where `costs` has them."""
@@ -52,7 +51,7 @@ def build_stats(
     )
 
 
-async def measure_costs(servers: Sequence[ManagedServer]) -> dict[str, TreeUsage]:
+async def measure_costs(servers: Sequence[ManagedServer]) -> dict[str, ProcessCost]:
     """Return memory and CPU time by server name; the empty name is the daemon. Reads /proc in a thread.
 
     Also adds the CPU time of instances to the total of their server.
@@ -72,7 +71,7 @@ async def measure_costs(servers: Sequence[ManagedServer]) -> dict[str, TreeUsage
     return {**found, "": processes.measure_self()}
 
 
-def _sum_costs(costs: Sequence[TreeUsage | None]) -> ProcessCost | None:
+def _sum_costs(costs: Sequence[ProcessCost | None]) -> ProcessCost | None:
     known = [cost for cost in costs if cost is not None]
     if not known:
         return None

@@ -13,6 +13,7 @@ import trio
 from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params
 from mcpd.api.openrpc import openrpc_document
 from mcpd.client_registry import ClientConnection
+from mcpd.event_history import acting_for
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.control_call import ControlCall, read_call
 from mcpd.gateway.forwarded_call import error_response
@@ -21,7 +22,6 @@ from mcpd.gateway.server_view import View
 from mcpd.model import api, codec
 from mcpd.model.errors import McpdError, SlowConsumer
 from mcpd.model.events import Event, TapParams
-from mcpd.support.audit_actor import acting_for
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 

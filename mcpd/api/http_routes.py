@@ -19,13 +19,13 @@ from urllib.parse import unquote
 import attrs
 
 from mcpd.api import metrics
-from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.dashboard.page import PATHS, Dashboard
 from mcpd.api.http_guard import RequestGuard, TcpGuard, UnixGuard, load_token
 from mcpd.api.http_rpc import HttpRpc
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange
 from mcpd.api.http_server.parser import Head
+from mcpd.api.listeners import LruConnectionLimit
 from mcpd.api.mcp_endpoint.endpoint import EndpointScope, McpEndpoint, McpHandler
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSessions, Principal
 from mcpd.config.settings import Address

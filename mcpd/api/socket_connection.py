@@ -9,9 +9,9 @@ from contextlib import nullcontext
 
 import trio
 
-from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.control_requests import ControlRequests
 from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
+from mcpd.api.listeners import LruConnectionLimit
 from mcpd.client_registry import ALL_SERVERS, ClientConnection
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession, is_mcp

@@ -17,7 +17,7 @@ from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, Stdi
 from mcpd.model.text import shorten
 from mcpd.supervision.restart import SecretUnavailable
 from mcpd.supervision.supervisor_context import SupervisorContext
-from mcpd.support.orphans import INSTANCE_VARIABLE
+from mcpd.support.processes import INSTANCE_VARIABLE
 
 SECRET_TIMEOUT = 30.0
 """Seconds per secret: a password manager may ask the user for confirmation."""

@@ -16,7 +16,7 @@ from mcpd.model.server_spec import ServersDiff, ServerSpec, diff_specs
 from mcpd.model.status import rfc3339
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor_context import SupervisorContext
-from mcpd.support.async_value import AsyncValue
+from mcpd.support.broadcast import AsyncValue
 from mcpd.support.suspend_detection import watch_for_suspend
 
 log = logging.getLogger("mcpd.supervisor")

@@ -1,4 +1,4 @@
-"""One source, many listeners: through bounded channels (Broadcast) or by direct calls (CallbackList)."""
+"""Values and events with many listeners: Broadcast (channels), CallbackList (calls), AsyncValue (waiters)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import trio
+
+log = logging.getLogger("mcpd")
 
 T = TypeVar("T")
 
@@ -42,9 +44,6 @@ class Broadcast(Generic[T]):
         listener.close()
 
 
-log = logging.getLogger("mcpd")
-
-
 class CallbackList(Generic[T]):
     """Calls every listener in the order of registration. Listeners must not block.
 
@@ -70,3 +69,26 @@ class CallbackList(Generic[T]):
             self._listeners.pop(place, None)
 
         return end
+
+
+class AsyncValue(Generic[T]):
+    """Set the value synchronously; wait until it satisfies a condition."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+        self._changed = trio.Event()
+
+    @property
+    def value(self) -> T:
+        return self._value
+
+    def set(self, value: T) -> None:
+        self._value = value
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    async def wait_until(self, condition: Callable[[T], bool]) -> T:
+        """Return the first value that satisfies `condition`; values set in between may be skipped."""
+        while not condition(self._value):
+            await self._changed.wait()
+        return self._value

@@ -70,7 +70,7 @@ def signal_groups(groups: set[int], number: int) -> None:
 
 
 def find_marked(instance: bytes) -> list[int]:
-    """Like `orphans.find_marked`, which cannot be imported from an isolated interpreter."""
+    """Like `processes.find_marked`, which cannot be imported from an isolated interpreter."""
     needle, found, ourselves = b"\0MCPD_INSTANCE=" + instance, [], os.getpid()
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == ourselves:

@@ -16,8 +16,7 @@ import signal
 import sys
 import threading
 
-from mcpd.testserver.request import INVALID_REQUEST, PARSE_ERROR, Json, TestServerRequest
-from mcpd.testserver.session import TestServerSession
+from mcpd.testserver.server import INVALID_REQUEST, PARSE_ERROR, Json, TestServerRequest, TestServerSession
 
 BATCH_REVISION = "2025-03-26"
 """The only revision with batches."""
@@ -35,9 +34,7 @@ def main(arguments: list[str]) -> int:
             asked = arguments[0] in ("-h", "--help")
             print(__doc__, file=sys.stdout if asked else sys.stderr)
             return 0 if asked else 2
-        from mcpd.testserver import (
-            streamable_http,
-        )  # imported here because http.server is slow to import
+        from mcpd.testserver import streamable_http  # imported here because http.server is slow to import
 
         streamable_http.serve(host or "127.0.0.1", int(port))
     except (KeyboardInterrupt, BrokenPipeError):

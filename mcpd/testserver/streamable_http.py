@@ -14,17 +14,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 from urllib.parse import urlsplit
 
-from mcpd.testserver.request import (
+from mcpd.testserver.server import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
     INVALID_REQUEST,
     LEGACY,
     NO_METHOD,
     PARSE_ERROR,
+    RESERVED,
     UNSUPPORTED_VERSION,
     Json,
+    TestServerSession,
 )
-from mcpd.testserver.session import RESERVED, TestServerSession
 
 PATH = "/mcp"
 MAX_BODY = 4 << 20

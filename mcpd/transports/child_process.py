@@ -16,8 +16,8 @@ import attrs
 import trio
 
 from mcpd.model.server_spec import StdioSpec
-from mcpd.support import orphans
-from mcpd.support.orphans import INSTANCE_VARIABLE
+from mcpd.support import processes
+from mcpd.support.processes import INSTANCE_VARIABLE
 
 INHERITED = frozenset(
     {"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
@@ -216,7 +216,7 @@ class Child:
             suppress(OSError),
             trio.move_on_after(_STRAYS_TIMEOUT),
         ):  # out of file descriptors
-            while strays := orphans.find_marked(self.mark):
+            while strays := processes.find_marked(self.mark):
                 for pid in strays:
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
@@ -276,7 +276,7 @@ async def spawn(
         ) from None
     except ValueError as error:  # a NUL in an argument or a variable
         raise CannotStart(f"its definition cannot be passed to a process: {error}") from None
-    child = Child(process, launch.env[orphans.INSTANCE_VARIABLE])
+    child = Child(process, launch.env[processes.INSTANCE_VARIABLE])
     guard.guard(child.pid)
     with suppress(OSError):  # saves wake-ups with large results; limited by a per-user quota
         fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)

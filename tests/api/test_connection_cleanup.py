@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import trio
 
-from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import Head
+from mcpd.api.listeners import LruConnectionLimit
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.client_registry import ClientRegistry
 

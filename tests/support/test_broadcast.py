@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
-from mcpd.support.broadcast import Broadcast
+from mcpd.support.broadcast import AsyncValue, Broadcast
 
 
 async def test_listener_receives_everything_since_it_started() -> None:
@@ -30,3 +31,20 @@ async def test_slow_listener_is_closed_and_others_are_not() -> None:
             assert quick.receive_nowait() == n
         with trio.fail_after(30):
             assert [item async for item in slow] == [0, 1, 2]
+
+
+async def test_wait_until_returns_the_first_matching_value() -> None:
+    number = AsyncValue(0)
+    got: list[int] = []
+
+    async def wait() -> None:
+        got.append(await number.wait_until(lambda value: value >= 2))
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            for value in (1, 2):
+                await wait_all_tasks_blocked()
+                number.set(value)
+    assert got == [2]
+    assert await number.wait_until(lambda value: value == 2) == 2

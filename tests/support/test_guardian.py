@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd.support import orphans
+from mcpd.support import processes
 from mcpd.support.guardian import Guardian
 from tests.processes import gone, state, wait_until
 from tests.stopwatch import stopwatch
@@ -56,9 +56,9 @@ def instance() -> Iterator[str]:
     """A mark of its own for each test; nothing that carries it is left when the test ends."""
     mark = f"test-{uuid.uuid4().hex}"
     yield mark
-    left = [*orphans.find_marked(mark), *orphans.find_marked("another-" + mark)]
+    left = [*processes.find_marked(mark), *processes.find_marked("another-" + mark)]
     for each in (mark, "another-" + mark):
-        orphans.kill_marked(each)
+        processes.kill_marked(each)
     assert left == []
 
 
@@ -71,7 +71,7 @@ def start_daemon(instance: str, families: list[str]) -> tuple[subprocess.Popen[b
     )
     assert daemon.stdout is not None
     guardian = int(daemon.stdout.readline())
-    wait_until(lambda: len(orphans.find_marked(instance)) == sum(FAMILIES[script] for script in families))
+    wait_until(lambda: len(processes.find_marked(instance)) == sum(FAMILIES[script] for script in families))
     return daemon, guardian
 
 
@@ -85,7 +85,7 @@ def test_when_the_daemon_is_killed_nothing_survives_it_by_two_seconds(
         daemon.send_signal(number)
         daemon.wait(BOUND)
         with stopwatch() as watch:
-            wait_until(lambda: not orphans.find_marked(instance) and gone(guardian))
+            wait_until(lambda: not processes.find_marked(instance) and gone(guardian))
             assert watch.seconds < 2.0
 
 
@@ -98,7 +98,7 @@ def test_signals_to_the_daemons_group_do_not_reach_the_guardian(instance: str) -
             os.kill(guardian, number)  # not even when they are meant for it
         os.killpg(daemon.pid, signal.SIGTERM)
         daemon.wait(BOUND)
-        wait_until(lambda: not orphans.find_marked(instance) and gone(guardian))
+        wait_until(lambda: not processes.find_marked(instance) and gone(guardian))
 
 
 def ignores(pid: int, number: signal.Signals) -> bool:
@@ -128,7 +128,7 @@ async def test_what_is_still_registered_is_ended_even_when_the_daemon_stops_in_o
         child = await family(instance, RUNAWAY)
         guardian.guard(child.pid)
         nursery.cancel_scope.cancel()
-    assert orphans.find_marked(instance) == []
+    assert processes.find_marked(instance) == []
     await child.wait()
 
 
@@ -243,8 +243,8 @@ async def family(mark: str, script: str) -> trio.Process:
     """One of `FAMILIES`, once all of it is there."""
     child = await trio.lowlevel.open_process(
         ["sh", "-c", script],
-        env={"PATH": os.environ["PATH"], orphans.INSTANCE_VARIABLE: mark},
+        env={"PATH": os.environ["PATH"], processes.INSTANCE_VARIABLE: mark},
         start_new_session=True,
     )
-    await trio.to_thread.run_sync(wait_until, lambda: len(orphans.find_marked(mark)) == FAMILIES[script])
+    await trio.to_thread.run_sync(wait_until, lambda: len(processes.find_marked(mark)) == FAMILIES[script])
     return child

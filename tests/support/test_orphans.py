@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.support import orphans
+from mcpd.support import processes
 from tests.processes import wait_until
 
 
@@ -21,7 +21,7 @@ from tests.processes import wait_until
 def mark() -> Iterator[str]:
     mark = f"test-{uuid.uuid4().hex}"
     yield mark
-    assert orphans.kill_marked(mark) == []
+    assert processes.kill_marked(mark) == []
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def start(children: list[subprocess.Popen[bytes]], mark: str, script: str = "exec sleep 999") -> int:
     child = subprocess.Popen(
-        ["sh", "-c", script], env={"PATH": os.environ["PATH"], orphans.INSTANCE_VARIABLE: mark}
+        ["sh", "-c", script], env={"PATH": os.environ["PATH"], processes.INSTANCE_VARIABLE: mark}
     )
     children.append(child)
     wait_until(lambda: f"={mark}".encode() in Path(f"/proc/{child.pid}/environ").read_bytes())
@@ -51,8 +51,8 @@ def test_a_mark_is_found_exactly_or_followed_by_a_dot(
     first, tenth = start(started, f"{mark}.1"), start(started, f"{mark}.10")
     start(started, f"{mark}b")
     start(started, f"x{mark}")
-    assert sorted(orphans.find_marked(mark)) == sorted([whole, first, tenth])
-    assert orphans.find_marked(f"{mark}.1") == [first]
+    assert sorted(processes.find_marked(mark)) == sorted([whole, first, tenth])
+    assert processes.find_marked(f"{mark}.1") == [first]
     for child in started:
         child.kill()
 
@@ -62,17 +62,17 @@ def test_a_grandchild_in_a_session_of_its_own_is_found_and_ended(
 ) -> None:
     """T3: killpg does not reach it; `setsid` and a SIGTERM trap do not help it here."""
     start(started, mark, "setsid sh -c 'trap \"\" TERM; sleep 999; :' & wait")
-    wait_until(lambda: len(orphans.find_marked(mark)) == 3)
-    assert orphans.kill_marked(mark) == []
-    assert orphans.find_marked(mark) == []
+    wait_until(lambda: len(processes.find_marked(mark)) == 3)
+    assert processes.kill_marked(mark) == []
+    assert processes.find_marked(mark) == []
 
 
 def test_own_process_and_zombies_are_not_found(mark: str, started: list[subprocess.Popen[bytes]]) -> None:
     """A daemon started by somebody's server carries a mark itself; the dead need no killing."""
-    code = f"import os; from mcpd.support.orphans import find_marked; print(find_marked({mark!r}))"
+    code = f"import os; from mcpd.support.processes import find_marked; print(find_marked({mark!r}))"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, orphans.INSTANCE_VARIABLE: mark},
+        env={**os.environ, processes.INSTANCE_VARIABLE: mark},
         capture_output=True,
         check=True,
     )
@@ -80,7 +80,7 @@ def test_own_process_and_zombies_are_not_found(mark: str, started: list[subproce
     pid = start(started, mark)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: " Z " in Path(f"/proc/{pid}/stat").read_text())
-    assert orphans.find_marked(mark) == []
+    assert processes.find_marked(mark) == []
 
 
 def test_an_environment_longer_than_one_read_is_searched_to_its_end(
@@ -88,22 +88,24 @@ def test_an_environment_longer_than_one_read_is_searched_to_its_end(
 ) -> None:
     """The mark may stand behind a megabyte of somebody's variables."""
     padding = {f"V{number:03}": "x" * 100_000 for number in range(10)}
-    child = subprocess.Popen(["sleep", "999"], env={**os.environ, **padding, orphans.INSTANCE_VARIABLE: mark})
+    child = subprocess.Popen(
+        ["sleep", "999"], env={**os.environ, **padding, processes.INSTANCE_VARIABLE: mark}
+    )
     started.append(child)
-    wait_until(lambda: orphans.find_marked(mark) == [child.pid])
+    wait_until(lambda: processes.find_marked(mark) == [child.pid])
 
 
 def test_a_scan_is_fast(mark: str) -> None:
     """It runs whenever a server stops. The bound is generous; some 10 µs a process were measured."""
-    processes = sum(entry.isdigit() for entry in os.listdir("/proc"))
-    best = min(timed(lambda: orphans.find_marked(mark)) for _ in range(20))
-    assert best < 0.0001 * processes, f"{best * 1000:.2f} ms for {processes} processes"
+    count = sum(entry.isdigit() for entry in os.listdir("/proc"))
+    best = min(timed(lambda: processes.find_marked(mark)) for _ in range(20))
+    assert best < 0.0001 * count, f"{best * 1000:.2f} ms for {count} processes"
 
 
 STRAYS = """
 import os, subprocess, sys, time
-from mcpd.support import orphans
-assert orphans.become_subreaper()
+from mcpd.support import processes
+assert processes.become_subreaper()
 ours = subprocess.Popen(["sh", "-c", "exit 7"])
 wrapper = subprocess.Popen(["sh", "-c", "sh -c 'sleep 0.1; exit 3' & exit 0"])
 wrapper.wait()
@@ -117,12 +119,12 @@ def zombies():
     return found
 end = time.monotonic() + 30
 while len(zombies()) < 2: assert time.monotonic() < end; time.sleep(0.01)
-assert orphans.reap_orphans({ours.pid}, min_age=60) == 0, "too young: perhaps a child that is being started"
-assert orphans.reap_orphans({ours.pid}, min_age=0) == 1
+assert processes.reap_orphans({ours.pid}, min_age=60) == 0, "too young: perhaps a child that is being started"
+assert processes.reap_orphans({ours.pid}, min_age=0) == 1
 assert zombies() == [ours.pid]
-assert orphans.reap_orphans({ours.pid}, min_age=0) == 0
+assert processes.reap_orphans({ours.pid}, min_age=0) == 0
 assert ours.wait() == 7, "its exit status was not stolen"
-assert orphans.reap_orphans((), min_age=0) == 0
+assert processes.reap_orphans((), min_age=0) == 0
 print("ok")
 """
 
@@ -134,14 +136,14 @@ def test_subreaper_reaps_orphans_but_not_owned_children() -> None:
 
 UNDUMPABLE = """
 import os, subprocess, sys, time
-from mcpd.support import orphans
+from mcpd.support import processes
 if len(sys.argv) > 1: os.setresuid(4321, 4321, 4321)
-orphans.disable_core_dumps()
+processes.disable_core_dumps()
 os.listdir("/proc/self/fd"); open("/proc/self/smaps_rollup").read()  # what a daemon looks at itself
 mark = f"undumpable-{os.getpid()}"
 child = subprocess.Popen(["sleep", "99"], env={"PATH": os.environ["PATH"], "MCPD_INSTANCE": mark})
 end = time.monotonic() + 30
-while orphans.find_marked(mark) != [child.pid]: assert time.monotonic() < end  # children are readable
+while processes.find_marked(mark) != [child.pid]: assert time.monotonic() < end  # children are readable
 child.kill(); child.wait()
 print("ready", flush=True)
 sys.stdin.read()
@@ -165,7 +167,7 @@ def test_an_undumpable_daemon_hides_its_memory_and_still_finds_its_children(ordi
 
 RECORDED = """
 import sys
-from mcpd.support.orphans import record_instance
+from mcpd.support.processes import record_instance
 with record_instance(sys.argv[1], sys.argv[2]):
     print("up", flush=True)
     sys.stdin.read()
@@ -192,9 +194,9 @@ def test_processes_of_dead_instances_are_killed_and_of_living_ones_not(
     daemons[dead].communicate()
     try:
         assert (tmp_path / dead).read_text().startswith(f"{daemons[dead].pid} ")
-        assert orphans.sweep_dead_instances(str(tmp_path)) == {dead: 1}
-        assert orphans.find_marked(dead) == []
-        assert len(orphans.find_marked(living)) == 1
+        assert processes.sweep_dead_instances(str(tmp_path)) == {dead: 1}
+        assert processes.find_marked(dead) == []
+        assert len(processes.find_marked(living)) == 1
         assert [path.name for path in tmp_path.iterdir()] == [living]
     finally:
         daemons[living].communicate(timeout=30)
@@ -203,7 +205,7 @@ def test_processes_of_dead_instances_are_killed_and_of_living_ones_not(
 
 def test_sweeping_where_nothing_ever_ran_is_no_error(tmp_path: Path) -> None:
     """The first start of all."""
-    assert orphans.sweep_dead_instances(str(tmp_path / "missing")) == {}
+    assert processes.sweep_dead_instances(str(tmp_path / "missing")) == {}
 
 
 def timed(act: Callable[[], object]) -> float:

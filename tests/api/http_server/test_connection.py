@@ -12,11 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.api.connection_limit import LruConnectionLimit
 from mcpd.api.http_server import connection as door
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import BadRequest, Head
+from mcpd.api.listeners import LruConnectionLimit
 
 MIB = 1 << 20
 BOUND = 20.0
