@@ -49,7 +49,7 @@ def test_what_an_editor_had_runs_in_mcpd_and_the_editor_reaches_it_there(
     before = path.read_bytes()
     daemon = start({})
 
-    assert "1 server written to" in mcpctl(daemon, "import", "kiro", "--yes")
+    assert "1 server saved in" in mcpctl(daemon, "import", "kiro", "--yes")
     daemon.wait_connected("a")
     answer = json.loads(mcpctl(daemon, "install", "kiro", "--server", "a", "--take-over", "--json"))
     assert answer["editors"][0]["taken_over"] == [{"name": "a", "removed": False}]
@@ -68,5 +68,5 @@ def test_what_an_editor_had_runs_in_mcpd_and_the_editor_reaches_it_there(
     )
     assert json.loads(said.stdout.splitlines()[0])["result"]["serverInfo"]["name"], said.stderr
 
-    assert "is what it was before" in mcpctl(daemon, "uninstall", "kiro")
+    assert "restored to its original content" in mcpctl(daemon, "uninstall", "kiro")
     assert path.read_bytes() == before
